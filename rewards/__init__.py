@@ -1,0 +1,1 @@
+"""Verifiable rewards: one reward a file, each a plain TRL reward function."""
