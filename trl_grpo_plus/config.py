@@ -1,0 +1,336 @@
+"""`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
+
+Every check runs in `__post_init__`: values from a YAML file reach the dataclass without argparse's own checks, and an
+error here costs a second, in mid-run a GPU-hour.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import trl
+from packaging.version import Version
+from trl import GRPOConfig
+
+
+ZERO_VARIANCE_MODES = ("keep", "drop", "resample")
+RESAMPLE_FALLBACKS = ("drop", "keep", "raise")
+ADVANTAGE_BASELINES = ("mean", "leave_one_out", "median", "length_weighted")
+TRL_SCALES = ("group", "batch", "none")
+SCALES = (*TRL_SCALES, "mad", "mean", "running")
+KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
+KL_PLACEMENTS = ("loss", "reward")
+KL_REWARD_FORMS = ("sequence", "reward_to_go")
+
+
+@dataclass
+class GRPOPlusConfig(GRPOConfig):
+    r"""
+    Configuration class for the [`GRPOPlusTrainer`].
+
+    Only the parameters that are new, or take new values, are listed here; all others are
+    [`~trl.GRPOConfig`]'s. With every one of them at its default the trainer is TRL's, bit for bit.
+
+    Parameters:
+        > Parameters that control zero-variance groups
+
+        zero_variance_groups (`str`, *optional*, defaults to `"keep"`):
+            What happens to a group whose attempts all earn the same reward. Such a group has no advantage to learn
+            from. One of:
+
+            - `"keep"`: as in TRL, it is forwarded and back-propagated, and its tokens count in the loss denominator.
+            - `"drop"`: it leaves the batch before any log-prob pass. The loss is that of the other groups alone.
+            - `"resample"`: it is replaced by freshly sampled prompts, as in [DAPO](https://huggingface.co/papers/2503.14476).
+        filter_metric (`str`, *optional*, defaults to `"total"`):
+            What the verdict looks at: `"total"` (the weighted sum of the rewards; under
+            `multi_objective_aggregation="normalize_then_sum"` any weighted reward function, since there each is
+            normalised by itself), the name of one reward function, or `"any"` (one weighted reward function that
+            varies keeps the group).
+        zero_variance_tolerance (`float`, *optional*, defaults to `1e-6`):
+            A group is dead if max - min of the metric over its scored attempts is at most this.
+        solved_reward (`float`, *optional*, defaults to `1.0`):
+            A dead group whose attempts all reach this value counts as `all_good`. Affects metrics only.
+        failed_reward (`float`, *optional*, defaults to `0.0`):
+            A dead group whose attempts are all at or below this value counts as `all_bad`. Affects metrics only.
+        max_resample_rounds (`int`, *optional*, defaults to `3`):
+            Most extra rounds of generation per generation batch under `"resample"`. Each round generates as many
+            prompts as groups are missing, and each is examined.
+        resample_fallback (`str`, *optional*, defaults to `"drop"`):
+            What happens to the dead groups that are left when the rounds run out; the live ones found are always
+            kept. `"drop"`: train on a smaller batch. `"keep"`: fill up with dead groups, as TRL does. `"raise"`: stop.
+
+        > Parameters that control the advantage
+
+        scale_rewards (`str` or `bool`, *optional*, defaults to `"group"`):
+            What a group's centred rewards are divided by. TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
+            `False`), and:
+
+            - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
+            - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
+            - `"running"`: an exponential moving average of the batch's std.
+        advantage_baseline (`str`, *optional*, defaults to `"mean"`):
+            What is subtracted from a group's rewards: `"mean"`, `"leave_one_out"` (RLOO), `"median"` or
+            `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)).
+        std_ddof (`int`, *optional*, defaults to `1`):
+            Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
+        std_eps (`float`, *optional*, defaults to `1e-4`):
+            Added to the scale before dividing (not to the mean of `scale_rewards="mean"`).
+        std_floor (`float`, *optional*, defaults to `0.0`):
+            Smallest scale to divide by, before `std_eps` is added (not for `scale_rewards="mean"` or `"none"`).
+        running_std_decay (`float`, *optional*, defaults to `0.9`):
+            Decay of the moving average under `scale_rewards="running"`, per generation batch.
+        advantage_clip (`float`, *optional*):
+            Largest absolute advantage. `None` does not clip.
+
+        > Parameters that control the KL term (they need `beta > 0`)
+
+        kl_estimator (`str`, *optional*, defaults to `"k3"`):
+            Per-token estimator of the KL divergence from the reference: `"k1"`, `"k2"`, `"k3"` (TRL) or `"abs"`. With
+            `use_bias_correction_kl=True` (TRL's default) k1, k2 and k3 all have the reverse KL's gradient. See
+            [`trl_grpo_plus.kl`] for what each one's gradient is.
+        kl_placement (`str`, *optional*, defaults to `"loss"`):
+            `"loss"` adds the term to the loss. `"reward"` subtracts it from the reward before the baseline; this
+            needs `kl_estimator="k1"`, the only one whose gradient is then the KL's.
+        kl_reward_form (`str`, *optional*, defaults to `"sequence"`):
+            With `kl_placement="reward"`: `"sequence"` subtracts the whole completion's KL, `"reward_to_go"` at each
+            token the KL from there on (per-token advantages, less variance). Both are exact for the sequence KL.
+        kl_target (`float`, *optional*):
+            Adapts `beta` so that the logged `kl` (nats per token) approaches this value
+            ([Ziegler et al., 2019](https://huggingface.co/papers/1909.08593)). `None` keeps `beta` fixed.
+        kl_horizon (`int`, *optional*, defaults to `10000`):
+            Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`.
+    """
+
+    # Parameters that control zero-variance groups
+    zero_variance_groups: str = field(
+        default="keep",
+        metadata={
+            "help": "What happens to a group whose attempts all earn the same reward.",
+            "choices": list(ZERO_VARIANCE_MODES),
+        },
+    )
+    filter_metric: str = field(
+        default="total",
+        metadata={
+            "help": "What the verdict on a group looks at: 'total', the name of one reward function, or 'any' (one "
+            "weighted reward function that varies keeps the group)."
+        },
+    )
+    zero_variance_tolerance: float = field(
+        default=1e-6,
+        metadata={"help": "A group is dead if max - min of the metric over its scored attempts is at most this."},
+    )
+    solved_reward: float = field(
+        default=1.0,
+        metadata={"help": "A dead group whose attempts all reach this value counts as all_good (metrics only)."},
+    )
+    failed_reward: float = field(
+        default=0.0,
+        metadata={"help": "A dead group whose attempts are all at or below this counts as all_bad (metrics only)."},
+    )
+    max_resample_rounds: int = field(
+        default=3,
+        metadata={"help": "Most extra rounds of generation per generation batch under 'resample'."},
+    )
+    resample_fallback: str = field(
+        default="drop",
+        metadata={
+            "help": "What happens to the dead groups that are left when the resampling rounds run out.",
+            "choices": list(RESAMPLE_FALLBACKS),
+        },
+    )
+
+    # Parameters that control the advantage
+    scale_rewards: str = field(
+        default="group",
+        metadata={
+            "help": "What a group's centred rewards are divided by: 'group' (or True), 'batch', 'none' (or False), "
+            "'mad', 'mean' or 'running'."
+        },
+    )
+    advantage_baseline: str = field(
+        default="mean",
+        metadata={"help": "What is subtracted from a group's rewards.", "choices": list(ADVANTAGE_BASELINES)},
+    )
+    std_ddof: int = field(
+        default=1,
+        metadata={"help": "Degrees of freedom of the std: 1 is the sample std, 0 the population std."},
+    )
+    std_eps: float = field(default=1e-4, metadata={"help": "Added to the scale before dividing."})
+    std_floor: float = field(default=0.0, metadata={"help": "Smallest scale to divide by, before `std_eps`."})
+    running_std_decay: float = field(
+        default=0.9,
+        metadata={"help": "Decay of the moving average of the std under scale_rewards='running'."},
+    )
+    advantage_clip: float | None = field(
+        default=None, metadata={"help": "Largest absolute advantage. None does not clip."}
+    )
+
+    # Parameters that control the KL term
+    kl_estimator: str = field(
+        default="k3",
+        metadata={
+            "help": "Per-token estimator of the KL divergence from the reference.",
+            "choices": list(KL_ESTIMATORS),
+        },
+    )
+    kl_placement: str = field(
+        default="loss",
+        metadata={"help": "Whether the KL term is in the loss or in the reward.", "choices": list(KL_PLACEMENTS)},
+    )
+    kl_reward_form: str = field(
+        default="sequence",
+        metadata={
+            "help": "With kl_placement='reward': the whole completion's KL, or at each token the KL from there on.",
+            "choices": list(KL_REWARD_FORMS),
+        },
+    )
+    kl_target: float | None = field(
+        default=None, metadata={"help": "Adapts `beta` so that the logged `kl` approaches this value."}
+    )
+    kl_horizon: int = field(
+        default=10_000,
+        metadata={"help": "Completions over which `beta` may change by a factor of about 1.2, with `kl_target`."},
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._check_values()
+        self._check_advantage()
+        self._check_kl()
+        self._check_liger()
+
+    @property
+    def filters_groups(self) -> bool:
+        """Whether zero-variance groups leave the batch."""
+        return self.zero_variance_groups != "keep"
+
+    @property
+    def changes_advantages(self) -> bool:
+        """Whether the advantages are any other than TRL's."""
+        return (
+            self.filters_groups
+            or self.kl_placement == "reward"
+            or self.scale_rewards not in TRL_SCALES
+            or bool(self._changed(*_ADVANTAGE_FIELDS))
+        )
+
+    def _changed(self, *names: str) -> list[str]:
+        return [name for name in names if getattr(self, name) != self.__dataclass_fields__[name].default]
+
+    def _check_values(self) -> None:
+        _one_of("zero_variance_groups", self.zero_variance_groups, ZERO_VARIANCE_MODES)
+        _one_of("resample_fallback", self.resample_fallback, RESAMPLE_FALLBACKS)
+        _one_of("advantage_baseline", self.advantage_baseline, ADVANTAGE_BASELINES)
+        _one_of("scale_rewards", self.scale_rewards, SCALES)
+        _one_of("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
+        _one_of("kl_placement", self.kl_placement, KL_PLACEMENTS)
+        _one_of("kl_reward_form", self.kl_reward_form, KL_REWARD_FORMS)
+        _one_of("std_ddof", self.std_ddof, (0, 1))
+        if not isinstance(self.filter_metric, str) or not self.filter_metric:
+            raise ValueError(
+                f"filter_metric={self.filter_metric!r} must be 'total', 'any' or the name of a reward function."
+            )
+        _number("zero_variance_tolerance", self.zero_variance_tolerance, at_least=0.0)
+        _number("solved_reward", self.solved_reward)
+        _number("failed_reward", self.failed_reward)
+        if self.failed_reward >= self.solved_reward:
+            raise ValueError(
+                f"failed_reward ({self.failed_reward}) must be below solved_reward ({self.solved_reward}): they name "
+                "the rewards of an attempt that fails and of one that succeeds."
+            )
+        _number("max_resample_rounds", self.max_resample_rounds, at_least=1, integer=True)
+        _number("std_eps", self.std_eps, at_least=0.0)
+        _number("std_floor", self.std_floor, at_least=0.0)
+        _number("running_std_decay", self.running_std_decay, at_least=0.0, below=1.0)
+        _number("kl_horizon", self.kl_horizon, at_least=1, integer=True)
+        if self.advantage_clip is not None:
+            _number("advantage_clip", self.advantage_clip, above=0.0)
+        if self.kl_target is not None:
+            _number("kl_target", self.kl_target, above=0.0)
+
+    def _check_advantage(self) -> None:
+        if self.multi_objective_aggregation != "normalize_then_sum":
+            return
+        if self.scale_rewards == "running":
+            raise ValueError(
+                "scale_rewards='running' does not go with multi_objective_aggregation='normalize_then_sum', which "
+                "divides each reward function by its own group's scale. Use 'group', 'mad' or 'mean', or "
+                "multi_objective_aggregation='sum_then_normalize'."
+            )
+        if self.kl_placement == "reward":
+            raise ValueError(
+                "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
+                "reward to subtract the KL from when each reward function is normalised by itself."
+            )
+
+    def _check_kl(self) -> None:
+        changed = self._changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
+        if changed and self.beta <= 0:
+            options = ", ".join(f"{name}={getattr(self, name)!r}" for name in changed)
+            raise ValueError(
+                f"{options} has no effect with beta={self.beta}: there is no KL term and no reference model. Set "
+                "beta to a positive value (0.04 in DeepSeekMath), or leave the KL options at their defaults."
+            )
+        if self.kl_placement == "reward" and self.kl_estimator != "k1":
+            why = {
+                "k2": "its gradient is not a KL's",
+                "k3": "its gradient is the reverse KL's minus the forward KL's",
+                "abs": "its gradient is not a KL's",
+            }[self.kl_estimator]
+            raise ValueError(
+                f"kl_placement='reward' needs kl_estimator='k1', got {self.kl_estimator!r}: in the reward {why}. Set "
+                "kl_estimator='k1'."
+            )
+        if self.kl_placement == "loss" and self.kl_estimator == "k1" and not self.use_bias_correction_kl:
+            raise ValueError(
+                "kl_estimator='k1' in the loss needs use_bias_correction_kl=True: without the importance weight its "
+                "expected gradient is 0, so it would add noise and no penalty. Set use_bias_correction_kl=True, or "
+                "kl_placement='reward', or kl_estimator='k2' (the reverse KL's gradient on-policy)."
+            )
+        if self.kl_placement == "loss" and self.kl_reward_form != "sequence":
+            raise ValueError(
+                f"kl_reward_form={self.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
+            )
+        if self.kl_target is not None and self.kl_estimator == "abs":
+            raise ValueError(
+                "kl_target needs an estimator of the KL divergence ('k1', 'k2' or 'k3'): the mean of 'abs' is none."
+            )
+
+    def _check_liger(self) -> None:
+        # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+        needs_loss = self.filters_groups or self.kl_estimator != "k3" or self.kl_placement != "loss" or self.kl_target
+        if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
+            raise ValueError(
+                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
+                "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+            )
+
+
+_ADVANTAGE_FIELDS = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+
+
+def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    if isinstance(value, bool) or value not in allowed:
+        options = ", ".join(repr(option) for option in allowed)
+        raise ValueError(f"{name}={value!r} is not one of {options}.")
+
+
+def _number(
+    name: str,
+    value: Any,
+    *,
+    at_least: float = -math.inf,
+    above: float = -math.inf,
+    below: float = math.inf,
+    integer: bool = False,
+) -> None:
+    kinds = int if integer else (int, float)
+    bounds = [f">= {at_least}"] * (at_least > -math.inf) + [f"> {above}"] * (above > -math.inf)
+    bounds += [f"< {below}"] * (below < math.inf)
+    wanted = " and ".join([f"{'an integer' if integer else 'a finite number'}", *bounds])
+    ok = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
+    if not ok or not (value >= at_least and value > above and value < below):
+        hint = " (in YAML write 1.0e-4, not 1e-4, which is a string)" if isinstance(value, str) else ""
+        raise ValueError(f"{name}={value!r} must be {wanted}{hint}.")

@@ -1,0 +1,154 @@
+"""Groups of attempts on one prompt, and the verdict on each: has it anything to teach?
+
+A group is decided once, on rewards gathered from all ranks, by `max - min <= tolerance`. Never by a standard
+deviation: eight rewards of 0.3 have a float32 std above 0, and leave-one-out stds can split a group.
+
+Identity is position: row `i` of a gathered batch belongs to group `i // num_generations`, whatever its prompt says.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored")
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One completion and what TRL's batch holds about it. A tuple of these is a rank's share of a batch."""
+
+    inputs: dict[str, Any]  # the dataset row, with what `rollout_func` added
+    prompt: Any  # text or messages
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    completion: Any  # text or messages
+    logprobs: list[float | None] | None = None  # of the sampling engine
+    tool_mask: list[int] | None = None  # 1 where the policy wrote the token
+    logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the policy generated."""
+        return len(self.completion_ids) if self.tool_mask is None else sum(self.tool_mask)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
+
+    `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
+    """
+
+    attempts: tuple[Attempt, ...]
+    rewards: Tensor
+    verdicts: tuple[str, ...]
+
+    def where(self, alive: bool) -> list[int]:
+        """Groups that are alive, or that are not."""
+        return [group for group, verdict in enumerate(self.verdicts) if (verdict == "alive") == alive]
+
+
+def judge(
+    rewards: Tensor, tolerance: float = 1e-6, solved_reward: float = 1.0, failed_reward: float = 0.0
+) -> list[str]:
+    """Verdict on each group.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
+        tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a dead group.
+        solved_reward (`float`, *optional*, defaults to `1.0`): all attempts reach it: `"all_good"`.
+        failed_reward (`float`, *optional*, defaults to `0.0`): all attempts at or below it: `"all_bad"`.
+
+    Returns:
+        `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (alike, but
+        neither) or `"unscored"` (every attempt is NaN). Only `"alive"` groups can teach.
+
+    Example:
+        >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))
+        ['alive', 'all_good', 'all_bad', 'tied']
+    """
+    lowest, highest = extremes(rewards)
+    return [
+        _verdict(low, high, tolerance, solved_reward, failed_reward)
+        for low, high in zip(lowest.tolist(), highest.tolist(), strict=True)
+    ]
+
+
+def judge_any(components: Tensor, totals: Tensor, **limits: float) -> list[str]:
+    """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive."""
+    alive = [
+        any(v == "alive" for v in verdicts)
+        for verdicts in zip(*(judge(column, **limits) for column in components.unbind(-1)), strict=True)
+    ]
+    return ["alive" if keep else verdict for keep, verdict in zip(alive, judge(totals, **limits), strict=True)]
+
+
+def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest scored reward of each group of (P, G), in float64; (inf, -inf) where nobody scored."""
+    if rewards.dim() != 2:
+        raise ValueError(f"rewards must be (P, G), prompts by attempts, got shape {tuple(rewards.shape)}.")
+    values = rewards.double()
+    unscored = values.isnan()
+    return values.masked_fill(unscored, torch.inf).amin(dim=1), values.masked_fill(unscored, -torch.inf).amax(dim=1)
+
+
+def _verdict(low: float, high: float, tolerance: float, solved: float, failed: float) -> str:
+    if low == torch.inf:
+        return "unscored"
+    if high - low > tolerance:
+        return "alive"
+    # An identical 0.1 + 0.2 must count as 0.3 here too.
+    if low >= solved - tolerance:
+        return "all_good"
+    return "all_bad" if high <= failed + tolerance else "tied"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which groups make up the batch that is trained on, in order, each as `(round, group)`.
+
+    A group with `live` False is filler: there only because the rows must divide evenly, and masked out of the loss.
+    """
+
+    order: tuple[tuple[int, int], ...]
+    live: tuple[bool, ...]
+
+
+def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool) -> Plan:
+    """Choose the groups to train on.
+
+    Live groups of the first round keep their place; live groups of later rounds take the places of dead ones. What is
+    still dead then is kept (`keep_dead`) or leaves, and as few dead groups as needed stay on as masked filler, since
+    the batch must hold a multiple of `unit` groups.
+
+    Args:
+        rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
+        target (`int`): groups in a full batch.
+        unit (`int`): the number of groups must be a multiple of this (and is at least this).
+        keep_dead (`bool`): whether dead groups are trained on when too few live ones were found.
+    """
+    spare = [(r, group) for r, extra in enumerate(rounds[1:], start=1) for group in extra.where(alive=True)]
+    slots: list[tuple[int, int]] = []
+    dead: list[tuple[int, int]] = []
+    for group in range(target):
+        if rounds[0].verdicts[group] == "alive":
+            slots.append((0, group))
+        elif spare:
+            slots.append(spare.pop(0))
+        elif keep_dead:
+            slots.append((0, group))
+        else:
+            dead.append((0, group))
+    filler = max(-len(slots) % unit, unit - len(slots))
+    return Plan(order=(*slots, *dead[:filler]), live=(True,) * len(slots) + (False,) * filler)
+
+
+def shares(rounds: Sequence[Round]) -> dict[str, float]:
+    """Share of each verdict among all groups sampled, before any filtering."""
+    counts = Counter(verdict for sampled in rounds for verdict in sampled.verdicts)
+    return {verdict: counts[verdict] / counts.total() for verdict in VERDICTS}

@@ -1,0 +1,157 @@
+"""The KL penalty: estimators, what the gradient of each one is, and beta's controller.
+
+Write l = log pi - log pi_ref for one sampled token, g = grad log pi, w = pi / pi_old (attached unless said otherwise).
+
+    k1 = l        k2 = l^2 / 2        k3 = exp(-l) - 1 + l        abs = |l|
+
+As values k1 and k3 are unbiased for KL(pi || pi_ref), k2 nearly so. What trains the model is their gradient:
+
+| in the loss | gradient per sample | expectation on-policy | off-policy |
+|---|---|---|---|
+| k1 | g | 0: refused | - |
+| k2 | l g | reverse KL | biased |
+| k3 | (1 - exp(-l)) g | forward KL | biased |
+| abs | sign(l) g | no KL | no KL |
+| w k1 | w (1 + l) g | reverse KL | reverse KL |
+| sg(w) k2 | w l g | reverse KL | reverse KL |
+| w k3 (TRL's default, DeepSeek-V3.2 section 3.1) | w l g | reverse KL | reverse KL |
+| w abs | w (sign(l) + abs(l)) g | that of E abs(l) | that of E abs(l) |
+
+"Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). What is detached follows from the estimator:
+w k2 with w attached, sg(w) k3 and sg(w) k1 have wrong, forward and zero gradients, and are never built.
+
+Each of these is about one token: summed over a sequence they leave out that an early token changes the KL of the later
+ones. Exact for the KL of the whole sequence are only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward.
+
+Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+
+MAX_LOG_RATIO = 20.0
+"""Nats. Beyond it k3 goes on as a straight line (its gradient stays at exp(20) - 1) and the importance weight stays at
+exp(20) (its gradient stops). exp overflows float32 at 88 nats."""
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    d = -log_ratio
+    within = d.clamp(max=MAX_LOG_RATIO)
+    # exp(d) - 1, its tangent from MAX_LOG_RATIO on; expm1 keeps the digits that exp(d) - 1 loses for small d.
+    return torch.expm1(within) + (d - within) * torch.exp(within.detach()) - d
+
+
+ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
+    "k1": lambda log_ratio: log_ratio,
+    "k2": lambda log_ratio: log_ratio.square() / 2,
+    "k3": _k3,
+    "abs": lambda log_ratio: log_ratio.abs(),
+}
+DETACHED_WEIGHT = frozenset({"k2"})
+
+
+def penalty(
+    estimator: str,
+    logp: Tensor,
+    ref_logp: Tensor,
+    old_logp: Tensor | None = None,
+    importance_weighted: bool = True,
+) -> Tensor:
+    """Per-token KL term of the loss, differentiable as the table above says.
+
+    Args:
+        estimator (`str`): k1, k2, k3 or abs.
+        logp (`Tensor`): log-probs of the sampled tokens under the policy, any shape, with gradient.
+        ref_logp (`Tensor`): the same under the reference.
+        old_logp (`Tensor`, *optional*): the same under the policy that sampled; `None` on-policy.
+        importance_weighted (`bool`, *optional*, defaults to `True`): multiply by pi / pi_old.
+
+    Returns:
+        `Tensor`: like `logp`, in nats. Finite, with a finite gradient, for |logp - ref_logp| = 100 in float32 and
+        bfloat16.
+
+    Raises:
+        ValueError: an unknown estimator, or k1 without the weight, whose expected gradient is 0.
+    """
+    if estimator not in ESTIMATORS:
+        raise ValueError(f"estimator={estimator!r} is not one of {', '.join(map(repr, ESTIMATORS))}.")
+    if estimator == "k1" and not importance_weighted:
+        raise ValueError(
+            "k1 in the loss without the importance weight has an expected gradient of 0. Use "
+            "importance_weighted=True, k2, or k1 in the reward."
+        )
+    value = ESTIMATORS[estimator](logp - ref_logp.detach())
+    if not importance_weighted:
+        return value
+    old_logp = logp if old_logp is None else old_logp
+    weight = torch.exp((logp - old_logp.detach()).clamp(max=MAX_LOG_RATIO))
+    return (weight.detach() if estimator in DETACHED_WEIGHT else weight) * value
+
+
+def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    """k1 summed over each completion, `(B, T) -> (B,)`, detached: what the reward loses (times beta)."""
+    return ((logp - ref_logp).detach() * mask).sum(dim=-1)
+
+
+def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    """k1 summed from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
+    per_token = (logp - ref_logp).detach() * mask
+    return per_token.flip(-1).cumsum(dim=-1).flip(-1)
+
+
+def adapt_beta(beta: float, kl: float, target: float, num_completions: int, horizon: int) -> float:
+    """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
+    horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2)."""
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return beta * (1.0 + error * num_completions / horizon)
+
+
+class ReferenceLogps:
+    """Stands in for the reference log-probs in TRL's `_compute_loss` and makes the value of its expression
+    `exp(ref - logp) - (ref - logp) - 1` that of `term(logp)`.
+
+    So TRL's masks, normalisers and `kl` metric stay in charge of a KL term that TRL does not know. Any other
+    expression raises a TypeError: should TRL change the line, training stops instead of going wrong.
+    """
+
+    def __init__(self, term: Callable[[Tensor], Tensor]):
+        self._term = term
+
+    def __sub__(self, logp: Tensor) -> "_Difference":
+        return _Difference(self._term(logp))
+
+
+class _Difference:
+    """`ref - logp`."""
+
+    def __init__(self, value: Tensor):
+        self._value = value
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is torch.exp and not kwargs and len(args) == 1:
+            return _Exponential(args[0]._value)
+        return NotImplemented
+
+
+class _Exponential:
+    """`exp(ref - logp)`."""
+
+    def __init__(self, value: Tensor):
+        self._value = value
+
+    def __sub__(self, other: object) -> "_UpToOne":
+        return _UpToOne(self._value) if isinstance(other, _Difference) else NotImplemented
+
+
+class _UpToOne:
+    """`exp(ref - logp) - (ref - logp)`."""
+
+    def __init__(self, value: Tensor):
+        self._value = value
+
+    def __sub__(self, other: object) -> Tensor:
+        return self._value if isinstance(other, int) and other == 1 else NotImplemented

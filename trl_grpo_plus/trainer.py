@@ -1,0 +1,620 @@
+"""`GRPOPlusTrainer`: TRL's `GRPOTrainer`, not paying for groups that teach nothing; advantage and KL are a choice.
+
+The only file that touches TRL-private names; tests/test_trl_contract.py pins each. What it alone changes:
+
+- `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
+  rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
+  that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
+- `_calculate_rewards`: keeps the gathered rewards; after such a batch, returns those already computed.
+- `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
+- `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
+- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
+- checkpoints: what the above must know to resume exactly.
+"""
+
+import json
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import gather_object
+from datasets import Dataset
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOTrainer
+
+from . import advantages, kl
+from .config import TRL_SCALES, GRPOPlusConfig
+from .exchange import exchange
+from .groups import Attempt, Plan, Round, judge, judge_any, plan_batch, shares
+from .selection import PromptStream
+
+
+logger = get_logger(__name__)
+
+# Loss types that divide by the number of rows, and the one that divides by each micro-batch's own tokens; the others
+# divide by `num_items_in_batch`.
+ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
+MICRO_BATCH_NORMALISED = ("bnpo",)
+
+
+class GRPOPlusTrainer(GRPOTrainer):
+    """
+    TRL's [`~trl.GRPOTrainer`] that can leave zero-variance groups out of the batch or replace them, and that offers
+    more baselines, scales and KL estimators. With every option of [`GRPOPlusConfig`] at its default it is TRL's, bit
+    for bit.
+
+    Args:
+        model, reward_funcs, ...:
+            As [`~trl.GRPOTrainer`].
+        args ([`GRPOPlusConfig`], *optional*):
+            Configuration for this trainer. If `None`, a default configuration is used.
+
+    Raises:
+        TypeError: `args` is another configuration.
+        ValueError: an option does not go with the dataset, the model or the rewards.
+
+    Example:
+
+    ```python
+    from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+
+    trainer = GRPOPlusTrainer(
+        model="Qwen/Qwen2.5-0.5B-Instruct",
+        reward_funcs=accuracy_reward,
+        args=GRPOPlusConfig(zero_variance_groups="resample"),
+        train_dataset=dataset,
+    )
+    trainer.train()
+    ```
+    """
+
+    args: GRPOPlusConfig
+
+    def __init__(
+        self, model: Any, reward_funcs: Any = None, args: GRPOPlusConfig | None = None, *rest: Any, **kwargs: Any
+    ):
+        if args is None:
+            model_id = model if isinstance(model, str) else model.config._name_or_path
+            args = GRPOPlusConfig(f"{model_id.split('/')[-1]}-GRPO")
+        if not isinstance(args, GRPOPlusConfig):
+            raise TypeError(
+                f"args must be a GRPOPlusConfig, got {type(args).__name__}: replace `GRPOConfig(...)` by "
+                "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
+            )
+        self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
+        self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
+        self._rounds: tuple[Round, ...] = ()
+        self._rewards: Tensor | None = None  # (N, K), gathered, of the batch being generated
+        self._tokens_generated = 0  # on this rank, for the batch being generated
+        self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
+        self._running_variance: float | None = None
+        self._stream: PromptStream | None = None
+        super().__init__(model, reward_funcs, args, *rest, **kwargs)
+        # What TRL does not know it would refuse; its advantages are replaced then.
+        self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
+        self._check_filter_metric()
+        if args.filters_groups:
+            self._check_filterable()
+        if args.kl_placement == "reward" and self._is_vlm:
+            raise ValueError("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
+        if args.zero_variance_groups == "resample":
+            self._stream = self._make_stream()
+
+    # -- construction
+
+    def _check_filter_metric(self) -> None:
+        metric, names = self.args.filter_metric, self.reward_func_names
+        if metric not in ("total", "any", *names):
+            raise ValueError(
+                f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
+                f"{', '.join(map(repr, names))}."
+            )
+        if names.count(metric) > 1:
+            raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+
+    def _check_filterable(self) -> None:
+        mode = f"zero_variance_groups={self.args.zero_variance_groups!r}"
+        if self.environment_factories is not None:
+            raise ValueError(
+                f"{mode} does not go with environment_factory: TRL binds one environment to each row before "
+                "generation, and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
+            )
+        if self._is_vlm:
+            raise ValueError(f"{mode} is for text-only models. Set zero_variance_groups='keep'.")
+
+    def _make_stream(self) -> PromptStream:
+        prompts_per_step = self.args.generation_batch_size // self.num_generations
+        if not isinstance(self.train_dataset, Dataset):
+            raise ValueError(
+                "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
+                f"{type(self.train_dataset).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
+            )
+        if len(self.train_dataset) <= prompts_per_step:
+            raise ValueError(
+                f"zero_variance_groups='resample' needs more prompts than the {prompts_per_step} of one generation "
+                f"batch, the dataset has {len(self.train_dataset)}. Use a larger dataset, a smaller generation batch, "
+                "or zero_variance_groups='drop'."
+            )
+        return PromptStream(len(self.train_dataset), self.args.seed)
+
+    # -- sampling
+
+    def _generate(self, prompts: list) -> tuple:
+        if not (self.args.filters_groups and self.model.training):
+            generated = super()._generate(prompts)
+            self._tokens_generated = sum(map(sum, generated[2])) if generated[2] else sum(map(len, generated[1]))
+            return generated
+        rounds = self._sample_rounds(prompts)
+        plan = self._make_plan(rounds)
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
+        attempts = exchange(rounds, plan.order, self.num_generations, rank, world_size)
+        self._rounds, self._plan = tuple(rounds), plan
+        grouped = [sampled.rewards.view(-1, self.num_generations, len(self.reward_funcs)) for sampled in rounds]
+        self._rewards = torch.cat([grouped[r][group] for r, group in plan.order])
+        self._tokens_generated = sum(attempt.num_tokens for sampled in rounds for attempt in sampled.attempts)
+        self._inputs[:] = [attempt.inputs for attempt in attempts]
+        prompts[:] = [attempt.prompt for attempt in attempts]
+        self._put_back_logged(attempts)
+        return _as_generated(attempts)
+
+    def _sample_rounds(self, prompts: list) -> list[Round]:
+        rounds = [self._sample(self._inputs, prompts)]
+        if self._stream is None or not rounds[0].where(alive=False):
+            return rounds
+        columns = list(self._inputs[0])
+        used = set(gather_object(list({_prompt_key(prompt) for prompt in prompts})))
+        missing = len(rounds[0].where(alive=False))
+        # A round must have as many rows on each rank, and whole groups.
+        unit = self.accelerator.num_processes // math.gcd(self.num_generations, self.accelerator.num_processes)
+        while missing > 0 and len(rounds) <= self.args.max_resample_rounds:
+            indices = self._stream.take(-(-missing // unit) * unit, partial(self._is_fresh, used), multiple_of=unit)
+            if not indices:
+                break
+            inputs = [{key: row[key] for key in columns} for row in self._local_rows(indices)]
+            rounds.append(self._sample(inputs, [row["prompt"] for row in inputs]))
+            missing -= len(rounds[-1].where(alive=True))
+        return rounds
+
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
+        """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
+        prompt_ids, completion_ids, tool_mask, completions, logprobs, extra, _, _ = super()._generate(prompts)
+        if len(completion_ids) != len(prompts):
+            raise ValueError(
+                f"rollout_func returned {len(completion_ids)} completions for {len(prompts)} prompts. To drop or "
+                "resample groups, it must return one for each prompt it is given."
+            )
+        inputs = [{**row, **_row_of(extra, i)} for i, row in enumerate(inputs)]
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+        logged = self._take_logged(len(prompts))
+        attempts = tuple(
+            Attempt(
+                inputs=inputs[i],
+                prompt=prompts[i],
+                prompt_ids=prompt_ids[i],
+                completion_ids=completion_ids[i],
+                completion=completions[i],
+                logprobs=None if logprobs is None else logprobs[i],
+                tool_mask=None if tool_mask is None else tool_mask[i],
+                logged=logged[i],
+            )
+            for i in range(len(prompts))
+        )
+        return Round(attempts, rewards, tuple(self._judge(rewards)))
+
+    def _is_fresh(self, used: set[str], index: int) -> bool:
+        key = _prompt_key(self.train_dataset[index]["prompt"])
+        fresh = key not in used
+        used.add(key)
+        return fresh
+
+    def _local_rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
+        rows = [index for index in indices for _ in range(self.num_generations)]
+        share = len(rows) // self.accelerator.num_processes
+        start = self.accelerator.process_index * share
+        return [self.train_dataset[index] for index in rows[start : start + share]]
+
+    def _make_plan(self, rounds: Sequence[Round]) -> Plan:
+        """Every rank sees the same verdicts, so all plan (or raise) alike."""
+        target = len(rounds[0].verdicts)
+        missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
+        resampling = self.args.zero_variance_groups == "resample"
+        if missing > 0 and resampling and self.args.resample_fallback == "raise":
+            found = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
+            raise RuntimeError(
+                f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step "
+                f"{self.state.global_step} are still dead (sampled: {found}). Raise max_resample_rounds, set "
+                "resample_fallback='drop' or 'keep', or look at the data: too easy, too hard, or a broken reward?"
+            )
+        rows_per_chunk = self.accelerator.num_processes * self.args.steps_per_generation
+        unit = math.lcm(self.num_generations, rows_per_chunk) // self.num_generations
+        keep_dead = resampling and self.args.resample_fallback == "keep"
+        return plan_batch(rounds, target, unit, keep_dead)
+
+    # -- rewards
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        if self._plan is None:
+            self._rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        return self._rewards
+
+    def _totals(self, rewards: Tensor) -> Tensor:
+        """(N, K) -> (N,), NaN where nobody scored; as TRL sums them."""
+        totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1)
+        return totals.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+    def _judge(self, rewards: Tensor) -> list[str]:
+        args = self.args
+        limits = {
+            "tolerance": args.zero_variance_tolerance,
+            "solved_reward": args.solved_reward,
+            "failed_reward": args.failed_reward,
+        }
+        totals = self._totals(rewards).view(-1, self.num_generations)
+        components = rewards.view(-1, self.num_generations, rewards.shape[1])
+        by_itself = self.multi_objective_aggregation == "normalize_then_sum"
+        if args.filter_metric == "any" or (args.filter_metric == "total" and by_itself):
+            weighted = self.reward_weights.to(rewards.device) != 0
+            return judge_any(components[..., weighted], totals, **limits)
+        if args.filter_metric == "total":
+            return judge(totals, **limits)
+        return judge(components[..., self.reward_func_names.index(args.filter_metric)], **limits)
+
+    def _take_logged(self, num_rows: int) -> list[dict[str, Any]]:
+        """Move what reward functions logged through `log_extra` from TRL's buffer to the rows that it is about."""
+        columns = {name: values for name, values in self._pending_extra_logs.items() if len(values) == num_rows}
+        self._pending_extra_logs.clear()
+        return [{name: values[i] for name, values in columns.items()} for i in range(num_rows)]
+
+    def _put_back_logged(self, attempts: Sequence[Attempt]) -> None:
+        # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
+        names = sorted(set(gather_object(sorted({name for attempt in attempts for name in attempt.logged}))))
+        for name in names:
+            self._pending_extra_logs[name] = [attempt.logged.get(name) for attempt in attempts]
+
+    # -- the batch that is trained on
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._inputs, self._plan, self._rounds = inputs, None, ()
+        if self.args.filters_groups and self.model.training:
+            self._forget_logged_rows()
+        output = super()._generate_and_score_completions(inputs)
+        if self._plan is not None and not all(self._plan.live):
+            self._mask_filler(output)
+        if self.args.changes_advantages:
+            self._replace_advantages(output)
+        if self.model.training:
+            self._log_groups(output)
+        self._inputs, self._plan, self._rounds, self._rewards = [], None, (), None
+        return output
+
+    @property
+    def _group_size(self) -> int:
+        return self.num_generations if self.model.training else self.num_generations_eval
+
+    def _mine(self, gathered: Tensor) -> Tensor:
+        """This rank's rows of a gathered tensor."""
+        share = len(gathered) // self.accelerator.num_processes
+        start = self.accelerator.process_index * share
+        return gathered[start : start + share]
+
+    def _mask_filler(self, output: dict[str, Any]) -> None:
+        live = torch.tensor(self._plan.live, device=output["completion_mask"].device)
+        live = self._mine(live.repeat_interleave(self.num_generations))
+        output["completion_mask"] = output["completion_mask"] * live.unsqueeze(1)
+        output["num_items_in_batch"] = self.accelerator.gather(_loss_mask(output).sum()).sum()
+        output["live"] = live
+
+    def _replace_advantages(self, output: dict[str, Any]) -> None:
+        num_live = sum(self._plan.live) if self._plan is not None else len(self._rewards) // self._group_size
+        values = self._compute_advantages(output, num_live)  # (P_live, G) or (P_live, G, T)
+        if self.args.advantage_clip is not None:
+            values = values.clamp(-self.args.advantage_clip, self.args.advantage_clip)
+        flat = values.flatten(0, 1)
+        everyone = flat.new_zeros(len(self._rewards), *flat.shape[1:])
+        everyone[: len(flat)] = flat
+        local = self._mine(everyone)
+        output["advantages"] = local if local.dim() == 1 else local[:, : output["completion_ids"].shape[1]]
+        logged = self._logs["advantages"]
+        for _ in range(min(len(everyone), len(logged))):
+            logged.pop()
+        logged.extend((everyone if everyone.dim() == 1 else everyone[:, 0]).tolist())
+
+    def _compute_advantages(self, output: dict[str, Any], num_live: int) -> Tensor:
+        args, size = self.args, self._group_size
+        shaping: dict[str, Any] = {
+            "baseline": args.advantage_baseline,
+            "scale": args.scale_rewards,
+            "ddof": args.std_ddof,
+            "eps": args.std_eps,
+            "floor": args.std_floor,
+            "tolerance": args.zero_variance_tolerance,
+        }
+
+        def grouped(per_row: Tensor) -> Tensor:
+            return per_row[: num_live * size].unflatten(0, (num_live, size))
+
+        if args.advantage_baseline == "length_weighted":
+            shaping["lengths"] = grouped(self.accelerator.gather(_loss_mask(output).sum(dim=1)))
+        if self.multi_objective_aggregation == "normalize_then_sum":
+            weights = self.reward_weights.to(self._rewards.device)
+            return advantages.normalize_then_sum(grouped(self._rewards), weights, **shaping)
+        totals = grouped(self._totals(self._rewards))
+        if args.kl_placement == "reward":
+            return self._advantages_with_kl(output, totals, grouped, shaping)
+        return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
+
+    def _running_std(self, totals: Tensor) -> float | None:
+        """The moving average under scale_rewards="running", which a training batch moves on."""
+        if self.args.scale_rewards != "running":
+            return None
+        variance = advantages.batch_std(totals, self.args.std_ddof) ** 2
+        if self._running_variance is not None:
+            decay = self.args.running_std_decay
+            variance = decay * self._running_variance + (1 - decay) * variance
+        if self.model.training and totals.numel():
+            self._running_variance = variance
+        return math.sqrt(variance)
+
+    def _advantages_with_kl(
+        self, output: dict[str, Any], totals: Tensor, grouped: Any, shaping: dict[str, Any]
+    ) -> Tensor:
+        """Advantages of reward - beta * KL. What is tied in reward alone stays at 0."""
+        to_go = self.accelerator.pad_across_processes(self._kl_to_go(output), dim=1)
+        to_go = grouped(self.accelerator.gather(to_go)).double()
+        penalised = totals.double() - self.beta * to_go[..., 0]
+        returns = None
+        if self.args.kl_reward_form == "reward_to_go":
+            returns = totals.double().unsqueeze(-1) - self.beta * to_go
+        values = advantages.compute(penalised, **shaping, running_std=self._running_std(penalised), returns=returns)
+        verdicts = judge(totals, tolerance=self.args.zero_variance_tolerance)
+        alive = torch.tensor([verdict == "alive" for verdict in verdicts], dtype=torch.bool, device=values.device)
+        self._adapt_beta()
+        return (values * alive.view(-1, *[1] * (values.dim() - 1))).to(totals.dtype)
+
+    def _kl_to_go(self, output: dict[str, Any]) -> Tensor:
+        """(B, T), and logs `kl`, the mean over tokens of all ranks."""
+        mask = _loss_mask(output)
+        logps = output.get("old_per_token_logps")
+        if logps is None:
+            logps = self._policy_logps(output)
+        to_go = kl.kl_to_go(logps, output["ref_per_token_logps"], mask)
+        sums = self.accelerator.reduce(torch.stack([to_go[:, 0].sum(), mask.sum().float()]), reduction="sum")
+        mean = (sums[0] / sums[1].clamp(min=1.0)).item()
+        self._metrics[self._mode]["kl"].append(mean)
+        if self.model.training:
+            self._kl_seen.append((mean, len(self._rewards)))
+        return to_go
+
+    def _policy_logps(self, output: dict[str, Any]) -> Tensor:
+        """Log-probs of the completions under the policy as it is: TRL leaves them out where sampling is on-policy."""
+        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
+        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        training = self.model.training
+        batch_size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
+        with torch.no_grad():
+            return self._get_per_token_logps_and_entropies(
+                self.model, ids, mask, output["completion_ids"].shape[1], batch_size=batch_size
+            )[0]
+
+    @property
+    def _mode(self) -> str:
+        return "train" if self.model.training else "eval"
+
+    # -- loss
+
+    def _prepare_inputs(self, generation_batch: Any) -> Any:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch)
+        if self.model.training and self._buffered_inputs is not before and "live" in inputs:
+            self._weigh_micro_batches(self._buffered_inputs)
+        return inputs
+
+    def _weigh_micro_batches(self, batches: list[dict[str, Any]]) -> None:
+        """Undo what masked filler rows do to losses that divide by a count TRL takes itself."""
+        live = torch.stack([batch["live"].sum() for batch in batches])
+        rows = torch.tensor([len(batch["live"]) for batch in batches], device=live.device)
+        if self.loss_type in MICRO_BATCH_NORMALISED:
+            live, rows = (live > 0).long(), torch.ones_like(rows)
+        live, rows = self.accelerator.gather(torch.stack([live.sum(), rows.sum()]).unsqueeze(0)).sum(dim=0)
+        normalised_here = self.loss_type in (*ROW_NORMALISED, *MICRO_BATCH_NORMALISED)
+        weight = (rows / live.clamp(min=1)).float() if normalised_here else torch.ones((), device=live.device)
+        for batch in batches:
+            batch["filler_weight"] = weight
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+        beta = self.beta if self.args.kl_placement == "loss" else 0.0
+        weight = inputs.get("filler_weight")
+        if weight is not None:
+            # Every loss type is linear in the advantages, up to their sign, and in beta.
+            advantage_weight = weight.view(1, *[1] * (inputs["advantages"].dim() - 1))
+            inputs = {**inputs, "advantages": inputs["advantages"] * advantage_weight}
+            beta = beta * weight.item()
+        weighted = self.args.use_bias_correction_kl
+        if beta and self.args.kl_estimator != "k3":
+            term = partial(
+                self._kl_term, inputs.get("ref_per_token_logps"), inputs.get("old_per_token_logps"), weighted
+            )
+            inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
+            weighted = False
+        with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
+            loss = super()._compute_loss(model, inputs)
+        if self.args.kl_placement == "loss" and self.args.kl_target is not None and self.model.training:
+            rows = len(inputs["completion_ids"]) * self.accelerator.num_processes
+            self._kl_seen.append((self._metrics["train"]["kl"][-1], rows))
+            if self.accelerator.sync_gradients:
+                self._adapt_beta()
+        return loss
+
+    def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
+        return kl.penalty(self.args.kl_estimator, logp, ref_logp, old_logp, importance_weighted=weighted)
+
+    def _adapt_beta(self) -> None:
+        seen, self._kl_seen = self._kl_seen, []
+        if self.args.kl_target is None or not seen:
+            return
+        mean = sum(value for value, _ in seen) / len(seen)
+        completions = sum(rows for _, rows in seen)
+        self.beta = kl.adapt_beta(self.beta, mean, self.args.kl_target, completions, self.args.kl_horizon)
+        self._metrics["train"]["beta"].append(self.beta)
+
+    # -- metrics
+
+    def _log_groups(self, output: dict[str, Any]) -> None:
+        metrics = self._metrics["train"]
+        rounds = self._rounds or (Round((), self._rewards, tuple(self._judge(self._rewards))),)
+        trained = sum(self._plan.live) if self._plan is not None else len(rounds[0].verdicts)
+        of_verdict = shares(rounds)
+        for verdict, share in of_verdict.items():
+            metrics[f"groups/{verdict}"].append(share)
+        metrics["groups/rounds"].append(len(rounds) - 1)
+        metrics["groups/generated"].append(sum(len(sampled.verdicts) for sampled in rounds))
+        metrics["groups/trained"].append(trained)
+        tokens = torch.tensor(self._tokens_generated, device=self.accelerator.device)
+        metrics["tokens/generated"].append(self.accelerator.gather(tokens).sum().item())
+        metrics["tokens/trained"].append(output["num_items_in_batch"].item())
+        # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
+        metrics["frac_reward_zero_std"][-1] = 1.0 - of_verdict["alive"]
+        if self._rounds:
+            self._log_rewards_as_sampled(torch.cat([sampled.rewards for sampled in rounds]))
+
+    def _log_rewards_as_sampled(self, rewards: Tensor) -> None:
+        """TRL has just logged the rewards of the groups that were kept, which say nothing of the policy."""
+        metrics = self._metrics["train"]
+        columns = [(f"rewards/{name}/", rewards[:, i]) for i, name in enumerate(self.reward_func_names)]
+        for name, values in columns:
+            metrics[f"{name}mean"][-1] = values.nanmean().item()
+            metrics[f"{name}std"][-1] = advantages.batch_std(values)
+        totals = self._totals(rewards)
+        metrics["reward"][-1] = totals.nanmean().item()
+        metrics["reward_std"][-1] = advantages.batch_std(totals)
+
+    def _forget_logged_rows(self) -> None:
+        # TRL's table of completions is as long as a full batch: a smaller one would leave older rows in it.
+        for column in self._logs.values():
+            for rows in column.values() if isinstance(column, dict) else [column]:
+                rows.clear()
+
+    # -- checkpoints
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        sampler = super()._get_train_sampler(dataset)
+        # TRL's sampler draws one permutation an epoch; a run resumed in a later epoch would draw the first one again.
+        sampler.set_epoch = partial(_set_epoch, sampler)
+        return sampler
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
+        if not self.args.save_only_model:
+            folder = f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+            folder = os.path.join(self._get_output_dir(trial=trial), folder)
+            os.makedirs(folder, exist_ok=True)
+            torch.save(self._resume_state(), _state_file(folder, self.accelerator.process_index))
+        super()._save_checkpoint(model, trial)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint)
+        if checkpoint is None:
+            return
+        own, first = (_state_file(checkpoint, rank) for rank in (self.accelerator.process_index, 0))
+        path = own if os.path.exists(own) else first
+        if not os.path.exists(path):
+            logger.warning(f"{checkpoint} was not saved by GRPOPlusTrainer: resampling and beta start afresh.")
+            return
+        self._load_resume_state(torch.load(path, map_location="cpu", weights_only=True))
+
+    def _layout(self) -> list[int]:
+        args = self.args
+        sizes = [args.per_device_train_batch_size, args.gradient_accumulation_steps, args.steps_per_generation]
+        return [self.accelerator.num_processes, *sizes, self.num_iterations, self.num_generations]
+
+    def _resume_state(self) -> dict[str, Any]:
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        return {
+            "layout": self._layout(),
+            "step": self._step,
+            # TRL generates anew when it resumes, in the midst of a batch too.
+            "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
+            "beta": self.beta,
+            "running_variance": self._running_variance,
+            "stream": self._stream.state_dict() if self._stream is not None else None,
+        }
+
+    def _load_resume_state(self, state: dict[str, Any]) -> None:
+        if self.args.kl_target is not None:
+            self.beta = state["beta"]
+        self._running_variance = state["running_variance"]
+        if self._stream is not None and state["stream"] is not None:
+            self._stream.load_state_dict(state["stream"])
+        if state["layout"] != self._layout():
+            logger.warning("The batch layout differs from the checkpoint's: the first batch is generated anew.")
+            return
+        self._step = state["step"]
+        if state["buffered_inputs"] is not None:
+            self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
+
+
+def _as_generated(attempts: Sequence[Attempt]) -> tuple:
+    """What TRL's `_generate` returns for these rows."""
+    first = attempts[0]
+    return (
+        [attempt.prompt_ids for attempt in attempts],
+        [attempt.completion_ids for attempt in attempts],
+        None if first.tool_mask is None else [attempt.tool_mask for attempt in attempts],
+        [attempt.completion for attempt in attempts],
+        None if first.logprobs is None else [attempt.logprobs for attempt in attempts],
+        {},  # extra fields are in the rows already
+        None,  # images
+        [],  # tool images
+    )
+
+
+def _row_of(extra_fields: dict[str, Any], row: int) -> dict[str, Any]:
+    # As TRL merges them: a list holds one value a row, anything else is for all.
+    return {
+        name: values[row] if isinstance(values, list) else values
+        for name, values in extra_fields.items()
+        if not isinstance(values, list) or row < len(values)
+    }
+
+
+def _prompt_key(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+
+
+def _loss_mask(batch: dict[str, Any]) -> Tensor:
+    mask = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def _state_file(folder: str, rank: int) -> str:
+    return os.path.join(folder, f"grpo_plus_state_{rank}.pt")
+
+
+def _to(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
+
+
+def _set_epoch(sampler: Any, epoch: int) -> None:
+    if not sampler.shuffle:
+        return
+    sampler.generator.manual_seed(sampler.seed)
+    for _ in range(epoch):
+        torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+@contextmanager
+def _temporarily(target: Any, **values: Any) -> Iterator[None]:
+    before = {name: getattr(target, name) for name in values}
+    for name, value in values.items():
+        setattr(target, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(target, name, value)
