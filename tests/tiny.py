@@ -1,61 +1,18 @@
 """What the tests train: models of a few thousand weights and a tokenizer of a few characters, made here."""
 
+import functools
+from pathlib import Path
+from typing import Any
+
 import torch
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+
 
 ALPHABET = "0123456789+=ab "
-
-
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character."""
-    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
-    fast = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    return PreTrainedTokenizerFast(
-        tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
-    )
-
-
-def model(seed: int = 0, **changes) -> Qwen2ForCausalLM:
-    """A random Qwen2 of two layers."""
-    torch.manual_seed(seed)
-    config = Qwen2Config(
-        **{
-            "vocab_size": len(ALPHABET) + 3,
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_hidden_layers": 2,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 1,
-            "max_position_embeddings": 64,
-            "tie_word_embeddings": False,
-            "initializer_range": 0.3,
-            "bos_token_id": None,
-            "eos_token_id": 1,
-            "pad_token_id": 0,
-            **changes,
-        }
-    )
-    return Qwen2ForCausalLM(config)
-
-
-def prompts(count: int) -> Dataset:
-    """`count` distinct prompts, with their number in a column that rewards can look at."""
-    return Dataset.from_dict({"prompt": [f"{i:02d}+{i:02d}=" for i in range(count)], "number": list(range(count))})
-
-
-def digits(completions, **kwargs) -> list[float]:
-    """Share of digits: varies within nearly every group."""
-    return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
-
-
-def dead_for_most(completions, number, **kwargs) -> list[float]:
-    """0.3 for two prompts in three, whatever is written; as `digits` for the third."""
-    return [0.3 if n % 3 else share for n, share in zip(number, digits(completions), strict=True)]
-
 
 BASE = {
     "bf16": False,
@@ -73,3 +30,118 @@ BASE = {
     "disable_tqdm": True,
     "seed": 7,
 }
+
+
+@functools.cache
+def tokenizer() -> PreTrainedTokenizerFast:
+    """One token a character."""
+    vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
+    fast = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
+    fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
+    )
+
+
+def model_path(folder: Path, seed: int = 0) -> str:
+    """A random Qwen2 of two layers, saved: with beta > 0 TRL loads the reference from the policy's path."""
+    torch.manual_seed(seed)
+    config = Qwen2Config(
+        vocab_size=len(ALPHABET) + 3,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        tie_word_embeddings=False,
+        initializer_range=0.3,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    path = str(folder / f"model-{seed}")
+    Qwen2ForCausalLM(config).save_pretrained(path)
+    return path
+
+
+def prompts(count: int) -> Dataset:
+    """`count` distinct prompts, with their number in a column that rewards can look at."""
+    return Dataset.from_dict({"prompt": [f"{i:02d}+{i:02d}=" for i in range(count)], "number": list(range(count))})
+
+
+def digits(completions, **kwargs) -> list[float]:
+    """Share of digits: varies within nearly every group."""
+    return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
+
+
+def dead_for_most(completions, number, **kwargs) -> list[float]:
+    """0.3 for two prompts in three, whatever is written; as `digits` for the third."""
+    return [0.3 if n % 3 else share for n, share in zip(number, digits(completions), strict=True)]
+
+
+def always_dead(completions, **kwargs) -> list[float]:
+    """0.3 for all."""
+    return [0.3] * len(completions)
+
+
+def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
+    """A `rollout_func` without chance: the completion follows from the prompt and the attempt's number in its group."""
+    first_row = trainer.accelerator.process_index * len(prompts)
+    completions = []
+    for i, prompt in enumerate(prompts):
+        attempt = (first_row + i) % trainer.num_generations
+        completions.append(f"{'ab' * attempt}{prompt[:2]}{attempt}"[: 2 + (attempt + int(prompt[:2])) % 5])
+    tokenize = tokenizer()
+    return {
+        "prompt_ids": tokenize(list(prompts))["input_ids"],
+        "completion_ids": [ids + [tokenize.eos_token_id] for ids in tokenize(completions)["input_ids"]],
+        "logprobs": None,
+    }
+
+
+def half_dead(completions, number, **kwargs) -> list[float]:
+    """0.3 for every other pair of prompts, whatever is written; as `digits` for the rest."""
+    return [0.3 if n % 4 > 1 else share for n, share in zip(number, digits(completions), strict=True)]
+
+
+def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
+    """A trainer of `cls` (TRL's or ours) on 30 prompts; `options` go to its config, `data` is another dataset."""
+    arguments = {**BASE, "output_dir": str(folder / "run"), **options}
+    data = arguments.pop("data", None)
+    extra = arguments.pop("extra", {})
+    if cls is GRPOPlusTrainer:
+        config: Any = GRPOPlusConfig(**arguments)
+    else:
+        from trl import GRPOConfig
+
+        config = GRPOConfig(**arguments)
+    return cls(
+        model=model_path(folder),
+        reward_funcs=reward,
+        args=config,
+        train_dataset=prompts(30) if data is None else data,
+        processing_class=tokenizer(),
+        **extra,
+    )
+
+
+def weights(trained: Any) -> dict[str, torch.Tensor]:
+    """The model's weights, copied."""
+    unwrapped = trained.accelerator.unwrap_model(trained.model)
+    return {name: value.detach().clone() for name, value in unwrapped.state_dict().items()}
+
+
+def losses(trained: Any) -> list[float]:
+    """The logged losses, one a step."""
+    return [entry["loss"] for entry in trained.state.log_history if "loss" in entry]
+
+
+def logged(trained: Any, key: str) -> list[float]:
+    """A metric's logged values."""
+    return [entry[key] for entry in trained.state.log_history if key in entry]
+
+
+def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
+    """Whether two models are equal bit for bit."""
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)

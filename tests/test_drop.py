@@ -1,0 +1,149 @@
+"""Dropped groups cost nothing and change nothing: the step is that of a batch that holds the live groups alone."""
+
+import pytest
+import tiny
+import torch
+from trl import GRPOTrainer
+
+
+LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+# Plain SGD, so that equal weights after a step mean equal gradients; no chance anywhere.
+EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
+EXACT["extra"] = {"rollout_func": tiny.scripted}
+
+
+def train(tmp_path, reward=tiny.half_dead, **options):
+    trained = tiny.trainer(tmp_path, reward, **{**EXACT, **options})
+    trained.train()
+    return trained
+
+
+def live_alone(tmp_path, batch_size, keep=lambda n: n % 4 < 2, **options):
+    """TRL's trainer on the live prompts only."""
+    data = tiny.prompts(40).filter(lambda row: keep(row["number"]))
+    options = {"per_device_train_batch_size": batch_size, "data": data, **options}
+    return train(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
+
+
+def assert_close(ours, theirs):
+    expected = tiny.weights(theirs)
+    for name, value in tiny.weights(ours).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=2e-6)
+    assert tiny.losses(ours) == pytest.approx(tiny.losses(theirs), rel=1e-5, abs=2e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
+    options = {"loss_type": loss_type, "beta": beta}
+    ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="drop", **options)
+    theirs = live_alone(tmp_path, 8, **options)
+    assert_close(ours, theirs)
+    assert tiny.logged(ours, "groups/trained") == [2, 2]
+
+
+def test_keeping_them_is_another_step(tmp_path):
+    """The comparison above can fail."""
+    ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="keep")
+    theirs = live_alone(tmp_path, 8)
+    assert tiny.losses(ours) != pytest.approx(tiny.losses(theirs), rel=1e-5, abs=2e-6)
+
+
+@pytest.mark.parametrize("loss_type", [name for name in LOSS_TYPES if name != "bnpo"])
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_filler_rows_change_nothing(tmp_path, loss_type, beta):
+    """3 of 8 groups of 2 live, 4 micro-batches: two filler rows make the rows divide."""
+    options = {"loss_type": loss_type, "beta": beta, "num_generations": 2}
+    ours = train(
+        tmp_path,
+        lambda completions, number, **_: [
+            0.3 if n % 8 > 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)
+        ],
+        per_device_train_batch_size=4,
+        gradient_accumulation_steps=4,
+        data=tiny.prompts(40),
+        zero_variance_groups="drop",
+        **options,
+    )
+    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
+    assert tiny.logged(ours, "groups/trained") == [3, 3]
+    assert_close(ours, theirs)
+
+
+def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
+    """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches that hold live rows."""
+    ours = tiny.trainer(
+        tmp_path,
+        tiny.half_dead,
+        **{**EXACT, "max_steps": 1, "learning_rate": 0.0},
+        loss_type="bnpo",
+        num_generations=2,
+        per_device_train_batch_size=2,
+        gradient_accumulation_steps=8,
+        data=tiny.prompts(3).select([0, 2, 2, 2, 2, 2, 2, 2]),
+        zero_variance_groups="drop",
+    )
+    ours.train()
+    micro_losses = []
+    for batch in ours._buffered_inputs:
+        live = batch["live"]
+        rows = {name: value[live] for name, value in batch.items() if getattr(value, "ndim", 0)}
+        if live.any():
+            ours.model.train()
+            rows["num_items_in_batch"] = batch["num_items_in_batch"]
+            ours.current_gradient_accumulation_steps = 1
+            micro_losses.append(GRPOTrainer._compute_loss(ours, ours.model, rows).item())
+    assert len(micro_losses) == 2
+    assert len(ours._buffered_inputs) == 8
+    assert tiny.losses(ours)[0] == pytest.approx(sum(micro_losses) / 2, abs=1e-4)
+
+
+def test_a_batch_without_a_live_group_steps(tmp_path):
+    trained = train(tmp_path, tiny.always_dead, zero_variance_groups="drop", per_device_train_batch_size=16)
+    assert trained.state.global_step == 2
+    assert tiny.losses(trained) == [0.0, 0.0]
+    assert tiny.logged(trained, "groups/trained") == [0, 0]
+    assert tiny.logged(trained, "tokens/trained") == [0, 0]
+    untouched = tiny.trainer(tmp_path)
+    assert tiny.same_weights(tiny.weights(trained), tiny.weights(untouched))
+
+
+def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
+    """Rows through old log-probs, reference and policy: those of the live groups only."""
+    seen = []
+    original = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def counting(self, model, input_ids, *args, **kwargs):
+        seen.append(len(input_ids))
+        return original(self, model, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counting)
+    options = {"beta": 0.1, "num_iterations": 2, "per_device_train_batch_size": 16}
+    train(tmp_path, zero_variance_groups="drop", **options)
+    assert sum(seen) == 4 * 8  # old, reference, two passes: 2 live groups of 4 each
+    seen.clear()
+    train(tmp_path, zero_variance_groups="keep", **options)
+    assert sum(seen) == 4 * 16
+
+
+def test_the_rewards_logged_are_those_sampled(tmp_path):
+    dropped = train(tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16)
+    kept = train(tmp_path, zero_variance_groups="keep", per_device_train_batch_size=16)
+    for key in ["reward", "reward_std", "rewards/half_dead/mean", "rewards/half_dead/std", "frac_reward_zero_std"]:
+        assert tiny.logged(dropped, key)[0] == pytest.approx(tiny.logged(kept, key)[0], abs=1e-6), key
+    assert tiny.logged(dropped, "groups/alive") == [0.5, 0.5]
+    assert tiny.logged(dropped, "groups/tied") == [0.5, 0.5]
+    assert tiny.logged(dropped, "groups/generated") == [4, 4]
+    generated, trained = tiny.logged(dropped, "tokens/generated"), tiny.logged(dropped, "tokens/trained")
+    assert generated == tiny.logged(kept, "tokens/generated")
+    assert 0 < trained[0] < generated[0]
+
+
+def test_completion_table_holds_this_step_only(tmp_path):
+    trained = train(tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16, max_steps=3)
+    columns = [trained._logs["prompt"], trained._logs["completion"], trained._logs["advantages"]]
+    columns += list(trained._logs["rewards"].values())
+    assert {len(column) for column in columns} == {8}
+    grouped = torch.tensor(trained._logs["advantages"]).view(2, 4)
+    assert grouped.sum(dim=1).abs().max() < 1e-5
+    assert (grouped.abs().sum(dim=1) > 0).all()

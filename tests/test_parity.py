@@ -1,0 +1,71 @@
+"""With every new option at its default the trainer is TRL's: same losses, same weights, bit for bit."""
+
+import pytest
+import tiny
+from trl import GRPOTrainer
+
+
+LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+
+
+def both(tmp_path, **options):
+    ours = tiny.trainer(tmp_path, tiny.digits, **options)
+    ours.train()
+    theirs = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
+    theirs.train()
+    return ours, theirs
+
+
+def assert_same(ours, theirs):
+    assert tiny.losses(ours) == tiny.losses(theirs)
+    assert len(tiny.losses(ours)) == ours.args.max_steps
+    assert any(loss != 0 for loss in tiny.losses(ours))
+    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("beta", [0.0, 0.1])
+@pytest.mark.parametrize(
+    "batching",
+    [
+        {},
+        {"num_iterations": 2, "max_steps": 4},
+        {"steps_per_generation": 4, "max_steps": 5},
+        {"gradient_accumulation_steps": 2, "max_steps": 4},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 5},
+    ],
+    ids=["plain", "iterations", "steps_per_generation", "accumulation", "all"],
+)
+def test_defaults_are_trl(tmp_path, loss_type, beta, batching):
+    assert_same(*both(tmp_path, loss_type=loss_type, beta=beta, **batching))
+
+
+@pytest.mark.parametrize("scale_rewards", ["batch", "none", "group"])
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_trl_scales_are_trl(tmp_path, scale_rewards, aggregation):
+    assert_same(*both(tmp_path, scale_rewards=scale_rewards, multi_objective_aggregation=aggregation))
+
+
+def test_epochs_and_evaluation_are_trl(tmp_path):
+    """Two shuffled epochs with evaluation between: the sampler and the random state are TRL's too."""
+    options = {
+        "data": tiny.prompts(8),
+        "max_steps": 8,
+        "eval_strategy": "steps",
+        "eval_steps": 2,
+        "per_device_eval_batch_size": 8,
+        "extra": {"eval_dataset": tiny.prompts(4)},
+    }
+    ours, theirs = both(tmp_path, **options)
+    assert_same(ours, theirs)
+    assert tiny.logged(ours, "eval_reward") == tiny.logged(theirs, "eval_reward")
+    assert len(tiny.logged(ours, "eval_reward")) == 4
+
+
+def test_the_metrics_are_trl_and_more(tmp_path):
+    ours, theirs = both(tmp_path)
+    for mine, stock in zip(ours.state.log_history, theirs.state.log_history, strict=True):
+        timing = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
+        shared = {key: value for key, value in stock.items() if key not in timing}
+        assert {key: mine[key] for key in shared} == shared
+        assert all(key.startswith(("groups/", "tokens/")) for key in mine.keys() - stock.keys())
