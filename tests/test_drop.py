@@ -71,7 +71,7 @@ def test_filler_rows_change_nothing(tmp_path, loss_type, beta):
 
 
 def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
-    """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches that hold live rows."""
+    """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches with live rows."""
     ours = tiny.trainer(
         tmp_path,
         tiny.half_dead,

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from datasets import Dataset
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
@@ -61,7 +62,8 @@ def model_path(folder: Path, seed: int = 0) -> str:
         pad_token_id=0,
     )
     path = str(folder / f"model-{seed}")
-    Qwen2ForCausalLM(config).save_pretrained(path)
+    Qwen2ForCausalLM(config).save_pretrained(path)  # on rank 0 alone
+    PartialState().wait_for_everyone()
     return path
 
 
@@ -86,7 +88,7 @@ def always_dead(completions, **kwargs) -> list[float]:
 
 
 def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
-    """A `rollout_func` without chance: the completion follows from the prompt and the attempt's number in its group."""
+    """A `rollout_func` without chance: the completion follows from the prompt and the attempt's place in its group."""
     first_row = trainer.accelerator.process_index * len(prompts)
     completions = []
     for i, prompt in enumerate(prompts):
@@ -95,7 +97,7 @@ def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
     tokenize = tokenizer()
     return {
         "prompt_ids": tokenize(list(prompts))["input_ids"],
-        "completion_ids": [ids + [tokenize.eos_token_id] for ids in tokenize(completions)["input_ids"]],
+        "completion_ids": [[*ids, tokenize.eos_token_id] for ids in tokenize(completions)["input_ids"]],
         "logprobs": None,
     }
 

@@ -1,0 +1,226 @@
+"""Run by tests/test_distributed.py on two processes: `torchrun --nproc_per_node 2 distributed_worker.py OUT SCENARIO`.
+
+Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
+"""
+
+import hashlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import tiny
+import torch
+from accelerate import PartialState
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+
+LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
+EXACT["extra"] = {"rollout_func": tiny.scripted}
+RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 4}
+
+
+def fingerprint(trained):
+    digest = hashlib.sha256()
+    for _, value in sorted(tiny.weights(trained).items()):
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def result(trained, **more):
+    return {
+        "weights": fingerprint(trained),
+        "losses": tiny.losses(trained),
+        "alive": tiny.logged(trained, "groups/alive"),
+        "rounds": tiny.logged(trained, "groups/rounds"),
+        "trained": tiny.logged(trained, "groups/trained"),
+        "step": trained.state.global_step,
+        **more,
+    }
+
+
+def train(folder, reward=tiny.digits, **options):
+    trained = tiny.trainer(folder, reward, **options)
+    trained.train()
+    return trained
+
+
+def world(folder):
+    return {"size": PartialState().num_processes, "kind": str(PartialState().distributed_type)}
+
+
+def parity(folder):
+    results = {}
+    for loss_type in LOSS_TYPES:
+        for beta in (0.0, 0.1):
+            options = {"loss_type": loss_type, "beta": beta, "gradient_accumulation_steps": 2}
+            options |= {
+                "steps_per_generation": 4,
+                "num_iterations": 2,
+                "max_steps": 5,
+                "per_device_train_batch_size": 6,
+            }
+            ours = result(train(folder, **options))
+            theirs = result(train(folder, cls=GRPOTrainer, **options))
+            results[f"{loss_type}-{beta}"] = {"ours": ours, "theirs": theirs}
+    return results
+
+
+def distances(ours, theirs):
+    first, second = tiny.weights(ours), tiny.weights(theirs)
+    return {
+        "weights": max((first[name] - second[name]).abs().max().item() for name in first),
+        "loss": max(abs(a - b) / max(1, abs(b)) for a, b in zip(tiny.losses(ours), tiny.losses(theirs), strict=True)),
+        "trained": tiny.logged(ours, "groups/trained"),
+    }
+
+
+def drop(folder):
+    """4 groups of 4 on 2 ranks, 2 of them live, against TRL on the live prompts alone."""
+    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 < 2)
+    results = {}
+    for loss_type in LOSS_TYPES:
+        for beta in (0.0, 0.5):
+            options = {**EXACT, "loss_type": loss_type, "beta": beta}
+            ours = train(folder, tiny.half_dead, zero_variance_groups="drop", **options)
+            theirs = train(folder, cls=GRPOTrainer, data=live, **options, per_device_train_batch_size=4)
+            results[f"{loss_type}-{beta}"] = distances(ours, theirs)
+    return results
+
+
+def one_live_in_four(completions, number, **kwargs):
+    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+def filler(folder):
+    """4 groups of 3, one live: its 3 rows do not divide between 2 ranks, so a dead group stays on, masked."""
+    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 == 0)
+    results = {}
+    for loss_type in LOSS_TYPES:
+        for beta in (0.0, 0.5):
+            options = {**EXACT, "loss_type": loss_type, "beta": beta, "num_generations": 3}
+            batch = {"per_device_train_batch_size": 6}
+            ours = train(folder, one_live_in_four, zero_variance_groups="drop", **options, **batch)
+            # TRL cannot split one group of 3 between 2 ranks: each gets the whole group of its own copy.
+            twice = live.select([i for i in range(len(live)) for _ in range(2)])
+            theirs = train(folder, cls=GRPOTrainer, data=twice, **options, per_device_train_batch_size=3)
+            results[f"{loss_type}-{beta}"] = distances(ours, theirs)
+    return results
+
+
+class CountingReward:
+    """Dead for two prompts in three; remembers each call's prompts."""
+
+    __name__ = "counting"
+
+    def __init__(self, dead):
+        self.dead = dead
+        self.calls = []
+
+    def __call__(self, completions, number, trainer_state, **kwargs):
+        self.calls.append((trainer_state.global_step, number))
+        pairs = enumerate(zip(number, tiny.digits(completions), strict=True))
+        return [0.3 if self.dead(n) else share + 0.01 * i for i, (n, share) in pairs]
+
+
+def resample(folder, dead=lambda n: n % 3 > 0, **options):
+    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    reward = CountingReward(dead)
+    options = {"per_device_train_batch_size": 6, **RESAMPLE, **options}
+    trained = train(folder, reward, **options)
+    table = [list(trained._logs[name]) for name in ("prompt", "completion", "advantages")]
+    return result(trained, calls=reward.calls, table=table)
+
+
+def resample_iterations(folder):
+    return resample(folder, num_iterations=2, steps_per_generation=2, beta=0.1)
+
+
+def drop_straddling(folder):
+    return resample(folder, zero_variance_groups="drop")
+
+
+def one_rank_all_dead(folder):
+    """Without shuffling rank 0 begins each batch with dead groups only, rank 1 with live ones."""
+    return resample(
+        folder, dead=lambda n: n % 4 < 2, shuffle_dataset=False, per_device_train_batch_size=8, num_generations=4
+    )
+
+
+def logs_on_one_rank(folder):
+    """A reward that calls log_extra on rank 0 only."""
+
+    def reward(completions, prompts, number, log_extra, **kwargs):
+        if PartialState().process_index == 0:
+            log_extra("note", list(prompts))
+        return tiny.dead_for_most(completions, number)
+
+    trained = train(folder, reward, per_device_train_batch_size=8, **RESAMPLE)
+    return result(trained, notes=list(trained._logs["extra"]["note"]), prompts=list(trained._logs["prompt"]))
+
+
+def kl_to_go(folder):
+    options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
+    options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}
+    return result(
+        train(folder, tiny.dead_for_most, per_device_train_batch_size=6, **options, **{"zero_variance_groups": "drop"})
+    )
+
+
+def fallback_raise(folder):
+    try:
+        train(folder, tiny.always_dead, **{**RESAMPLE, "resample_fallback": "raise"})
+    except RuntimeError as error:
+        return {"error": str(error)}
+    return {"error": None}
+
+
+LONG = {**RESAMPLE, "max_steps": 8, "save_strategy": "steps", "save_steps": 3, "steps_per_generation": 2}
+LONG |= {"per_device_train_batch_size": 6}
+
+
+class KillAt(TrainerCallback):
+    """The hardest stop there is, on the last rank first."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step and PartialState().process_index == 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def whole(folder):
+    return result(train(folder, tiny.dead_for_most, **LONG))
+
+
+def killed(folder):
+    trained = tiny.trainer(folder, tiny.dead_for_most, **LONG)
+    trained.add_callback(KillAt(5))
+    trained.train()
+    return {}
+
+
+def resumed(folder):
+    trained = tiny.trainer(folder, tiny.dead_for_most, **LONG)
+    torch.manual_seed(99 + PartialState().process_index)
+    trained.train(resume_from_checkpoint=True)
+    return result(trained)
+
+
+def main():
+    out, names = Path(sys.argv[1]), sys.argv[2:]
+    state = PartialState(cpu=True)
+    for name in names:
+        folder = out / ("killed" if name == "resumed" else name)
+        folder.mkdir(exist_ok=True)
+        outcome = globals()[name](folder)
+        (out / f"{name}-{state.process_index}.json").write_text(json.dumps(outcome))
+        state.wait_for_everyone()
+
+
+if __name__ == "__main__":
+    main()

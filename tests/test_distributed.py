@@ -1,0 +1,136 @@
+"""Two real processes (gloo): no deadlock, the same verdicts and weights on both, and TRL's results where TRL has some.
+
+`accelerate launch --cpu --num_processes 2` starts one process only; torchrun starts two, and the tests assert it.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+WORKER = Path(__file__).with_name("distributed_worker.py")
+SCENARIOS = [
+    "world",
+    "parity",
+    "drop",
+    "filler",
+    "resample",
+    "resample_iterations",
+    "drop_straddling",
+    "one_rank_all_dead",
+    "logs_on_one_rank",
+    "kl_to_go",
+    "fallback_raise",
+    "whole",
+]
+
+
+def launch(out, *scenarios, ok=True):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    # A deadlock would last for ever; this is far beyond what the scenarios take.
+    done = subprocess.run(
+        [*command, str(WORKER), str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert (done.returncode == 0) == ok, done.stderr[-5000:]
+
+
+def results(out, scenario):
+    return [json.loads((out / f"{scenario}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(folder, *SCENARIOS)
+    return folder
+
+
+def test_there_are_two_processes(out):
+    assert results(out, "world") == [{"size": 2, "kind": "DistributedType.MULTI_CPU"}] * 2
+
+
+def test_defaults_are_trl(out):
+    first, second = results(out, "parity")
+    assert len(first) == 16
+    for case, runs in first.items():
+        assert runs["ours"]["weights"] == runs["theirs"]["weights"], case
+        assert runs["ours"]["losses"] == runs["theirs"]["losses"], case
+        assert second[case]["ours"]["weights"] == runs["ours"]["weights"], case
+
+
+@pytest.mark.parametrize(("scenario", "trained"), [("drop", 2), ("filler", 1)])
+def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
+    for rank in results(out, scenario):
+        assert len(rank) == 16
+        for case, distance in rank.items():
+            assert distance["trained"] == [trained] * 2, case
+            assert distance["weights"] < 5e-6, case
+            assert distance["loss"] < 5e-6, case
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    ["resample", "resample_iterations", "drop_straddling", "one_rank_all_dead", "logs_on_one_rank", "kl_to_go"],
+)
+def test_ranks_agree(out, scenario):
+    first, second = results(out, scenario)
+    for key in ["weights", "step"]:
+        assert first[key] == second[key]
+    assert first["step"] == 4
+    assert first["alive"]
+
+
+@pytest.mark.parametrize("scenario", ["resample", "resample_iterations", "one_rank_all_dead"])
+def test_resampling_is_collective(out, scenario):
+    first, second = results(out, scenario)
+    assert [len(numbers) for _, numbers in first["calls"]] == [len(numbers) for _, numbers in second["calls"]]
+    assert [step for step, _ in first["calls"]] == [step for step, _ in second["calls"]]
+    by_step: dict = {}
+    for (step, mine), (_, other) in zip(first["calls"], second["calls"], strict=True):
+        by_step.setdefault(step, []).append(mine + other)
+    assert max(first["rounds"]) > 0
+    for calls in by_step.values():
+        for rows in calls:  # whole groups in global order
+            assert all(len(set(rows[i : i + 4])) == 1 for i in range(0, len(rows), 4))
+        numbers = [rows[i] for rows in calls for i in range(0, len(rows), 4)]
+        assert len(numbers) == len(set(numbers)), "a prompt twice in a step"
+
+
+def test_the_batch_holds_whole_groups_in_order(out):
+    """After the exchange each group of four rows has one prompt, and its advantages sum to 0."""
+    for rank in results(out, "resample"):
+        prompts, completions, advantages = rank["table"]
+        assert len(prompts) == len(completions) == len(advantages) > 0
+        for i in range(0, len(prompts), 4):
+            assert len(set(prompts[i : i + 4])) == 1
+            assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_a_column_logged_on_one_rank_does_not_hang(out):
+    first, _ = results(out, "logs_on_one_rank")
+    pairs = [(note, prompt) for note, prompt in zip(first["notes"], first["prompts"], strict=True) if note is not None]
+    assert pairs
+    assert all(note == prompt for note, prompt in pairs)
+
+
+def test_every_rank_raises(out):
+    for rank in results(out, "fallback_raise"):
+        assert "are still dead" in rank["error"]
+
+
+def test_killed_and_resumed_is_uninterrupted(out):
+    """SIGKILL two steps after a checkpoint that lies in the midst of a generation batch; resumed by new processes."""
+    launch(out, "killed", ok=False)
+    assert (out / "killed" / "run" / "checkpoint-3" / "grpo_plus_state_1.pt").exists()
+    assert not (out / "killed" / "run" / "checkpoint-6").exists()
+    launch(out, "resumed")
+    expected = results(out, "whole")[0]
+    for rank in results(out, "resumed"):
+        assert rank["weights"] == expected["weights"]
+    assert results(out, "resumed")[0]["losses"] == expected["losses"]
+    assert expected["step"] == 8

@@ -1,0 +1,226 @@
+"""Dead groups are replaced by fresh prompts, within the rounds allowed; nothing that was found is thrown away."""
+
+import pytest
+import tiny
+from datasets import Dataset
+from trl import GRPOTrainer
+
+
+class Recorder:
+    """A reward that remembers the prompt numbers of each call; a row varies where `script(call, number)` is true."""
+
+    __name__ = "recorder"
+
+    def __init__(self, script):
+        self.script = script
+        self.batches = []  # one list of calls per generation batch; a call is the numbers of its prompts, in order
+        self.step = None
+
+    def __call__(self, completions, number, trainer_state, **kwargs):
+        if self.step != trainer_state.global_step:
+            self.step = trainer_state.global_step
+            self.batches.append([])
+        calls = self.batches[-1]
+        calls.append(list(dict.fromkeys(number)))
+        shares = tiny.digits(completions)
+        alive = [self.script(len(calls) - 1, n) for n in number]
+        return [share + 0.01 * i if ok else 0.3 for i, (ok, share) in enumerate(zip(alive, shares, strict=True))]
+
+
+def train(tmp_path, script, **options):
+    reward = Recorder(script)
+    options = {"per_device_train_batch_size": 16, "zero_variance_groups": "resample", **options}
+    trained = tiny.trainer(tmp_path, reward, **options)
+    trained.train()
+    return trained, reward.batches
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_makes_exactly_the_rounds_allowed(tmp_path, rounds):
+    trained, batches = train(tmp_path, lambda call, n: False, max_resample_rounds=rounds)
+    assert [len(calls) for calls in batches] == [1 + rounds] * 3
+    assert tiny.logged(trained, "groups/rounds") == [rounds] * 3
+    assert tiny.logged(trained, "groups/generated") == [4 * (1 + rounds)] * 3
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 3])
+def test_the_last_round_is_examined(tmp_path, rounds):
+    trained, _ = train(tmp_path, lambda call, n: call == rounds, max_resample_rounds=rounds)
+    assert tiny.logged(trained, "groups/trained") == [4] * 3
+
+
+def test_only_the_deficit_is_generated(tmp_path):
+    trained, batches = train(tmp_path, lambda call, n: n % 2 == 0, max_resample_rounds=8)
+    for calls in batches:
+        missing = 4
+        for numbers in calls:
+            assert len(numbers) == missing
+            missing -= sum(n % 2 == 0 for n in numbers)
+        assert missing == 0
+    assert tiny.logged(trained, "groups/trained") == [4] * 3
+    assert tiny.logged(trained, "tokens/generated")[0] > tiny.logged(trained, "tokens/trained")[0]
+
+
+def test_stops_when_nothing_is_missing(tmp_path):
+    trained, batches = train(tmp_path, lambda call, n: True)
+    assert [len(calls) for calls in batches] == [1] * 3
+    assert tiny.logged(trained, "groups/rounds") == [0] * 3
+
+
+def test_no_prompt_twice_in_a_step(tmp_path):
+    _, batches = train(tmp_path, lambda call, n: False, max_resample_rounds=5, max_steps=6)
+    for calls in batches:
+        numbers = [n for call in calls for n in call]
+        assert len(numbers) == 24
+        assert len(set(numbers)) == 24
+
+
+def test_a_small_dataset_ends_the_rounds_early(tmp_path):
+    """7 prompts, 4 a step: 3 fresh ones, then none."""
+    trained, batches = train(tmp_path, lambda call, n: False, data=tiny.prompts(7), max_resample_rounds=5)
+    assert [[len(call) for call in calls] for calls in batches] == [[4, 3]] * 3
+    assert tiny.logged(trained, "groups/rounds") == [1] * 3
+
+
+@pytest.mark.parametrize(("fallback", "trained_groups"), [("drop", 1), ("keep", 4)])
+def test_live_groups_are_kept_when_rounds_run_out(tmp_path, fallback, trained_groups):
+    """One group comes alive in the last round; the three others stay dead."""
+    found = {}
+
+    def script(call, n):
+        return call == 2 and found.setdefault(len(found) and max(found), n) == n
+
+    trained, _ = train(
+        tmp_path, script, max_resample_rounds=2, resample_fallback=fallback, max_steps=1, scale_rewards="none"
+    )
+    assert tiny.logged(trained, "groups/trained") == [trained_groups]
+    assert tiny.logged(trained, "groups/alive") == pytest.approx([1 / 12])
+    advantages = list(trained._logs["advantages"])
+    assert len(advantages) == 4 * trained_groups
+    assert sum(a != 0 for a in advantages) >= 3
+
+
+def test_fallback_raise_says_what_to_do(tmp_path):
+    with pytest.raises(
+        RuntimeError, match=r"4 of 4 groups of step 0 are still dead \(sampled: 100% tied\).*max_resample_rounds"
+    ):
+        train(tmp_path, lambda call, n: False, resample_fallback="raise")
+
+
+def test_steps_and_schedule_end_where_they_should(tmp_path):
+    """Two epochs of 12 prompts, 4 a step: 6 steps however many prompts are resampled; the rate is linear to 0."""
+    options = {"data": tiny.prompts(12), "num_train_epochs": 2, "max_steps": -1}
+    ours, batches = train(tmp_path, lambda call, n: n % 3 == 0, **options)
+    stock = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, per_device_train_batch_size=16, **options)
+    stock.train()
+    assert ours.state.global_step == stock.state.global_step == 6
+    assert tiny.logged(ours, "learning_rate") == tiny.logged(stock, "learning_rate")
+    assert tiny.logged(ours, "epoch") == tiny.logged(stock, "epoch")
+    # A shuffled epoch neither skips nor repeats a prompt, whatever was resampled beside it.
+    dealt = [calls[0] for calls in batches]
+    assert sorted(dealt[0] + dealt[1] + dealt[2]) == list(range(12))
+    assert sorted(dealt[3] + dealt[4] + dealt[5]) == list(range(12))
+    assert dealt[:3] != dealt[3:]
+
+
+def test_resampled_prompts_do_not_repeat_within_a_pass(tmp_path):
+    """30 prompts, 4 a step and 4 resampled: no prompt is resampled twice before all but the deferred ones were."""
+    _, batches = train(tmp_path, lambda call, n: call == 1, max_steps=6)
+    resampled = [n for calls in batches for n in calls[1]]
+    assert len(resampled) == 24
+    assert len(set(resampled)) == 24
+
+
+def test_two_groups_with_one_prompt_stay_two(tmp_path):
+    """Rows 0 and 1 bear the same text; one is dead, the other alive."""
+    data = Dataset.from_dict({"prompt": ["1+1=", "1+1=", "2+2=", "3+3="], "number": [0, 1, 2, 3]})
+    reward = Recorder(lambda call, n: n != 1)
+    options = {"data": data, "per_device_train_batch_size": 16, "shuffle_dataset": False, "max_steps": 1}
+    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="drop", **options)
+    trained.train()
+    assert tiny.logged(trained, "groups/generated") == [4]
+    assert tiny.logged(trained, "groups/trained") == [3]
+    assert list(trained._logs["prompt"]).count("1+1=") == 4
+
+
+def test_the_columns_follow_their_rows(tmp_path):
+    """What a reward logs about a row, its prompt and its completion stay together through the exchange."""
+
+    def reward(completions, prompts, number, log_extra, **kwargs):
+        log_extra("note", [f"{p}|{c}|{n}" for p, c, n in zip(prompts, completions, number, strict=True)])
+        return tiny.dead_for_most(completions, number)
+
+    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="resample", per_device_train_batch_size=16)
+    trained.train()
+    logs = trained._logs
+    assert len(logs["extra"]["note"]) == len(logs["prompt"]) > 0
+    for note, prompt, completion in zip(logs["extra"]["note"], logs["prompt"], logs["completion"], strict=True):
+        assert note == f"{prompt}|{completion}|{int(prompt[:2])}"
+
+
+def test_extra_fields_of_a_rollout_func_reach_the_rewards(tmp_path):
+    def rollout(prompts, trainer):
+        return {**tiny.scripted(prompts, trainer), "length": [len(prompt) for prompt in prompts], "engine": "mine"}
+
+    seen = []
+
+    def reward(completions, prompts, number, length, engine, **kwargs):
+        seen.append((length == [len(p) for p in prompts], set(engine if isinstance(engine, list) else [engine])))
+        return tiny.dead_for_most(completions, number)
+
+    trained = tiny.trainer(
+        tmp_path,
+        reward,
+        zero_variance_groups="resample",
+        per_device_train_batch_size=16,
+        extra={"rollout_func": rollout},
+    )
+    trained.train()
+    assert len(seen) > 3
+    assert all(entry == (True, {"mine"}) for entry in seen)
+
+
+def test_a_rollout_func_of_another_length_is_refused(tmp_path):
+    def rollout(prompts, trainer):
+        return tiny.scripted(prompts[:8], trainer)
+
+    trained = tiny.trainer(
+        tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16, extra={"rollout_func": rollout}
+    )
+    with pytest.raises(ValueError, match="returned 8 completions for 16 prompts"):
+        trained.train()
+
+
+def test_evaluation_is_left_alone(tmp_path):
+    """Evaluation scores each row of its dataset once, resamples nothing and leaves the stream where it was."""
+    reward = Recorder(lambda call, n: False)
+    trained = tiny.trainer(
+        tmp_path,
+        reward,
+        zero_variance_groups="resample",
+        per_device_eval_batch_size=8,
+        eval_strategy="steps",
+        extra={"eval_dataset": tiny.prompts(6)},
+    )
+    before = trained._stream.state_dict()
+    metrics = trained.evaluate()
+    assert sorted(n for calls in reward.batches for call in calls for n in call) == list(range(6))
+    assert trained._stream.state_dict() == before
+    assert not any(key.startswith("eval_groups") for key in metrics)
+
+
+def test_several_iterations_on_a_resampled_batch(tmp_path):
+    trained, batches = train(
+        tmp_path, lambda call, n: n % 3 == 0, num_iterations=2, steps_per_generation=2, max_steps=8, beta=0.1
+    )
+    assert trained.state.global_step == 8
+    assert len(batches) == 2
+
+
+def test_asynchronous_rewards(tmp_path):
+    async def reward(completions, number, **kwargs):
+        return tiny.dead_for_most(completions, number)
+
+    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="resample", per_device_train_batch_size=16)
+    trained.train()
+    assert max(tiny.logged(trained, "groups/rounds")) > 0

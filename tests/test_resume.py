@@ -1,0 +1,102 @@
+"""A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+from transformers import TrainerCallback
+
+
+class StopAt(TrainerCallback):
+    """Stops as a crash would, at the start of a step."""
+
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            raise InterruptedError
+
+
+RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2}
+CASES = {
+    "resample": RESAMPLE,
+    "drop": {"zero_variance_groups": "drop"},
+    "in the midst of a generation batch": {**RESAMPLE, "steps_per_generation": 4},
+    "in the midst of iterations": {**RESAMPLE, "num_iterations": 3},
+    "accumulation": {**RESAMPLE, "gradient_accumulation_steps": 2},
+    "in a later epoch": {**RESAMPLE, "data": tiny.prompts(6)},
+    "at the start of an epoch": {**RESAMPLE, "data": tiny.prompts(10)},
+    "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
+    "running std": {"scale_rewards": "running"},
+    "all defaults": {},
+    "all defaults, in the midst of a batch in a later epoch": {"steps_per_generation": 2, "data": tiny.prompts(8)},
+}
+
+
+@pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
+@pytest.mark.parametrize("stop", [5, 6])
+def test_resumed_is_uninterrupted(tmp_path, options, stop):
+    options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **options}
+    whole = tiny.trainer(tmp_path, **options)
+    whole.train()
+    shutil.rmtree(tmp_path / "run")
+
+    stopped = tiny.trainer(tmp_path, **options)
+    stopped.add_callback(StopAt(stop))
+    with pytest.raises(InterruptedError):
+        stopped.train()
+    resumed = tiny.trainer(tmp_path, **options)
+    torch.manual_seed(12345)
+    resumed.train(resume_from_checkpoint=True)
+
+    assert tiny.losses(resumed) == tiny.losses(whole)
+    assert tiny.same_weights(tiny.weights(resumed), tiny.weights(whole))
+    assert tiny.logged(resumed, "groups/alive") == tiny.logged(whole, "groups/alive")
+    assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))
+
+
+def checkpointed(tmp_path, **options):
+    trained = tiny.trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
+    trained.train()
+    return str(tmp_path / "run" / "checkpoint-2")
+
+
+def test_resuming_with_another_dataset_says_so(tmp_path):
+    checkpoint = checkpointed(tmp_path, **RESAMPLE)
+    with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
+        tiny.trainer(tmp_path, **RESAMPLE, data=tiny.prompts(29)).train(resume_from_checkpoint=checkpoint)
+
+
+def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
+    checkpoint = checkpointed(tmp_path)
+    (tmp_path / "run" / "checkpoint-2" / "grpo_plus_state_0.pt").unlink()
+    trained = tiny.trainer(tmp_path, **RESAMPLE, max_steps=4)
+    trained.train(resume_from_checkpoint=checkpoint)
+    assert trained.state.global_step == 4
+    assert "was not saved by GRPOPlusTrainer" in caplog.text
+
+
+def test_another_batch_layout_generates_anew(tmp_path, caplog):
+    checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
+    trained = tiny.trainer(tmp_path, **RESAMPLE, max_steps=4, steps_per_generation=2)
+    trained.train(resume_from_checkpoint=checkpoint)
+    assert trained.state.global_step == 4
+    assert "batch layout differs" in caplog.text
+
+
+def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
+    """trainer_state.json, the last file that a resume needs, comes after ours: a kill between leaves no half state."""
+    folder = tmp_path / "run" / "checkpoint-2"
+    checkpointed(tmp_path, **RESAMPLE)
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 2
+    ours, last = (folder / name for name in ("grpo_plus_state_0.pt", "trainer_state.json"))
+    assert ours.stat().st_mtime_ns < last.stat().st_mtime_ns
+
+
+def test_no_state_beside_bare_weights(tmp_path):
+    checkpoint = checkpointed(tmp_path, save_only_model=True)
+    assert not list(Path(checkpoint).glob("grpo_plus*"))

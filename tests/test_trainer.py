@@ -1,0 +1,324 @@
+"""The trainer's use of the advantage and KL modules, and what it refuses at construction."""
+
+import itertools
+
+import pytest
+import tiny
+import torch
+from datasets import Dataset
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
+
+
+LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+BASELINES = ["mean", "leave_one_out", "median", "length_weighted"]
+SCALES = ["group", "batch", "none", "mad", "mean", "running"]
+
+
+def first_batch(trained):
+    """Rewards and advantages of the last generation batch, (P, G) each, as TRL's table holds them."""
+    (rewards,) = trained._logs["rewards"].values()
+    groups = (-1, trained.num_generations)
+    return torch.tensor(rewards).view(groups), torch.tensor(trained._logs["advantages"]).view(groups)
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
+@pytest.mark.parametrize("scale", SCALES)
+def test_advantages_are_the_chosen_ones(tmp_path, baseline, scale):
+    lengths = []
+
+    def reward(completions, completion_ids, **kwargs):
+        lengths.extend(len(ids) for ids in completion_ids)
+        return tiny.digits(completions)
+
+    options = {"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.05}
+    trained = tiny.trainer(tmp_path, reward, advantage_baseline=baseline, scale_rewards=scale, max_steps=1, **options)
+    trained.train()
+    rewards, used = first_batch(trained)
+    (buffered,) = trained._buffered_inputs
+    assert sorted(buffered["advantages"].tolist()) == pytest.approx(sorted(used.flatten().tolist()), abs=1e-6)
+    expected = advantages.compute(
+        rewards,
+        baseline,
+        scale,
+        ddof=0,
+        eps=1e-6,
+        floor=0.05,
+        lengths=torch.tensor(lengths).view(rewards.shape),
+        running_std=advantages.batch_std(rewards, 0),
+    )
+    torch.testing.assert_close(used, expected, rtol=1e-5, atol=1e-5)
+    assert used.abs().max() > 0
+    assert len(set(lengths)) > 1
+
+
+def test_advantage_clip(tmp_path):
+    trained = tiny.trainer(tmp_path, tiny.digits, advantage_clip=0.25, max_steps=1)
+    trained.train()
+    assert first_batch(trained)[1].abs().max() == 0.25
+
+
+def test_trl_advantages_at_trl_defaults(tmp_path):
+    """Ours with TRL's settings are TRL's: forced by a clip that clips nothing."""
+    ours = tiny.trainer(tmp_path, tiny.digits, advantage_clip=1e9, max_steps=1)
+    ours.train()
+    stock = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, max_steps=1)
+    stock.train()
+    torch.testing.assert_close(first_batch(ours)[1], first_batch(stock)[1], rtol=1e-4, atol=1e-5)
+
+
+def test_a_dead_group_has_no_advantage_at_all(tmp_path):
+    """TRL's std of four float32 rewards of 0.3 is not 0; ours never divides by it."""
+    trained = tiny.trainer(tmp_path, tiny.always_dead, std_eps=1e-9, max_steps=1)
+    trained.train()
+    assert trained._logs["advantages"].count(0.0) == 8
+
+
+def test_running_std_moves_and_is_logged_in_the_state(tmp_path):
+    trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", running_std_decay=0.5, max_steps=2)
+    seen = []
+    original = trained._running_std
+
+    def watch(totals):
+        seen.append(advantages.batch_std(totals) ** 2)
+        return original(totals)
+
+    trained._running_std = watch
+    trained.train()
+    assert trained._running_variance == pytest.approx(0.5 * seen[0] + 0.5 * seen[1])
+    assert trained._resume_state()["running_variance"] == trained._running_variance
+
+
+def two_rewards(tmp_path, first, second, **options):
+    trained = tiny.trainer(tmp_path, [first, second], max_steps=1, **options)
+    trained.train()
+    return trained
+
+
+def rising(completions, **kwargs):
+    return [0.1 * (i % 4) for i in range(len(completions))]
+
+
+def falling(completions, **kwargs):
+    return [-0.1 * (i % 4) for i in range(len(completions))]
+
+
+@pytest.mark.parametrize(
+    ("options", "alive"),
+    [
+        ({"filter_metric": "total"}, 0.0),
+        ({"filter_metric": "any"}, 1.0),
+        ({"filter_metric": "rising"}, 1.0),
+        ({"filter_metric": "always_dead"}, 0.0),
+        ({"filter_metric": "total", "multi_objective_aggregation": "normalize_then_sum"}, 1.0),
+        ({"filter_metric": "any", "reward_weights": [0.0, 0.0, 1.0]}, 0.0),
+    ],
+)
+def test_equal_totals_with_differing_components(tmp_path, options, alive):
+    rewards = [rising, falling, tiny.always_dead]
+    trained = tiny.trainer(tmp_path, rewards, max_steps=1, zero_variance_groups="drop", **options)
+    trained.train()
+    assert tiny.logged(trained, "groups/alive") == [alive]
+    assert tiny.logged(trained, "groups/trained") == [2 * alive]
+
+
+def test_frac_reward_zero_std_is_per_group(tmp_path):
+    """TRL's is 0 or 1 under scale_rewards="batch"."""
+    options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}
+    ours = tiny.trainer(tmp_path, tiny.dead_for_most, **options)
+    ours.train()
+    stock = tiny.trainer(tmp_path, tiny.dead_for_most, cls=GRPOTrainer, **options)
+    stock.train()
+    assert tiny.logged(stock, "frac_reward_zero_std") == [0.0]
+    assert tiny.logged(ours, "frac_reward_zero_std") == [0.5]
+
+
+def test_none_rewards(tmp_path):
+    """None is "does not apply": an attempt without any reward has advantage 0 and leaves its siblings' mean alone."""
+
+    def reward(completions, **kwargs):
+        return [None if i % 4 == 3 or i >= 4 else float(i % 4) for i in range(len(completions))]
+
+    trained = tiny.trainer(tmp_path, reward, std_ddof=0, std_eps=0.0, max_steps=1)
+    trained.train()
+    values = list(trained._logs["advantages"])
+    assert values == pytest.approx([-1.2247449, 0.0, 1.2247449, 0.0, 0.0, 0.0, 0.0, 0.0])
+    assert tiny.logged(trained, "groups/unscored") == [0.5]
+
+
+# -- KL
+
+
+def with_moved_reference(folder, **options):
+    """A trainer whose reference is another random model, so that the KL is far from 0 from the first step on."""
+    trained = tiny.trainer(folder, tiny.digits, beta=0.2, learning_rate=1e-3, **options)
+    torch.manual_seed(1)
+    with torch.no_grad():
+        for parameter in trained.ref_model.parameters():
+            parameter.add_(torch.randn_like(parameter) * 0.1)
+    return trained
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_our_k3_is_trl_k3(tmp_path, monkeypatch, loss_type, level, weighted):
+    """Our term in TRL's expression gives TRL's loss and weights, off-policy too. Sequence-level importance sampling
+    weighs TRL's KL by the sequence; ours by the token, so there only the unweighted term is the same."""
+    monkeypatch.setitem(kl.ESTIMATORS, "ours", kl.ESTIMATORS["k3"])
+    options = {
+        "loss_type": loss_type,
+        "importance_sampling_level": level,
+        "use_bias_correction_kl": weighted,
+        "num_iterations": 2,
+        "max_steps": 4,
+    }
+    ours = with_moved_reference(tmp_path, **options)
+    ours.args.kl_estimator = "ours"
+    ours.train()
+    stock = with_moved_reference(tmp_path, cls=GRPOTrainer, **options)
+    stock.train()
+    same = tiny.losses(ours) == pytest.approx(tiny.losses(stock), rel=1e-4, abs=1e-5)
+    assert same == (level == "token" or not weighted)
+    if same:
+        assert tiny.logged(ours, "kl") == pytest.approx(tiny.logged(stock, "kl"), rel=1e-4)
+        for name, value in tiny.weights(ours).items():
+            torch.testing.assert_close(value, tiny.weights(stock)[name], rtol=1e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize(("estimator", "weighted"), [("k1", True), ("k2", True), ("k2", False), ("abs", True)])
+def test_the_chosen_estimator_is_what_is_logged_and_added(tmp_path, estimator, weighted):
+    options = {"kl_estimator": estimator, "use_bias_correction_kl": weighted, "max_steps": 1, "loss_type": "bnpo"}
+    trained = with_moved_reference(tmp_path, **options)
+    trained.train()
+    (batch,) = trained._buffered_inputs
+    start = with_moved_reference(tmp_path, **options)
+    logp = start._policy_logps(batch)
+    mask = batch["completion_mask"]
+    penalty = kl.penalty(estimator, logp, batch["ref_per_token_logps"], importance_weighted=weighted)
+    mean = ((penalty * mask).sum() / mask.sum()).item()
+    assert tiny.logged(trained, "kl") == pytest.approx([mean], rel=1e-4)
+    # On-policy with zero-mean advantages per token mask the rest of bnpo's loss is the advantages' mean.
+    policy = -(batch["advantages"].unsqueeze(1) * mask).sum() / mask.sum()
+    assert tiny.losses(trained)[0] == pytest.approx(policy.item() + 0.2 * mean, abs=1e-4)
+    assert trained.args.use_bias_correction_kl is weighted
+
+
+@pytest.mark.parametrize("form", ["sequence", "reward_to_go"])
+@pytest.mark.parametrize("scale", ["none", "group"])
+def test_kl_in_the_reward(tmp_path, form, scale):
+    options = {"kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": form, "scale_rewards": scale}
+    trained = with_moved_reference(tmp_path, max_steps=1, **options)
+    trained.train()
+    (batch,) = trained._buffered_inputs
+    start = with_moved_reference(tmp_path, **options)
+    to_go = kl.kl_to_go(start._policy_logps(batch), batch["ref_per_token_logps"], batch["completion_mask"])
+    assert to_go[:, 0].abs().min() > 0
+    # The buffer is shuffled: match its rows to the table's by their text.
+    texts = tiny.tokenizer().batch_decode(batch["completion_ids"], skip_special_tokens=True)
+    (rewards,) = trained._logs["rewards"].values()
+    order = [texts.index(text) for text in trained._logs["completion"]]
+    assert len(set(order)) == 8, "two completions alike: choose another seed"
+    totals = torch.tensor(rewards, dtype=torch.float64).view(2, 4)
+    to_go = to_go[order].double().view(2, 4, -1)
+    penalised = totals - 0.2 * to_go[..., 0]
+    centred = penalised - penalised.mean(1, keepdim=True)
+    std = penalised.std(dim=1, keepdim=True) + 1e-4 if scale == "group" else torch.ones(2, 1, dtype=torch.float64)
+    used = batch["advantages"][order].double()
+    if form == "sequence":
+        torch.testing.assert_close(used.view(2, 4), centred / std, rtol=1e-3, atol=1e-4)
+    else:
+        returns = totals.unsqueeze(-1) - 0.2 * to_go
+        expected = (returns - returns.mean(1, keepdim=True)) / std.unsqueeze(-1)
+        torch.testing.assert_close(used.view(2, 4, -1), expected, rtol=1e-3, atol=1e-4)
+    mask = batch["completion_mask"]
+    assert tiny.logged(trained, "kl")[0] == pytest.approx((to_go[..., 0].sum() / mask.sum()).item(), rel=1e-3)
+
+
+def test_kl_in_the_reward_is_not_in_the_loss_as_well(tmp_path):
+    options = {"kl_estimator": "k1", "kl_placement": "reward", "max_steps": 1}
+    trained = with_moved_reference(tmp_path, loss_type="grpo", **options)
+    trained.train()
+    # On-policy, per-sequence means of one advantage: the loss is minus their mean, which the baseline makes 0.
+    assert tiny.losses(trained) == pytest.approx([0.0], abs=1e-6)
+    assert trained.beta == 0.2
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+@pytest.mark.parametrize(("target", "rises"), [(1e-3, True), (1e3, False)])
+def test_beta_adapts(tmp_path, placement, target, rises):
+    trained = with_moved_reference(
+        tmp_path, kl_estimator="k1", kl_placement=placement, kl_target=target, kl_horizon=40, max_steps=3
+    )
+    trained.train()
+    betas = [0.2, *tiny.logged(trained, "beta")]
+    assert len(betas) == 4
+    # 8 completions of a horizon of 40, at most 20 %: 4 % a step.
+    assert [b / a for a, b in itertools.pairwise(betas)] == pytest.approx([1.04 if rises else 0.96] * 3)
+    assert trained._resume_state()["beta"] == trained.beta
+
+
+# -- refusals
+
+
+def refused(tmp_path, match, reward=tiny.digits, **options):
+    with pytest.raises(ValueError, match=match):
+        tiny.trainer(tmp_path, reward, **options)
+
+
+def test_refuses_an_unknown_metric(tmp_path):
+    refused(tmp_path, "filter_metric='digit'.*'digits'", filter_metric="digit")
+
+
+def test_refuses_resampling_from_a_stream(tmp_path):
+    stream = tiny.prompts(30).to_iterable_dataset()
+    refused(tmp_path, "map-style dataset.*IterableDataset.*'drop'", data=stream, zero_variance_groups="resample")
+
+
+def test_drops_from_a_stream(tmp_path):
+    stream = tiny.prompts(30).to_iterable_dataset()
+    trained = tiny.trainer(tmp_path, data=stream, zero_variance_groups="drop")
+    trained.train()
+    assert trained.state.global_step == 3
+
+
+def test_refuses_resampling_from_too_few_prompts(tmp_path):
+    refused(tmp_path, "more prompts than the 2", data=tiny.prompts(2), zero_variance_groups="resample")
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_refuses_environments(tmp_path, mode, monkeypatch):
+    class Environment:
+        def reset(self, **kwargs):
+            return None
+
+    monkeypatch.setattr("trl.trainer.grpo_trainer.supports_tool_calling", lambda processing_class: True)
+    monkeypatch.setattr("trl.trainer.grpo_trainer.is_chat_template_prefix_preserving", lambda processing_class: True)
+    monkeypatch.setattr("trl.trainer.grpo_trainer.add_response_schema", lambda processing_class: processing_class)
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 30})
+    refused(
+        tmp_path,
+        "does not go with environment_factory",
+        data=data,
+        zero_variance_groups=mode,
+        extra={"environment_factory": Environment},
+    )
+
+
+def test_refuses_a_stock_config(tmp_path):
+    with pytest.raises(TypeError, match="GRPOPlusConfig, got GRPOConfig"):
+        GRPOPlusTrainer(
+            tiny.model_path(tmp_path), tiny.digits, GRPOConfig(output_dir=str(tmp_path), bf16=False, use_cpu=True)
+        )
+
+
+def test_makes_its_own_config(tmp_path, monkeypatch):
+    # TRL's default is bf16, which transformers allows on a GPU that has it.
+    monkeypatch.setattr("transformers.training_args.is_torch_bf16_gpu_available", lambda: True)
+    monkeypatch.chdir(tmp_path)
+    made = GRPOPlusTrainer(
+        tiny.model_path(tmp_path), tiny.digits, train_dataset=tiny.prompts(30), processing_class=tiny.tokenizer()
+    )
+    assert isinstance(made.args, GRPOPlusConfig)
+    assert made.args.output_dir.endswith("model-0-GRPO")
