@@ -5,6 +5,7 @@ import random
 
 import pytest
 import torch
+from trl.trainer.utils import nanstd
 
 from trl_grpo_plus.groups import VERDICTS, Attempt, Plan, Round, extremes, judge, judge_any, plan_batch, shares
 
@@ -35,8 +36,8 @@ def test_identical_rewards_are_dead_whatever_their_std(dtype, size):
 
 
 def test_the_cases_above_do_fool_a_std():
-    rewards = torch.tensor(NON_DYADIC).unsqueeze(1).expand(-1, 7).contiguous()
-    assert (rewards.std(dim=1) > 0).any()
+    rewards = torch.tensor(NON_DYADIC).unsqueeze(1).expand(-1, 7)
+    assert nanstd(rewards, dim=1).count_nonzero() > 5
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -126,7 +127,7 @@ def test_unscored_attempts_are_left_out(rewards, expected):
 
 def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups():
     rng = random.Random(0)
-    groups = [[rng.choice([0.0, 0.3, 1.0, NAN]) for _ in range(4)] for _ in range(60)]
+    groups = [rng.choices(rng.choice([[0.0, 0.3, 1.0, NAN], [0.3, NAN], [1.0], [0.0], [NAN]]), k=4) for _ in range(60)]
     together = judge(torch.tensor(groups))
     assert set(together) == set(VERDICTS)
     assert together == [verdict(rng.sample(group, 4)) for group in groups]
@@ -167,7 +168,9 @@ def test_equal_totals_of_differing_components_are_alive_only_through_judge_any()
 
 
 def test_judge_any_takes_a_dead_groups_verdict_from_its_total():
-    components = torch.tensor([[[0.5, 0.5]] * 3, [[0.0, 0.0]] * 3, [[0.1, 0.2]] * 3, [[NAN, NAN]] * 3, [[1.0, NAN]] * 3])
+    components = torch.tensor(
+        [[[0.5, 0.5]] * 3, [[0.0, 0.0]] * 3, [[0.1, 0.2]] * 3, [[NAN, NAN]] * 3, [[1.0, NAN]] * 3]
+    )
     totals = components.nansum(dim=-1).masked_fill(components.isnan().all(dim=-1), NAN)
     assert judge_any(components, totals) == ["all_good", "all_bad", "tied", "unscored", "all_good"]
 

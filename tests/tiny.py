@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
@@ -39,6 +39,7 @@ def tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {token: i for i, token in enumerate(["<pad>", "<eos>", "<unk>", *ALPHABET])}
     fast = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     fast.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
+    fast.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=fast, pad_token="<pad>", eos_token="<eos>", unk_token="<unk>", padding_side="left"
     )

@@ -26,13 +26,14 @@ The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std
 times and -1.732.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from .groups import extremes
 
 
-PER_GROUP_SCALES = ("group", "mad", "mean")
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533
 
@@ -111,7 +112,7 @@ def normalize_then_sum(
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
     """
-    scale = scale if scale in PER_GROUP_SCALES else "group"
+    scale = "group" if scale in ("batch", "none") else scale
     parts = [
         compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)
     ]
@@ -120,11 +121,34 @@ def normalize_then_sum(
     scored = ~components.isnan().all(dim=-1)
     varies = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch = summed[scored]
-    if len(over_batch) <= ddof:
+    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= tolerance:
         return torch.zeros_like(summed, dtype=components.dtype)
     divisor = max(over_batch.std(correction=ddof).item(), floor) + eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
     return torch.where(scored & varies, normalised, 0.0).to(components.dtype)
+
+
+def compute_with_kl(
+    rewards: Tensor, kl_to_go: Tensor, beta: float, per_token: bool, tolerance: float = 1e-6, **options: Any
+) -> Tensor:
+    """Advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`. A group that is tied in these has advantage 0, whatever its KL.
+        kl_to_go (`Tensor`): `(P, G, T)`, [`trl_grpo_plus.kl.kl_to_go`] of each completion, in nats.
+        beta (`float`): coefficient of the KL.
+        per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
+        options: as [`compute`].
+
+    Returns:
+        `Tensor`: `(P, G, T)` per token, otherwise `(P, G)`.
+    """
+    penalised = rewards.double() - beta * kl_to_go[..., 0].double()
+    returns = rewards.double().unsqueeze(-1) - beta * kl_to_go.double() if per_token else None
+    values = compute(penalised, tolerance=tolerance, returns=returns, **options)
+    lowest, highest = extremes(rewards)
+    alive = (highest - lowest > tolerance).view(-1, *[1] * (values.dim() - 1))
+    return torch.where(alive, values, 0.0).to(rewards.dtype)
 
 
 def batch_std(rewards: Tensor, ddof: int = 1) -> float:
@@ -149,6 +173,8 @@ def _centre(values: Tensor, scored: Tensor, baseline: str, lengths: Tensor | Non
         if lengths is None:
             raise ValueError("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
         weight = lengths.double().masked_fill(~scored, 0.0)
+        # A group of which every token is masked has no lengths to weigh by.
+        weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
         return values - (filled * weight).sum(dim=1, keepdim=True) / weight.sum(dim=1, keepdim=True).clamp(min=1)
     raise ValueError(f"baseline={baseline!r} is not one of 'mean', 'leave_one_out', 'median', 'length_weighted'.")
 
@@ -177,7 +203,8 @@ def _divisor(
         return values.new_ones(1, 1)
     if scale == "mean":
         mean = values.nanmean(dim=1, keepdim=True)
-        return mean.clamp(min=0.0)
+        largest = values.masked_fill(~scored, 0.0).abs().amax(dim=1, keepdim=True)
+        return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs can cancel but for rounding
     if scale == "group":
         spread = _group_std(values, scored, ddof)
     elif scale == "batch":

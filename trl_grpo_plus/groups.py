@@ -72,10 +72,11 @@ def judge(
         >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))
         ['alive', 'all_good', 'all_bad', 'tied']
     """
-    lowest, highest = extremes(rewards)
+    lowest, highest = (column.tolist() for column in extremes(rewards))
+    unscored = rewards.isnan().all(dim=1).tolist()
     return [
-        _verdict(low, high, tolerance, solved_reward, failed_reward)
-        for low, high in zip(lowest.tolist(), highest.tolist(), strict=True)
+        "unscored" if nobody else _verdict(low, high, tolerance, solved_reward, failed_reward)
+        for low, high, nobody in zip(lowest, highest, unscored, strict=True)
     ]
 
 
@@ -98,8 +99,6 @@ def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _verdict(low: float, high: float, tolerance: float, solved: float, failed: float) -> str:
-    if low == torch.inf:
-        return "unscored"
     if high - low > tolerance:
         return "alive"
     # An identical 0.1 + 0.2 must count as 0.3 here too.
@@ -117,6 +116,11 @@ class Plan:
 
     order: tuple[tuple[int, int], ...]
     live: tuple[bool, ...]
+
+    @classmethod
+    def as_sampled(cls, num_groups: int) -> "Plan":
+        """Train on all groups of the first round."""
+        return cls(order=tuple((0, group) for group in range(num_groups)), live=(True,) * num_groups)
 
 
 def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool) -> Plan:
@@ -152,3 +156,13 @@ def shares(rounds: Sequence[Round]) -> dict[str, float]:
     """Share of each verdict among all groups sampled, before any filtering."""
     counts = Counter(verdict for sampled in rounds for verdict in sampled.verdicts)
     return {verdict: counts[verdict] / counts.total() for verdict in VERDICTS}
+
+
+def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
+    """The metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and groups."""
+    return {
+        **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},
+        "groups/rounds": len(rounds) - 1,
+        "groups/generated": sum(len(sampled.verdicts) for sampled in rounds),
+        "groups/trained": sum(plan.live),
+    }

@@ -26,6 +26,7 @@ ones. Exact for the KL of the whole sequence are only [`sequence_kl`] and [`kl_t
 Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
 """
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -33,8 +34,8 @@ from torch import Tensor
 
 
 MAX_LOG_RATIO = 20.0
-"""Nats. Beyond it k3 goes on as a straight line (its gradient stays at exp(20) - 1) and the importance weight stays at
-exp(20) (its gradient stops). exp overflows float32 at 88 nats."""
+"""Nats. Beyond it k3 goes on as a straight line (without the importance weight its gradient stays at exp(20) - 1) and
+the importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats."""
 
 
 def _k3(log_ratio: Tensor) -> Tensor:
@@ -50,7 +51,6 @@ ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
     "k3": _k3,
     "abs": lambda log_ratio: log_ratio.abs(),
 }
-DETACHED_WEIGHT = frozenset({"k2"})
 
 
 def penalty(
@@ -83,30 +83,40 @@ def penalty(
             "k1 in the loss without the importance weight has an expected gradient of 0. Use "
             "importance_weighted=True, k2, or k1 in the reward."
         )
-    value = ESTIMATORS[estimator](logp - ref_logp.detach())
+    log_ratio = logp - ref_logp.detach()
+    value = ESTIMATORS[estimator](log_ratio)
     if not importance_weighted:
         return value
     old_logp = logp if old_logp is None else old_logp
     weight = torch.exp((logp - old_logp.detach()).clamp(max=MAX_LOG_RATIO))
-    return (weight.detach() if estimator in DETACHED_WEIGHT else weight) * value
+    if estimator in ("k1", "abs"):
+        return weight * value
+    # grad (w k3) = w l g = sg(w) grad k2, written so: the product rule's two halves no longer cancel where exp is cut.
+    k2 = ESTIMATORS["k2"](log_ratio)
+    return weight.detach() * (value.detach() + k2 - k2.detach())
 
 
 def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     """k1 summed over each completion, `(B, T) -> (B,)`, detached: what the reward loses (times beta)."""
-    return ((logp - ref_logp).detach() * mask).sum(dim=-1)
+    return _masked_k1(logp, ref_logp, mask).sum(dim=-1)
 
 
 def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     """k1 summed from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
-    per_token = (logp - ref_logp).detach() * mask
-    return per_token.flip(-1).cumsum(dim=-1).flip(-1)
+    return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum(dim=-1).flip(-1)
+
+
+def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    return (logp - ref_logp).detach().masked_fill(mask == 0, 0.0)
 
 
 def adapt_beta(beta: float, kl: float, target: float, num_completions: int, horizon: int) -> float:
     """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
-    horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2)."""
+    call and a horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2). A KL of NaN changes nothing."""
+    if math.isnan(kl):
+        return beta
     error = min(max(kl / target - 1.0, -0.2), 0.2)
-    return beta * (1.0 + error * num_completions / horizon)
+    return beta * (1.0 + error * min(num_completions / horizon, 1.0))
 
 
 class ReferenceLogps:
@@ -119,32 +129,36 @@ class ReferenceLogps:
 
     def __init__(self, term: Callable[[Tensor], Tensor]):
         self._term = term
+        self._difference: _Difference | None = None  # TRL writes it twice
 
     def __sub__(self, logp: Tensor) -> "_Difference":
-        return _Difference(self._term(logp))
+        if self._difference is None or self._difference.logp is not logp:
+            self._difference = _Difference(self._term(logp), logp)
+        return self._difference
 
 
 class _Difference:
     """`ref - logp`."""
 
-    def __init__(self, value: Tensor):
-        self._value = value
+    def __init__(self, value: Tensor, logp: Tensor):
+        self.value = value
+        self.logp = logp
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         if func is torch.exp and not kwargs and len(args) == 1:
-            return _Exponential(args[0]._value)
+            return _Exponential(args[0])
         return NotImplemented
 
 
 class _Exponential:
     """`exp(ref - logp)`."""
 
-    def __init__(self, value: Tensor):
-        self._value = value
+    def __init__(self, difference: _Difference):
+        self._difference = difference
 
     def __sub__(self, other: object) -> "_UpToOne":
-        return _UpToOne(self._value) if isinstance(other, _Difference) else NotImplemented
+        return _UpToOne(self._difference.value) if other is self._difference else NotImplemented
 
 
 class _UpToOne:

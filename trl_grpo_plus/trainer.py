@@ -12,7 +12,6 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - checkpoints: what the above must know to resume exactly.
 """
 
-import json
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -31,7 +30,8 @@ from trl import GRPOTrainer
 from . import advantages, kl
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
-from .groups import Attempt, Plan, Round, judge, judge_any, plan_batch, shares
+from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .rounds import resample, settle
 from .selection import PromptStream
 
 
@@ -75,6 +75,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     """
 
     args: GRPOPlusConfig
+    beta: float
 
     def __init__(
         self, model: Any, reward_funcs: Any = None, args: GRPOPlusConfig | None = None, *rest: Any, **kwargs: Any
@@ -89,8 +90,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             )
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
-        self._rounds: tuple[Round, ...] = ()
-        self._rewards: Tensor | None = None  # (N, K), gathered, of the batch being generated
+        self._rounds: Sequence[Round] = ()  # likewise
+        self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
         self._running_variance: float | None = None
@@ -150,11 +151,19 @@ class GRPOPlusTrainer(GRPOTrainer):
             generated = super()._generate(prompts)
             self._tokens_generated = sum(map(sum, generated[2])) if generated[2] else sum(map(len, generated[1]))
             return generated
-        rounds = self._sample_rounds(prompts)
-        plan = self._make_plan(rounds)
-        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-        attempts = exchange(rounds, plan.order, self.num_generations, rank, world_size)
-        self._rounds, self._plan = tuple(rounds), plan
+        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        if self._stream is None:
+            rounds = [self._sample(self._inputs, prompts)]
+        else:
+            limits = (self.num_generations, self.args.max_resample_rounds)
+            data = (self._stream, self.train_dataset)
+            rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
+        # TRL splits a rank's rows into steps_per_generation micro-batches and forgets what is left over.
+        rows = math.lcm(self.num_generations, ranks[1] * self.args.steps_per_generation)
+        fallback = "drop" if self._stream is None else self.args.resample_fallback
+        plan = settle(rounds, fallback, self.state.global_step, rows // self.num_generations)
+        attempts = exchange(rounds, plan.order, self.num_generations, *ranks)
+        self._rounds, self._plan = rounds, plan
         grouped = [sampled.rewards.view(-1, self.num_generations, len(self.reward_funcs)) for sampled in rounds]
         self._rewards = torch.cat([grouped[r][group] for r, group in plan.order])
         self._tokens_generated = sum(attempt.num_tokens for sampled in rounds for attempt in sampled.attempts)
@@ -162,24 +171,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         prompts[:] = [attempt.prompt for attempt in attempts]
         self._put_back_logged(attempts)
         return _as_generated(attempts)
-
-    def _sample_rounds(self, prompts: list) -> list[Round]:
-        rounds = [self._sample(self._inputs, prompts)]
-        if self._stream is None or not rounds[0].where(alive=False):
-            return rounds
-        columns = list(self._inputs[0])
-        used = set(gather_object(list({_prompt_key(prompt) for prompt in prompts})))
-        missing = len(rounds[0].where(alive=False))
-        # A round must have as many rows on each rank, and whole groups.
-        unit = self.accelerator.num_processes // math.gcd(self.num_generations, self.accelerator.num_processes)
-        while missing > 0 and len(rounds) <= self.args.max_resample_rounds:
-            indices = self._stream.take(-(-missing // unit) * unit, partial(self._is_fresh, used), multiple_of=unit)
-            if not indices:
-                break
-            inputs = [{key: row[key] for key in columns} for row in self._local_rows(indices)]
-            rounds.append(self._sample(inputs, [row["prompt"] for row in inputs]))
-            missing -= len(rounds[-1].where(alive=True))
-        return rounds
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
@@ -207,35 +198,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         )
         return Round(attempts, rewards, tuple(self._judge(rewards)))
 
-    def _is_fresh(self, used: set[str], index: int) -> bool:
-        key = _prompt_key(self.train_dataset[index]["prompt"])
-        fresh = key not in used
-        used.add(key)
-        return fresh
-
-    def _local_rows(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        rows = [index for index in indices for _ in range(self.num_generations)]
-        share = len(rows) // self.accelerator.num_processes
-        start = self.accelerator.process_index * share
-        return [self.train_dataset[index] for index in rows[start : start + share]]
-
-    def _make_plan(self, rounds: Sequence[Round]) -> Plan:
-        """Every rank sees the same verdicts, so all plan (or raise) alike."""
-        target = len(rounds[0].verdicts)
-        missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
-        resampling = self.args.zero_variance_groups == "resample"
-        if missing > 0 and resampling and self.args.resample_fallback == "raise":
-            found = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
-            raise RuntimeError(
-                f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step "
-                f"{self.state.global_step} are still dead (sampled: {found}). Raise max_resample_rounds, set "
-                "resample_fallback='drop' or 'keep', or look at the data: too easy, too hard, or a broken reward?"
-            )
-        rows_per_chunk = self.accelerator.num_processes * self.args.steps_per_generation
-        unit = math.lcm(self.num_generations, rows_per_chunk) // self.num_generations
-        keep_dead = resampling and self.args.resample_fallback == "keep"
-        return plan_batch(rounds, target, unit, keep_dead)
-
     # -- rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
@@ -255,8 +217,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             "solved_reward": args.solved_reward,
             "failed_reward": args.failed_reward,
         }
-        totals = self._totals(rewards).view(-1, self.num_generations)
-        components = rewards.view(-1, self.num_generations, rewards.shape[1])
+        totals = self._totals(rewards).view(-1, self._group_size)
+        components = rewards.view(-1, self._group_size, rewards.shape[1])
         by_itself = self.multi_objective_aggregation == "normalize_then_sum"
         if args.filter_metric == "any" or (args.filter_metric == "total" and by_itself):
             weighted = self.reward_weights.to(rewards.device) != 0
@@ -284,13 +246,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
         output = super()._generate_and_score_completions(inputs)
-        if self._plan is not None and not all(self._plan.live):
-            self._mask_filler(output)
+        if self._plan is None:
+            self._rounds = [Round((), self._rewards, tuple(self._judge(self._rewards)))]
+            self._plan = Plan.as_sampled(len(self._rounds[0].verdicts))
+        if not all(self._plan.live):
+            self._mask_filler(output, self._plan)
         if self.args.changes_advantages:
-            self._replace_advantages(output)
+            self._replace_advantages(output, num_live=sum(self._plan.live))
         if self.model.training:
-            self._log_groups(output)
-        self._inputs, self._plan, self._rounds, self._rewards = [], None, (), None
+            self._log_batch(output, self._rounds, self._plan)
+        self._inputs, self._plan, self._rounds, self._rewards = [], None, (), torch.empty(0, 0)
         return output
 
     @property
@@ -303,15 +268,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         start = self.accelerator.process_index * share
         return gathered[start : start + share]
 
-    def _mask_filler(self, output: dict[str, Any]) -> None:
-        live = torch.tensor(self._plan.live, device=output["completion_mask"].device)
+    def _mask_filler(self, output: dict[str, Any], plan: Plan) -> None:
+        live = torch.tensor(plan.live, device=output["completion_mask"].device)
         live = self._mine(live.repeat_interleave(self.num_generations))
         output["completion_mask"] = output["completion_mask"] * live.unsqueeze(1)
         output["num_items_in_batch"] = self.accelerator.gather(_loss_mask(output).sum()).sum()
         output["live"] = live
 
-    def _replace_advantages(self, output: dict[str, Any]) -> None:
-        num_live = sum(self._plan.live) if self._plan is not None else len(self._rewards) // self._group_size
+    def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
         values = self._compute_advantages(output, num_live)  # (P_live, G) or (P_live, G, T)
         if self.args.advantage_clip is not None:
             values = values.clamp(-self.args.advantage_clip, self.args.advantage_clip)
@@ -345,9 +309,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             weights = self.reward_weights.to(self._rewards.device)
             return advantages.normalize_then_sum(grouped(self._rewards), weights, **shaping)
         totals = grouped(self._totals(self._rewards))
-        if args.kl_placement == "reward":
-            return self._advantages_with_kl(output, totals, grouped, shaping)
-        return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
+        if args.kl_placement == "loss":
+            return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
+        to_go = grouped(self.accelerator.gather(self.accelerator.pad_across_processes(self._kl_to_go(output), dim=1)))
+        shaping["running_std"] = self._running_std(totals - self.beta * to_go[..., 0])
+        per_token = args.kl_reward_form == "reward_to_go"
+        values = advantages.compute_with_kl(totals, to_go, self.beta, per_token, **shaping)
+        self._adapt_beta()
+        return values
 
     def _running_std(self, totals: Tensor) -> float | None:
         """The moving average under scale_rewards="running", which a training batch moves on."""
@@ -360,22 +329,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.model.training and totals.numel():
             self._running_variance = variance
         return math.sqrt(variance)
-
-    def _advantages_with_kl(
-        self, output: dict[str, Any], totals: Tensor, grouped: Any, shaping: dict[str, Any]
-    ) -> Tensor:
-        """Advantages of reward - beta * KL. What is tied in reward alone stays at 0."""
-        to_go = self.accelerator.pad_across_processes(self._kl_to_go(output), dim=1)
-        to_go = grouped(self.accelerator.gather(to_go)).double()
-        penalised = totals.double() - self.beta * to_go[..., 0]
-        returns = None
-        if self.args.kl_reward_form == "reward_to_go":
-            returns = totals.double().unsqueeze(-1) - self.beta * to_go
-        values = advantages.compute(penalised, **shaping, running_std=self._running_std(penalised), returns=returns)
-        verdicts = judge(totals, tolerance=self.args.zero_variance_tolerance)
-        alive = torch.tensor([verdict == "alive" for verdict in verdicts], dtype=torch.bool, device=values.device)
-        self._adapt_beta()
-        return (values * alive.view(-1, *[1] * (values.dim() - 1))).to(totals.dtype)
 
     def _kl_to_go(self, output: dict[str, Any]) -> Tensor:
         """(B, T), and logs `kl`, the mean over tokens of all ranks."""
@@ -437,9 +390,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             beta = beta * weight.item()
         weighted = self.args.use_bias_correction_kl
         if beta and self.args.kl_estimator != "k3":
-            term = partial(
-                self._kl_term, inputs.get("ref_per_token_logps"), inputs.get("old_per_token_logps"), weighted
-            )
+            old_and_weighted = (inputs.get("old_per_token_logps"), weighted)
+            term = partial(self._kl_term, inputs["ref_per_token_logps"], *old_and_weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
             weighted = False
         with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
@@ -465,31 +417,25 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- metrics
 
-    def _log_groups(self, output: dict[str, Any]) -> None:
+    def _log_batch(self, output: dict[str, Any], rounds: Sequence[Round], plan: Plan) -> None:
         metrics = self._metrics["train"]
-        rounds = self._rounds or (Round((), self._rewards, tuple(self._judge(self._rewards))),)
-        trained = sum(self._plan.live) if self._plan is not None else len(rounds[0].verdicts)
-        of_verdict = shares(rounds)
-        for verdict, share in of_verdict.items():
-            metrics[f"groups/{verdict}"].append(share)
-        metrics["groups/rounds"].append(len(rounds) - 1)
-        metrics["groups/generated"].append(sum(len(sampled.verdicts) for sampled in rounds))
-        metrics["groups/trained"].append(trained)
+        of_groups = summary(rounds, plan)
+        for name, value in of_groups.items():
+            metrics[name].append(value)
         tokens = torch.tensor(self._tokens_generated, device=self.accelerator.device)
         metrics["tokens/generated"].append(self.accelerator.gather(tokens).sum().item())
         metrics["tokens/trained"].append(output["num_items_in_batch"].item())
         # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
-        metrics["frac_reward_zero_std"][-1] = 1.0 - of_verdict["alive"]
-        if self._rounds:
+        metrics["frac_reward_zero_std"][-1] = 1.0 - of_groups["groups/alive"]
+        if self.args.filters_groups:
             self._log_rewards_as_sampled(torch.cat([sampled.rewards for sampled in rounds]))
 
     def _log_rewards_as_sampled(self, rewards: Tensor) -> None:
         """TRL has just logged the rewards of the groups that were kept, which say nothing of the policy."""
         metrics = self._metrics["train"]
-        columns = [(f"rewards/{name}/", rewards[:, i]) for i, name in enumerate(self.reward_func_names)]
-        for name, values in columns:
-            metrics[f"{name}mean"][-1] = values.nanmean().item()
-            metrics[f"{name}std"][-1] = advantages.batch_std(values)
+        for name, column in zip(self.reward_func_names, rewards.unbind(dim=1), strict=True):
+            metrics[f"rewards/{name}/mean"][-1] = column.nanmean().item()
+            metrics[f"rewards/{name}/std"][-1] = advantages.batch_std(column)
         totals = self._totals(rewards)
         metrics["reward"][-1] = totals.nanmean().item()
         metrics["reward_std"][-1] = advantages.batch_std(totals)
@@ -581,10 +527,6 @@ def _row_of(extra_fields: dict[str, Any], row: int) -> dict[str, Any]:
         for name, values in extra_fields.items()
         if not isinstance(values, list) or row < len(values)
     }
-
-
-def _prompt_key(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
 
 
 def _loss_mask(batch: dict[str, Any]) -> Tensor:

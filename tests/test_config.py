@@ -1,0 +1,447 @@
+"""The options: what is refused and how, what passes, and how they arrive from a command line or from YAML."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+import trl
+from transformers import HfArgumentParser
+from trl import GRPOConfig, TrlParser
+
+from trl_grpo_plus import GRPOPlusConfig
+
+
+CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
+KL = {"beta": 0.1}
+NEW = [f for f in dataclasses.fields(GRPOPlusConfig) if f.name not in {g.name for g in dataclasses.fields(GRPOConfig)}]
+OURS = [*NEW, GRPOPlusConfig.__dataclass_fields__["scale_rewards"]]
+
+
+@pytest.fixture
+def make(tmp_path):
+    return lambda **options: GRPOPlusConfig(output_dir=str(tmp_path), **CPU, **options)
+
+
+@pytest.fixture
+def cli(tmp_path):
+    return ["--output_dir", str(tmp_path), "--bf16", "false", "--use_cpu", "true", "--report_to", "none"]
+
+
+@pytest.fixture
+def from_yaml(tmp_path):
+    """A config from the text of a YAML file, the way `trl grpo --config` reads it."""
+
+    def read(text, *arguments):
+        path = tmp_path / "run.yaml"
+        path.write_text(f"output_dir: {tmp_path}\nbf16: false\nuse_cpu: true\nreport_to: none\n{text}\n")
+        return TrlParser(GRPOPlusConfig).parse_args_and_config(["--config", str(path), *arguments])[0]
+
+    return read
+
+
+# -- single values
+
+CHOICES = {
+    "zero_variance_groups": ["keep", "drop", "resample"],
+    "resample_fallback": ["drop", "keep", "raise"],
+    "advantage_baseline": ["mean", "leave_one_out", "median", "length_weighted"],
+    "scale_rewards": ["group", "batch", "none", "mad", "mean", "running"],
+    "std_ddof": [0, 1],
+}
+KL_CHOICES = {
+    "kl_estimator": ["k1", "k2", "k3", "abs"],
+    "kl_placement": ["loss", "reward"],
+    "kl_reward_form": ["sequence", "reward_to_go"],
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        (name, value, allowed)
+        for name, allowed in {**CHOICES, **KL_CHOICES}.items()
+        for value in ("", "Group", "nonesuch", 2, None, *([True, False, "1"] if name == "std_ddof" else []))
+    ],
+)
+def test_a_value_that_is_no_choice_is_refused_with_the_choices(make, name, value, allowed):
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r}")) as caught:
+        make(beta=0.1, **{name: value})
+    assert all(repr(choice) in str(caught.value) for choice in allowed)
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in CHOICES.items() for v in values])
+def test_each_choice_passes(make, name, value):
+    assert getattr(make(**{name: value}), name) == value
+
+
+NUMBERS = [
+    ("zero_variance_tolerance", [-1e-9, -1], ">= 0", [0, 0.0, 1e-6, 0.5]),
+    ("solved_reward", [], "finite", [0.5, 1, 100.0]),
+    ("failed_reward", [], "finite", [-1, 0.5, -100.0]),
+    ("max_resample_rounds", [0, -1, 1.5, 2.0], "an integer and >= 1", [1, 3, 100]),
+    ("std_eps", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
+    ("std_floor", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
+    ("running_std_decay", [-0.1, 1, 1.0, 1.5], ">= 0.0 and < 1.0", [0, 0.0, 0.5, 0.999]),
+    ("advantage_clip", [0, 0.0, -1.0], "> 0", [1e-3, 5, None]),
+    ("kl_target", [0, 0.0, -1.0], "> 0", [1e-3, 6, None]),
+    ("kl_horizon", [0, -1, 1e4, 0.5], "an integer and >= 1", [1, 10_000]),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        (name, value, allowed)
+        for name, refused, allowed, _ in NUMBERS
+        for value in (*refused, float("nan"), float("inf"), -float("inf"), "1e-4", "x", True, False, [1])
+    ],
+)
+def test_a_number_out_of_range_is_refused_with_the_range(make, name, value, allowed):
+    with pytest.raises(ValueError, match=re.escape(f"{name}={value!r}")) as caught:
+        make(beta=0.1, **{name: value})
+    assert allowed in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [name for name, *_ in NUMBERS if name not in ("advantage_clip", "kl_target")])
+def test_none_is_a_number_only_where_it_means_something(make, name):
+    with pytest.raises(ValueError, match=f"{name}=None"):
+        make(**{name: None})
+
+
+def test_a_string_is_refused_with_a_word_about_yaml(make):
+    with pytest.raises(ValueError, match=r"std_eps='1e-4'.*YAML.*1\.0e-4"):
+        make(std_eps="1e-4")
+
+
+@pytest.mark.parametrize(("name", "value"), [(n, v) for n, _, _, values in NUMBERS for v in values])
+def test_a_number_in_range_passes(make, name, value):
+    assert getattr(make(beta=0.1, **{name: value}), name) == value
+
+
+@pytest.mark.parametrize("value", ["", None, 3, True, ["total"]])
+def test_a_filter_metric_that_is_no_name_is_refused(make, value):
+    with pytest.raises(ValueError, match=re.escape(f"filter_metric={value!r}") + r".*'total', 'any'.*reward function"):
+        make(filter_metric=value)
+
+
+@pytest.mark.parametrize("value", ["total", "any", "accuracy_reward"])
+def test_a_filter_metric_may_be_a_reward_functions_name(make, value):
+    assert make(filter_metric=value).filter_metric == value
+
+
+# -- combinations
+
+
+@pytest.mark.parametrize(
+    ("options", "parts"),
+    [
+        ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
+        ({"failed_reward": 0.5, "solved_reward": 0.2}, ["failed_reward", "0.5", "solved_reward", "0.2"]),
+        (
+            {"scale_rewards": "running", "multi_objective_aggregation": "normalize_then_sum"},
+            ["scale_rewards='running'", "normalize_then_sum", "'group', 'mad' or 'mean'", "sum_then_normalize"],
+        ),
+        (
+            {
+                **KL,
+                "kl_placement": "reward",
+                "kl_estimator": "k1",
+                "multi_objective_aggregation": "normalize_then_sum",
+            },
+            ["kl_placement='reward'", "sum_then_normalize"],
+        ),
+        ({"kl_estimator": "k2"}, ["kl_estimator='k2'", "beta=0", "positive"]),
+        ({"kl_target": 0.5}, ["kl_target=0.5", "beta=0", "positive"]),
+        ({"kl_placement": "reward", "kl_estimator": "k1"}, ["kl_placement='reward'", "kl_estimator='k1'", "beta=0"]),
+        ({"kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "beta=0"]),
+        ({**KL, "kl_placement": "reward"}, ["kl_placement='reward'", "'k3'", "kl_estimator='k1'", "forward"]),
+        (
+            {**KL, "kl_placement": "reward", "kl_estimator": "k2"},
+            ["kl_placement='reward'", "'k2'", "kl_estimator='k1'"],
+        ),
+        ({**KL, "kl_placement": "reward", "kl_estimator": "abs"}, ["kl_placement='reward'", "'abs'", "='k1'"]),
+        (
+            {**KL, "kl_estimator": "k1", "use_bias_correction_kl": False},
+            ["kl_estimator='k1'", "use_bias_correction_kl=True", "gradient is 0", "kl_placement='reward'"],
+        ),
+        ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
+        ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
+    ],
+)
+def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, options, parts):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011
+        make(**options)
+    assert [part for part in parts if part not in str(caught.value)] == []
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero_variance_groups": "resample", "resample_fallback": "raise", "max_resample_rounds": 1},
+        {"solved_reward": -0.5, "failed_reward": -1.0},
+        {"scale_rewards": "running", "running_std_decay": 0.0},
+        {"scale_rewards": "mad", "multi_objective_aggregation": "normalize_then_sum"},
+        {"scale_rewards": "none", "multi_objective_aggregation": "normalize_then_sum"},
+        {**KL, "kl_placement": "reward", "kl_estimator": "k1"},
+        {**KL, "kl_placement": "reward", "kl_estimator": "k1", "use_bias_correction_kl": False},
+        {**KL, "kl_placement": "reward", "kl_estimator": "k1", "kl_reward_form": "reward_to_go", "kl_target": 0.2},
+        {**KL, "kl_estimator": "k1"},
+        {**KL, "kl_estimator": "k2", "use_bias_correction_kl": False},
+        {**KL, "kl_estimator": "abs"},
+        {**KL, "kl_target": 0.1, "kl_horizon": 100},
+        {**KL, "multi_objective_aggregation": "normalize_then_sum", "kl_estimator": "k2"},
+    ],
+)
+def test_combinations_that_work_pass(make, options):
+    config = make(**options)
+    assert {name: getattr(config, name) for name in options} == options
+
+
+LIGER = [{"zero_variance_groups": "drop"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1}]
+
+
+@pytest.mark.parametrize("options", LIGER)
+def test_ligers_loss_of_old_trl_is_refused_where_it_would_not_see_an_option(make, monkeypatch, options):
+    monkeypatch.setattr(trl, "__version__", "1.13.2")
+    with pytest.raises(
+        ValueError, match=r"use_liger_kernel=True with TRL 1\.13\.2.*trl>=1\.14.*use_liger_kernel=False"
+    ):
+        make(use_liger_kernel=True, **options)
+    assert make(use_liger_kernel=True, advantage_baseline="median").use_liger_kernel
+    monkeypatch.setattr(trl, "__version__", "1.14.0")
+    assert make(use_liger_kernel=True, **options).use_liger_kernel
+
+
+# -- what the defaults and the options mean
+
+
+def test_defaults_change_nothing(make):
+    config = make()
+    assert not config.changes_advantages
+    assert not config.filters_groups
+
+
+def test_trls_own_options_keep_trls_defaults(make, tmp_path):
+    theirs = GRPOConfig(output_dir=str(tmp_path), **CPU).to_dict()
+    ours = make().to_dict()
+    differing = {name for name, value in theirs.items() if ours[name] != value}
+    assert differing <= {"logging_dir", "run_name"}
+    assert set(ours) - set(theirs) == {field.name for field in NEW}
+
+
+@pytest.mark.parametrize(("value", "expected"), [(True, "group"), (False, "none"), ("batch", "batch")])
+def test_scale_rewards_takes_trls_values(make, tmp_path, value, expected):
+    assert make(scale_rewards=value).scale_rewards == expected
+    assert GRPOConfig(output_dir=str(tmp_path), **CPU, scale_rewards=value).scale_rewards == expected
+    assert not make(scale_rewards=value).changes_advantages
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"zero_variance_groups": "drop"},
+        {"zero_variance_groups": "resample"},
+        {"scale_rewards": "mad"},
+        {"scale_rewards": "mean"},
+        {"scale_rewards": "running"},
+        {"advantage_baseline": "median"},
+        {"std_ddof": 0},
+        {"std_eps": 1e-6},
+        {"std_floor": 0.1},
+        {"advantage_clip": 5.0},
+        {**KL, "kl_placement": "reward", "kl_estimator": "k1"},
+    ],
+)
+def test_options_about_the_advantage_change_it(make, options):
+    config = make(**options)
+    assert config.changes_advantages
+    assert config.filters_groups == ("zero_variance_groups" in options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"filter_metric": "any"},
+        {"solved_reward": 2.0},
+        {"running_std_decay": 0.5},
+        {"max_resample_rounds": 9},
+        {"scale_rewards": "none"},
+        {**KL, "kl_estimator": "k2"},
+        {**KL, "kl_target": 0.1, "kl_horizon": 5},
+    ],
+)
+def test_other_options_leave_the_advantage_to_trl(make, options):
+    assert not make(**options).changes_advantages
+
+
+# -- documentation
+
+
+def test_there_are_new_fields():
+    assert len(NEW) > 15
+
+
+@pytest.mark.parametrize("field", OURS, ids=lambda field: field.name)
+def test_each_field_is_documented(field):
+    assert len(field.metadata["help"]) > 15
+    assert field.metadata["help"].endswith(".")
+    kind = {"str": "str", "int": "int", "float": "float", "float | None": "float"}[_type_name(field)]
+    kind = r"`str` or `bool`" if field.name == "scale_rewards" else f"`{kind}`"
+    default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
+    entry = rf"(?m)^        {field.name} \({kind}, \*optional\*{default}\):\n            \S"
+    assert re.search(entry, GRPOPlusConfig.__doc__)
+
+
+def _type_name(field):
+    return getattr(field.type, "__name__", str(field.type)) if isinstance(field.type, type) else str(field.type)
+
+
+def _documented(default):
+    if isinstance(default, str):
+        return f'"{default}"'
+    return {1e-6: "1e-6", 1e-4: "1e-4"}.get(default, str(default))
+
+
+def test_the_docstring_names_no_field_that_is_gone():
+    named = re.findall(r"(?m)^        (\w+) \(`", GRPOPlusConfig.__doc__)
+    assert sorted(named) == sorted(field.name for field in OURS)
+
+
+@pytest.mark.parametrize("field", OURS, ids=lambda field: field.name)
+def test_the_docstring_names_every_choice(field):
+    choices = {**CHOICES, **KL_CHOICES}.get(field.name, [])
+    entry = re.split(r"(?m)^        (?=\w+ \(`|>)", GRPOPlusConfig.__doc__.split(f"        {field.name} (`")[1])[0]
+    assert [c for c in choices if f'"{c}"' not in entry and f"`{c}`" not in entry] == []
+    if "choices" in field.metadata:
+        assert list(field.metadata["choices"]) == choices
+
+
+# -- the command line and YAML
+
+STRINGS = {
+    "zero_variance_groups": "resample",
+    "filter_metric": "accuracy",
+    "zero_variance_tolerance": "1e-5",
+    "solved_reward": "2",
+    "failed_reward": "-0.5",
+    "max_resample_rounds": "5",
+    "resample_fallback": "keep",
+    "scale_rewards": "mad",
+    "advantage_baseline": "leave_one_out",
+    "std_ddof": "0",
+    "std_eps": "1e-6",
+    "std_floor": "0.01",
+    "running_std_decay": "0.5",
+    "advantage_clip": "5",
+    "beta": "1e-2",
+    "kl_estimator": "k1",
+    "kl_placement": "reward",
+    "kl_reward_form": "reward_to_go",
+    "kl_target": "2e-1",
+    "kl_horizon": "2000",
+}
+PARSED = {
+    **STRINGS,
+    "zero_variance_tolerance": 1e-5,
+    "solved_reward": 2.0,
+    "failed_reward": -0.5,
+    "max_resample_rounds": 5,
+    "std_ddof": 0,
+    "std_eps": 1e-6,
+    "std_floor": 0.01,
+    "running_std_decay": 0.5,
+    "advantage_clip": 5.0,
+    "beta": 0.01,
+    "kl_target": 0.2,
+    "kl_horizon": 2000,
+}
+
+
+def assert_parsed(config):
+    assert {name: getattr(config, name) for name in PARSED} == PARSED
+    strings = {name for name, value in PARSED.items() if isinstance(value, str)}
+    assert {name for name in PARSED if isinstance(getattr(config, name), str)} == strings
+
+
+def test_the_table_above_holds_every_field_away_from_its_default():
+    assert {field.name for field in OURS} <= set(PARSED)
+    assert not [field.name for field in OURS if PARSED[field.name] == field.default]
+
+
+@pytest.mark.parametrize("parser", [HfArgumentParser, TrlParser])
+def test_every_option_comes_from_a_command_line(cli, parser):
+    arguments = [part for name, value in STRINGS.items() for part in (f"--{name}", value)]
+    assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
+
+
+def test_every_option_comes_from_yaml(from_yaml):
+    # 1e-5 without a point is a string in YAML 1.1, which argparse turns into the field's type.
+    assert_parsed(from_yaml("\n".join(f"{name}: {value}" for name, value in STRINGS.items())))
+
+
+def test_the_command_line_wins_over_yaml(from_yaml):
+    config = from_yaml("std_eps: 1e-6\nzero_variance_groups: drop", "--std_eps", "1e-5")
+    assert (config.std_eps, config.zero_variance_groups) == (1e-5, "drop")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("true", "group"), ("false", "none"), ("none", "none"), ("mad", "mad"), ("'mean'", "mean"), ("no", "none")],
+)
+def test_scale_rewards_from_yaml(from_yaml, text, expected):
+    assert from_yaml(f"scale_rewards: {text}").scale_rewards == expected
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "zero_variance_groups: dropp",
+        "scale_rewards: null",
+        "std_eps: -1.0",
+        "std_eps: true",
+        "std_ddof: 2",
+        "kl_horizon: 1.0e+4",
+        "max_resample_rounds: 0",
+        "advantage_clip: 0",
+        "kl_target: 0.1",
+        "filter_metric: null",
+    ],
+)
+def test_wrong_yaml_is_refused_by_name(from_yaml, line):
+    # Values from YAML are argparse defaults, so its own checks of choices do not see them.
+    with pytest.raises(ValueError, match=line.split(":")[0]):
+        from_yaml(line)
+
+
+@pytest.mark.parametrize("line", ["kl_horizon: 1e4", "std_eps: small", "advantage_clip: off-ish"])
+def test_yaml_that_argparse_cannot_convert_is_refused_by_name(from_yaml, capsys, line):
+    with pytest.raises(SystemExit):
+        from_yaml(line)
+    assert f"--{line.split(':')[0]}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("line", ["advantage_clip: null", "advantage_clip: none", "kl_target: ~"])
+def test_null_means_none(from_yaml, line):
+    assert getattr(from_yaml(line), line.split(":")[0]) is None
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--zero_variance_groups", "dropp"], ["--kl_estimator", "k4"], ["--std_eps", "x"]]
+)
+def test_a_wrong_command_line_is_refused_by_name(cli, capsys, arguments):
+    with pytest.raises(SystemExit):
+        HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])
+    assert arguments[0] in capsys.readouterr().err
+
+
+def test_a_wrong_scale_on_the_command_line_is_refused_by_name(cli):
+    with pytest.raises(ValueError, match=r"scale_rewards='False'.*'none'"):
+        HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, "--scale_rewards", "False"])
+
+
+def test_the_options_survive_json(make):
+    config = make(beta=0.1, kl_estimator="k2", scale_rewards=False, advantage_clip=2.0)
+    saved = json.loads(config.to_json_string())
+    again = make(**{field.name: saved[field.name] for field in OURS}, beta=0.1)
+    assert [getattr(again, f.name) for f in OURS] == [getattr(config, f.name) for f in OURS]

@@ -1,0 +1,223 @@
+"""Which prompts are sampled next: everything once a pass, nothing lost, the same after a resume."""
+
+import json
+import random
+from collections import Counter
+
+import pytest
+import torch
+
+from trl_grpo_plus.selection import PromptStream
+
+
+def any_prompt(index: int) -> bool:
+    return True
+
+
+def no_prompt(index: int) -> bool:
+    return False
+
+
+def resumed(stream: PromptStream, seed: int = 99) -> PromptStream:
+    """Another stream that goes on where `stream` stands, through a checkpoint's JSON."""
+    state = json.loads(json.dumps(stream.state_dict()))
+    other = PromptStream(state["num_prompts"], seed)
+    other.load_state_dict(state)
+    return other
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 7, 10])
+@pytest.mark.parametrize("num_prompts", [1, 2, 10, 13])
+def test_each_pass_deals_each_prompt_once(num_prompts, count):
+    stream = PromptStream(num_prompts, seed=0)
+    dealt = []
+    while len(dealt) < 6 * num_prompts:
+        batch = stream.take(min(count, num_prompts), any_prompt)
+        assert len(batch) == min(count, num_prompts) == len(set(batch))
+        dealt += batch
+    # A prompt that came twice in one call waits for the next, so a pass may end a call late.
+    assert set(dealt) == set(range(num_prompts))
+    assert max(Counter(dealt).values()) - min(Counter(dealt).values()) <= 2
+
+
+@pytest.mark.parametrize("count", [1, 2, 5, 10])
+def test_passes_are_whole_permutations_where_calls_divide_them(count):
+    stream = PromptStream(10, seed=4)
+    passes = [[i for _ in range(10 // count) for i in stream.take(count, any_prompt)] for _ in range(5)]
+    assert all(sorted(each) == list(range(10)) for each in passes)
+    assert len({tuple(each) for each in passes}) == 5
+
+
+def test_nothing_is_lost_or_repeated_under_random_refusals():
+    """Whatever callers refuse, what was dealt and what is deferred make up whole passes and the begun one."""
+    rng = random.Random(0)
+    for trial in range(40):
+        size = rng.randint(1, 12)
+        stream = PromptStream(size, seed=trial)
+        dealt: list[int] = []
+        for _ in range(30):
+            chance, unit = rng.random(), rng.randint(1, 3)
+            batch = stream.take(rng.randint(0, size + 2), lambda _: rng.random() < chance, multiple_of=unit)  # noqa: B023
+            assert len(batch) == len(set(batch))
+            assert len(batch) % unit == 0
+            dealt += batch
+        state = stream.state_dict()
+        begun = Counter(fresh_at(stream).take(state["position"], any_prompt))
+        owed = Counter(dict.fromkeys(range(size), state["pass"])) + begun
+        assert Counter(dealt) + Counter(state["deferred"]) == owed
+
+
+def fresh_at(stream: PromptStream) -> PromptStream:
+    """A stream at the start of the pass in which `stream` is."""
+    other = PromptStream(stream.state_dict()["num_prompts"], 0)
+    other.load_state_dict({**stream.state_dict(), "position": 0, "deferred": []})
+    return other
+
+
+def test_deferred_prompts_come_first_and_once():
+    stream, plain = PromptStream(10, seed=1), PromptStream(10, seed=1)
+    order = plain.take(10, any_prompt)
+    refused = {order[0], order[2]}
+    assert stream.take(3, lambda i: i not in refused) == [order[1], order[3], order[4]]
+    assert stream.take(4, any_prompt) == [order[0], order[2], order[5], order[6]]
+    assert stream.take(3, any_prompt) == order[7:]
+
+
+def test_what_is_refused_again_keeps_its_place():
+    stream, plain = PromptStream(10, seed=1), PromptStream(10, seed=1)
+    order = plain.take(10, any_prompt)
+    for _ in range(3):
+        assert len(stream.take(2, lambda i: i != order[0])) == 2
+    assert stream.take(1, any_prompt) == order[:1]
+
+
+def test_what_is_refused_again_stays_before_what_was_refused_after_it():
+    stream, plain = PromptStream(10, seed=1), PromptStream(10, seed=1)
+    order = plain.take(10, any_prompt)
+    assert stream.take(1, lambda i: i == order[3]) == [order[3]]
+    assert stream.take(1, lambda i: i != order[0]) == [order[1]]
+    assert stream.take(3, any_prompt) == [order[0], order[2], order[4]]
+
+
+def test_a_prompt_is_asked_about_once_a_call():
+    asked = Counter()
+
+    def refuse(index):
+        asked[index] += 1
+        return False
+
+    stream = PromptStream(7, seed=2)
+    stream.take(4, any_prompt)
+    assert stream.take(4, refuse) == []
+    assert asked == Counter(range(7))
+
+
+@pytest.mark.parametrize("before", range(8))
+def test_refusing_everything_ends_and_loses_nothing(before):
+    stream = PromptStream(7, seed=2)
+    if before:
+        stream.take(before, any_prompt)
+    for _ in range(5):
+        assert stream.take(3, no_prompt) == []
+    assert len(stream.state_dict()["deferred"]) < 3 * 7
+    assert sorted(stream.take(7, any_prompt)) == list(range(7))
+
+
+def test_fewer_are_dealt_where_few_are_wanted():
+    stream = PromptStream(9, seed=0)
+    assert sorted(stream.take(5, lambda i: i in (2, 6))) == [2, 6]
+    assert sorted(stream.take(50, any_prompt)) == list(range(9))
+
+
+def test_nothing_asked_nothing_dealt():
+    stream = PromptStream(5, seed=0)
+    before = stream.state_dict()
+    assert stream.take(0, no_prompt) == []
+    assert stream.state_dict() == before
+    assert PromptStream(0, seed=0).take(3, any_prompt) == []
+
+
+@pytest.mark.parametrize("unit", [1, 2, 3, 4])
+def test_what_is_dealt_is_a_multiple_and_the_rest_is_dealt_next(unit):
+    stream, plain = PromptStream(12, seed=5), PromptStream(12, seed=5)
+    order = plain.take(12, any_prompt)
+    first = stream.take(7, any_prompt, multiple_of=unit)
+    assert first == order[: 7 - 7 % unit]
+    assert stream.take(12 - len(first), any_prompt) == order[len(first) :]
+
+
+def test_a_multiple_that_the_dataset_cannot_fill_deals_nothing_and_keeps_all():
+    stream = PromptStream(10, seed=5)
+    assert stream.take(4, lambda i: i < 3, multiple_of=4) == []
+    assert sorted(stream.take(10, any_prompt)) == list(range(10))
+
+
+# -- seeds
+
+
+@pytest.mark.parametrize("seed", [0, 1, 42, -3, 2**31, 2**40, 10**18])
+def test_equal_seeds_equal_streams_whatever_the_global_random_state(seed):
+    torch.manual_seed(1)
+    first = PromptStream(20, seed)
+    dealt = [first.take(6, any_prompt) for _ in range(10)]
+    torch.manual_seed(2)
+    second = PromptStream(20, seed)
+    expected = torch.initial_seed(), torch.random.get_rng_state()
+    assert [second.take(6, any_prompt) for _ in range(10)] == dealt
+    assert torch.initial_seed() == expected[0]
+    assert torch.equal(torch.random.get_rng_state(), expected[1])
+
+
+def test_passes_and_seeds_all_differ():
+    orders = set()
+    for seed in range(30):
+        stream = PromptStream(50, seed)
+        orders |= {tuple(stream.take(50, any_prompt)) for _ in range(30)}
+    assert len(orders) == 900
+
+
+@pytest.mark.parametrize("seed", [0, 7, 42, 123])
+def test_the_order_is_not_that_of_trls_sampler(seed):
+    theirs = torch.Generator().manual_seed(seed)
+    theirs = [torch.randperm(50, generator=theirs).tolist() for _ in range(3)]
+    stream = PromptStream(50, seed)
+    ours = [stream.take(50, any_prompt) for _ in range(3)]
+    assert not [order for order in ours if order in theirs]
+    # Not shifted either: no more agreement than chance has.
+    assert all(sum(a == b for a, b in zip(x, y, strict=True)) < 10 for x in ours for y in theirs)
+
+
+# -- checkpoints
+
+
+@pytest.mark.parametrize("calls", range(12))
+def test_a_resumed_stream_goes_on_identically(calls):
+    rng = random.Random(calls)
+    stream = PromptStream(11, seed=3)
+    for _ in range(calls):
+        stream.take(rng.randint(1, 11), lambda _: rng.random() < 0.6, multiple_of=rng.randint(1, 2))
+    other = resumed(stream)
+    assert other.state_dict() == stream.state_dict()
+    for count in (1, 4, 11, 3, 11, 11, 2):
+        assert other.take(count, lambda i: i % 3 != 1) == stream.take(count, lambda i: i % 3 != 1)
+    assert [other.take(5, any_prompt) for _ in range(10)] == [stream.take(5, any_prompt) for _ in range(10)]
+
+
+def test_a_saved_state_does_not_move_with_the_stream():
+    stream = PromptStream(6, seed=0)
+    stream.take(2, lambda i: i > 1)
+    state = stream.state_dict()
+    before = json.dumps(state)
+    stream.take(4, lambda i: i > 3)
+    assert json.dumps(state) == before
+    other = PromptStream(6, seed=0)
+    other.load_state_dict(state)
+    other.take(4, lambda i: i > 3)
+    assert json.dumps(state) == before
+
+
+@pytest.mark.parametrize("now", [4, 6, 0])
+def test_another_dataset_size_is_refused_with_both_sizes(now):
+    state = PromptStream(5, seed=0).state_dict()
+    with pytest.raises(ValueError, match=rf"5 training prompts.*{now}\b"):
+        PromptStream(now, seed=0).load_state_dict(state)

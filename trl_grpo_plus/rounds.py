@@ -1,0 +1,98 @@
+"""Resampling: generate the batch, then as many fresh prompts as it has dead groups, and again, within limits.
+
+Every rank makes the same decisions, from rewards that were gathered, so all make the same number of rounds.
+"""
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from .groups import Plan, Round, plan_batch, shares
+from .selection import PromptStream
+
+
+Rows = list[dict[str, Any]]
+
+
+def resample(
+    sample: Callable[[Rows, list], Round],
+    inputs: Rows,
+    prompts: list,
+    stream: PromptStream,
+    dataset: Any,
+    num_generations: int,
+    max_rounds: int,
+    rank: int,
+    world_size: int,
+) -> list[Round]:
+    """The batch as first sampled, and the rounds that fill its gaps.
+
+    Only what is missing is generated, never a prompt that this step has seen, and each round is examined.
+
+    Args:
+        sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
+        inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
+        stream (`PromptStream`): where fresh prompts come from, as indices into `dataset`.
+        dataset: map-style, with a `prompt` column.
+        num_generations (`int`): attempts in a group.
+        max_rounds (`int`): of resampling, beyond the first.
+        rank, world_size (`int`): of this process.
+    """
+    columns = list(inputs[0])
+    rounds = [sample(inputs, prompts)]
+    missing = len(rounds[0].where(alive=False))
+    if not missing:
+        return rounds
+    seen = set(gather_object(list({_key(prompt) for prompt in prompts})))
+    # A round must hold whole groups, and as many rows on each rank.
+    unit = world_size // math.gcd(num_generations, world_size)
+    while missing > 0 and len(rounds) <= max_rounds:
+        indices = stream.take(-(-missing // unit) * unit, partial(_is_fresh, dataset, seen), multiple_of=unit)
+        if not indices:
+            break
+        rows = [index for index in indices for _ in range(num_generations)]
+        share = len(rows) // world_size
+        here = [dataset[index] for index in rows[rank * share : (rank + 1) * share]]
+        fresh = [{name: row[name] for name in columns} for row in here]
+        rounds.append(sample(fresh, [row["prompt"] for row in fresh]))
+        missing -= len(rounds[-1].where(alive=True))
+    return rounds
+
+
+def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
+    """What to train on after the rounds; the same on every rank.
+
+    Args:
+        rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
+        fallback (`str`): what becomes of groups that are still dead: "drop", "keep" or "raise".
+        step (`int`): for the message.
+        unit (`int`): see [`plan_batch`].
+
+    Raises:
+        RuntimeError: groups are still dead and `fallback` is "raise".
+    """
+    target = len(rounds[0].verdicts)
+    missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
+    if missing > 0 and fallback == "raise":
+        found = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
+        raise RuntimeError(
+            f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step {step} are still dead "
+            f"(sampled: {found}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
+            "data: too easy, too hard, or a broken reward?"
+        )
+    return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
+
+
+def _is_fresh(dataset: Any, seen: set[str], index: int) -> bool:
+    key = _key(dataset[index]["prompt"])
+    fresh = key not in seen
+    seen.add(key)
+    return fresh
+
+
+def _key(prompt: Any) -> str:
+    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
