@@ -1,14 +1,16 @@
 # make demo   the main job: a GRPO run on a CPU, accuracy before and after
 # make test   everything that needs no GPU
 # make lint   ruff and mypy
+# make test-trl   the tests on older TRL releases
 #
 # Each sets up .venv first. PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to the recipe.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 STAMP := $(VENV)/.installed
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-trl lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -24,6 +26,14 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests
+
+# Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
+test-trl: $(STAMP)
+	for version in $(TRL_VERSIONS); do \
+		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
+			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
+		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(BIN)/python -m pytest tests || exit 1; \
+	done
 
 lint: $(STAMP)
 	$(BIN)/ruff format --check .

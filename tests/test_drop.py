@@ -77,10 +77,10 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
         tiny.half_dead,
         **{**EXACT, "max_steps": 1, "learning_rate": 0.0},
         loss_type="bnpo",
-        num_generations=2,
-        per_device_train_batch_size=2,
-        gradient_accumulation_steps=8,
-        data=tiny.prompts(3).select([0, 2, 2, 2, 2, 2, 2, 2]),
+        num_generations=3,
+        per_device_train_batch_size=6,
+        gradient_accumulation_steps=2,
+        data=tiny.prompts(3).select([0, 2, 2, 2]),
         zero_variance_groups="drop",
     )
     ours.train()
@@ -93,9 +93,10 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
             rows["num_items_in_batch"] = batch["num_items_in_batch"]
             ours.current_gradient_accumulation_steps = 1
             micro_losses.append(GRPOTrainer._compute_loss(ours, ours.model, rows).item())
+    assert [batch["live"].tolist().count(False) for batch in ours._buffered_inputs] in ([1, 2], [2, 1])
     assert len(micro_losses) == 2
-    assert len(ours._buffered_inputs) == 8
     assert tiny.losses(ours)[0] == pytest.approx(sum(micro_losses) / 2, abs=1e-4)
+    assert abs(tiny.losses(ours)[0]) > 1e-2
 
 
 def test_a_batch_without_a_live_group_steps(tmp_path):

@@ -3,6 +3,7 @@
 Every rank makes the same decisions, from rewards that were gathered, so all make the same number of rounds.
 """
 
+import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
@@ -95,4 +96,6 @@ def _is_fresh(dataset: Any, seen: set[str], index: int) -> bool:
 
 
 def _key(prompt: Any) -> str:
-    return prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+    # Every rank sends its prompts' keys to every other: a digest, not the text.
+    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
