@@ -112,7 +112,7 @@ class TimedPlus(Timed, GRPOPlusTrainer):
 
 
 def make_trainer(name: str, model: str, folder: Path, steps: int) -> Any:
-    arguments = {
+    arguments: dict[str, Any] = {
         "output_dir": str(folder / "run"),
         "bf16": False,
         "use_cpu": True,

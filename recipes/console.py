@@ -1,0 +1,46 @@
+"""What a run prints while it goes: progress bars and a short line a log entry."""
+
+import warnings
+from typing import Any
+
+from transformers.trainer_callback import ProgressCallback
+from transformers.utils import logging
+
+from .report import eval_reward
+
+
+class SlimProgress(ProgressCallback):
+    """transformers' progress bars, with one readable line for each log entry in place of some thirty numbers."""
+
+    @classmethod
+    def install(cls, trainer: Any) -> None:
+        """Replace the trainer's progress callback, if it has one (`disable_tqdm`)."""
+        if trainer.pop_callback(ProgressCallback) is not None:
+            trainer.add_callback(cls())
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Print the entry, above the bar."""
+        line = describe(logs or {})
+        if state.is_world_process_zero and line:
+            tqdm_write = self.training_bar.write if self.training_bar is not None else print
+            tqdm_write(f"step {state.global_step:>4}  {line}")
+
+
+def describe(logs: dict[str, Any]) -> str:
+    """The part of a log entry that says how the run is going, or an empty text."""
+    evaluated = eval_reward(logs)
+    if evaluated is not None:
+        return f"eval {evaluated[0]}: reward {evaluated[1]:.3f}"
+    words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
+    words += [
+        f"{name} {100 * logs['groups/' + name]:.0f} %"
+        for name in ("alive", "all_good", "all_bad", "tied")
+        if logs.get("groups/" + name)
+    ]
+    return "  ".join(words)
+
+
+def hush() -> None:
+    """Silence what is not about this run: deprecations inside the libraries, bars for reading and writing weights."""
+    warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|accelerate|torch)\b")
+    logging.disable_progress_bar()

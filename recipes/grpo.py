@@ -1,0 +1,188 @@
+"""Run GRPO from one YAML file: `accelerate launch -m trl_grpo_plus.recipes.grpo --config NAME|PATH [--option value]`.
+
+NAME is a YAML that ships with this package. Options on the command line win over the file's. The shape is that of
+TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C that saves, and a closing report.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl import ScriptArguments
+
+from .command_line import UserError, launch_command, launched_as, load, parse
+
+
+@dataclass
+class GRPOPlusScriptArguments(ScriptArguments):
+    """Script arguments: those of TRL's scripts and these.
+
+    Args:
+        reward_funcs (`list[str]`, *optional*):
+            Reward functions, each as `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
+        prepare (`str`, *optional*):
+            Function, given like a reward function, that makes or loads the run's data and, where wanted, its model:
+            `(script_args, training_args, model_args) -> DatasetDict`. It is called on the main process first, then on
+            the others. Without it, `dataset_name` or `datasets` says what to load.
+    """
+
+    reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={"help": "Reward functions, each as pkg.mod.func, pkg.mod:func or path/to/file.py:func."},
+    )
+    prepare: str | None = field(
+        default=None,
+        metadata={
+            "help": "Function (script_args, training_args, model_args) -> DatasetDict that makes or loads the run's "
+            "data, given as pkg.mod.func, pkg.mod:func or path/to/file.py:func."
+        },
+    )
+
+
+def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    """Train, evaluate and report.
+
+    Returns:
+        `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
+    """
+    from trl import get_peft_config, get_quantization_config
+
+    from trl_grpo_plus import GRPOPlusTrainer
+
+    from .console import SlimProgress
+    from .report import report, settle_folder, summarise
+    from .stopping import StopOnInterrupt
+
+    rewards = [load(path, "reward_funcs") for path in _as_list(script_args.reward_funcs)]
+    if not rewards:
+        raise UserError("reward_funcs is empty: name at least one reward function.")
+    evaluates = training_args.eval_strategy != "no" or training_args.do_eval or training_args.eval_on_start
+    with training_args.main_process_first(local=False):
+        settle_folder(training_args)
+    with training_args.main_process_first(local=False):
+        dataset = _dataset(script_args, training_args, model_args, dataset_args)
+    if model_args.model_name_or_path is None:
+        raise UserError("model_name_or_path is missing.")
+    _set_model_init(training_args, model_args)
+
+    trainer = GRPOPlusTrainer(
+        model=model_args.model_name_or_path,
+        reward_funcs=rewards,
+        args=training_args,
+        train_dataset=dataset[script_args.dataset_train_split],
+        eval_dataset=_eval_sets(dataset, script_args.dataset_train_split) if evaluates else None,
+        quantization_config=get_quantization_config(model_args),
+        peft_config=get_peft_config(model_args),
+    )
+    SlimProgress.install(trainer)
+    stop = StopOnInterrupt(trainer.accelerator)
+    trainer.add_callback(stop)
+    trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
+    if stop.stopped:
+        trainer.accelerator.print(_how_to_resume(training_args.output_dir, trainer.state.global_step))
+        _end(trainer)
+        return 130
+
+    _evaluate_last(trainer)
+    trainer.save_model(training_args.output_dir)
+    trainer.save_state()
+    if trainer.accelerator.is_main_process:
+        print(report(summarise(trainer)))
+    if training_args.push_to_hub:
+        trainer.push_to_hub(dataset_name=script_args.dataset_name)
+    _end(trainer)
+    return 0
+
+
+def make_parser(subparsers: Any = None, prog: str | None = None) -> argparse.ArgumentParser:
+    """TRL's parser over the script's, the trainer's, the model's and the dataset mixture's arguments."""
+    from trl import DatasetMixtureConfig, ModelConfig, TrlParser
+
+    from trl_grpo_plus import GRPOPlusConfig
+
+    dataclass_types = (GRPOPlusScriptArguments, GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
+    if subparsers is not None:
+        return subparsers.add_parser("grpo", help="Run the GRPO training script", dataclass_types=dataclass_types)
+    # The usage that argparse would make up lists some three hundred options.
+    return TrlParser(dataclass_types, prog=prog, usage="%(prog)s --config NAME|PATH [--option value ...]")
+
+
+def _dataset(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
+    from datasets import load_dataset
+    from trl import get_dataset
+
+    if script_args.prepare:
+        prepare: Callable[..., Any] = load(script_args.prepare, "prepare")
+        return prepare(script_args, training_args, model_args)
+    if dataset_args.datasets:
+        return get_dataset(dataset_args)
+    if script_args.dataset_name:
+        return load_dataset(
+            script_args.dataset_name, name=script_args.dataset_config, streaming=script_args.dataset_streaming
+        )
+    raise UserError("There is no data: set dataset_name, datasets or prepare.")
+
+
+def _eval_sets(dataset: Any, train_split: str) -> dict[str, Any]:
+    # Every split but the one that is trained on, each under its own name.
+    splits = {name: split for name, split in dataset.items() if name != train_split}
+    if not splits:
+        raise UserError("Evaluation is on, but the data has no split besides the one that is trained on.")
+    return splits
+
+
+def _set_model_init(training_args: Any, model_args: Any) -> None:
+    given = {
+        "revision": model_args.model_revision,
+        "trust_remote_code": training_args.trust_remote_code,
+        "attn_implementation": model_args.attn_implementation,
+        "dtype": model_args.dtype,
+    }
+    training_args.model_init_kwargs = given | (training_args.model_init_kwargs or {})
+
+
+def _evaluate_last(trainer: Any) -> None:
+    evaluated = [entry["step"] for entry in trainer.state.log_history if any(k.startswith("eval_") for k in entry)]
+    if trainer.eval_dataset is not None and evaluated[-1:] != [trainer.state.global_step]:
+        trainer.evaluate()
+
+
+def _end(trainer: Any) -> None:
+    # The main process has a report to write; gloo needs no tearing down, and was seen to hang in it.
+    trainer.accelerator.wait_for_everyone()
+    if trainer.accelerator.state.backend != "gloo":
+        trainer.accelerator.end_training()
+
+
+def _how_to_resume(output_dir: str, step: int) -> str:
+    checkpoint = os.path.join(output_dir, f"checkpoint-{step}")
+    return (
+        f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:\n\n  {launch_command(checkpoint)}\n"
+    )
+
+
+def _as_list(value: list[str] | str | None) -> list[str]:
+    return [value] if isinstance(value, str) else value or []
+
+
+def _run() -> int:
+    from .console import hush
+
+    hush()
+    launched_as()  # while the launcher is still there to ask
+    try:
+        return main(*parse(make_parser(prog="trl_grpo_plus.recipes.grpo"), sys.argv[1:]))
+    except UserError as error:
+        if os.environ.get("RANK", "0") == "0":
+            print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("\nStopped at once. Nothing was saved beyond the checkpoints that were already there.", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(_run())

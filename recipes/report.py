@@ -1,0 +1,141 @@
+"""What a run says at its start about an earlier one in its folder, and at its end about itself."""
+
+import json
+import os
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from .command_line import UserError, launch_command
+
+
+GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored")
+COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
+OF_A_RUN = ("checkpoint-*", "trainer_state.json", "summary.json")
+
+
+def settle_folder(training_args: Any) -> None:
+    """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
+
+    Sets `resume_from_checkpoint` to a path or `None`, and turns `eval_on_start` off when resuming: what was before
+    the run is in the checkpoint's log. A run that starts anew must not leave its checkpoints among another's, so those
+    go to `<output_dir>/earlier-N`.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
+    if str(wanted).lower() in ("none", "false"):
+        training_args.resume_from_checkpoint = None
+        _move_aside(Path(folder), get_last_checkpoint(folder) if os.path.isdir(folder) else None)
+        return
+    if str(wanted).lower() == "true":
+        wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+        if wanted is None:
+            raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
+    if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
+        raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+    training_args.resume_from_checkpoint = wanted
+    training_args.eval_on_start = False
+
+
+def eval_reward(entry: dict[str, Any]) -> tuple[str, float] | None:
+    """Split and mean reward of a log entry, or `None` where it is not of an evaluation."""
+    for key in entry:
+        # TRL logs the reward as `eval_reward` whatever the split; only the Trainer's own keys name it.
+        if match := re.fullmatch(r"eval_(.+)_runtime", key):
+            reward = entry.get(f"eval_{match[1]}_reward", entry.get("eval_reward"))
+            return None if reward is None else (match[1], reward)
+    return None
+
+
+def summarise(trainer: Any) -> dict[str, Any]:
+    """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after `save_state`.
+
+    Returns:
+        `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
+        there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
+        logged); `model`, `checkpoints` and `log` (paths).
+    """
+    folder, history = trainer.args.output_dir, trainer.state.log_history
+    checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    summary = {
+        "steps": trainer.state.global_step,
+        "eval": _before_and_after(history),
+        "groups": {key: mean for key in GROUP_KEYS if (mean := _mean(history, f"groups/{key}")) is not None},
+        "counts": {key: mean for key in COUNT_KEYS if (mean := _mean(history, key)) is not None},
+        "model": folder,
+        "checkpoints": [str(path) for path in checkpoints],
+        "log": os.path.join(folder, "trainer_state.json"),
+    }
+    Path(folder, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def report(summary: dict[str, Any]) -> str:
+    """The summary as text for a terminal."""
+    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"]
+    for split, was in summary["eval"].items():
+        before, points = ("-", "-") if was["before"] is None else _change(was["before"], was["after"])
+        lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")
+    if summary["groups"]:
+        shares = ", ".join(f"{share:.0%} {verdict}" for verdict, share in summary["groups"].items() if share)
+        lines += ["", f"groups sampled: {shares}"]
+    counts = summary["counts"]
+    if len(counts) == len(COUNT_KEYS):
+        lines.append(
+            f"per step: {counts['groups/generated']:.0f} groups and {counts['tokens/generated']:.0f} tokens "
+            f"generated, {counts['groups/trained']:.0f} and {counts['tokens/trained']:.0f} trained on"
+        )
+    kept = summary["checkpoints"]
+    lines += [
+        "",
+        f"model        {summary['model']}",
+        f"checkpoints  {', '.join(Path(path).name for path in kept) if kept else 'none'}",
+        f"log          {summary['log']}",
+        f"summary      {os.path.join(summary['model'], 'summary.json')}",
+    ]
+    return "\n".join(lines)
+
+
+def _change(before: float, after: float) -> tuple[str, str]:
+    return f"{before:.3f}", f"{100 * (after - before):+.1f}"
+
+
+def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    taken: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        if (evaluated := eval_reward(entry)) is not None:
+            taken.setdefault(evaluated[0], []).append((entry["step"], evaluated[1]))
+    return {
+        split: {
+            "before": rewards[0][1] if len(rewards) > 1 else None,
+            "before_step": rewards[0][0] if len(rewards) > 1 else None,
+            "after": rewards[-1][1],
+            "after_step": rewards[-1][0],
+        }
+        for split, rewards in taken.items()
+    }
+
+
+def _mean(history: list[dict[str, Any]], key: str) -> float | None:
+    values = [entry[key] for entry in history if entry.get(key) is not None]
+    return statistics.fmean(values) if values else None
+
+
+def _move_aside(folder: Path, checkpoint: str | None) -> None:
+    found = [path for pattern in OF_A_RUN for path in folder.glob(pattern)]
+    if not found:
+        return
+    finished = (folder / "summary.json").exists()
+    number = 1 + sum(1 for _ in folder.glob("earlier-*"))
+    earlier = folder / f"earlier-{number}"
+    earlier.mkdir()
+    for path in found:
+        path.rename(earlier / path.name)
+    print(f"{folder} holds {'a finished' if finished else 'an interrupted'} run: moved to {earlier}. Starting anew.")
+    if checkpoint and not finished:
+        print(f"To go on with that one instead:\n\n  {launch_command(str(earlier / Path(checkpoint).name))}\n")
