@@ -90,10 +90,35 @@ def test_running_std_moves_and_is_logged_in_the_state(tmp_path):
     assert trained._resume_state()["running_variance"] == trained._running_variance
 
 
-def two_rewards(tmp_path, first, second, **options):
-    trained = tiny.trainer(tmp_path, [first, second], max_steps=1, **options)
+def test_evaluation_leaves_the_running_std_alone(tmp_path):
+    trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", extra={"eval_dataset": tiny.prompts(6)})
     trained.train()
-    return trained
+    before = trained._running_variance
+    trained.evaluate()
+    assert trained._running_variance == before > 0
+
+
+IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"scale_rewards": scale} for scale in SCALES),
+        *({"advantage_baseline": baseline} for baseline in BASELINES),
+        {"multi_objective_aggregation": "normalize_then_sum"},
+        IN_REWARD,
+        {**IN_REWARD, "kl_reward_form": "reward_to_go", "advantage_baseline": "median"},
+    ],
+    ids=str,
+)
+def test_a_batch_without_live_groups_is_no_special_case(tmp_path, options):
+    trained = tiny.trainer(tmp_path, tiny.always_dead, zero_variance_groups="drop", max_steps=2, **options)
+    before = tiny.weights(trained)
+    trained.train()
+    assert tiny.losses(trained) == [0.0, 0.0]
+    assert tiny.logged(trained, "groups/trained") == [0, 0]
+    assert tiny.same_weights(tiny.weights(trained), before)
 
 
 def rising(completions, **kwargs):
