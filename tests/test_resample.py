@@ -1,7 +1,11 @@
 """Dead groups are replaced by fresh prompts, within the rounds allowed; nothing that was found is thrown away."""
 
+import copy
+
+import peft
 import pytest
 import tiny
+import torch
 from datasets import Dataset
 from trl import GRPOTrainer
 
@@ -224,3 +228,48 @@ def test_asynchronous_rewards(tmp_path):
     trained = tiny.trainer(tmp_path, reward, zero_variance_groups="resample", per_device_train_batch_size=16)
     trained.train()
     assert max(tiny.logged(trained, "groups/rounds")) > 0
+
+
+def test_conversational_prompts(tmp_path):
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = template
+    rows = [{"prompt": [{"role": "user", "content": f"{i:02d}+1"}], "number": i} for i in range(30)]
+
+    def reward(completions, number, **kwargs):
+        return tiny.dead_for_most([messages[-1]["content"] for messages in completions], number)
+
+    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16}
+    trained = tiny.trainer(
+        tmp_path, reward, **options, data=Dataset.from_list(rows), extra={"processing_class": tokenizer}
+    )
+    trained.train()
+    assert max(tiny.logged(trained, "groups/rounds")) > 0
+    assert trained.state.global_step == 3
+
+
+def test_resampled_rows_have_the_columns_that_dealt_rows_have(tmp_path):
+    seen = []
+
+    def reward(completions, **columns):
+        seen.append(sorted(columns))
+        return [0.3] * len(completions)
+
+    options = {"zero_variance_groups": "resample", "remove_unused_columns": True, "max_steps": 1}
+    tiny.trainer(tmp_path, reward, **options).train()
+    assert len(seen) == 4
+    assert all(columns == seen[0] for columns in seen)
+    assert "number" not in seen[0]
+
+
+def test_lora(tmp_path):
+    """An adapter, its reference by switching it off, another KL estimator, and resampling."""
+    lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    options = {"beta": 0.1, "kl_estimator": "k2", "zero_variance_groups": "resample", "learning_rate": 0.1}
+    trained = tiny.trainer(tmp_path, per_device_train_batch_size=16, **options, extra={"peft_config": lora})
+    before = tiny.weights(trained)
+    trained.train()
+    changed = {name for name, value in tiny.weights(trained).items() if not torch.equal(value, before[name])}
+    assert changed
+    assert all("lora_" in name for name in changed)
+    assert tiny.logged(trained, "kl")[-1] > 0

@@ -109,7 +109,8 @@ def half_dead(completions, number, **kwargs) -> list[float]:
 
 
 def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
-    """A trainer of `cls` (TRL's or ours) on 30 prompts; `options` go to its config, `data` is another dataset."""
+    """A trainer of `cls` (TRL's or ours) on 30 prompts. `options` go to its config, but `data` (another dataset) and
+    `extra` (more arguments of the trainer)."""
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
     data = arguments.pop("data", None)
     extra = arguments.pop("extra", {})
@@ -124,8 +125,7 @@ def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTraine
         reward_funcs=reward,
         args=config,
         train_dataset=prompts(30) if data is None else data,
-        processing_class=tokenizer(),
-        **extra,
+        **{"processing_class": tokenizer(), **extra},
     )
 
 

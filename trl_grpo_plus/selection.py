@@ -73,10 +73,10 @@ class PromptStream:
         if self._position == self._num_prompts:
             self._begin_pass(self._pass + 1, position=0)
         self._position += 1
-        return self._order[self._position - 1]
+        return int(self._order[self._position - 1])
 
     def _begin_pass(self, number: int, position: int) -> None:
         # Away from TRL's RepeatSampler, which shuffles with `seed` itself: that would resample what comes next anyway.
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
-        self._order = torch.randperm(self._num_prompts, generator=generator).tolist()
+        self._order = torch.randperm(self._num_prompts, generator=generator)
         self._pass, self._position = number, position
