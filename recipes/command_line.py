@@ -39,7 +39,8 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     known = {field.name for dataclass in parser.dataclass_types for field in dataclasses.fields(dataclass)}
     if config:
         _refuse_unknown(f"{config}: unknown key", _read_keys(config), {*known, "env"})
-    _refuse_unknown("unknown option", [a for a in parser.parse_known_args(argv)[1] if a.startswith("-")], known, "--")
+    unused = [word for word in parser.parse_known_args(argv)[1] if word.startswith("-")]
+    _refuse_unknown("unknown option", unused, {*known, "config"}, "--")
     if not config and not argv:
         parser.error(f"nothing to run. --config takes a file or one of: {', '.join(shipped_configs())}.")
     try:
@@ -64,12 +65,12 @@ def load(path: str, option: str) -> Callable[..., Any]:
         UserError: there is no such module, file or function. An error inside the module is raised as it is.
     """
     where, _, name = path.rpartition(":" if ":" in path else ".")
-    if not where or not name:
+    if not name or ("" in where.split(".") and not where.endswith(".py")):
         raise UserError(f"{option}: {path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
     module = _load_file(where, option) if where.endswith(".py") else _load_module(where, option)
     function = getattr(module, name, None)
     if not callable(function):
-        raise UserError(f"{option}: {where} has no function {name!r}.{_near(name, dir(module))}")
+        raise UserError(f"{option}: {where} has no function {name!r}.{_near(name, _functions(module))}")
     return function
 
 
@@ -100,11 +101,11 @@ def launched_as() -> tuple[str, ...]:
 
 
 def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
-    taker = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    taker = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     taker.add_argument("--config")
     try:
         taken, rest = taker.parse_known_args(argv)
-    except SystemExit:
+    except argparse.ArgumentError:
         raise UserError(f"--config needs a file or one of: {', '.join(shipped_configs())}.") from None
     return rest, _find_config(taken.config) if taken.config else None
 
@@ -145,6 +146,10 @@ def _raise(message: str) -> NoReturn:
 def _near(name: str, known: Iterable[str], dashes: str = "") -> str:
     near = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
     return f" Did you mean {' or '.join(dashes + match for match in near)}?" if near else ""
+
+
+def _functions(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value)]
 
 
 def _load_file(where: str, option: str) -> Any:

@@ -72,7 +72,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
         model=model_args.model_name_or_path,
         reward_funcs=rewards,
         args=training_args,
-        train_dataset=dataset[script_args.dataset_train_split],
+        train_dataset=_train_set(dataset, script_args.dataset_train_split),
         eval_dataset=_eval_sets(dataset, script_args.dataset_train_split) if evaluates else None,
         quantization_config=get_quantization_config(model_args),
         peft_config=get_peft_config(model_args),
@@ -124,6 +124,12 @@ def _dataset(script_args: Any, training_args: Any, model_args: Any, dataset_args
             script_args.dataset_name, name=script_args.dataset_config, streaming=script_args.dataset_streaming
         )
     raise UserError("There is no data: set dataset_name, datasets or prepare.")
+
+
+def _train_set(dataset: Any, split: str) -> Any:
+    if split not in dataset:
+        raise UserError(f"dataset_train_split: the data has no split {split!r}, only {', '.join(dataset)}.")
+    return dataset[split]
 
 
 def _eval_sets(dataset: Any, train_split: str) -> dict[str, Any]:

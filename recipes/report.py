@@ -1,5 +1,6 @@
 """What a run says at its start about an earlier one in its folder, and at its end about itself."""
 
+import itertools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ def settle_folder(training_args: Any) -> None:
 
     Sets `resume_from_checkpoint` to a path or `None`, and turns `eval_on_start` off when resuming: what was before
     the run is in the checkpoint's log. A run that starts anew must not leave its checkpoints among another's, so those
-    go to `<output_dir>/earlier-N`.
+    go to `<output_dir>/earlier-N`; so does one that goes on from a checkpoint elsewhere.
 
     Raises:
         UserError: there is no such checkpoint.
@@ -30,7 +31,7 @@ def settle_folder(training_args: Any) -> None:
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
         training_args.resume_from_checkpoint = None
-        _move_aside(Path(folder), get_last_checkpoint(folder) if os.path.isdir(folder) else None)
+        _move_aside(Path(folder), "Starting anew.")
         return
     if str(wanted).lower() == "true":
         wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
@@ -38,6 +39,8 @@ def settle_folder(training_args: Any) -> None:
             raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
     if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
         raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+    if not any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder)):
+        _move_aside(Path(folder), f"Going on from {wanted}.")
     training_args.resume_from_checkpoint = wanted
     training_args.eval_on_start = False
 
@@ -126,16 +129,17 @@ def _mean(history: list[dict[str, Any]], key: str) -> float | None:
     return statistics.fmean(values) if values else None
 
 
-def _move_aside(folder: Path, checkpoint: str | None) -> None:
+def _move_aside(folder: Path, then: str) -> None:
     found = [path for pattern in OF_A_RUN for path in folder.glob(pattern)]
     if not found:
         return
     finished = (folder / "summary.json").exists()
-    number = 1 + sum(1 for _ in folder.glob("earlier-*"))
+    checkpoint = get_last_checkpoint(str(folder))
+    number = next(n for n in itertools.count(1) if not (folder / f"earlier-{n}").exists())
     earlier = folder / f"earlier-{number}"
     earlier.mkdir()
     for path in found:
         path.rename(earlier / path.name)
-    print(f"{folder} holds {'a finished' if finished else 'an interrupted'} run: moved to {earlier}. Starting anew.")
+    print(f"{folder} holds {'a finished' if finished else 'an interrupted'} run: moved to {earlier}. {then}")
     if checkpoint and not finished:
         print(f"To go on with that one instead:\n\n  {launch_command(str(earlier / Path(checkpoint).name))}\n")

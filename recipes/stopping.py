@@ -15,6 +15,10 @@ SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the termina
 class StopOnInterrupt(TrainerCallback):
     """Finishes the running step on SIGINT, saves a full checkpoint and ends `train()`. All processes agree on it.
 
+    During an evaluation or the writing of a checkpoint, that and the next step are finished first. Where the step was
+    the last one, the run is as good as done and ends as if nothing had been. A second SIGINT raises
+    `KeyboardInterrupt` wherever the run is; so does the first one before or after `train()`.
+
     Args:
         accelerator (`accelerate.Accelerator`): the trainer's.
 
@@ -36,15 +40,16 @@ class StopOnInterrupt(TrainerCallback):
         """Save and stop where any process was asked to."""
         if self._asked_at is not None:
             self.accelerator.set_trigger()
-        if self.accelerator.check_trigger():
+        if self.accelerator.check_trigger() and state.global_step < state.max_steps:
             self.stopped = True
             args.save_only_model = False
             control.should_save = control.should_training_stop = True
             control.should_evaluate = False
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give SIGINT back."""
-        signal.signal(signal.SIGINT, self._previous)
+        """Give SIGINT back, unless it may be the same keypress that is still coming in."""
+        if not self.stopped:
+            signal.signal(signal.SIGINT, self._previous)
 
     def _on_sigint(self, number: int, frame: FrameType | None) -> None:
         now = time.monotonic()

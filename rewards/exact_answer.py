@@ -28,6 +28,6 @@ def exact_answer(completions: list[Any], answer: list[str | None], **kwargs: Any
 def _text(completion: Any) -> str:
     if isinstance(completion, str):
         return completion
-    content = completion[-1]["content"] if completion else None
-    # A message that only calls a tool has no content.
+    # A message that only calls a tool has no content, or None.
+    content = completion[-1].get("content") if completion else None
     return content if isinstance(content, str) else ""
