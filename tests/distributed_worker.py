@@ -178,8 +178,9 @@ def fallback_raise(folder):
     return {"error": None}
 
 
-LONG = {**RESAMPLE, "max_steps": 8, "save_strategy": "steps", "save_steps": 3, "steps_per_generation": 2}
-LONG |= {"per_device_train_batch_size": 6}
+# An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.
+LONG = {**RESAMPLE, "max_steps": 9, "save_strategy": "steps", "save_steps": 5, "steps_per_generation": 2}
+LONG |= {"per_device_train_batch_size": 6, "data": tiny.prompts(13)}
 
 
 class KillAt(TrainerCallback):
@@ -199,7 +200,7 @@ def whole(folder):
 
 def killed(folder):
     trained = tiny.trainer(folder, tiny.dead_for_most, **LONG)
-    trained.add_callback(KillAt(5))
+    trained.add_callback(KillAt(7))
     trained.train()
     return {}
 
@@ -211,11 +212,16 @@ def resumed(folder):
     return result(trained)
 
 
+def resumed_elsewhere(folder):
+    """On a machine that has the first process's files only: the batch in flight is generated anew, by both."""
+    return resumed(folder)
+
+
 def main():
     out, names = Path(sys.argv[1]), sys.argv[2:]
     state = PartialState(cpu=True)
     for name in names:
-        folder = out / ("killed" if name == "resumed" else name)
+        folder = out / {"resumed": "killed", "resumed_elsewhere": "copied"}.get(name, name)
         folder.mkdir(exist_ok=True)
         outcome = globals()[name](folder)
         (out / f"{name}-{state.process_index}.json").write_text(json.dumps(outcome))

@@ -5,6 +5,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -123,14 +124,27 @@ def test_every_rank_raises(out):
         assert "are still dead" in rank["error"]
 
 
-def test_killed_and_resumed_is_uninterrupted(out):
-    """SIGKILL two steps after a checkpoint that lies in the midst of a generation batch; resumed by new processes."""
+@pytest.fixture(scope="module")
+def killed(out):
+    """SIGKILL two steps after a checkpoint in the midst of a generation batch, in the second epoch."""
     launch(out, "killed", ok=False)
-    assert (out / "killed" / "run" / "checkpoint-3" / "grpo_plus_state_1.pt").exists()
-    assert not (out / "killed" / "run" / "checkpoint-6").exists()
-    launch(out, "resumed")
-    expected = results(out, "whole")[0]
-    for rank in results(out, "resumed"):
+    checkpoints = [path.name for path in (out / "killed" / "run").glob("checkpoint-*")]
+    assert checkpoints == ["checkpoint-5"]
+    shutil.copytree(out / "killed", out / "copied")
+    (out / "copied" / "run" / "checkpoint-5" / "grpo_plus_state_1.pt").unlink()
+    launch(out, "resumed", "resumed_elsewhere")
+    return out
+
+
+def test_killed_and_resumed_is_uninterrupted(killed):
+    expected = results(killed, "whole")[0]
+    for rank in results(killed, "resumed"):
         assert rank["weights"] == expected["weights"]
-    assert results(out, "resumed")[0]["losses"] == expected["losses"]
-    assert expected["step"] == 8
+    assert results(killed, "resumed")[0]["losses"] == expected["losses"]
+    assert expected["step"] == 9
+
+
+def test_resumed_without_a_rank_s_state_the_ranks_still_agree(killed):
+    first, second = results(killed, "resumed_elsewhere")
+    assert first["step"] == 9
+    assert first["weights"] == second["weights"]

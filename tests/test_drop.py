@@ -148,3 +148,70 @@ def test_completion_table_holds_this_step_only(tmp_path):
     grouped = torch.tensor(trained._logs["advantages"]).view(2, 4)
     assert grouped.sum(dim=1).abs().max() < 1e-5
     assert (grouped.abs().sum(dim=1) > 0).all()
+
+
+FILLED = {  # one live group of 3 of 4, on two micro-batches of 6: a dead group stays on as filler
+    "num_generations": 3,
+    "per_device_train_batch_size": 6,
+    "gradient_accumulation_steps": 2,
+    "zero_variance_groups": "drop",
+}
+
+
+def one_live_in_four(completions, number, **kwargs):
+    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
+    """Behind another mask their log-probs would be far from the old ones, and inf * 0 would reach the loss."""
+    trained = tiny.trainer(
+        tmp_path, one_live_in_four, **{**EXACT, "max_steps": 1, "learning_rate": 0.0}, **FILLED, num_iterations=2
+    )
+    trained.train()
+    filler = 0
+    for batch in trained._buffered_inputs:
+        filler += (~batch["live"]).sum().item()
+        shown = batch["completion_mask"].bool()
+        torch.testing.assert_close(trained._policy_logps(batch)[shown], batch["old_per_token_logps"][shown])
+        assert not batch["tool_mask"][~batch["live"]].any()
+    assert filler == 3
+
+
+def test_micro_batches_of_filler_are_in_no_mean(tmp_path):
+    """8 micro-batches of one row, two of them live: TRL logs an entropy of 0 for the six others."""
+    options = {"num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
+    trained = train(tmp_path, one_live_in_four, zero_variance_groups="drop", data=tiny.prompts(16), **options)
+    # Of four prompts in a row one is alive: 2 of the 8 groups, 4 of 8 rows.
+    whole = train(tmp_path, one_live_in_four, zero_variance_groups="keep", data=tiny.prompts(16), **options)
+    assert tiny.logged(trained, "groups/trained") == [2, 2]
+    assert tiny.logged(trained, "entropy")[0] > 0.8 * tiny.logged(whole, "entropy")[0]
+    assert len(trained._metrics["train"]["entropy"]) == 0
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
+    options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": placement, "kl_target": 0.01, "kl_horizon": 20}
+    trained = train(tmp_path, tiny.always_dead, zero_variance_groups="drop", per_device_train_batch_size=16, **options)
+    assert trained.beta == 0.1
+    assert tiny.logged(trained, "beta") == []
+
+
+def test_a_column_that_is_logged_only_sometimes(tmp_path):
+    def reward(completions, number, trainer_state, log_extra, **kwargs):
+        if trainer_state.global_step == 0:
+            log_extra("note", ["first"] * len(completions))
+        return tiny.half_dead(completions, number)
+
+    trained = train(
+        tmp_path, reward, zero_variance_groups="drop", per_device_train_batch_size=16, log_completions=True
+    )
+    assert trained.state.global_step == 2
+
+
+def test_says_when_nothing_can_be_saved(tmp_path, caplog):
+    options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16}
+    tiny.trainer(tmp_path, **options)
+    assert "cannot make a batch smaller with per_device_train_batch_size=1" in caplog.text
+    caplog.clear()
+    tiny.trainer(tmp_path, **{**options, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4})
+    assert "cannot make a batch smaller" not in caplog.text

@@ -6,6 +6,7 @@ import peft
 import pytest
 import tiny
 import torch
+from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from trl import GRPOTrainer
 
@@ -273,3 +274,21 @@ def test_lora(tmp_path):
     assert changed
     assert all("lora_" in name for name in changed)
     assert tiny.logged(trained, "kl")[-1] > 0
+
+
+def test_rows_that_share_a_prompt_are_fresh(tmp_path):
+    """Tasks may differ in another column only, such as a seed that a rollout function reads."""
+    data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": list(range(30))})
+    trained, batches = train(tmp_path, lambda call, n: n % 2 == 0, data=data, max_steps=2)
+    assert min(tiny.logged(trained, "groups/rounds")) > 0
+    for calls in batches:
+        numbers = [n for call in calls for n in call]
+        assert len(numbers) == len(set(numbers))
+
+
+def test_says_when_no_fresh_row_is_left(tmp_path, caplog):
+    MultiProcessAdapter.warning_once.cache_clear()
+    data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": [1] * 30})
+    trained, _ = train(tmp_path, lambda call, n: False, data=data)
+    assert tiny.logged(trained, "groups/rounds") == [0] * 3
+    assert caplog.text.count("found no row in the dataset that this step has not seen") == 1

@@ -223,10 +223,12 @@ class Run(TrainerCallback):
 def live_rows(batch: dict[str, torch.Tensor]) -> list[Buffered]:
     """The rows of a micro-batch that are not masked as filler, without padding."""
     shown = batch["completion_mask"].bool()
+    live = batch.get("live", torch.ones(len(shown), dtype=torch.bool))
+    assert not batch["tool_mask"][~live].any()
     assert batch["tool_mask"].shape == batch["completion_ids"].shape == shown.shape
     prompts = tokenizer().batch_decode(batch["prompt_ids"])
     rows = []
-    for i in shown.any(dim=1).nonzero().flatten().tolist():
+    for i in live.nonzero().flatten().tolist():
         columns = (batch[key][i][shown[i]].tolist() for key in ("completion_ids", "tool_mask"))
         number = int(prompts[i].rpartition("user\n")[2][:2])
         rows.append(Buffered(number, *columns, batch["advantages"][i].item()))

@@ -148,6 +148,39 @@ def test_equal_totals_with_differing_components(tmp_path, options, alive):
     assert tiny.logged(trained, "groups/trained") == [2 * alive]
 
 
+def test_a_metric_that_does_not_apply_leaves_the_verdict_to_the_total(tmp_path):
+    """Two tasks in one batch, each with a reward of its own: filtering on one must not drop the other's groups."""
+
+    def first_task(completions, **kwargs):
+        return [0.1 * i if i < 4 else None for i in range(len(completions))]
+
+    def second_task(completions, **kwargs):
+        return [None if i < 4 else 0.1 * i for i in range(len(completions))]
+
+    options = {"filter_metric": "first_task", "zero_variance_groups": "drop", "max_steps": 1}
+    trained = tiny.trainer(tmp_path, [first_task, second_task], **options)
+    trained.train()
+    assert tiny.logged(trained, "groups/alive") == [1.0]
+
+
+def test_evaluation_is_trls(tmp_path):
+    """Whatever the options, an evaluation has TRL's loss and metrics."""
+    options = {"extra": {"eval_dataset": tiny.prompts(6), "rollout_func": tiny.scripted}, "beta": 0.1}
+    changed = {"std_ddof": 0, "scale_rewards": "mad", "kl_estimator": "k2", "zero_variance_groups": "drop"}
+    ours = tiny.trainer(tmp_path, tiny.digits, **options, **changed).evaluate()
+    theirs = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, **options).evaluate()
+    timing = ("runtime", "per_second", "time")
+    kept = {key: value for key, value in theirs.items() if not key.endswith(timing)}
+    assert {key: ours[key] for key in kept} == kept
+    assert "eval_kl" in kept
+
+
+def test_the_tolerance_is_that_of_the_advantages_too(tmp_path):
+    trained = tiny.trainer(tmp_path, rising, zero_variance_tolerance=0.5, max_steps=1)
+    trained.train()
+    assert trained._logs["advantages"].count(0.0) == 8
+
+
 def test_frac_reward_zero_std_is_per_group(tmp_path):
     """TRL's is 0 or 1 under scale_rewards="batch"."""
     options = {"scale_rewards": "batch", "max_steps": 1, "shuffle_dataset": False}

@@ -45,8 +45,8 @@ class GRPOPlusConfig(GRPOConfig):
         filter_metric (`str`, *optional*, defaults to `"total"`):
             What the verdict looks at: `"total"` (the weighted sum of the rewards; under
             `multi_objective_aggregation="normalize_then_sum"` any weighted reward function, since there each is
-            normalised by itself), the name of one reward function, or `"any"` (one weighted reward function that
-            varies keeps the group).
+            normalised by itself), the name of one reward function (the total where that applies to none of a group's
+            attempts), or `"any"` (one weighted reward function that varies keeps the group).
         zero_variance_tolerance (`float`, *optional*, defaults to `1e-6`):
             A group is dead if max - min of the metric over its scored attempts is at most this.
         solved_reward (`float`, *optional*, defaults to `1.0`):
@@ -99,7 +99,8 @@ class GRPOPlusConfig(GRPOConfig):
             Adapts `beta` so that the logged `kl` (nats per token) approaches this value
             ([Ziegler et al., 2019](https://huggingface.co/papers/1909.08593)). `None` keeps `beta` fixed.
         kl_horizon (`int`, *optional*, defaults to `10000`):
-            Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`.
+            Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`. A completion
+            counts once, however many `num_iterations` it is trained on.
     """
 
     # Parameters that control zero-variance groups
@@ -308,7 +309,14 @@ class GRPOPlusConfig(GRPOConfig):
             )
 
 
-_ADVANTAGE_FIELDS = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+_ADVANTAGE_FIELDS = (
+    "zero_variance_tolerance",
+    "advantage_baseline",
+    "std_ddof",
+    "std_eps",
+    "std_floor",
+    "advantage_clip",
+)
 
 
 def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:

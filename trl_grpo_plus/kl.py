@@ -107,10 +107,12 @@ def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
 
 
 def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
-    return (logp - ref_logp).detach().masked_fill(mask == 0, 0.0)
+    log_ratio = (logp - ref_logp).detach()
+    # A sum over thousands of tokens is no job for bfloat16.
+    return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill(mask == 0, 0.0)
 
 
-def adapt_beta(beta: float, kl: float, target: float, num_completions: int, horizon: int) -> float:
+def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:
     """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
     call and a horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2). A KL of NaN changes nothing."""
     if math.isnan(kl):

@@ -7,14 +7,16 @@ import hashlib
 import json
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any
 
+from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 
 from .groups import Plan, Round, plan_batch, shares
 from .selection import PromptStream
 
+
+logger = get_logger(__name__)
 
 Rows = list[dict[str, Any]]
 
@@ -32,7 +34,8 @@ def resample(
 ) -> list[Round]:
     """The batch as first sampled, and the rounds that fill its gaps.
 
-    Only what is missing is generated, never a prompt that this step has seen, and each round is examined.
+    Only what is missing is generated (rounded up so that ranks have equal rows), never a row that this step has seen,
+    and each round is examined.
 
     Args:
         sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
@@ -43,23 +46,40 @@ def resample(
         max_rounds (`int`): of resampling, beyond the first.
         rank, world_size (`int`): of this process.
     """
-    columns = list(inputs[0])
     rounds = [sample(inputs, prompts)]
     missing = len(rounds[0].where(alive=False))
     if not missing:
         return rounds
-    seen = set(gather_object(list({_key(prompt) for prompt in prompts})))
+    columns = list(inputs[0])
+    seen = set(gather_object(list({_key(row) for row in inputs})))
+    found: Rows = []
+
+    def is_fresh(index: int) -> bool:
+        row = dataset[index]
+        row = {name: row[name] for name in columns}
+        key = _key(row)
+        if key in seen:
+            return False
+        seen.add(key)
+        found.append(row)
+        return True
+
     # A round must hold whole groups, and as many rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
-        indices = stream.take(-(-missing // unit) * unit, partial(_is_fresh, dataset, seen), multiple_of=unit)
-        if not indices:
+        found.clear()
+        patience = 1000 + 2 * len(seen)
+        taken = stream.take(-(-missing // unit) * unit, is_fresh, multiple_of=unit, patience=patience)
+        if not taken:
+            logger.warning_once(
+                "Resampling found no row in the dataset that this step has not seen: it holds too few distinct rows. "
+                "The groups that are missing are left to resample_fallback."
+            )
             break
-        rows = [index for index in indices for _ in range(num_generations)]
-        share = len(rows) // world_size
-        here = [dataset[index] for index in rows[rank * share : (rank + 1) * share]]
-        fresh = [{name: row[name] for name in columns} for row in here]
-        rounds.append(sample(fresh, [row["prompt"] for row in fresh]))
+        everyone = [row for row in found[: len(taken)] for _ in range(num_generations)]
+        share = len(everyone) // world_size
+        here = [dict(row) for row in everyone[rank * share : (rank + 1) * share]]
+        rounds.append(sample(here, [row["prompt"] for row in here]))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 
@@ -88,14 +108,10 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
 
 
-def _is_fresh(dataset: Any, seen: set[str], index: int) -> bool:
-    key = _key(dataset[index]["prompt"])
-    fresh = key not in seen
-    seen.add(key)
-    return fresh
-
-
-def _key(prompt: Any) -> str:
-    # Every rank sends its prompts' keys to every other: a digest, not the text.
-    text = prompt if isinstance(prompt, str) else json.dumps(prompt, sort_keys=True, default=str)
+def _key(row: dict[str, Any]) -> str:
+    # The whole row: tasks may share a prompt and differ in another column. A digest, since every rank sends every
+    # other one its own.
+    text = json.dumps(
+        row, sort_keys=True, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
+    )
     return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()

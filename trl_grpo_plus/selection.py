@@ -1,5 +1,6 @@
 """Which prompts are sampled next, beyond the ones that TRL's own sampler deals."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,31 +21,34 @@ class PromptStream:
     def __init__(self, num_prompts: int, seed: int):
         self._num_prompts = num_prompts
         self._seed = seed
-        self._deferred: list[int] = []
+        self._deferred: deque[int] = deque()
         self._begin_pass(0, position=0)
 
-    def take(self, count: int, wanted: Callable[[int], bool], multiple_of: int = 1) -> list[int]:
+    def take(
+        self, count: int, wanted: Callable[[int], bool], multiple_of: int = 1, patience: int | None = None
+    ) -> list[int]:
         """The next indices that `wanted` accepts.
 
         Args:
             count (`int`): how many to deal at most.
             wanted (`Callable[[int], bool]`): asked once about each index in turn; may remember what it accepted.
             multiple_of (`int`, *optional*, defaults to `1`): what is dealt is a multiple of this.
+            patience (`int`, *optional*): refusals after which to look no further. `None`: the whole dataset.
 
         Returns:
-            `list[int]`: distinct indices; fewer than `count` where the whole dataset holds no more that are wanted.
+            `list[int]`: distinct indices; fewer than `count` where no more that are wanted were found.
         """
         taken: list[int] = []
         passed: list[int] = []
         seen: set[int] = set()
-        while len(taken) < count and len(seen) < self._num_prompts:
+        while len(taken) < count and len(seen) < self._num_prompts and (patience is None or len(passed) <= patience):
             index = self._next()
             # An index can come twice in a call, at the end of one pass and the start of the next.
             accepted = index not in seen and wanted(index)
             seen.add(index)
             (taken if accepted else passed).append(index)
         kept = len(taken) - len(taken) % multiple_of
-        self._deferred = passed + taken[kept:] + self._deferred
+        self._deferred.extendleft(reversed(passed + taken[kept:]))
         return taken[:kept]
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,12 +68,12 @@ class PromptStream:
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
                 f"{self._num_prompts}. Resume with the same dataset, or start a new run from the checkpoint's weights."
             )
-        self._seed, self._deferred = state["seed"], list(state["deferred"])
+        self._seed, self._deferred = state["seed"], deque(state["deferred"])
         self._begin_pass(state["pass"], state["position"])
 
     def _next(self) -> int:
         if self._deferred:
-            return self._deferred.pop(0)
+            return self._deferred.popleft()
         if self._position == self._num_prompts:
             self._begin_pass(self._pass + 1, position=0)
         self._position += 1

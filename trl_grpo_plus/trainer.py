@@ -26,6 +26,7 @@ from datasets import Dataset
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
 
 from . import advantages, kl
 from .config import TRL_SCALES, GRPOPlusConfig
@@ -96,6 +97,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
+        self._sampler: Any = None  # TRL's, of the training set
         super().__init__(model, reward_funcs, args, *rest, **kwargs)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
@@ -127,7 +129,23 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "generation, and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
             )
         if self._is_vlm:
-            raise ValueError(f"{mode} is for text-only models. Set zero_variance_groups='keep'.")
+            raise ValueError(
+                f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
+                "zero_variance_groups='keep'."
+            )
+        if self._groups_at_least() * self.num_generations == self.args.generation_batch_size:
+            logger.warning(
+                f"{mode} cannot make a batch smaller with per_device_train_batch_size="
+                f"{self.args.per_device_train_batch_size}: each micro-batch of each process needs a row. Dead groups "
+                "are masked, but nothing is saved. Use a larger per_device_train_batch_size and fewer "
+                "gradient_accumulation_steps."
+            )
+
+    def _groups_at_least(self) -> int:
+        """The number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
+        micro-batches, and forgets what is left over."""
+        chunks = self.accelerator.num_processes * self.args.steps_per_generation
+        return math.lcm(self.num_generations, chunks) // self.num_generations
 
     def _make_stream(self) -> PromptStream:
         prompts_per_step = self.args.generation_batch_size // self.num_generations
@@ -158,10 +176,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             limits = (self.num_generations, self.args.max_resample_rounds)
             data = (self._stream, self.train_dataset)
             rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
-        # TRL splits a rank's rows into steps_per_generation micro-batches and forgets what is left over.
-        rows = math.lcm(self.num_generations, ranks[1] * self.args.steps_per_generation)
         fallback = "drop" if self._stream is None else self.args.resample_fallback
-        plan = settle(rounds, fallback, self.state.global_step, rows // self.num_generations)
+        plan = settle(rounds, fallback, self.state.global_step, self._groups_at_least())
         attempts = exchange(rounds, plan.order, self.num_generations, *ranks)
         self._rounds, self._plan = rounds, plan
         grouped = [sampled.rewards.view(-1, self.num_generations, len(self.reward_funcs)) for sampled in rounds]
@@ -196,18 +212,21 @@ class GRPOPlusTrainer(GRPOTrainer):
             )
             for i in range(len(prompts))
         )
-        return Round(attempts, rewards, tuple(self._judge(rewards)))
+        return Round(attempts, rewards.cpu(), tuple(self._judge(rewards.cpu())))
 
     # -- rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
-        if self._plan is None:
-            self._rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        return self._rewards
+        if self._plan is not None:
+            return self._rewards.to(self.accelerator.device)
+        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        # All that is decided on them is a matter of a few numbers in float64, which not every device has.
+        self._rewards = rewards.cpu()
+        return rewards
 
     def _totals(self, rewards: Tensor) -> Tensor:
         """(N, K) -> (N,), NaN where nobody scored; as TRL sums them."""
-        totals = (rewards * self.reward_weights.to(rewards.device)).nansum(dim=1)
+        totals = (rewards * self.reward_weights.cpu()).nansum(dim=1)
         return totals.masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def _judge(self, rewards: Tensor) -> list[str]:
@@ -217,15 +236,17 @@ class GRPOPlusTrainer(GRPOTrainer):
             "solved_reward": args.solved_reward,
             "failed_reward": args.failed_reward,
         }
-        totals = self._totals(rewards).view(-1, self._group_size)
-        components = rewards.view(-1, self._group_size, rewards.shape[1])
+        totals = self._totals(rewards).view(-1, self.num_generations)
+        components = rewards.view(-1, self.num_generations, rewards.shape[1])
         by_itself = self.multi_objective_aggregation == "normalize_then_sum"
         if args.filter_metric == "any" or (args.filter_metric == "total" and by_itself):
-            weighted = self.reward_weights.to(rewards.device) != 0
-            return judge_any(components[..., weighted], totals, **limits)
+            return judge_any(components[..., self.reward_weights.cpu() != 0], totals, **limits)
         if args.filter_metric == "total":
             return judge(totals, **limits)
-        return judge(components[..., self.reward_func_names.index(args.filter_metric)], **limits)
+        metric = components[..., self.reward_func_names.index(args.filter_metric)]
+        # In a mixture of tasks a reward function may not apply to a group at all.
+        metric = torch.where(metric.isnan().all(dim=1, keepdim=True), totals, metric)
+        return judge(metric, **limits)
 
     def _take_logged(self, num_rows: int) -> list[dict[str, Any]]:
         """Move what reward functions logged through `log_extra` from TRL's buffer to the rows that it is about."""
@@ -246,21 +267,17 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
         output = super()._generate_and_score_completions(inputs)
-        if self._plan is None:
-            self._rounds = [Round((), self._rewards, tuple(self._judge(self._rewards)))]
-            self._plan = Plan.as_sampled(len(self._rounds[0].verdicts))
-        if not all(self._plan.live):
-            self._mask_filler(output, self._plan)
-        if self.args.changes_advantages:
-            self._replace_advantages(output, num_live=sum(self._plan.live))
         if self.model.training:
+            if self._plan is None:
+                self._rounds = [Round((), self._rewards, tuple(self._judge(self._rewards)))]
+                self._plan = Plan.as_sampled(len(self._rounds[0].verdicts))
+            if not all(self._plan.live):
+                self._mask_filler(output, self._plan)
+            if self.args.changes_advantages:
+                self._replace_advantages(output, num_live=sum(self._plan.live))
             self._log_batch(output, self._rounds, self._plan)
         self._inputs, self._plan, self._rounds, self._rewards = [], None, (), torch.empty(0, 0)
         return output
-
-    @property
-    def _group_size(self) -> int:
-        return self.num_generations if self.model.training else self.num_generations_eval
 
     def _mine(self, gathered: Tensor) -> Tensor:
         """This rank's rows of a gathered tensor."""
@@ -271,18 +288,19 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _mask_filler(self, output: dict[str, Any], plan: Plan) -> None:
         live = torch.tensor(plan.live, device=output["completion_mask"].device)
         live = self._mine(live.repeat_interleave(self.num_generations))
-        output["completion_mask"] = output["completion_mask"] * live.unsqueeze(1)
+        # Not in completion_mask, which the forward pass attends by: the old log-probs were taken with all tokens seen.
+        output["tool_mask"] = output.get("tool_mask", torch.ones_like(output["completion_mask"])) * live.unsqueeze(1)
         output["num_items_in_batch"] = self.accelerator.gather(_loss_mask(output).sum()).sum()
         output["live"] = live
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
-        values = self._compute_advantages(output, num_live)  # (P_live, G) or (P_live, G, T)
+        values = self._compute_advantages(output, num_live)  # (P_live, G) or (P_live, G, T), on the CPU
         if self.args.advantage_clip is not None:
             values = values.clamp(-self.args.advantage_clip, self.args.advantage_clip)
         flat = values.flatten(0, 1)
         everyone = flat.new_zeros(len(self._rewards), *flat.shape[1:])
         everyone[: len(flat)] = flat
-        local = self._mine(everyone)
+        local = self._mine(everyone).to(output["advantages"].device)
         output["advantages"] = local if local.dim() == 1 else local[:, : output["completion_ids"].shape[1]]
         logged = self._logs["advantages"]
         for _ in range(min(len(everyone), len(logged))):
@@ -290,7 +308,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         logged.extend((everyone if everyone.dim() == 1 else everyone[:, 0]).tolist())
 
     def _compute_advantages(self, output: dict[str, Any], num_live: int) -> Tensor:
-        args, size = self.args, self._group_size
+        args, size = self.args, self.num_generations
         shaping: dict[str, Any] = {
             "baseline": args.advantage_baseline,
             "scale": args.scale_rewards,
@@ -301,13 +319,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         }
 
         def grouped(per_row: Tensor) -> Tensor:
-            return per_row[: num_live * size].unflatten(0, (num_live, size))
+            return per_row[: num_live * size].unflatten(0, (num_live, size)).cpu()
 
         if args.advantage_baseline == "length_weighted":
             shaping["lengths"] = grouped(self.accelerator.gather(_loss_mask(output).sum(dim=1)))
         if self.multi_objective_aggregation == "normalize_then_sum":
-            weights = self.reward_weights.to(self._rewards.device)
-            return advantages.normalize_then_sum(grouped(self._rewards), weights, **shaping)
+            return advantages.normalize_then_sum(grouped(self._rewards), self.reward_weights.cpu(), **shaping)
         totals = grouped(self._totals(self._rewards))
         if args.kl_placement == "loss":
             return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
@@ -319,14 +336,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         return values
 
     def _running_std(self, totals: Tensor) -> float | None:
-        """The moving average under scale_rewards="running", which a training batch moves on."""
+        """The moving average under scale_rewards="running", which a batch moves on."""
         if self.args.scale_rewards != "running":
             return None
         variance = advantages.batch_std(totals, self.args.std_ddof) ** 2
         if self._running_variance is not None:
             decay = self.args.running_std_decay
             variance = decay * self._running_variance + (1 - decay) * variance
-        if self.model.training and totals.numel():
+        if totals.numel():
             self._running_variance = variance
         return math.sqrt(variance)
 
@@ -339,25 +356,18 @@ class GRPOPlusTrainer(GRPOTrainer):
         to_go = kl.kl_to_go(logps, output["ref_per_token_logps"], mask)
         sums = self.accelerator.reduce(torch.stack([to_go[:, 0].sum(), mask.sum().float()]), reduction="sum")
         mean = (sums[0] / sums[1].clamp(min=1.0)).item()
-        self._metrics[self._mode]["kl"].append(mean)
-        if self.model.training:
-            self._kl_seen.append((mean, len(self._rewards)))
+        self._metrics["train"]["kl"].append(mean)
+        live = sum(self._plan.live) if self._plan is not None else 0
+        self._kl_seen.append((mean, live * self.num_generations))
         return to_go
 
     def _policy_logps(self, output: dict[str, Any]) -> Tensor:
         """Log-probs of the completions under the policy as it is: TRL leaves them out where sampling is on-policy."""
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
-        training = self.model.training
-        batch_size = self.args.per_device_train_batch_size if training else self.args.per_device_eval_batch_size
-        with torch.no_grad():
-            return self._get_per_token_logps_and_entropies(
-                self.model, ids, mask, output["completion_ids"].shape[1], batch_size=batch_size
-            )[0]
-
-    @property
-    def _mode(self) -> str:
-        return "train" if self.model.training else "eval"
+        width, batch_size = output["completion_ids"].shape[1], self.args.per_device_train_batch_size
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, batch_size=batch_size)[0]
 
     # -- loss
 
@@ -371,48 +381,54 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _weigh_micro_batches(self, batches: list[dict[str, Any]]) -> None:
         """Undo what masked filler rows do to losses that divide by a count TRL takes itself."""
         live = torch.stack([batch["live"].sum() for batch in batches])
-        rows = torch.tensor([len(batch["live"]) for batch in batches], device=live.device)
-        if self.loss_type in MICRO_BATCH_NORMALISED:
-            live, rows = (live > 0).long(), torch.ones_like(rows)
-        live, rows = self.accelerator.gather(torch.stack([live.sum(), rows.sum()]).unsqueeze(0)).sum(dim=0)
-        normalised_here = self.loss_type in (*ROW_NORMALISED, *MICRO_BATCH_NORMALISED)
-        weight = (rows / live.clamp(min=1)).float() if normalised_here else torch.ones((), device=live.device)
-        for batch in batches:
-            batch["filler_weight"] = weight
+        everywhere = self.accelerator.gather(live.unsqueeze(0)).cpu()  # (ranks, micro-batches)
+        weight = 1.0
+        if self.loss_type in ROW_NORMALISED:
+            weight = len(batches[0]["live"]) * everywhere.numel() / max(everywhere.sum().item(), 1)
+        elif self.loss_type in MICRO_BATCH_NORMALISED:
+            weight = everywhere.numel() / max((everywhere > 0).sum().item(), 1)
+        for batch, live_rows in zip(batches, everywhere.sum(dim=0).tolist(), strict=True):
+            batch.update(filler_weight=weight, live_rows=live_rows)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
-        beta = self.beta if self.args.kl_placement == "loss" else 0.0
-        weight = inputs.get("filler_weight")
-        if weight is not None:
-            # Every loss type is linear in the advantages, up to their sign, and in beta.
-            advantage_weight = weight.view(1, *[1] * (inputs["advantages"].dim() - 1))
-            inputs = {**inputs, "advantages": inputs["advantages"] * advantage_weight}
-            beta = beta * weight.item()
+        if not self.model.training:
+            return super()._compute_loss(model, inputs)
+        # Every loss type is linear in the advantages, up to their sign, and in beta.
+        weight = inputs.get("filler_weight", 1.0)
+        beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
+        if weight != 1.0:
+            inputs = {**inputs, "advantages": inputs["advantages"] * weight}
         weighted = self.args.use_bias_correction_kl
         if beta and self.args.kl_estimator != "k3":
             old_and_weighted = (inputs.get("old_per_token_logps"), weighted)
             term = partial(self._kl_term, inputs["ref_per_token_logps"], *old_and_weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
             weighted = False
+        metrics = self._metrics["train"]
+        before = {name: len(values) for name, values in metrics.items()}
         with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
             loss = super()._compute_loss(model, inputs)
-        if self.args.kl_placement == "loss" and self.args.kl_target is not None and self.model.training:
-            rows = len(inputs["completion_ids"]) * self.accelerator.num_processes
-            self._kl_seen.append((self._metrics["train"]["kl"][-1], rows))
+        rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
+        if beta:
+            self._kl_seen.append((metrics["kl"][-1], rows))
             if self.accelerator.sync_gradients:
-                self._adapt_beta()
+                self._adapt_beta(passes=self.num_iterations)
+        if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
+            for name, values in metrics.items():
+                del values[before.get(name, 0) :]
         return loss
 
     def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
         return kl.penalty(self.args.kl_estimator, logp, ref_logp, old_logp, importance_weighted=weighted)
 
-    def _adapt_beta(self) -> None:
+    def _adapt_beta(self, passes: int = 1) -> None:
+        """Adapt beta to the KL seen since it was last adapted, over completions that are each seen `passes` times."""
         seen, self._kl_seen = self._kl_seen, []
-        if self.args.kl_target is None or not seen:
-            return
-        mean = sum(value for value, _ in seen) / len(seen)
         completions = sum(rows for _, rows in seen)
-        self.beta = kl.adapt_beta(self.beta, mean, self.args.kl_target, completions, self.args.kl_horizon)
+        if self.args.kl_target is None or not completions:
+            return
+        mean = sum(value * rows for value, rows in seen) / completions
+        self.beta = kl.adapt_beta(self.beta, mean, self.args.kl_target, completions / passes, self.args.kl_horizon)
         self._metrics["train"]["beta"].append(self.beta)
 
     # -- metrics
@@ -442,6 +458,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _forget_logged_rows(self) -> None:
         # TRL's table of completions is as long as a full batch: a smaller one would leave older rows in it.
+        self._logs["extra"].clear()
         for column in self._logs.values():
             for rows in column.values() if isinstance(column, dict) else [column]:
                 rows.clear()
@@ -449,10 +466,8 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- checkpoints
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
-        sampler = super()._get_train_sampler(dataset)
-        # TRL's sampler draws one permutation an epoch; a run resumed in a later epoch would draw the first one again.
-        sampler.set_epoch = partial(_set_epoch, sampler)
-        return sampler
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
@@ -467,12 +482,24 @@ class GRPOPlusTrainer(GRPOTrainer):
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is None:
             return
+        if self._sampler is not None:
+            # It draws one permutation an epoch: in a later epoch TRL's resumed run would draw the first one again.
+            _skip_epochs(self._sampler, int(self.state.epoch or 0))
         own, first = (_state_file(checkpoint, rank) for rank in (self.accelerator.process_index, 0))
-        path = own if os.path.exists(own) else first
+        everyone_has_one = all(gather_object([os.path.exists(own)]))
+        path = own if everyone_has_one else first
         if not os.path.exists(path):
             logger.warning(f"{checkpoint} was not saved by GRPOPlusTrainer: resampling and beta start afresh.")
             return
-        self._load_resume_state(torch.load(path, map_location="cpu", weights_only=True))
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self._load_run_state(state)
+        if everyone_has_one and state["layout"] == self._layout():
+            self._load_batch_state(state)
+        else:
+            logger.warning(
+                "The batch layout differs from the checkpoint's, or not every process finds its own state in it: the "
+                "first batch is generated anew."
+            )
 
     def _layout(self) -> list[int]:
         args = self.args
@@ -491,15 +518,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             "stream": self._stream.state_dict() if self._stream is not None else None,
         }
 
-    def _load_resume_state(self, state: dict[str, Any]) -> None:
+    def _load_run_state(self, state: dict[str, Any]) -> None:
         if self.args.kl_target is not None:
             self.beta = state["beta"]
         self._running_variance = state["running_variance"]
         if self._stream is not None and state["stream"] is not None:
             self._stream.load_state_dict(state["stream"])
-        if state["layout"] != self._layout():
-            logger.warning("The batch layout differs from the checkpoint's: the first batch is generated anew.")
-            return
+
+    def _load_batch_state(self, state: dict[str, Any]) -> None:
         self._step = state["step"]
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
@@ -542,11 +568,8 @@ def _to(batch: dict[str, Any], device: torch.device) -> dict[str, Any]:
     return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
 
 
-def _set_epoch(sampler: Any, epoch: int) -> None:
-    if not sampler.shuffle:
-        return
-    sampler.generator.manual_seed(sampler.seed)
-    for _ in range(epoch):
+def _skip_epochs(sampler: Any, epochs: int) -> None:
+    for _ in range(epochs if sampler.shuffle else 0):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
