@@ -80,7 +80,7 @@ def summarise(trainer: Any) -> dict[str, Any]:
 
 def report(summary: dict[str, Any]) -> str:
     """The summary as text for a terminal."""
-    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"]
+    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
     for split, was in summary["eval"].items():
         before, points = ("-", "-") if was["before"] is None else _change(was["before"], was["after"])
         lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")

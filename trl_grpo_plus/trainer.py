@@ -10,6 +10,8 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
 - `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
 - checkpoints: what the above must know to resume exactly.
+
+Evaluation is left to TRL.
 """
 
 import math
@@ -411,11 +413,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
         if beta:
             self._kl_seen.append((metrics["kl"][-1], rows))
-            if self.accelerator.sync_gradients:
-                self._adapt_beta(passes=self.num_iterations)
         if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
             for name, values in metrics.items():
                 del values[before.get(name, 0) :]
+        if beta and self.accelerator.sync_gradients:
+            self._adapt_beta(passes=self.num_iterations)
         return loss
 
     def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
