@@ -50,38 +50,48 @@ def resample(
     missing = len(rounds[0].where(alive=False))
     if not missing:
         return rounds
-    columns = list(inputs[0])
-    seen = set(gather_object(list({_key(row) for row in inputs})))
-    found: Rows = []
-
-    def is_fresh(index: int) -> bool:
-        row = dataset[index]
-        row = {name: row[name] for name in columns}
-        key = _key(row)
-        if key in seen:
-            return False
-        seen.add(key)
-        found.append(row)
-        return True
-
+    fresh = _FreshRows(dataset, list(inputs[0]), set(gather_object(list({_key(row) for row in inputs}))))
     # A round must hold whole groups, and as many rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
-        found.clear()
-        patience = 1000 + 2 * len(seen)
-        taken = stream.take(-(-missing // unit) * unit, is_fresh, multiple_of=unit, patience=patience)
-        if not taken:
+        rows = fresh.take(stream, -(-missing // unit) * unit, unit)
+        if not rows:
             logger.warning_once(
                 "Resampling found no row in the dataset that this step has not seen: it holds too few distinct rows. "
                 "The groups that are missing are left to resample_fallback."
             )
             break
-        everyone = [row for row in found[: len(taken)] for _ in range(num_generations)]
+        everyone = [row for row in rows for _ in range(num_generations)]
         share = len(everyone) // world_size
         here = [dict(row) for row in everyone[rank * share : (rank + 1) * share]]
         rounds.append(sample(here, [row["prompt"] for row in here]))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
+
+
+class _FreshRows:
+    """Rows of the dataset that a step has not seen."""
+
+    def __init__(self, dataset: Any, columns: list[str], seen: set[str]):
+        self._dataset, self._columns, self._seen = dataset, columns, seen
+        self._found: Rows = []
+
+    def take(self, stream: PromptStream, count: int, unit: int) -> Rows:
+        """The next `count` or fewer, a multiple of `unit`."""
+        self._found = []
+        # At most what the step has seen is refused, unless rows repeat; then a long search would find little.
+        taken = stream.take(count, self._accept, multiple_of=unit, patience=1000 + 2 * len(self._seen))
+        return self._found[: len(taken)]
+
+    def _accept(self, index: int) -> bool:
+        row = self._dataset[index]
+        row = {name: row[name] for name in self._columns}
+        key = _key(row)
+        if key in self._seen:
+            return False
+        self._seen.add(key)
+        self._found.append(row)
+        return True
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
