@@ -29,6 +29,8 @@ test: $(STAMP)
 
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
 test-trl: $(STAMP)
+	# TRL before 1.14 imports it and does not ask for it.
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check requests
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
