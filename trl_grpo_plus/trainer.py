@@ -407,10 +407,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
             weighted = False
         metrics = self._metrics["train"]
-        before = {name: len(values) for name, values in metrics.items()}
+        rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
+        before = {} if rows else {name: len(values) for name, values in metrics.items()}
         with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
             loss = super()._compute_loss(model, inputs)
-        rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
         if beta:
             self._kl_seen.append((metrics["kl"][-1], rows))
         if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
