@@ -2,20 +2,21 @@
 
 import argparse
 import dataclasses
-import difflib
-import importlib
-import importlib.util
 import os
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
+
+from trl_grpo_plus import loading
+from trl_grpo_plus.loading import near
 
 
 class UserError(Exception):
@@ -64,14 +65,18 @@ def load(path: str, option: str) -> Callable[..., Any]:
     Raises:
         UserError: there is no such module, file or function. An error inside the module is raised as it is.
     """
-    where, _, name = path.rpartition(":" if ":" in path else ".")
-    if not name or ("" in where.split(".") and not where.endswith(".py")):
-        raise UserError(f"{option}: {path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
-    module = _load_file(where, option) if where.endswith(".py") else _load_module(where, option)
-    function = getattr(module, name, None)
-    if not callable(function):
-        raise UserError(f"{option}: {where} has no function {name!r}.{_near(name, _functions(module))}")
-    return function
+    with said_plainly(option):
+        return loading.load(path)
+
+
+@contextmanager
+def said_plainly(option: str = "") -> Iterator[None]:
+    """What is refused inside with a `ValueError` is the user's mistake, and its text all that they need."""
+    try:
+        yield
+    except ValueError as error:
+        text = str(error)
+        raise UserError(text if not option or text.startswith(option) else f"{option}: {text}") from error
 
 
 def launch_command(resume_from: str) -> str:
@@ -117,7 +122,7 @@ def _find_config(name: str) -> str:
         return str(files(__package__).joinpath(f"{name}.yaml"))
     raise UserError(
         f"--config {name!r} is neither a file nor one of those that ship with this package: "
-        f"{', '.join(shipped_configs())}.{_near(name, shipped_configs())}"
+        f"{', '.join(shipped_configs())}.{near(name, shipped_configs())}"
     )
 
 
@@ -136,41 +141,8 @@ def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str], dashe
     for word in given:
         name = word.lstrip("-").partition("=")[0].replace("-", "_")
         if name not in known:
-            _raise(f"{what} {dashes}{name}.{_near(name, known, dashes)}")
+            _raise(f"{what} {dashes}{name}.{near(name, known, dashes)}")
 
 
 def _raise(message: str) -> NoReturn:
     raise UserError(message)
-
-
-def _near(name: str, known: Iterable[str], dashes: str = "") -> str:
-    near = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
-    return f" Did you mean {' or '.join(dashes + match for match in near)}?" if near else ""
-
-
-def _functions(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value)]
-
-
-def _load_file(where: str, option: str) -> Any:
-    if not os.path.isfile(where):
-        raise UserError(f"{option}: there is no file {where}.")
-    spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-    if spec is None or spec.loader is None:
-        raise UserError(f"{option}: {where} cannot be imported.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules.setdefault(spec.name, module)
-    spec.loader.exec_module(module)
-    return module
-
-
-def _load_module(where: str, option: str) -> Any:
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        return importlib.import_module(where)
-    except ModuleNotFoundError as error:
-        # A module that exists and lacks one of its own imports is another matter.
-        if error.name and (where == error.name or where.startswith(f"{error.name}.")):
-            raise UserError(f"{option}: there is no module {error.name}.") from None
-        raise

@@ -11,9 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import yaml
 from trl import ScriptArguments
 
-from .command_line import UserError, launch_command, launched_as, load, parse
+from trl_grpo_plus.registry import resolve
+
+from .command_line import UserError, launch_command, launched_as, load, parse, said_plainly
 
 
 @dataclass
@@ -22,7 +25,8 @@ class GRPOPlusScriptArguments(ScriptArguments):
 
     Args:
         reward_funcs (`list[str]`, *optional*):
-            Reward functions, each as `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
+            Rewards, each a registered name, a path (`pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`), a model's
+            id, or `{name: ..., args: ..., weight: ..., ...}`; see [`~trl_grpo_plus.registry.RewardSpec`].
         prepare (`str`, *optional*):
             Function, given like a reward function, that makes or loads the run's data and, where wanted, its model:
             `(script_args, training_args, model_args) -> DatasetDict`. It is called on the main process first, then on
@@ -31,7 +35,10 @@ class GRPOPlusScriptArguments(ScriptArguments):
 
     reward_funcs: list[str] | None = field(
         default=None,
-        metadata={"help": "Reward functions, each as pkg.mod.func, pkg.mod:func or path/to/file.py:func."},
+        metadata={
+            "help": "Rewards, each a registered name, pkg.mod.func, pkg.mod:func, path/to/file.py:func, a model, or "
+            "'{name: ..., args: {...}, weight: 1, timeout: 5, monitor: false}'."
+        },
     )
     prepare: str | None = field(
         default=None,
@@ -56,9 +63,7 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     from .report import report, settle_folder, summarise
     from .stopping import StopOnInterrupt
 
-    rewards = [load(path, "reward_funcs") for path in _as_list(script_args.reward_funcs)]
-    if not rewards:
-        raise UserError("reward_funcs is empty: name at least one reward function.")
+    rewards, training_args.reward_weights = _rewards(script_args.reward_funcs, training_args.reward_weights)
     evaluates = training_args.eval_strategy != "no" or training_args.do_eval or training_args.eval_on_start
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
@@ -68,15 +73,16 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
         raise UserError("model_name_or_path is missing.")
     _set_model_init(training_args, model_args)
 
-    trainer = GRPOPlusTrainer(
-        model=model_args.model_name_or_path,
-        reward_funcs=rewards,
-        args=training_args,
-        train_dataset=_train_set(dataset, script_args.dataset_train_split),
-        eval_dataset=_eval_sets(dataset, script_args.dataset_train_split) if evaluates else None,
-        quantization_config=get_quantization_config(model_args),
-        peft_config=get_peft_config(model_args),
-    )
+    with said_plainly():
+        trainer = GRPOPlusTrainer(
+            model=model_args.model_name_or_path,
+            reward_funcs=rewards,
+            args=training_args,
+            train_dataset=_train_set(dataset, script_args.dataset_train_split),
+            eval_dataset=_eval_sets(dataset, script_args.dataset_train_split) if evaluates else None,
+            quantization_config=get_quantization_config(model_args),
+            peft_config=get_peft_config(model_args),
+        )
     SlimProgress.install(trainer)
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
@@ -170,8 +176,14 @@ def _how_to_resume(output_dir: str, step: int) -> str:
     )
 
 
-def _as_list(value: list[str] | str | None) -> list[str]:
-    return [value] if isinstance(value, str) else value or []
+def _rewards(entries: list[Any] | str | None, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
+    entries = [entries] if isinstance(entries, str | dict) else entries or []
+    if not entries:
+        raise UserError("reward_funcs is empty: name at least one reward function.")
+    with said_plainly("reward_funcs"):
+        # On the command line an entry with options is a text.
+        parsed = [yaml.safe_load(entry) if str(entry).startswith("{") else entry for entry in entries]
+        return resolve(parsed, weights)
 
 
 def _run() -> int:

@@ -80,6 +80,8 @@ NUMBERS = [
     ("solved_reward", [], "finite", [0.5, 1, 100.0]),
     ("failed_reward", [], "finite", [-1, 0.5, -100.0]),
     ("max_resample_rounds", [0, -1, 1.5, 2.0], "an integer and >= 1", [1, 3, 100]),
+    ("reward_workers", [0, -1, 1.5], "an integer and >= 1", [None, 1, 64]),
+    ("reward_worker_memory_mb", [0, 255, 512.5], "an integer and >= 256", [256, 8192]),
     ("std_eps", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
     ("std_floor", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
     ("running_std_decay", [-0.1, 1, 1.0, 1.5], ">= 0.0 and < 1.0", [0, 0.0, 0.5, 0.999]),
@@ -286,7 +288,9 @@ def test_there_are_new_fields():
 def test_each_field_is_documented(field):
     assert len(field.metadata["help"]) > 15
     assert field.metadata["help"].endswith(".")
-    kind = {"str": "str", "int": "int", "float": "float", "float | None": "float"}[_type_name(field)]
+    kind = {"str": "str", "int": "int", "int | None": "int", "float": "float", "float | None": "float"}[
+        _type_name(field)
+    ]
     kind = r"`str` or `bool`" if field.name == "scale_rewards" else f"`{kind}`"
     default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
     entry = rf"(?m)^        {field.name} \({kind}, \*optional\*{default}\):\n            \S"
@@ -340,6 +344,8 @@ STRINGS = {
     "kl_reward_form": "reward_to_go",
     "kl_target": "2e-1",
     "kl_horizon": "2000",
+    "reward_workers": "3",
+    "reward_worker_memory_mb": "1024",
 }
 PARSED = {
     **STRINGS,
@@ -355,6 +361,8 @@ PARSED = {
     "beta": 0.01,
     "kl_target": 0.2,
     "kl_horizon": 2000,
+    "reward_workers": 3,
+    "reward_worker_memory_mb": 1024,
 }
 
 

@@ -101,6 +101,14 @@ class GRPOPlusConfig(GRPOConfig):
         kl_horizon (`int`, *optional*, defaults to `10000`):
             Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`. A completion
             counts once, however many `num_iterations` it is trained on.
+
+        > Parameters that control the processes that rewards with a time limit run in
+
+        reward_workers (`int`, *optional*):
+            Most worker processes of each rank. `None`: the cores that the rank may use, shared with the other ranks of
+            its machine, and at most 16.
+        reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
+            Address space of each worker, in MiB.
     """
 
     # Parameters that control zero-variance groups
@@ -195,6 +203,15 @@ class GRPOPlusConfig(GRPOConfig):
         metadata={"help": "Completions over which `beta` may change by a factor of about 1.2, with `kl_target`."},
     )
 
+    # Parameters that control the processes that rewards with a time limit run in
+    reward_workers: int | None = field(
+        default=None,
+        metadata={"help": "Most reward worker processes of each rank. None: its share of the machine's cores."},
+    )
+    reward_worker_memory_mb: int = field(
+        default=4096, metadata={"help": "Address space of each reward worker process, in MiB."}
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_values()
@@ -246,6 +263,9 @@ class GRPOPlusConfig(GRPOConfig):
         _number("std_floor", self.std_floor, at_least=0.0)
         _number("running_std_decay", self.running_std_decay, at_least=0.0, below=1.0)
         _number("kl_horizon", self.kl_horizon, at_least=1, integer=True)
+        if self.reward_workers is not None:
+            _number("reward_workers", self.reward_workers, at_least=1, integer=True)
+        _number("reward_worker_memory_mb", self.reward_worker_memory_mb, at_least=256, integer=True)
         if self.advantage_clip is not None:
             _number("advantage_clip", self.advantage_clip, above=0.0)
         if self.kl_target is not None:

@@ -5,7 +5,8 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
-- `_calculate_rewards`: keeps the gathered rewards; after such a batch, returns those already computed.
+- `_calculate_rewards`: keeps the gathered rewards and the outcome of each sample, and stops all ranks where a reward
+  failed; after such a batch, returns those already computed.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
 - `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
@@ -14,6 +15,7 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 Evaluation is left to TRL.
 """
 
+import copy
 import math
 import os
 from collections.abc import Iterator, Sequence
@@ -30,11 +32,14 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from . import advantages, kl
+from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .registry import check_columns, resolve
+from .reward import Reward, RewardError
 from .rounds import resample, settle
+from .scoring import STATUSES, Scoring
 from .selection import PromptStream
 
 
@@ -53,7 +58,10 @@ class GRPOPlusTrainer(GRPOTrainer):
     for bit.
 
     Args:
-        model, reward_funcs, ...:
+        reward_funcs:
+            As [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
+            [`~trl_grpo_plus.registry.RewardSpec`].
+        model, ...:
             As [`~trl.GRPOTrainer`].
         args ([`GRPOPlusConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
@@ -81,7 +89,14 @@ class GRPOPlusTrainer(GRPOTrainer):
     beta: float
 
     def __init__(
-        self, model: Any, reward_funcs: Any = None, args: GRPOPlusConfig | None = None, *rest: Any, **kwargs: Any
+        self,
+        model: Any,
+        reward_funcs: Any = None,
+        args: GRPOPlusConfig | None = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        *rest: Any,
+        **kwargs: Any,
     ):
         if args is None:
             model_id = model if isinstance(model, str) else model.config._name_or_path
@@ -95,12 +110,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
         self._rounds: Sequence[Round] = ()  # likewise
         self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
+        self._outcomes = torch.empty(0, 0)  # (K, 4), how many samples had each of STATUSES, of all ranks, likewise
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
-        super().__init__(model, reward_funcs, args, *rest, **kwargs)
+        reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
+        if weights != args.reward_weights:
+            args = copy.copy(args)  # the caller may make another trainer with it
+            args.reward_weights = weights
+        workers.configure(args.reward_workers, args.reward_worker_memory_mb)
+        if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
+            _check_columns(reward_funcs, train_dataset, eval_dataset)
+        super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         self._check_filter_metric()
@@ -199,7 +222,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "resample groups, it must return one for each prompt it is given."
             )
         inputs = [{**row, **_row_of(extra, i)} for i, row in enumerate(inputs)]
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids)
+        rewards = self._score(inputs, prompts, completions, completion_ids)
         logged = self._take_logged(len(prompts))
         attempts = tuple(
             Attempt(
@@ -221,15 +244,28 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self._plan is not None:
             return self._rewards.to(self.accelerator.device)
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        rewards = self._score(inputs, prompts, completions, completion_ids_list)
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         self._rewards = rewards.cpu()
         return rewards
 
+    def _score(self, *batch: Any) -> Tensor:
+        """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
+        scoring = Scoring(self.reward_funcs, self.reward_func_names)
+        with _temporarily(self, reward_funcs=scoring.functions):
+            rewards = super()._calculate_rewards(*batch)
+        counts = torch.tensor([*scoring.counts(), [len(scoring.failures), 0, 0, 0]], device=self.accelerator.device)
+        counts = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
+        if counts[-1, 0]:
+            raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
+        self._outcomes = counts[:-1] + (self._outcomes if self._outcomes.numel() else 0)
+        return rewards
+
     def _totals(self, rewards: Tensor) -> Tensor:
-        """(N, K) -> (N,), NaN where nobody scored; as TRL sums them."""
-        totals = (rewards * self.reward_weights.cpu()).nansum(dim=1)
-        return totals.masked_fill(rewards.isnan().all(dim=1), torch.nan)
+        """(N, K) -> (N,), NaN where no reward with a weight scored; as TRL sums them."""
+        weights = self.reward_weights.cpu()
+        totals = (rewards * weights).nansum(dim=1)
+        return totals.masked_fill(rewards[:, weights != 0].isnan().all(dim=1), torch.nan)
 
     def _judge(self, rewards: Tensor) -> list[str]:
         args = self.args
@@ -265,7 +301,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- the batch that is trained on
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._inputs, self._plan, self._rounds = inputs, None, ()
+        self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, (), torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
         output = super()._generate_and_score_completions(inputs)
@@ -278,6 +314,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             if self.args.changes_advantages:
                 self._replace_advantages(output, num_live=sum(self._plan.live))
             self._log_batch(output, self._rounds, self._plan)
+        self._log_outcomes()
         self._inputs, self._plan, self._rounds, self._rewards = [], None, (), torch.empty(0, 0)
         return output
 
@@ -458,6 +495,13 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics["reward"][-1] = totals.nanmean().item()
         metrics["reward_std"][-1] = advantages.batch_std(totals)
 
+    def _log_outcomes(self) -> None:
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for reward, name, counts in zip(self.reward_funcs, self.reward_func_names, self._outcomes, strict=True):
+            if isinstance(reward, Reward):
+                for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
+                    metrics[f"rewards/{name}/{status}"].append(share)
+
     def _forget_logged_rows(self) -> None:
         # TRL's table of completions is as long as a full batch: a smaller one would leave older rows in it.
         self._logs["extra"].clear()
@@ -531,6 +575,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._step = state["step"]
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
+
+
+def _check_columns(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
+    data = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+    data = {"train_dataset": train_dataset, **{f"eval_dataset {name}".strip(): data[name] for name in data}}
+    for what, dataset in data.items():
+        for reward in rewards or ():
+            check_columns(reward, dataset, what)
 
 
 def _as_generated(attempts: Sequence[Attempt]) -> tuple:

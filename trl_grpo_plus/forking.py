@@ -1,0 +1,274 @@
+"""A process that forks others on request, and ends them with all that they started.
+
+The trainer must not fork: it holds a GPU, threads and secrets. So a `Zygote` is started by exec, once: it loads what
+its children need, and forks one in a few milliseconds. It has one thread, a session of its own (Ctrl-C does not reach
+it), none of the parent's descriptors, and it ends, with its children, when the parent is gone, however that ended.
+
+    parent --control socket--> zygote --fork--> child
+       \\------------------- its own socket -------/
+
+The zygote never sees what the parent and a child say to each other. Standard library only: the file is also the
+zygote's program, which an isolated one runs by its path, without site-packages.
+"""
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import importlib.util
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import traceback
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
+MESSAGE_BYTES = 1 << 17
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+
+
+class Child(NamedTuple):
+    """A forked process: its pid in the zygote's namespace, and this side's end of a stream socket to it."""
+
+    pid: int
+    socket: socket.socket
+
+
+class Zygote:
+    """A running zygote. Safe to use from any thread; where it died, the next `fork` starts another.
+
+    Args:
+        entry (`str`):
+            What a child runs, `pkg.mod:function` or `/path/file.py:function`, as `function(socket, options)`.
+        isolated (`bool`, *optional*, defaults to `False`):
+            `python -I -S`, with no environment but `env` and with its output thrown away. Else the child has this
+            process's environment, module path and output.
+        preload (`Sequence[str]`, *optional*): modules that the zygote imports before it forks.
+        env (`Mapping[str, str]`, *optional*): environment variables; added to the present ones where not isolated.
+        wrap (`Sequence[str]`, *optional*): a command to run it under.
+
+    Raises:
+        RuntimeError: it does not start; the text has its reason.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        *,
+        isolated: bool = False,
+        preload: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        wrap: Sequence[str] = (),
+    ):
+        self._setup = {"entry": entry, "preload": list(preload), "path": None if isolated else list(sys.path)}
+        self._flags = ["-I", "-S"] if isolated else []
+        self._env = dict(env or {}) if isolated else {**os.environ, **(env or {})}
+        self._output = subprocess.DEVNULL if isolated else None
+        self._wrap = list(wrap)
+        self._lock = threading.Lock()
+        self._start()
+
+    def fork(self, options: Mapping[str, Any] | None = None) -> Child:
+        """A new child; `options` (JSON) are for its `entry`. Give it back to `end`."""
+        request = {"fork": dict(options or {})}
+        with self._lock:
+            try:
+                reply, fds = self._ask(request)
+            except (OSError, EOFError):
+                self._start()
+                reply, fds = self._ask(request)
+        if not fds:
+            raise RuntimeError(f"no process could be forked: {reply.get('error')}")
+        return Child(reply["pid"], socket.socket(fileno=fds[0]))
+
+    def end(self, child: Child) -> int | None:
+        """Kill a child, its group and the orphans that it left. Its wait status; `None`: the zygote has died."""
+        child.socket.close()
+        with self._lock:
+            try:
+                return self._ask({"end": child.pid})[0]["status"]
+            except (OSError, EOFError):
+                return None
+
+    def close(self) -> None:
+        """End the zygote and its children."""
+        with self._lock:
+            self._stop()
+
+    def _start(self) -> None:
+        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there:
+            command = [*self._wrap, sys.executable, *self._flags, __file__, str(there.fileno())]
+            process = subprocess.Popen(
+                command,
+                env=self._env,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=self._output,
+                pass_fds=[there.fileno()],
+                start_new_session=True,
+            )
+        self._control = here
+        self._stop = weakref.finalize(self, _stop, process, here, os.getpid())
+        here.settimeout(START_LIMIT_S)
+        try:
+            reply, _ = self._ask(self._setup)
+        except (OSError, EOFError) as error:
+            reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
+        if "error" in reply:
+            self._stop()
+            raise RuntimeError(f"the process that forks workers did not start. {reply['error']}")
+
+    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        try:
+            self._control.send(json.dumps(request).encode())
+            message, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+            if not message:
+                raise EOFError
+        except BaseException:  # Ctrl-C too: the reply would be taken for the next request's
+            self._stop()
+            raise
+        return json.loads(message), fds
+
+
+def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None:
+    control.close()
+    if os.getpid() != owner:  # a fork of this process has the object too
+        return
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+# -- the zygote's side
+
+
+def serve(control: socket.socket) -> None:
+    """The zygote's loop; returns in no process."""
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
+    parent = os.getppid()
+    children: set[int] = set()
+    try:
+        entry = _prepare(json.loads(control.recv(MESSAGE_BYTES)))
+        control.send(b"{}")
+        while True:
+            readable, _, _ = select.select([control], [], [], 1.0)
+            if os.getppid() != parent:  # another process may still hold the parent's end of the socket
+                break
+            if not readable:
+                continue
+            message = control.recv(MESSAGE_BYTES)
+            if not message:
+                break
+            request = json.loads(message)
+            if "end" in request:
+                control.send(json.dumps({"status": _end(request["end"], children)}).encode())
+            else:
+                _fork(control, entry, request["fork"], children)
+    except BaseException:
+        _say(control, {"error": traceback.format_exc()[-MESSAGE_BYTES // 4 :]})
+    finally:
+        for pid in list(children):
+            _end(pid, children)
+        os._exit(0)
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one argument."""
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+
+
+def _prepare(setup: dict[str, Any]) -> Callable[[socket.socket, dict[str, Any]], None]:
+    if setup["path"] is not None:
+        sys.path[:] = setup["path"]
+    for name in setup["preload"]:
+        importlib.import_module(name)
+    where, _, name = setup["entry"].rpartition(":")
+    if where.endswith(".py"):
+        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    else:
+        module = importlib.import_module(where)
+    gc.collect()
+    gc.freeze()  # a collection in a child would copy every page that it touches
+    return getattr(module, name)
+
+
+def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str, Any], children: set[int]) -> None:
+    theirs, ours = socket.socketpair()
+    zygote = os.getpid()
+    try:
+        pid = os.fork()
+    except OSError as error:
+        _say(control, {"error": str(error)})
+        return
+    if pid == 0:
+        try:
+            os.setpgid(0, 0)
+            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+            control.close()
+            theirs.close()
+            if os.getppid() == zygote:
+                entry(ours, options)
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(0)
+    children.add(pid)
+    ours.close()
+    with theirs:
+        socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [theirs.fileno()])
+
+
+def _end(pid: int, children: set[int]) -> int | None:
+    """Kill and reap a child and what it left behind: orphans come to the zygote, which is their subreaper."""
+    if pid not in children:
+        return None
+    children.discard(pid)
+    for kill in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    while orphans := _own_children() - children:
+        for orphan in orphans:
+            os.kill(orphan, signal.SIGKILL)
+            os.waitpid(orphan, 0)
+    return status
+
+
+def _own_children() -> set[int]:
+    try:
+        return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+    except OSError:  # no /proc, or a kernel without the file
+        pass
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                found.add(int(stat.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+def _say(control: socket.socket, message: dict[str, Any]) -> None:
+    with contextlib.suppress(OSError):
+        control.send(json.dumps(message).encode())
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))

@@ -1,0 +1,89 @@
+"""Functions by path: `pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`."""
+
+import difflib
+import hashlib
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+
+_FROM_FILE = "_trl_grpo_plus_file_"
+
+
+def load(path: str) -> Any:
+    """The function, or other callable, at a path. A file is imported once, however often it is asked for.
+
+    Raises:
+        ValueError: there is no such module, file or function. An error inside the module is raised as it is.
+    """
+    where, _, name = path.rpartition(":" if ":" in path else ".")
+    if not name or ("" in where.split(".") and not where.endswith(".py")):
+        raise ValueError(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
+    module = _load_file(where) if where.endswith(".py") else _load_module(where)
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise ValueError(f"{where} has no function {name!r}.{near(name, _functions(module))}")
+    return function
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a path to a function in form, and not a plain name or a model's id."""
+    return ".py:" in text or ("/" not in text and (":" in text or "." in text))
+
+
+def target_of(function: Callable[..., Any]) -> str:
+    """A path that another process can load the function from."""
+    module = sys.modules.get(function.__module__)
+    where = function.__module__
+    if where.startswith(_FROM_FILE):
+        where = str(module.__file__) if module else where
+    return f"{where}:{function.__qualname__}"
+
+
+def near(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """ " Did you mean ...?", or "" where nothing known is like it."""
+    matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
+    return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
+
+
+def _functions(module: Any) -> list[str]:
+    return [name for name, value in vars(module).items() if callable(value)]
+
+
+def _load_file(where: str) -> Any:
+    path = os.path.realpath(where)
+    if not os.path.isfile(path):
+        raise ValueError(f"there is no file {where}.")
+    # The whole path in the name: two files may be called rewards.py.
+    name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ValueError(f"{where} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(where: str) -> Any:
+    if where in sys.modules:
+        return sys.modules[where]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        # A module that exists and lacks one of its own imports is another matter.
+        if error.name and (where == error.name or where.startswith(f"{error.name}.")):
+            raise ValueError(f"there is no module {error.name}.") from None
+        raise

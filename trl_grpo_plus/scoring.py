@@ -1,0 +1,94 @@
+"""One batch being scored on one rank: the outcome of every sample, and the failures that must stop the run.
+
+A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
+kept, the batch goes on to where all ranks meet, and there all of them stop with the same message.
+"""
+
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .reward import Reward
+from .workers import Outcome
+
+
+STATUSES = ("ok", "abstain", "timeout", "error")
+
+
+class Scoring:
+    """Reward functions to call in place of a trainer's own, which record what became of each sample.
+
+    Args:
+        rewards (`Sequence`): K reward functions or models; models are passed on as they are.
+        names (`Sequence[str]`): K names.
+
+    Attributes:
+        functions (`list`): K functions to call.
+        outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
+        failures (`list[str]`): what must stop the run.
+    """
+
+    def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
+        self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
+        self.failures: list[str] = []
+        self.cause: Exception | None = None
+        self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
+
+    def counts(self) -> list[list[int]]:
+        """(K, 4): how many samples of each reward had each of [`STATUSES`]."""
+        return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
+
+    def _watched(self, index: int, reward: Any, name: str) -> Any:
+        if isinstance(reward, Reward):
+            return _named(name, lambda **given: self._score(index, reward, given))
+        if hasattr(reward, "parameters") or not callable(reward):  # a model
+            return reward
+        if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(getattr(reward, "__call__", None)):  # noqa: B004
+            return _named(name, self._async_function(reward, name))
+        return _named(name, lambda **given: self._call(reward, name, given))
+
+    def _score(self, index: int, reward: Reward, given: dict[str, Any]) -> list[float | None]:
+        count = len(given["completions"])
+        try:
+            outcomes = reward.score(**given)
+        except Exception as error:
+            return self._fail(f"reward {reward.__name__!r} cannot score.", error, count)
+        self.outcomes[index] = outcomes
+        failure = reward.failure(outcomes)
+        if failure:
+            return self._fail(failure, None, count)
+        return [outcome.score for outcome in outcomes]
+
+    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> Any:
+        try:
+            return _checked(reward(**given), given)
+        except Exception as error:
+            return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
+
+    def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
+        async def call(**given: Any) -> Any:
+            try:
+                return _checked(await reward(**given), given)
+            except Exception as error:
+                return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
+
+        return call
+
+    def _fail(self, what: str, error: Exception | None, count: int) -> list[float | None]:
+        self.cause = self.cause or error
+        trace = "".join(traceback.format_exception(error)) if error else ""
+        self.failures.append(f"{what}\n{trace}".strip())
+        return [0.0] * count
+
+
+def _checked(scores: Any, given: dict[str, Any]) -> list[Any]:
+    scores, count = list(scores), len(given["completions"])
+    if len(scores) != count:
+        raise ValueError(f"it returned {len(scores)} rewards for {count} completions")
+    return scores
+
+
+def _named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function
