@@ -4,6 +4,7 @@ import difflib
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable
@@ -44,10 +45,19 @@ def target_of(function: Callable[..., Any]) -> str:
     return f"{where}:{function.__qualname__}"
 
 
+def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether two functions are one in the source: a file may have been imported under two names."""
+    return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
+
+
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
     """ " Did you mean ...?", or "" where nothing known is like it."""
     matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
     return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    return os.path.realpath(inspect.getsourcefile(inspect.unwrap(function)) or "")
 
 
 def _functions(module: Any) -> list[str]:
@@ -60,8 +70,11 @@ def _load_file(where: str) -> Any:
         raise ValueError(f"there is no file {where}.")
     # The whole path in the name: two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
-    if name in sys.modules:
-        return sys.modules[name]
+    # Under either name: a second copy would register its rewards again.
+    for known in list(sys.modules.values()):
+        file = getattr(known, "__file__", None)
+        if isinstance(file, str) and os.path.realpath(file) == path and known.__name__ != "__main__":
+            return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise ValueError(f"{where} cannot be imported.")

@@ -20,7 +20,7 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from .annotations import fits, spelled
-from .loading import is_path, near, target_of
+from .loading import is_path, near, same_source, target_of
 from .reward import Definition, Example, Policy, Reward, RewardError, RewardFunction, columns_of, define, definition_at
 
 
@@ -102,9 +102,10 @@ def register_reward(
             full_marks=full_marks,
             preload=tuple(preload),
         )
-        known = _REGISTERED[name].target if name in _REGISTERED else _entry_points().get(name)
-        if known not in (None, definition.target):
-            raise ValueError(f"a reward named {name!r} exists already: {known}. Choose another name.")
+        known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
+        again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
+        if known and definition.target not in known and not again:
+            raise ValueError(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
         _REGISTERED[name] = definition
         return Reward(definition)
 
@@ -143,7 +144,10 @@ def find(name: str) -> Definition:
     if name in _REGISTERED:
         return _REGISTERED[name]
     if name in _entry_points():
-        return definition_at(_entry_points()[name])
+        paths = _entry_points()[name]
+        if len(paths) > 1:
+            raise ValueError(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
+        return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
     raise ValueError(
@@ -310,14 +314,11 @@ def _is_model(name: str) -> bool:
 
 
 @functools.cache
-def _entry_points() -> dict[str, str]:
-    """Name -> path. Two packages that claim one name are refused when it is asked for."""
-    found: dict[str, str] = {}
+def _entry_points() -> dict[str, list[str]]:
+    """Name -> paths; more than one where packages clash, which concerns only who asks for that name."""
+    found: dict[str, list[str]] = {}
     for point in entry_points(group=GROUP):
-        if found.setdefault(point.name, point.value) != point.value:
-            raise ValueError(
-                f"two packages register a reward {point.name!r}: {found[point.name]} and {point.value}. Uninstall one."
-            )
+        found[point.name] = sorted({*found.get(point.name, []), point.value})
     return found
 
 

@@ -236,9 +236,7 @@ class Reward:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
         assert self.timeout is not None
         if not fits(self.timeout, float) or not self.timeout > 0:
-            raise ValueError(
-                f"reward {self.__name__!r}: timeout={self.timeout!r} must be a number of seconds above 0."
-            )
+            raise ValueError(f"reward {self.__name__!r}: timeout={self.timeout!r} must be seconds above 0.")
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
             raise ValueError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")

@@ -1,0 +1,291 @@
+"""The pool: a hang or a crash costs its own sample, nothing is left behind, and any thread may use it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from trl_grpo_plus import workers
+from trl_grpo_plus.workers import Outcome, Pool, outcome_of
+
+
+FILE = Path(__file__).with_name("user_rewards.py")
+JUDGE, PID, SLOW = f"{FILE}:judge", f"{FILE}:pid", f"{FILE}:slow"
+
+
+def samples(*texts, answer="1"):
+    return [{"completions": text, "answer": answer} for text in texts]
+
+
+def processes(word):
+    """Command lines of running processes with `word` in them."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if word in line and int(path.parent.name) != os.getpid():
+            found.append(line)
+    return found
+
+
+def gone(word, within=5.0):
+    end = time.monotonic() + within
+    while processes(word) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not processes(word)
+
+
+@pytest.fixture
+def pool():
+    made = Pool(size=2)
+    yield made
+    made.close()
+
+
+def test_scores_are_in_order(pool):
+    found = pool.map(JUDGE, {"points": 2.0}, samples(*"12131"), timeout=5)
+    assert found == [Outcome(score, "ok") for score in (2.0, 0.0, 2.0, 0.0, 2.0)]
+
+
+def test_nothing_to_score(pool):
+    assert pool.map(JUDGE, {}, [], timeout=5) == []
+
+
+def test_two_hung_and_six_right_on_two_workers(pool):
+    pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
+    start = time.monotonic()
+    found = pool.map(JUDGE, {}, samples("hang", "1", "hang", "1", "1", "1", "1", "1"), timeout=1)
+    took = time.monotonic() - start
+    assert [outcome.score for outcome in found] == [None, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0]
+    assert [outcome.status for outcome in found].count("timeout") == 2
+    assert "after 1 s" in found[0].message
+    assert 1 <= took < 3  # the limit, not the sum of two
+
+
+def test_waiting_for_a_worker_does_not_count(pool):
+    """Eight samples of 0.3 s on two workers: the last one starts after 0.9 s, with a limit of 0.8."""
+    pool.map(SLOW, {}, [{"completions": "a"}] * 2, timeout=5)
+    found = pool.map(SLOW, {}, [{"completions": "a"}] * 8, timeout=0.8)
+    assert {outcome.status for outcome in found} == {"ok"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("die", "ended itself with exit status 3"),
+        ("segfault", "died of SIGSEGV"),
+        ("raise", "KeyError: 'no such key'"),
+        ("leave", "SystemExit: 0"),
+        ("memory", "MemoryError"),
+    ],
+)
+def test_a_failure_is_its_own_samples(pool, text, message):
+    found = pool.map(JUDGE, {}, samples("1", text, "1", "2"), timeout=10)
+    assert [outcome.score for outcome in found] == [1.0, None, 1.0, 0.0]
+    assert found[1].status == "error"
+    assert message in found[1].message
+    assert {outcome.status for outcome in pool.map(JUDGE, {}, samples(*"1111"), timeout=10)} == {"ok"}
+
+
+def test_a_worker_is_killed_with_all_that_it_started(pool):
+    before = len(processes("sleep 600"))
+    found = pool.map(JUDGE, {}, samples("spawn", "1"), timeout=1)
+    assert [outcome.status for outcome in found] == ["timeout", "ok"]
+    assert len(processes("sleep 600")) == before
+
+
+def test_memory_is_bounded():
+    pool = Pool(size=1, memory_mb=512)
+    code = samples("memory")
+    assert "MemoryError" in pool.map(JUDGE, {}, code, timeout=10)[0].message
+    pool.close()
+
+
+def test_workers_are_kept(pool):
+    first = {outcome.score for outcome in pool.map(PID, {}, [{"completions": ""}] * 20, timeout=5)}
+    second = {outcome.score for outcome in pool.map(PID, {}, [{"completions": ""}] * 20, timeout=5)}
+    assert first | second <= first
+    assert 1 <= len(first) <= 2
+    assert os.getpid() not in first
+
+
+def test_any_thread(pool):
+    found = {}
+
+    def use(name):
+        found[name] = pool.map(JUDGE, {}, samples(str(name), "hang", "1", answer=str(name)), timeout=0.5)
+
+    threads = [threading.Thread(target=use, args=(name,)) for name in range(2, 6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    for name in range(2, 6):
+        assert [outcome.status for outcome in found[name]] == ["ok", "timeout", "ok"]
+        assert [outcome.score for outcome in found[name]] == [1.0, None, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("no_such_module_at_all:judge", "there is no module no_such_module_at_all"),
+        (f"{FILE}:jugde", "Did you mean judge?"),
+    ],
+)
+def test_what_cannot_be_loaded(pool, target, words):
+    with pytest.raises(RuntimeError, match="cannot be loaded") as caught:
+        pool.map(target, {}, samples("1"), timeout=5)
+    assert words in str(caught.value)
+    assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
+
+
+def test_the_zygote_may_be_killed(pool):
+    pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
+    os.kill(pool._zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1211"), timeout=5)] == [1.0, 0.0, 1.0, 1.0]
+
+
+def test_closing_leaves_nothing_and_can_be_undone(pool):
+    first = pool.map(PID, {}, [{"completions": ""}], timeout=5)[0].score
+    pool.close()
+    assert not Path(f"/proc/{int(first)}").exists()
+    assert pool.map(PID, {}, [{"completions": ""}], timeout=5)[0].score != first
+
+
+SCRIPT = """
+import sys, time
+from trl_grpo_plus.workers import shared
+texts = sys.argv[2:]
+print("start", flush=True)
+print(shared().map(sys.argv[1], {}, [{"completions": t, "answer": "1"} for t in texts], timeout=60), flush=True)
+"""
+
+
+def start(tmp_path, *texts):
+    """The script under a name that is nobody else's, so that its zygote can be found."""
+    script = tmp_path / f"uses_a_pool_{os.getpid()}.py"
+    script.write_text(SCRIPT)
+    target = tmp_path / f"rewards_{os.getpid()}.py"
+    target.write_text(FILE.read_text())
+    process = subprocess.Popen(
+        [sys.executable, str(script), f"{target}:judge", *texts],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout.readline() == "start\n"
+    return process
+
+
+def children(pid):
+    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    return [*found, *(grandchild for child in found for grandchild in children(child))]
+
+
+def all_gone(pids, within=5.0):
+    end = time.monotonic() + within
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_orphan_is_left(tmp_path, number):
+    process = start(tmp_path, "spawn", "spawn")
+    end = time.monotonic() + 20
+    while len(pids := children(process.pid)) < 6 and time.monotonic() < end:
+        time.sleep(0.05)
+    assert len(pids) >= 6  # the zygote, its workers, and what these started
+    process.send_signal(number)
+    process.wait(20)
+    assert all_gone(pids)
+
+
+def test_an_ended_process_leaves_no_orphan(tmp_path):
+    process = start(tmp_path, "1", "2")
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+    assert "score=1.0" in out
+    assert gone(f"rewards_{os.getpid()}")
+
+
+def test_a_script_without_a_guard_is_not_run_again(tmp_path):
+    """Workers are forked from a process that never imports the script, unlike multiprocessing's."""
+    process = start(tmp_path, "1", "2")
+    out, _ = process.communicate(timeout=60)
+    assert "start" not in out
+
+
+def test_ctrl_c_while_scoring_does_not_spoil_the_next_batch(pool):
+    pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        pool.map(JUDGE, {}, samples("hang", "hang"), timeout=30)
+    assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1221"), timeout=5)] == [1.0, 0.0, 0.0, 1.0]
+
+
+def test_a_fork_of_the_trainer_has_a_pool_of_its_own():
+    parents = {outcome.score for outcome in workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)}
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            own = workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)
+            os.write(writing, repr({outcome.score for outcome in own}).encode())
+            workers.shared().close()
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+    own = eval(os.read(reading, 10_000))
+    os.close(reading)
+    os.close(writing)
+    assert own
+    assert not own & parents
+    again = {outcome.score for outcome in workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)}
+    assert again <= parents
+
+
+def test_configure_changes_the_shared_pool():
+    workers.configure(3, 1024)
+    assert (workers.shared().size, workers.shared().memory_mb) == (3, 1024)
+    kept = workers.shared()
+    workers.configure(3, 1024)
+    assert workers.shared() is kept
+    workers.configure()
+    assert workers.shared().size == workers.default_size()
+
+
+@pytest.mark.parametrize(("ranks", "most"), [("1", 16), ("1000", 1)])
+def test_ranks_share_the_cores(monkeypatch, ranks, most):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    cores = len(os.sched_getaffinity(0))
+    assert workers.default_size() == max(1, min(most, cores // int(ranks)))
+
+
+@pytest.mark.parametrize(
+    ("value", "outcome"),
+    [
+        (1, Outcome(1.0, "ok")),
+        (True, Outcome(1.0, "ok")),
+        (-0.5, Outcome(-0.5, "ok")),
+        (None, Outcome(None, "abstain")),
+        (float("nan"), Outcome(None, "abstain")),
+    ],
+)
+def test_what_a_value_means(value, outcome):
+    assert outcome_of(value) == outcome
+
+
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), "1.0", [1.0], {}, object()])
+def test_what_is_no_reward(value):
+    outcome = outcome_of(value)
+    assert (outcome.score, outcome.status) == (None, "error")
+    assert "must be a finite number or None" in outcome.message

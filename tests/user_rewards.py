@@ -1,0 +1,92 @@
+"""A user's own file of rewards, as the tests load it by path and by name."""
+
+import os
+import subprocess
+import time
+
+from trl_grpo_plus.registry import register_reward
+
+
+LONG = 600
+
+
+@register_reward("user_judge", timeout=1.0)
+def judge(completions, answer, hint=None, *, points: float = 1.0):
+    """`points` for the answer; some completions do what a judge should survive."""
+    return [points if _judged(text) == wanted else 0.0 for text, wanted in zip(completions, answer, strict=True)]
+
+
+def _judged(text):
+    if text == "hang":
+        time.sleep(LONG)
+    elif text == "spawn":
+        # In a session of its own it is no part of the worker's process group.
+        subprocess.Popen(["sleep", str(LONG)], start_new_session=True)
+        subprocess.Popen(["sh", "-c", f"sleep {LONG} & sleep {LONG}"])
+        time.sleep(LONG)
+    elif text == "die":
+        os._exit(3)
+    elif text == "segfault":
+        os.kill(os.getpid(), 11)
+    elif text == "raise":
+        raise KeyError("no such key")
+    elif text == "leave":
+        raise SystemExit(0)
+    elif text == "memory":
+        return str(len(bytearray(64 << 30)))
+    return text
+
+
+@register_reward("user_pid", timeout=5.0)
+def pid(completions):
+    """The process that it runs in."""
+    return [float(os.getpid())] * len(completions)
+
+
+@register_reward("user_slow", timeout=5.0)
+def slow(completions):
+    """A third of a second, then 1.0."""
+    time.sleep(0.3)
+    return [1.0] * len(completions)
+
+
+def plain(completions, **kwargs):
+    """Length."""
+    return [float(len(text)) for text in completions]
+
+
+def with_options(completions, answer, scale=1.0, **kwargs):
+    """TRL's users write options as parameters with a default."""
+    return [scale * (text == wanted) for text, wanted in zip(completions, answer, strict=True)]
+
+
+def hangs_on_one(completions, number, **kwargs):
+    """1.0 for a digit in front; hangs on prompt 3."""
+    if number[0] == 3:
+        time.sleep(LONG)
+    return [float(text[:1].isdigit()) for text in completions]
+
+
+def fails_on_one(completions, number, **kwargs):
+    """Raises where prompt 3 is in the batch."""
+    if 3 in number:
+        raise KeyError("a bug in the reward")
+    return [float(text[:1].isdigit()) for text in completions]
+
+
+async def asynchronous(completions, **kwargs):
+    """Share of digits."""
+    return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
+
+
+def wrong_length(completions, **kwargs):
+    """One reward for all."""
+    return [1.0]
+
+
+def odd_values(completions, value, **kwargs):
+    """What the row says."""
+    return value
+
+
+NOT_A_FUNCTION = 3
