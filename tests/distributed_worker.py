@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import tiny
@@ -176,6 +177,31 @@ def fallback_raise(folder):
     except RuntimeError as error:
         return {"error": str(error)}
     return {"error": None}
+
+
+def fails_on_one_rank(completions, **kwargs):
+    if PartialState().process_index == 1:
+        raise KeyError("a bug on the second rank")
+    return tiny.digits(completions)
+
+
+def reward_fails(folder):
+    """On one rank alone; the other one is in the midst of its batch."""
+    start = time.monotonic()
+    try:
+        train(folder, fails_on_one_rank)
+    except RuntimeError as error:
+        return {"error": str(error), "took": time.monotonic() - start}
+    return {"error": None}
+
+
+def outcomes(folder):
+    """A reward in workers, where prompt 3 hangs: on one rank or the other, and both log the same rate."""
+    file = Path(__file__).with_name("user_rewards.py")
+    judge = {"name": f"{file}:hangs_on_one", "timeout": 1.0}
+    options = {"data": tiny.prompts(6), "per_device_train_batch_size": 12, "max_steps": 2}
+    trained = train(folder, [tiny.digits, judge], **options)
+    return result(trained, timeout=tiny.logged(trained, "rewards/hangs_on_one/timeout"))
 
 
 # An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.

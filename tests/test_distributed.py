@@ -26,6 +26,8 @@ SCENARIOS = [
     "logs_on_one_rank",
     "kl_to_go",
     "fallback_raise",
+    "reward_fails",
+    "outcomes",
     "whole",
 ]
 
@@ -122,6 +124,20 @@ def test_a_column_logged_on_one_rank_does_not_hang(out):
 def test_every_rank_raises(out):
     for rank in results(out, "fallback_raise"):
         assert "are still dead" in rank["error"]
+
+
+def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out):
+    first, second = results(out, "reward_fails")
+    assert "reward 'fails_on_one_rank' failed" in first["error"]
+    assert "KeyError: 'a bug on the second rank'" in first["error"]
+    assert first["error"] == second["error"]
+    assert first["took"] < 60  # a rank alone in a collective waits for half an hour
+
+
+def test_outcome_rates_are_of_all_ranks(out):
+    first, second = results(out, "outcomes")
+    assert first["timeout"] == second["timeout"] == pytest.approx([4 / 24] * 2)
+    assert first["weights"] == second["weights"]
 
 
 @pytest.fixture(scope="module")
