@@ -1,0 +1,91 @@
+"""The command line: `trl-grpo-plus check rewards`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from . import __version__
+from .loading import near
+
+
+CHECK_HELP = """\
+Score the examples that each reward ships and, given a dataset, its gold answers: they must score full marks in their
+own rows, and must not in each other's.
+
+  trl-grpo-plus check rewards
+  trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
+  trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong.
+    """
+    options = _parser().parse_args(argv)
+    try:
+        return options.run(options)
+    except (ValueError, ImportError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trl-grpo-plus", description="GRPO on Hugging Face TRL, plus.")
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    check = commands.add_parser("check", help="find out before a run whether it can work")
+    what = check.add_subparsers(title="what", required=True, metavar="WHAT")
+    rewards = what.add_parser(
+        "rewards",
+        help="whether rewards score what they should",
+        description=CHECK_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    rewards.add_argument("names", nargs="*", metavar="REWARD", help="registered name or path; without any: all")
+    rewards.add_argument("--dataset", help="a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id")
+    rewards.add_argument("--config", help="of a dataset on the Hub")
+    rewards.add_argument("--split", default="train", help="of the dataset (default: %(default)s)")
+    rewards.add_argument("--args", default="{}", help="the reward's arguments, as JSON")
+    rewards.add_argument("--limit", type=int, default=200, help="most rows to score (default: %(default)s)")
+    rewards.set_defaults(run=_check_rewards)
+    return parser
+
+
+def _check_rewards(options: argparse.Namespace) -> int:
+    from .check import check_examples, check_gold, table
+    from .registry import get_reward, list_rewards
+
+    args = json.loads(options.args)
+    if options.dataset and len(options.names) != 1:
+        raise ValueError("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
+    findings = [check_examples(name) for name in options.names or list_rewards()]
+    if options.dataset:
+        dataset = _load_dataset(options.dataset, options.config, options.split)
+        findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
+    print(table(findings))
+    return int(any(finding.problems for finding in findings))
+
+
+def _load_dataset(where: str, config: str | None, split: str) -> Any:
+    from datasets import DatasetDict, load_dataset, load_from_disk
+
+    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+    kind = kinds.get(os.path.splitext(where)[1])
+    if kind and os.path.isfile(where):
+        return load_dataset(kind, data_files=where, split="train")
+    found = load_from_disk(where) if os.path.isdir(where) else load_dataset(where, config)
+    if not isinstance(found, DatasetDict):
+        return found
+    if split not in found:
+        raise ValueError(f"--split: {where} has no split {split!r}, only {', '.join(found)}.{near(split, found)}")
+    return found[split]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
