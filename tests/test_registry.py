@@ -192,6 +192,13 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
         get_reward("user_strict", size=4, way="left")
 
 
+def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
+    register_reward("user_needy", preload=["json", "no_such.library"])(plain)
+    with pytest.raises(ValueError, match=re.escape("needs no_such.library, which is not installed")) as caught:
+        get_reward("user_needy")
+    assert 'pip install "trl-grpo-plus[rewards' in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("value", "annotation", "is_right"),
     [

@@ -5,6 +5,7 @@ Every score has an outcome: ok, abstain (None: does not apply), timeout, error. 
 """
 
 import functools
+import importlib.util
 import inspect
 import traceback
 import typing
@@ -175,6 +176,12 @@ class Reward:
             raise ValueError(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
+        absent = [module for module in self.definition.preload if not _is_installed(module)]
+        if absent:
+            raise ValueError(
+                f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What this package's rewards need "
+                'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
+            )
         if self.definition.check_args:
             self.definition.check_args(**self.all_args())
         return self
@@ -215,7 +222,7 @@ class Reward:
     def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
         count = len(values["completions"])
         try:
-            scores = self.definition.function(**values, **self.args)
+            scores = list(self.definition.function(**values, **self.args))
             if len(scores) != count:
                 raise ValueError(f"it returned {len(scores)} rewards for {count} completions")
         except Exception:
@@ -282,6 +289,13 @@ def definition_at(path: str) -> Definition:
 def define(function: RewardFunction, name: str | None = None, **options: Any) -> Definition:
     """A definition of a plain function, under its own name."""
     return Definition(name or function.__name__, function, target_of(function), **options)
+
+
+def _is_installed(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is not
+        return False
 
 
 def _rebuild(path: str, args: dict[str, Any], options: dict[str, Any]) -> Reward:
