@@ -2,13 +2,47 @@
 
 from typing import Any
 
+from trl_grpo_plus.registry import Example, register_reward
 
-def exact_answer(completions: list[Any], answer: list[str | None], **kwargs: Any) -> list[float | None]:
+from ._text import text_of
+
+
+SHOWN_ROWS = 3
+
+
+def _check_columns(answer: list[Any]) -> None:
+    wrong = [f"row {row}: {gold!r}" for row, gold in enumerate(answer) if not isinstance(gold, str)]
+    if wrong:
+        raise ValueError(
+            f"exact_answer: {len(wrong)} of {len(answer)} answers are no text; {'; '.join(wrong[:SHOWN_ROWS])}. "
+            "Convert the column: dataset.map(lambda row: {'answer': str(row['answer'])})."
+        )
+
+
+def _gold(answer: str) -> str:
+    return answer
+
+
+@register_reward(
+    "exact_answer",
+    examples=[
+        Example("46", {"answer": "46"}, 1.0),
+        Example(" 46\n", {"answer": "46"}, 1.0),
+        Example("460", {"answer": "46"}, 0.0),
+        Example("The answer is 46", {"answer": "46"}, 0.0),
+        Example("", {"answer": "46"}, 0.0),
+    ],
+    check_columns=_check_columns,
+    gold=_gold,
+)
+def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None]:
     """1.0 where the completion is the answer, else 0.0; white space around either does not count.
+
+    All of the completion counts, thinking too: for answers at the end of a text there are other rewards.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
-        answer (`list[str | None]`): N answers: the dataset's `answer` column. `None`: the row has none.
+        answer (`list[str]`): N answers: the dataset's `answer` column. A row where it is `None` is not scored.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0; `None` (not scored) where `answer` is `None`.
@@ -20,14 +54,6 @@ def exact_answer(completions: list[Any], answer: list[str | None], **kwargs: Any
         [1.0]
     """
     return [
-        None if wanted is None else float(_text(completion).strip() == wanted.strip())
+        float(text_of(completion).strip() == wanted.strip())
         for completion, wanted in zip(completions, answer, strict=True)
     ]
-
-
-def _text(completion: Any) -> str:
-    if isinstance(completion, str):
-        return completion
-    # A message that only calls a tool has no content, or None.
-    content = completion[-1].get("content") if completion else None
-    return content if isinstance(content, str) else ""

@@ -59,4 +59,17 @@ def test_exact_answer_scores_row_by_row():
 
 def test_exact_answer_refuses_columns_of_different_lengths():
     with pytest.raises(ValueError, match="zip"):
-        exact_answer(["1", "2"], answer=["1"])
+        exact_answer.definition.function(["1", "2"], answer=["1"])
+
+
+def test_exact_answer_wants_answers_that_are_text():
+    check = exact_answer.definition.check_columns
+    check(answer=["46", ""])
+    with pytest.raises(ValueError, match=r"1 of 2 answers are no text; row 1: 46\. Convert .*str\(row"):
+        check(answer=["46", 46])
+
+
+def test_exact_answer_pays_its_own_gold_and_examples():
+    assert exact_answer([exact_answer.definition.gold(answer="a b")], answer=["a b"]) == [1.0]
+    for example in exact_answer.definition.examples:
+        assert exact_answer([example.completion], **{k: [v] for k, v in example.columns.items()}) == [example.reward]

@@ -179,7 +179,7 @@ class Reward:
         absent = [module for module in self.definition.preload if not _is_installed(module)]
         if absent:
             raise ValueError(
-                f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What this package's rewards need "
+                f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What our rewards need "
                 'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
             )
         if self.definition.check_args:
