@@ -76,7 +76,7 @@ def config(tmp_path):
 def test_a_shipped_config_by_name(form):
     script, training, *_ = parsed(*form)
     assert script.prepare == "trl_grpo_plus.recipes.arithmetic.prepare"
-    assert script.reward_funcs == [REWARD]
+    assert script.reward_funcs == ["exact_answer"]
     assert (training.max_steps, training.zero_variance_groups) == (150, "resample")
     assert training.learning_rate == 3e-4
 
@@ -243,6 +243,12 @@ def prepare(script_args, training_args, model_args):
         (["--reward_funcs", REWARD, "--resume_from_checkpoint", "{out}/checkpoint-9"],
          "checkpoint-9 is not a checkpoint"),
         (["--reward_funcs", REWARD[:-1]], "Did you mean exact_answer?"),
+        (["--reward_funcs", "exact_answr"], "there is no reward named 'exact_answr'. Did you mean exact_answer"),
+        (["--reward_funcs", "{{name: exact_answer, wieght: 2}}"], "unknown key 'wieght'. Did you mean weight"),
+        (["--reward_funcs", "{{name: exact_answer, weight: 2}}", "--reward_weights", "1"],
+         "reward_funcs gives 'exact_answer' the weight 2, reward_weights 1.0."),
+        (["--reward_funcs", "countdown", "--prepare", "{data}:prepare", "--model_name_or_path", "m"],
+         "train_dataset: reward 'countdown' needs the column 'numbers', the data has prompt, answer."),
     ],
 )  # fmt: skip
 def test_what_cannot_run_is_said_before_anything_is_made(tmp_path, options, message):

@@ -76,6 +76,12 @@ def test_waiting_for_a_worker_does_not_count(pool):
     assert {outcome.status for outcome in found} == {"ok"}
 
 
+def test_importing_the_reward_does_not_count(pool, tmp_path):
+    (tmp_path / "heavy.py").write_text("import time\ntime.sleep(1)\n\n\ndef one(completions):\n    return [1.0]\n")
+    found = pool.map(f"{tmp_path}/heavy.py:one", {}, [{"completions": "a"}] * 3, timeout=0.5)
+    assert [outcome.score for outcome in found] == [1.0] * 3
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -229,6 +235,7 @@ def test_ctrl_c_while_scoring_does_not_spoil_the_next_batch(pool):
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         pool.map(JUDGE, {}, samples("hang", "hang"), timeout=30)
+    assert not children(pool._zygote._stop.peek()[2][0].pid)  # the two that hang are ended, not forgotten
     assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1221"), timeout=5)] == [1.0, 0.0, 0.0, 1.0]
 
 
