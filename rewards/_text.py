@@ -30,7 +30,7 @@ def after_thinking(text: str) -> str:
 
 def last_code_block(text: str) -> str:
     """The last fenced block's content, or the whole text where there is none."""
-    blocks = _FENCE.findall(text)
+    blocks = _FENCE.findall(text + "\n")  # without a line's end the pattern looks for one again at every character
     return blocks[-1][1] if blocks else text
 
 

@@ -245,6 +245,12 @@ def test_a_column_that_is_not_given():
         judge(completions=["1"], gold=["1"])
 
 
+@pytest.mark.parametrize("answers", [["1"], ["1", "1", "1"]])
+def test_a_column_of_another_length(answers):
+    with pytest.raises(ValueError, match=f"{len(answers)} values of answer for 2 completions"):
+        judge(completions=["1", "1"], answer=answers)
+
+
 def test_kwargs_are_every_column(scratch):
     @register_reward("user_all")
     def everything(completions, answer, **columns):

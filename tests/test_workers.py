@@ -89,7 +89,7 @@ def test_importing_the_reward_does_not_count(pool, tmp_path):
         ("segfault", "died of SIGSEGV"),
         ("raise", "KeyError: 'no such key'"),
         ("leave", "SystemExit: 0"),
-        ("memory", "MemoryError"),
+        ("memory 8000", "MemoryError"),
     ],
 )
 def test_a_failure_is_its_own_samples(pool, text, message):
@@ -108,10 +108,11 @@ def test_a_worker_is_killed_with_all_that_it_started(pool):
 
 
 def test_memory_is_bounded():
-    pool = Pool(size=1, memory_mb=512)
-    code = samples("memory")
-    assert "MemoryError" in pool.map(JUDGE, {}, code, timeout=10)[0].message
-    pool.close()
+    tight, wide = Pool(size=1, memory_mb=512), Pool(size=1, memory_mb=2048)
+    assert "MemoryError" in tight.map(JUDGE, {}, samples("memory 1000"), timeout=10)[0].message
+    assert wide.map(JUDGE, {}, samples("memory 1000"), timeout=10)[0].status == "ok"
+    tight.close()
+    wide.close()
 
 
 def test_workers_are_kept(pool):

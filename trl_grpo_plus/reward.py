@@ -145,8 +145,13 @@ class Reward:
 
         Raises:
             TypeError: a column that it needs is not given.
+            ValueError: a column has another length.
         """
         values = self._values(given)
+        for name, value in values.items():
+            if name not in FOR_ALL and len(value) != len(completions):
+                counts = f"{len(value)} values of {name} for {len(completions)} completions"
+                raise ValueError(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         lines = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         outcomes = [Outcome(None, "abstain")] * len(completions)
