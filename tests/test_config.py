@@ -105,7 +105,9 @@ def test_a_number_out_of_range_is_refused_with_the_range(make, name, value, allo
     assert allowed in str(caught.value)
 
 
-@pytest.mark.parametrize("name", [name for name, *_ in NUMBERS if name not in ("advantage_clip", "kl_target", "reward_workers")])
+@pytest.mark.parametrize(
+    "name", [name for name, *_ in NUMBERS if name not in ("advantage_clip", "kl_target", "reward_workers")]
+)
 def test_none_is_a_number_only_where_it_means_something(make, name):
     with pytest.raises(ValueError, match=f"{name}=None"):
         make(**{name: None})

@@ -1,0 +1,236 @@
+"""Reward for the Countdown game: reach a target with each given number once."""
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import combinations
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._text import answer_of, text_of
+
+
+MAX_LENGTH = 1000  # characters; bounds the nesting and the size of the numbers too
+GOLD_NUMBERS = 6
+SHOWN_ROWS = 3
+
+_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-"})
+_ALLOWED = re.compile(r"[0-9+\-*/() \t]+")
+_OPERATIONS: dict[type[ast.operator], Any] = {
+    ast.Add: Fraction.__add__,
+    ast.Sub: Fraction.__sub__,
+    ast.Mult: Fraction.__mul__,
+    ast.Div: Fraction.__truediv__,
+}
+
+
+def _check_args(format_reward: float) -> None:
+    if not 0 <= format_reward < 1:
+        raise ValueError(f"countdown: format_reward={format_reward} must be at least 0 and less than 1. Try 0.1.")
+
+
+def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
+    problems = [
+        f"row {row}: {problem}"
+        for row, (given, goal) in enumerate(zip(numbers, target, strict=True))
+        if (problem := _problem(given, goal))
+    ]
+    if problems:
+        raise ValueError(
+            f"countdown: {len(problems)} of {len(numbers)} rows cannot be scored; {'; '.join(problems[:SHOWN_ROWS])}. "
+            "Mend or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
+        )
+
+
+def _gold(numbers: list[int], target: int, **_: Any) -> str | None:
+    found = solve(numbers, target)
+    return None if found is None else f"<answer>{found}</answer>"
+
+
+@register_reward(
+    "countdown",
+    examples=[
+        Example("<answer>(7 - 2) * 5</answer>", {"numbers": [2, 5, 7], "target": 25}, 1.0),
+        Example(
+            "<think>7 - 2 is 5</think><answer>(7 - 2) × 5 = 25</answer>", {"numbers": [2, 5, 7], "target": 25}, 1.0
+        ),
+        Example("<answer>(7 - 2) * 5 = 26</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.0),
+        Example("<answer>5 * 5</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.0),
+        Example("<answer>7 * 5 - 2</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.1, {"format_reward": 0.1}),
+        Example("I do not know.", {"numbers": [2, 5, 7], "target": 25}, 0.0),
+    ],
+    check_args=_check_args,
+    check_columns=_check_columns,
+    gold=_gold,
+)
+def countdown(
+    completions: list[Any], numbers: list[list[int]], target: list[int], *, format_reward: float = 0.0
+) -> list[float | None]:
+    """1.0 where the last `<answer>...</answer>` reaches the target with each number used once, else 0.0.
+
+    The task of TinyZero (https://github.com/Jiayi-Pan/TinyZero, dataset Jiayi-Pan/Countdown-Tasks-3to4, whose column
+    of numbers is called `nums`) and of Mini-R1. Theirs evaluate the text with Python's `eval` and a tolerance; here
+    whole numbers, `+ - * /`, parentheses and a minus before a number or a parenthesis are read by a grammar, and the
+    value is an exact fraction. `× ÷ −` count as `* / -`. A tail `= 25` that repeats the target is allowed, since
+    Mini-R1's prompt shows one; any other equation is refused. So are powers, `//`, decimals, `1_0`, hexadecimal,
+    comments, names, LaTeX, a plus before a number, other digits than 0-9, and more than 1,000 characters.
+
+    A minus before a number reaches no positive target that the given (positive) numbers do not reach without it.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        numbers (`list[list[int]]`): for each of them, the numbers to use, none negative.
+        target (`list[int]`): for each of them, the value to reach.
+        format_reward (`float`, *optional*, defaults to `0.0`):
+            What an expression scores that uses each number once and misses the target. TinyZero pays 0.1 for anything
+            in the tags, which a model can earn by a constant answer.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0, `format_reward` or 1.0.
+
+    Raises:
+        ValueError: numbers or a target that are no whole numbers.
+
+    Example:
+        >>> texts = ["<answer>(7 - 2) * 5</answer>", "<answer>5 * 7 - 2 = 33</answer>", "<answer>5 * 5</answer>"]
+        >>> countdown(texts, numbers=[[2, 5, 7]] * 3, target=[25] * 3)
+        [1.0, 0.0, 0.0]
+    """
+    rewards: list[float | None] = []
+    for completion, given, goal in zip(completions, numbers, target, strict=True):
+        if problem := _problem(given, goal):
+            raise ValueError(f"countdown: {problem}. Mend or filter this row.")
+        rewards.append(_score(text_of(completion), given, goal, format_reward))
+    return rewards
+
+
+def _score(text: str, numbers: list[int], target: int, format_reward: float = 0.0) -> float:
+    tree = _parsed(answer_of(text) or "", target)
+    if tree is None or sorted(_numbers_in(tree)) != sorted(numbers):
+        return 0.0
+    return 1.0 if _value(tree) == target else format_reward
+
+
+def _problem(numbers: Any, target: Any) -> str | None:
+    """What is wrong with a row's columns."""
+    if not isinstance(numbers, list | tuple) or not numbers:
+        return f"numbers={numbers!r} must be a list with a whole number at least"
+    if any(type(number) is not int or number < 0 for number in numbers):
+        return f"numbers={numbers!r} must be whole numbers, none negative"
+    if len("+".join(map(str, numbers))) > MAX_LENGTH // 2:
+        return f"numbers={numbers!r} are too many: an answer has {MAX_LENGTH} characters at most"
+    return None if type(target) is int else f"target={target!r} must be a whole number"
+
+
+# -- reading an answer
+
+
+def _parsed(body: str, target: int) -> ast.expr | None:
+    """The expression in an answer; `None` where it breaks the grammar."""
+    if len(body) > MAX_LENGTH:
+        return None
+    expression, equals, tail = body.translate(_SIGNS).strip().partition("=")
+    if (equals and tail.strip() != str(target)) or not _ALLOWED.fullmatch(expression):
+        return None
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+    return tree if _is_arithmetic(tree) else None
+
+
+def _is_arithmetic(tree: ast.expr) -> bool:
+    # In breadth, so that no nesting is too deep.
+    return all(
+        isinstance(node, ast.operator | ast.unaryop)
+        or (isinstance(node, ast.Constant) and type(node.value) is int)
+        or (isinstance(node, ast.BinOp) and type(node.op) in _OPERATIONS)
+        or (isinstance(node, ast.UnaryOp) and type(node.op) is ast.USub and not isinstance(node.operand, ast.UnaryOp))
+        for node in ast.walk(tree)
+    )
+
+
+def _numbers_in(tree: ast.expr) -> list[int]:
+    return [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant) and isinstance(node.value, int)]
+
+
+def _value(tree: ast.expr) -> Fraction | None:
+    """What it comes to; `None` where it divides by zero."""
+    try:
+        return _reduced(tree)
+    except ZeroDivisionError:
+        return None
+
+
+def _reduced(node: ast.expr) -> Fraction:
+    if isinstance(node, ast.BinOp):
+        value: Fraction = _OPERATIONS[type(node.op)](_reduced(node.left), _reduced(node.right))
+        return value
+    if isinstance(node, ast.UnaryOp):
+        return -_reduced(node.operand)
+    return Fraction(*_numbers_in(node))
+
+
+# -- solving a task
+
+
+def solve(numbers: list[int], target: int) -> str | None:
+    """An expression that uses each number once and reaches the target.
+
+    `None` where there is none, or for more than 6 numbers, where a search takes long.
+    """
+    if len(numbers) > GOLD_NUMBERS:
+        return None
+    return _reaching(tuple(sorted(numbers)), Fraction(target))
+
+
+@functools.lru_cache(maxsize=100_000)
+def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
+    if len(numbers) <= 3:
+        return _values(numbers).get(target)
+    # Every expression is one of few numbers joined to one of the others: what these must reach follows backwards.
+    for few, others in _splits(numbers):
+        for value, text in _values(few).items():
+            for wanted, form in _counterparts(value, target):
+                if found := _reaching(others, wanted):
+                    return form.format(text, found)
+    return None
+
+
+@functools.lru_cache(maxsize=10_000)
+def _values(numbers: tuple[int, ...]) -> dict[Fraction, str]:
+    """All that the numbers can reach, with an expression each."""
+    if len(numbers) == 1:
+        return {Fraction(numbers[0]): str(numbers[0])}
+    found: dict[Fraction, str] = {}
+    for few, others in _splits(numbers):
+        for a, left in _values(few).items():
+            for b, right in _values(others).items():
+                found |= {a + b: f"({left} + {right})", a - b: f"({left} - {right})", b - a: f"({right} - {left})"}
+                found |= {a * b: f"({left} * {right})"}
+                found |= {a / b: f"({left} / {right})"} if b else {}
+                found |= {b / a: f"({right} / {left})"} if a else {}
+    return found
+
+
+@functools.lru_cache(maxsize=10_000)
+def _splits(numbers: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    places = range(len(numbers))
+    chosen = [c for size in range(1, len(numbers) // 2 + 1) for c in combinations(places, size)]
+    splits = [(tuple(numbers[i] for i in c), tuple(numbers[i] for i in places if i not in c)) for c in chosen]
+    return list(dict.fromkeys(splits))
+
+
+def _counterparts(value: Fraction, target: Fraction) -> Iterator[tuple[Fraction, str]]:
+    """What must be reached beside a value, and how the two then make the target."""
+    yield target - value, "({0} + {1})"
+    yield value - target, "({0} - {1})"
+    yield target + value, "({1} - {0})"
+    if value:
+        yield target / value, "({0} * {1})"
+        yield target * value, "({1} / {0})"
+        if target:
+            yield value / target, "({0} / {1})"

@@ -1,0 +1,231 @@
+"""Reward for structured output: one JSON document, valid for the row's schema."""
+
+import functools
+import json
+import math
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._text import after_thinking, last_code_block, text_of
+
+
+SHOWN_ROWS = 3
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+UNLIKE: tuple[Any, ...] = (None, True, 0, "", [], {})
+_END = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
+
+PERSON = {
+    "schema": {
+        "type": "object",
+        "properties": {"name": {"type": "string", "minLength": 1}, "age": {"type": "integer", "minimum": 0}},
+        "required": ["name", "age"],
+        "additionalProperties": False,
+    }
+}
+
+
+def _check_args() -> None:
+    _jsonschema()
+
+
+def _check_columns(schema: list[Any]) -> None:
+    problems = []
+    for row, given in enumerate(schema):
+        try:
+            _validator(_as_text(given))
+        except ValueError as error:
+            problems.append(f"row {row}: {error}")
+    if problems:
+        raise ValueError(
+            f"json_schema: {len(problems)} of {len(schema)} rows have no usable schema; "
+            f"{'; '.join(problems[:SHOWN_ROWS])}. Mend or filter these rows. Where they look right in your file, "
+            "store schemas as JSON text: a dataset that holds them as dicts gives each row the keys of all, as None."
+        )
+
+
+@register_reward(
+    "json_schema",
+    examples=[
+        Example('<think>Ada, then.</think>\n{"name": "Ada", "age": 36}', PERSON, 1.0),
+        Example('Here you are:\n```json\n{"name": "Ada", "age": 36}\n```\n', PERSON, 1.0),
+        Example('{"name": "Ada", "age": "36"}', PERSON, 0.0),
+        Example('{"name": "Ada", "age": 36, "age": 37}', PERSON, 0.0),
+        Example('{"name": "Ada", "age": true}', PERSON, 0.0),
+        Example("I do not know.", PERSON, 0.0),
+    ],
+    # A recursive schema, `uniqueItems` or a `pattern` can take for ever on a text made for it, or on a broken record.
+    timeout=2.0,
+    on_timeout="zero",
+    check_args=_check_args,
+    check_columns=_check_columns,
+    preload=("jsonschema", "referencing", "trl_grpo_plus.rewards.json_schema"),
+)
+def json_schema(completions: list[Any], schema: list[dict[str, Any] | str]) -> list[float | None]:
+    r"""1.0 where the final answer is one JSON document that is valid for the row's schema, else 0.0.
+
+    The final answer is what stands after the thinking: the last fenced block there, or else all of it, without
+    `<answer>` tags around it. It is read by the letter of RFC 8259, more strictly than Python does: `NaN` and
+    `Infinity` (and numbers beyond a double, which become that), keys that come twice, and anything before or after the
+    document score 0. `true` is no integer; `1.0` is one, as JSON Schema has it. `format` is not looked at, as is JSON
+    Schema's default; use `pattern`, where `$` is the end of the text and `\d` one of 0-9, as ECMA 262 has it. Nesting
+    too deep for Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that takes
+    longer than 2 s.
+
+    Needs `jsonschema` (`pip install trl-grpo-plus[rewards]`). Nothing is ever fetched for a `$ref`: only `#...` is
+    allowed. Without `$schema` a schema is taken for draft 2020-12.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        schema (`list[dict[str, Any] | str]`):
+            For each of them a JSON Schema, as JSON text or as a dict. Text is safer: a dataset of dicts gives each row
+            the keys of all the others, as None.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0 or 1.0.
+
+    Raises:
+        ImportError: `jsonschema` is not installed.
+        ValueError: a schema that is none, refers to other documents, or accepts anything.
+
+    Example:
+        >>> schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+        >>> texts = ['<think>...</think>{"age": 36}', '{"age": 36.5}', '{"age": 36} or {"age": 37}', '{"age": NaN}']
+        >>> json_schema(texts, schema=[schema] * 4)
+        [1.0, 0.0, 0.0, 0.0]
+    """
+    return [
+        _score(text_of(completion), _as_text(given)) for completion, given in zip(completions, schema, strict=True)
+    ]
+
+
+def _score(text: str, schema: str) -> float:
+    validator = _validator(schema)
+    try:
+        return float(validator.is_valid(_parsed(_final(text))))
+    except (ValueError, ArithmeticError, RecursionError):
+        return 0.0
+
+
+# -- reading the answer
+
+
+def _final(text: str) -> str:
+    final = after_thinking(text).strip(" \t\r\n")
+    if final.startswith("<answer>") and final.endswith("</answer>"):
+        final = final[len("<answer>") : -len("</answer>")]
+    # Where the text ends with a line's end, the search for fences takes time in proportion to its length.
+    return last_code_block(final + "\n")
+
+
+def _parsed(text: str) -> Any:
+    return json.loads(text, object_pairs_hook=_distinct, parse_constant=_refused, parse_float=_finite)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refused(digits)
+
+
+# -- reading the schema
+
+
+def _jsonschema() -> Any:
+    try:
+        import jsonschema
+    except ImportError:
+        raise ImportError("json_schema needs jsonschema: pip install 'trl-grpo-plus[rewards]'.") from None
+    return jsonschema
+
+
+def _as_text(schema: Any) -> str:
+    if isinstance(schema, str):
+        return schema
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ValueError(f"schema={_short(schema)} is not JSON: {error}") from None
+
+
+@functools.lru_cache(maxsize=1000)
+def _validator(text: str) -> Any:
+    """A validator of a schema. Raises ValueError for one that no answer could be judged by."""
+    jsonschema = _jsonschema()
+    from referencing import Registry
+
+    schema = _read_schema(text)
+    kind = jsonschema.validators.validator_for({"$schema": DRAFT, **schema}, default=None)
+    if kind is None:
+        raise ValueError(f"$schema={schema['$schema']!r} is no draft of JSON Schema that is known here")
+    try:
+        kind.check_schema(schema)  # regular expressions too
+        _check_references(schema)
+        # An empty registry has no means to fetch.
+        validator = jsonschema.validators.extend(kind, {"pattern": _pattern})(schema, registry=Registry())
+        anything = all(validator.is_valid(document) for document in UNLIKE)
+    except jsonschema.SchemaError as error:
+        raise ValueError(f"schema={_short(text)} is not valid: {error.message}") from None
+    except RecursionError:
+        raise ValueError(f"schema={_short(text)} refers to itself without end") from None
+    if anything:
+        raise ValueError(f"schema={_short(text)} accepts null, 0, '', [] and {{}} alike: give it a type")
+    return validator
+
+
+def _read_schema(text: str) -> dict[str, Any]:
+    try:
+        schema = _parsed(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"schema={_short(text)} is not JSON: {error}") from None
+    if not isinstance(schema, dict):
+        raise ValueError(f"schema={_short(text)} must be a JSON object")
+    return schema
+
+
+def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
+    r"""The keyword `pattern` by ECMA 262, not by Python: `$` is the end of the text alone, and `\d` one of 0-9."""
+    whole = _END.sub(lambda found: found[1] or r"\Z", pattern)
+    if isinstance(instance, str) and not re.search(whole, instance, re.ASCII):
+        yield _jsonschema().ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def _check_references(schema: dict[str, Any]) -> None:
+    from referencing import Registry, Resource
+    from referencing.exceptions import Unresolvable
+
+    resource: Any = Resource.from_contents({"$schema": DRAFT, **schema})
+    resolver = Registry().with_resource("", resource).resolver()
+    for reference in _references(schema):
+        if not reference.startswith("#"):
+            raise ValueError(f"$ref {reference!r} is never fetched: copy what it names to $defs, write #/$defs/NAME")
+        try:
+            resolver.lookup(reference)
+        except Unresolvable:
+            raise ValueError(f"$ref {reference!r} names nothing in the schema") from None
+
+
+def _references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, value in node.items():
+            if key in ("$ref", "$dynamicRef", "$recursiveRef") and isinstance(value, str):
+                yield value
+    for child in node.values() if isinstance(node, dict) else node if isinstance(node, list) else ():
+        yield from _references(child)
+
+
+def _short(schema: Any) -> str:
+    text = schema if isinstance(schema, str) else repr(schema)
+    return text if len(text) <= 200 else f"{text[:200]}..."

@@ -1,0 +1,103 @@
+"""Reward for an answer of a given form: the row's regular expression matches all of it."""
+
+import functools
+from typing import Any
+
+import regex
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._text import after_thinking, text_of
+
+
+SHOWN_ROWS = 3
+
+DATE = {"pattern": r"\d{4}-\d\d-\d\d"}
+
+
+def _check_args(match_timeout: float) -> None:
+    if not 0 < match_timeout <= 10:
+        raise ValueError(f"regex_match: match_timeout={match_timeout} must be above 0 and at most 10 seconds.")
+
+
+def _check_columns(pattern: list[Any], match_timeout: float) -> None:
+    problems = []
+    for row, text in enumerate(pattern):
+        try:
+            _compiled(text)
+        except ValueError as error:
+            problems.append(f"row {row}: {error}")
+    if problems:
+        raise ValueError(
+            f"regex_match: {len(problems)} of {len(pattern)} rows have no valid pattern; "
+            f"{'; '.join(problems[:SHOWN_ROWS])}. Mend or filter these rows."
+        )
+
+
+@register_reward(
+    "regex_match",
+    examples=[
+        Example("<think>The moon landing...</think>\n1969-07-20\n", DATE, 1.0),
+        Example("It was on 1969-07-20.", DATE, 0.0),
+        Example("1969-07-20\n1969-07-21", DATE, 0.0),
+        Example("", {"pattern": "(?!.*never).*"}, 0.0),
+        Example("I do not know.", DATE, 0.0),
+    ],
+    check_args=_check_args,
+    check_columns=_check_columns,
+)
+def regex_match(completions: list[Any], pattern: list[str], *, match_timeout: float = 0.1) -> list[float | None]:
+    r"""1.0 where the row's pattern matches the whole final answer, else 0.0.
+
+    The final answer is the text after the last `</think>` (all of it where there is no thinking), without white space
+    around it. The pattern must match from its first character to its last, whether or not it has `^` and `$`, so
+    `\d+` is no match for `42!` nor for `42\n43`. To let words stand around, say so: `(?s).*\b42\b.*`.
+
+    A blank answer scores 0 even where the pattern allows it, or saying nothing would satisfy `(?!.*never).*`.
+
+    Patterns are those of the package `regex`, a superset of those of `re`; flags go into the pattern: `(?i)`, `(?s)`,
+    `(?m)`, `(?x)`. A match that takes longer than `match_timeout` (nested quantifiers such as `(?:x+x+)+y` can take
+    for ever) is ended, and scores 0.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        pattern (`list[str]`): for each of them a regular expression.
+        match_timeout (`float`, *optional*, defaults to `0.1`): seconds that one match may take, at most 10.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0 or 1.0.
+
+    Raises:
+        ValueError: a pattern that is blank or cannot be compiled.
+
+    Example:
+        >>> texts = ["<think>Easy.</think> 1969-07-20", "On 1969-07-20", "1969-07-20, I think"]
+        >>> regex_match(texts, pattern=["[0-9]{4}-[0-9]{2}-[0-9]{2}"] * 3)
+        [1.0, 0.0, 0.0]
+    """
+    return [
+        _score(text_of(completion), _compiled(text), match_timeout)
+        for completion, text in zip(completions, pattern, strict=True)
+    ]
+
+
+def _score(text: str, pattern: "regex.Pattern[str]", match_timeout: float) -> float:
+    final = after_thinking(text).strip()
+    try:
+        return float(bool(final) and pattern.fullmatch(final, timeout=match_timeout) is not None)
+    except (TimeoutError, MemoryError):
+        return 0.0
+
+
+def _compiled(pattern: Any) -> "regex.Pattern[str]":
+    if not isinstance(pattern, str) or not pattern.strip():
+        raise ValueError(f"pattern={pattern!r} must be a regular expression, not blank")
+    try:
+        return _compile(pattern)
+    except (regex.error, ValueError, OverflowError, RecursionError) as error:
+        raise ValueError(f"pattern={pattern!r} cannot be compiled: {error}") from None
+
+
+@functools.lru_cache(maxsize=10_000)
+def _compile(pattern: str) -> "regex.Pattern[str]":
+    return regex.compile(pattern)

@@ -1,0 +1,104 @@
+"""Reward for the form of a reasoning completion: `<think>...</think><answer>...</answer>` and nothing else."""
+
+import re
+import unicodedata
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._text import text_of
+
+
+_BOTH = re.compile(r"<think>(.*)</think>\s*<answer>(.*)</answer>", re.DOTALL)
+_THINKING = re.compile(r"<think>(.*)</think>(.*)", re.DOTALL)
+# A tag, or what a reader could take for one: <THINK>, < /think >, <answer id=1>, <thinking>, &lt;think&gt;, \<think\>.
+# Not `guess<answer` in a program.
+_TAG_LIKE = re.compile(
+    r"(?:[<‹〈⟨]|&(?:lt|#0{0,5}60|#x0{0,5}3c);?|\\u003c|\\x3c|%3c)[\s\\/|]{0,20}(?:think(?:ing)?|answers?)"
+    r"(?:\s[^<>]{0,40}=[^<>]{0,40})?[\s\\/|]{0,20}(?:[>›〉⟩]|&(?:gt|#0{0,5}62|#x0{0,5}3e)|\\u003e|\\x3e|%3e)",
+    re.IGNORECASE,
+)
+# <|im_start|>, <|eot_id|>, <｜User｜>, [INST], <<SYS>>, <start_of_turn>
+_TEMPLATE = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")
+_ROLE = re.compile(r"^[ \t#*]*(?:user|human|assistant)[ \t*]*[:：]", re.IGNORECASE | re.MULTILINE)
+_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
+_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
+
+
+def _gold(think_opened: bool, answer_tag: bool) -> str:
+    answer = "<answer>\n42\n</answer>" if answer_tag else "42"
+    return f"{'' if think_opened else '<think>'}\nSix by seven.\n</think>\n{answer}"
+
+
+@register_reward(
+    "think_format",
+    examples=[
+        Example("<think>\nSix by seven.\n</think>\n<answer>\n42\n</answer>", {}, 1.0),
+        Example("\nSix by seven.\n</think>\n<answer>42</answer>", {}, 1.0, {"think_opened": True}),
+        Example("<think>Six by seven.</think>42", {}, 1.0, {"answer_tag": False}),
+        Example("<think>Six by seven.</think><answer>42</answer> Indeed.", {}, 0.0),
+        Example("<think></think><answer>42</answer>", {}, 0.0),
+        Example("The answer is 42.", {}, 0.0),
+    ],
+    gold=_gold,
+)
+def think_format(completions: list[Any], *, think_opened: bool = False, answer_tag: bool = True) -> list[float | None]:
+    """1.0 where the completion is one `<think>...</think>` and then one `<answer>...</answer>`, else 0.0.
+
+    Both hold something that can be seen, and nothing but white space stands before, between and after them. It scores
+    0 where a tag comes again, or anything like one does (another case, full-width, with a zero-width character or a
+    blank in it, escaped, `<thinking>`); where the marks of a chat template stand anywhere (`<|im_start|>`, `[INST]`);
+    and where a line of the answer opens another turn (`User:`, `Human:`, `Assistant:`).
+
+    TRL's `think_format_reward` asks for less: `<think>` at the start and `</think>` after it. It pays for
+    `<think></think>` with nothing after it, for a second `</think>`, and for a next turn; and it takes lists of
+    messages only.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, as the chat templates of DeepSeek-R1 and others make it, so that the
+            completion begins within the thinking and must not open it again.
+        answer_tag (`bool`, *optional*, defaults to `True`):
+            The answer stands in `<answer>` tags. `False`: it is all that follows the thinking.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0 or 1.0.
+
+    Example:
+        >>> think_format(["<think>6 * 7</think><answer>42</answer>", "<think>6 * 7</think>42", "<answer>42</answer>"])
+        [1.0, 0.0, 0.0]
+        >>> from trl_grpo_plus.registry import get_reward
+        >>> get_reward("think_format", think_opened=True, answer_tag=False)(["6 * 7</think>42"])
+        [1.0]
+    """
+    return [_score(text_of(completion), think_opened, answer_tag) for completion in completions]
+
+
+def _score(text: str, think_opened: bool = False, answer_tag: bool = True) -> float:
+    if think_opened:
+        text = f"<think>{text}"
+    tags = ("<think>", "</think>", "<answer>", "</answer>") if answer_tag else ("<think>", "</think>")
+    if any(text.count(tag) != 1 for tag in tags) or len(_TAG_LIKE.findall(_normal(text))) != len(tags):
+        return 0.0
+    found = (_BOTH if answer_tag else _THINKING).fullmatch(text.strip())
+    if not found or _TEMPLATE.search(text) or _ROLE.search(found[2]):
+        return 0.0
+    return float(all(any(map(_is_seen, set(body))) for body in found.groups()))
+
+
+def _is_seen(char: str) -> bool:
+    return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK
+
+
+def _normal(text: str) -> str:
+    """Without what cannot be seen, and with letters of other widths and styles made plain ones."""
+    # One by one: to normalise a text takes time in proportion to the square of its longest run of marks.
+    return text.translate({ord(char): _plain(char) for char in set(text)})
+
+
+def _plain(char: str) -> str | None:
+    if not _is_seen(char):
+        return char if char.isspace() else None
+    plain = unicodedata.normalize("NFKC", char)
+    return plain if len(plain) == 1 else char
