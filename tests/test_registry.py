@@ -67,6 +67,19 @@ def test_a_name_or_a_path():
         assert get_reward(name, points=3.0)(completions=["1"], answer=["1"]) == [3.0]
 
 
+def test_a_file_that_is_imported_twice_is_one_reward(tmp_path):
+    assert registry.find(f"{FILE}:judge").function is judge.definition.function
+    code = f"""
+    import sys
+    from trl_grpo_plus.registry import get_reward
+    get_reward("{FILE}:judge")
+    sys.path.insert(0, "{FILE.parent}")
+    import user_rewards
+    print(user_rewards.judge.__name__, get_reward("{FILE}:judge").__name__)
+    """
+    assert run(code, tmp_path).stdout == "user_judge user_judge\n"
+
+
 def test_a_plain_function_by_its_path_takes_options():
     reward = get_reward(f"{FILE}:with_options", scale=5.0, column="solution")
     assert reward(completions=["a", "b"], solution=["a", "a"]) == [5.0, 0.0]

@@ -139,6 +139,21 @@ def test_any_thread(pool):
         assert [outcome.score for outcome in found[name]] == [1.0, None, 0.0]
 
 
+def test_threads_share_the_workers(pool):
+    found = []
+
+    def use():
+        found.extend(outcome.score for outcome in pool.map(PID, {}, [{"completions": ""}] * 8, timeout=5))
+
+    threads = [threading.Thread(target=use) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(found) == 48
+    assert len(set(found)) <= pool.size
+
+
 @pytest.mark.parametrize(
     ("target", "words"),
     [
