@@ -258,6 +258,12 @@ def test_a_column_that_is_not_given():
         judge(completions=["1"], gold=["1"])
 
 
+def test_an_argument_is_not_given_with_the_samples():
+    with pytest.raises(TypeError, match=re.escape("beforehand: get_reward('user_judge', points=2.0)")):
+        judge(completions=["1"], answer=["1"], points=2.0)
+    assert judge(completions=["1"], answer=["1"], points=["a column of the data"]) == [1.0]
+
+
 @pytest.mark.parametrize("answers", [["1"], ["1", "1", "1"]])
 def test_a_column_of_another_length(answers):
     with pytest.raises(ValueError, match=f"{len(answers)} values of answer for 2 completions"):

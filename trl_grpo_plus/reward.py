@@ -144,9 +144,13 @@ class Reward:
         """One outcome a completion, its score by `on_timeout` and `on_error` where the function gave none.
 
         Raises:
-            TypeError: a column that it needs is not given.
+            TypeError: a column that it needs is not given, or an argument is.
             ValueError: a column has another length.
         """
+        for name in self.definition.arguments:
+            if name in given and not isinstance(given[name], Sequence):  # else a column that happens to be called so
+                how = f"get_reward({self.definition.name!r}, {name}={given[name]!r})"
+                raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
         values = self._values(given)
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):

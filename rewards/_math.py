@@ -1,0 +1,250 @@
+r"""Final answers in LaTeX: where they stand, one spelling for each thing, brackets.
+
+Everything here is linear, or works on at most `MAX_CHARS` characters, so it is safe on any text.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+
+MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
+
+_BRACES = re.compile(r"\\boxed\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]", re.DOTALL)
+_FAR = 30  # characters; blanks without end would make the pattern below quadratic
+_BETWEEN_BOXES = re.compile(r"[\s$]*(?:,|;|,?\s*(?:and|or))[\s$]*")
+
+
+@dataclass(slots=True)
+class _Box:
+    opened: int
+    start: int
+    outer: "_Box | None"  # the box that it opens in
+    end: int | None = None
+
+
+def final_answer(text: str) -> str | None:
+    r"""What the last `\boxed{}` or `<answer></answer>` holds, whichever opens last; `None` where there is none.
+
+    `None` also where it is cut off or nested. Boxes with nothing but a comma, "and" or "or" between them are one list.
+
+    Example:
+        >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
+        ('\\frac{1}{2}', '72', None)
+        >>> final_answer(r"\boxed{71} or \boxed{72}")
+        '71, 72'
+    """
+    box, tag = text.rfind("\\boxed"), text.rfind("<answer>")
+    if box > tag:
+        return last_box(text)
+    closing = text.find("</answer>", tag)
+    if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
+        return None
+    return text[tag + len("<answer>") : closing]
+
+
+def last_box(text: str) -> str | None:
+    r"""What the last `\boxed{}` holds (the last few, where they are one list); `None`: none, cut off or nested."""
+    boxes = _boxes(text)
+    if not boxes or boxes[-1].opened != text.rfind("\\boxed") or boxes[-1].end is None or _is_nested(boxes[-1]):
+        return None
+    found = [text[boxes[-1].start : boxes[-1].end]]
+    for before, after in zip(boxes[-2:-12:-1], boxes[:-12:-1], strict=False):
+        if before.end is None or not _BETWEEN_BOXES.fullmatch(text[before.end + 1 : after.opened][:_FAR]):
+            break
+        found.append(text[before.start : before.end])
+    return ", ".join(dict.fromkeys(reversed(found)))
+
+
+def _boxes(text: str) -> list[_Box]:
+    """All boxes in the order in which they open."""
+    boxes: list[_Box] = []
+    stack: list[_Box | None] = []  # what the open braces belong to
+    outer: _Box | None = None
+    for match in _BRACES.finditer(text, max(text.find("\\boxed"), 0)):
+        token = match[0]
+        if token.startswith("\\boxed"):
+            outer = _Box(match.start(), match.end(), outer)
+            boxes.append(outer)
+            stack.append(outer)
+        elif token == "{":
+            stack.append(None)
+        elif token == "}" and stack and (closed := stack.pop()) is not None:
+            closed.end, outer = match.start(), closed.outer
+    return boxes
+
+
+def _is_nested(box: _Box) -> bool:
+    """Whether it stands in a box that closes: one that is cut off holds nothing."""
+    outer = box.outer
+    while outer is not None and outer.end is None:
+        outer = outer.outer
+    return outer is not None
+
+
+# One spelling for each thing. The order counts.
+_PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(r"\\!|\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
+    (re.compile(r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$"), ""),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])"), lambda m: _digits(m[0])),
+    (re.compile(r"(?<!\\)\\[,;: ]|~|\s+"), " "),
+    (re.compile(r"\\q?quad(?![A-Za-z])"), r" \\quad "),
+    (re.compile(r"[−–]"), "-"),
+    (re.compile(r"π"), r"\\pi "),
+    (re.compile(r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|°|\\degree(?![A-Za-z])"), r"\\degree "),
+    (re.compile(r"∞"), r"\\infty "),
+    (re.compile(r"×"), r"\\times "),
+    (re.compile(r"·|⋅"), r"\\cdot "),
+    (re.compile(r"√"), r"\\sqrt "),
+    (re.compile(r"∪"), r"\\cup "),
+    (re.compile(r"≤|⩽|\\leq?(?:slant)?(?![A-Za-z])"), r"\\le "),
+    (re.compile(r"≥|⩾|\\geq?(?:slant)?(?![A-Za-z])"), r"\\ge "),
+    (re.compile(r"≠|\\neq?(?![A-Za-z])"), r"\\ne "),
+    (re.compile(r"<="), r"\\le "),
+    (re.compile(r">="), r"\\ge "),
+    (re.compile(r"\s!="), r" \\ne "),
+    (re.compile(r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))|ℝ"), r"(-\\infty,\\infty)"),
+    (re.compile(r"\\mathrm\s*\{([eid])\}"), r"\1 "),
+    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
+    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
+    (re.compile(r"∅|\\varnothing(?![A-Za-z])"), r"\\emptyset "),
+    (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
+    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
+    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)"), r"\\text"),
+    (re.compile(r"\\(?:mathbf|mathit|boldsymbol|bm|mathsf)\s*(?=\{)"), ""),
+    (re.compile(r"\\text\s*\{\s*(?:,?\s*(?:and|or)|,)\s*\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z}])"), ","),
+    (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
+    (re.compile(r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])"), r"\\\1 "),
+    (re.compile(r"\\(?:bar|dot)\s*(?=\{?[0-9])"), r"\\overline"),
+    (re.compile(r"\\overline\s*([0-9])"), r"\\overline{\1}"),
+    (re.compile(r"(?<!\\)%"), r"\\%"),
+    (re.compile(r"\\infin(?![A-Za-z])"), r"\\infty"),
+]
+_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
+
+
+def clean(text: str) -> str | None:
+    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty or too long.
+
+    Example:
+        >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
+        ('\\frac{1}{2} (x)', '1000', '30\\degree')
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_CHARS:
+        return None
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, text)
+    text = text.strip()
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].rstrip()
+    text = _with_braces(" ".join(text.split()))
+    if whole := _WHOLE_TEXT.fullmatch(text):
+        text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
+    while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
+        text = inner
+    return text or None
+
+
+def _digits(text: str) -> str:
+    return re.sub(r"[^0-9]", "", text)
+
+
+def _with_braces(text: str) -> str:
+    """The arguments of fractions and roots in braces: TeX takes one token where there is none."""
+    for command, count in _ARGUMENTS.items():
+        at = text.rfind(command)
+        while at >= 0:
+            start = at + len(command)
+            if not text[start : start + 1].isalpha():
+                text = text[:start] + _braced_arguments(text[start:], count)
+            at = text.rfind(command, 0, at)
+    return text
+
+
+def _braced_arguments(rest: str, count: int) -> str:
+    done = ""
+    if count == 1 and (index := re.match(r"\s*\[[^\[\]]*\]", rest)):
+        done, rest = index[0].strip(), rest[index.end() :]
+    for _ in range(count):
+        rest = rest.lstrip()
+        end = closing(rest, 0) if rest.startswith("{") else None
+        if end is not None:
+            argument, rest = rest[: end + 1], rest[end + 1 :]
+        elif token := _TOKEN.match(rest):
+            argument, rest = "{" + token[0] + "}", rest[token.end() :]
+        else:
+            return done + rest
+        done += argument
+    return done + rest
+
+
+_BRACKETS = r"\\[{}]|\\begin\{[a-z]*\}|\\end\{[a-z]*\}|[()\[\]{}]"
+_PAIRS = re.compile(rf"{_BRACKETS}|\\.", re.DOTALL)
+
+
+def _step(token: str) -> int:
+    if token in ("(", "[", "{", "\\{") or token.startswith("\\begin"):
+        return 1
+    return -1 if token in (")", "]", "}", "\\}") or token.startswith("\\end{") else 0
+
+
+def closing(text: str, start: int) -> int | None:
+    """Where the bracket that opens at `start` closes (its last character), whatever the kinds; `None`: nowhere."""
+    depth = 0
+    for match in _PAIRS.finditer(text, start):
+        depth += _step(match[0])
+        if depth <= 0:
+            return match.end() - 1
+    return None
+
+
+def depth_of(text: str) -> int | None:
+    """How deep its brackets go; `None` where they do not match in number."""
+    depth = deepest = 0
+    for match in _PAIRS.finditer(text):
+        depth += _step(match[0])
+        deepest = max(deepest, depth)
+        if depth < 0:
+            return None
+    return deepest if depth == 0 else None
+
+
+def has_variable(text: str) -> bool:
+    """Whether a letter stands in it outside of commands, but e and i."""
+    return re.search(r"[A-Za-df-hj-z]", re.sub(r"\\[A-Za-z]+", " ", text)) is not None
+
+
+@lru_cache(maxsize=16)
+def _cuts(separator: str) -> re.Pattern[str]:
+    """Matches brackets, the separator, and other escapes, in this order: a row's end is an escape."""
+    return re.compile(rf"{_BRACKETS}|(?P<cut>{separator})|\\[^A-Za-z]", re.DOTALL)
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """The parts of a text between separators that stand outside of brackets."""
+    parts, depth, start = [], 0, 0
+    for match in _cuts(separator.pattern).finditer(text):
+        if match["cut"] is None:
+            depth += _step(match[0])
+        elif depth == 0:
+            parts.append(text[start : match.start()].strip())
+            start = match.end()
+    return [*parts, text[start:].strip()]
+
+
+def _unwrapped(text: str) -> str | None:
+    """What an outer pair of braces or of parentheses holds, if it is one thing."""
+    if text[:1] not in ("{", "(") or closing(text, 0) != len(text) - 1 or text[-1] != {"{": "}", "(": ")"}[text[0]]:
+        return None
+    inner = text[1:-1].strip()
+    return inner if inner and len(split(inner, _COMMA)) == 1 else None
+
+
+_COMMA = re.compile(r"[,;]|\\quad")

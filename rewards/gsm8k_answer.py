@@ -1,0 +1,141 @@
+r"""Reward for the number that answers a word problem, in the form of hands-on GRPO on GSM8K.
+
+Source: GSM8K (https://arxiv.org/abs/2110.14168), whose answers end in `#### 1,234`; the rule, 0.5 for the `\boxed{}`
+and 1.0 for a number within 0.01, is the one that GRPO tutorials on it use.
+"""
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._math import clean, last_box
+from ._math_terms import literal, split_unit
+from ._text import after_thinking, text_of
+
+
+BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
+SHOWN_ROWS = 5
+GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
+
+
+def _check_args(tolerance: float) -> None:
+    if not math.isfinite(tolerance) or tolerance < 0:
+        raise ValueError(
+            f"gsm8k_answer: tolerance={tolerance!r} must be a finite number, 0 or above; 0 asks for equality."
+        )
+
+
+def _check_columns(answer: list[Any], **_: Any) -> None:
+    bad = [row for row, gold in enumerate(answer) if _gold_number(gold) is None]
+    if bad:
+        shown = ", ".join(f"row {row}: {answer[row]!r:.200}" for row in bad[:SHOWN_ROWS])
+        raise ValueError(
+            f"gsm8k_answer: {len(bad)} of {len(answer)} answers are no number and have no '#### NUMBER'; {shown}. "
+            "Mend or filter these rows."
+        )
+
+
+def _gold(answer: str | int | float, **_: Any) -> str | None:
+    number = _gold_number(answer)
+    return None if number is None else f"\\boxed{{{_written(number)}}}"
+
+
+@register_reward(
+    "gsm8k_answer",
+    examples=[
+        Example(r"<think>9 * 2</think>She makes $\boxed{\$18}$ a day.", {"answer": GOLD}, 1.5),
+        Example("She makes 18 dollars a day.\n#### 18", {"answer": GOLD}, 1.0),
+        Example(r"\boxed{18.01}", {"answer": GOLD}, 0.5),
+        Example(r"\boxed{18 or 19}", {"answer": GOLD}, 0.0),
+        Example("18", {"answer": GOLD}, 0.0),
+    ],
+    check_args=_check_args,
+    check_columns=_check_columns,
+    gold=_gold,
+    full_marks=BOX_POINTS + ANSWER_POINTS,
+)
+def gsm8k_answer(
+    completions: list[Any], answer: list[str | int | float], *, tolerance: float = 0.01
+) -> list[float | None]:
+    r"""1.0 for the right number, and 0.5 for a number in a `\boxed{}`, right or wrong.
+
+    The model's number is what the last `\boxed{}` after the thinking holds; without a box, what follows the last
+    `####` on its line, as in the dataset. No other number of the text counts, so a model is not paid for the last
+    number that it happens to write. There must be one number there, with its unit if any: `1,234`, `-5`, `\$18.00`,
+    `18 dollars`, `42\%` (which is 42), `\frac12`. Two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`), words,
+    NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing.
+
+    Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        answer (`list[str | int | float]`): N golds: a solution ending in `#### 1,234`, as in GSM8K, or a number.
+        tolerance (`float`, *optional*, defaults to `0.01`):
+            The number is right where it is nearer to the gold than this. 0 asks for equality.
+
+    Returns:
+        `list[float | None]`: N rewards: 0.0, 0.5 (boxed, wrong), 1.0 (right, not boxed) or 1.5.
+
+    Raises:
+        ValueError: a gold is no number.
+
+    Example:
+        >>> texts = [r"\boxed{\$1,234.00}", "#### 1234", r"\boxed{1235}", "It is 1234."]
+        >>> gsm8k_answer(texts, answer=["So 1000 + 234 = 1,234.\n#### 1,234"] * 4)
+        [1.5, 1.0, 0.5, 0.0]
+        >>> from trl_grpo_plus.registry import get_reward
+        >>> get_reward("gsm8k_answer", tolerance=0.001)([r"\boxed{3.14}"], answer=[3.14159])
+        [0.5]
+    """
+    _check_args(tolerance)
+    near = Fraction(repr(tolerance))
+    return [_score(text_of(text), gold, near) for text, gold in zip(completions, answer, strict=True)]
+
+
+def _score(text: str, gold: Any, near: Fraction) -> float:
+    wanted = _gold_number(gold)
+    if wanted is None:
+        raise ValueError(
+            f"gsm8k_answer: the answer {gold!r:.200} is no number and has no '#### NUMBER'. Mend or filter this row."
+        )
+    final = after_thinking(text)
+    boxed = "\\boxed" in final
+    number = _number(last_box(final) if boxed else _after_hashes(final))
+    if number is None:
+        return 0.0
+    gap = abs(number - wanted)
+    return BOX_POINTS * boxed + ANSWER_POINTS * (gap < near or gap == 0)
+
+
+def _after_hashes(text: str) -> str | None:
+    _, hashes, rest = text.rpartition("####")
+    return rest.strip().partition("\n")[0] if hashes else None
+
+
+def _number(text: str | None) -> Fraction | None:
+    cleaned = None if text is None else clean(text)
+    if cleaned is None:
+        return None
+    found = literal(split_unit(cleaned)[0])
+    return found.value if found is not None and found.lowest else None
+
+
+def _gold_number(gold: Any) -> Fraction | None:
+    if isinstance(gold, bool) or not isinstance(gold, (str, int, float)):
+        return None
+    if isinstance(gold, str):
+        return _number(_after_hashes(gold) if "####" in gold else gold)
+    return Fraction(Decimal(repr(gold))) if math.isfinite(gold) else None
+
+
+def _written(number: Fraction) -> str:
+    """A whole number or a decimal where it has one that ends, else a fraction."""
+    if number.denominator == 1:
+        return str(number.numerator)
+    places = next((k for k in range(1, 30) if (number * 10**k).denominator == 1), None)
+    if places is None:
+        return f"\\frac{{{number.numerator}}}{{{number.denominator}}}"
+    return format(Decimal(int(number * 10**places)).scaleb(-places), "f")

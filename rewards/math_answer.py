@@ -1,0 +1,201 @@
+r"""Reward for the final answer to a mathematical problem.
+
+Sources: math-verify 0.9, which reads the LaTeX (https://github.com/huggingface/Math-Verify); TRL's `accuracy_reward`,
+whose wrong verdicts this one avoids; the grader of PRM800K, where a fraction counts in lowest terms only
+(https://github.com/openai/prm800k); `is_equiv` of MATH, where units and percent signs do not count
+(https://github.com/hendrycks/math).
+"""
+
+import math
+import re
+from collections.abc import Hashable, Iterable
+from decimal import Decimal
+from functools import lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._math import clean, final_answer
+from ._math_shapes import readable, same
+from ._math_terms import literal, split_unit, words
+from ._text import after_thinking, text_of
+
+
+GOLD_LIMIT_S = 10.0  # to read one gold, before training
+SHOWN_ROWS = 5
+PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
+_INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
+
+
+def _check_args(**_: Any) -> None:
+    if find_spec("math_verify") is None:
+        raise ValueError("math_answer needs math-verify: pip install 'trl-grpo-plus[rewards]'.")
+
+
+def _check_columns(answer: list[Any], **_: Any) -> None:
+    """Refuse golds that no answer can be compared with. What has to be parsed is parsed in workers, with a limit."""
+    problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
+    unsure = [row for row, gold in enumerate(answer) if row not in problems and not _is_plain(gold)]
+    unreadable = _unreadable({answer[row] for row in unsure})
+    problems |= {row: "is no LaTeX that can be compared" for row in unsure if answer[row] in unreadable}
+    if problems:
+        shown = "; ".join(f"row {row}: {answer[row]!r:.100} {problems[row]}" for row in sorted(problems)[:SHOWN_ROWS])
+        raise ValueError(
+            f"math_answer: {len(problems)} of {len(answer)} answers cannot be scored; {shown}. An answer is a number, "
+            "a word, LaTeX or a text that has it in \\boxed{}. Mend or filter these rows."
+        )
+
+
+def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:
+    from trl_grpo_plus.workers import shared
+
+    samples = [{"completions": "", "answer": gold} for gold in golds]
+    target = f"{__name__}:score_golds"
+    found = shared().map(target, {}, samples, GOLD_LIMIT_S, preload=PRELOAD) if samples else []
+    return {sample["answer"] for sample, outcome in zip(samples, found, strict=True) if outcome.score != 1.0}
+
+
+def score_golds(completions: list[Any], answer: list[Any]) -> list[float]:
+    """1.0 for each gold that answers can be compared with, else 0.0: the check before training, as workers run it."""
+    return [float(_is_readable(gold)) for gold in answer]
+
+
+def _is_readable(gold: Any) -> bool:
+    try:
+        return readable(_gold(gold)[0])
+    except Exception:
+        return False
+
+
+def _is_plain(gold: Any) -> bool:
+    text = _gold(gold)[0]
+    return literal(split_unit(text)[0]) is not None or words(text) is not None
+
+
+def _problem(gold: Any) -> str:
+    """What is wrong with a gold, as far as its form shows it; "": nothing."""
+    if isinstance(gold, bool) or not isinstance(gold, (str, int, float)):
+        return f"is of type {type(gold).__name__}, not text or a number"
+    return _gold(gold)[1]
+
+
+@lru_cache(maxsize=4096, typed=True)
+def _gold(gold: str | int | float) -> tuple[str, str]:
+    """A gold in one spelling, and what is wrong with it, of which one is empty."""
+    if isinstance(gold, float) and not math.isfinite(gold):
+        return "", "is not a finite number"
+    if isinstance(gold, float):
+        return format(Decimal(repr(gold)), "f"), ""
+    text = str(gold)
+    if _INTEGER.fullmatch(text):
+        return text.strip(), ""
+    if "####" in text:
+        return "", "is a worked solution in GSM8K's form, which the reward gsm8k_answer takes"
+    found = final_answer(text) if "\\boxed" in text else text
+    cleaned = clean(found) if found is not None else None
+    return (cleaned, "") if cleaned else ("", "is empty, too long, or has no last box that is closed")
+
+
+@register_reward(
+    "math_answer",
+    examples=[
+        Example(r"<think>\boxed{7}?</think>So it is $\boxed{\frac12}$.", {"answer": r"\frac{1}{2}"}, 1.0),
+        Example(r"<answer>2\sqrt{3} \text{ cm}</answer>", {"answer": r"$\sqrt{12}$"}, 1.0),
+        Example(r"\boxed{x = 71 = 72}", {"answer": "72"}, 0.0),
+        Example(r"\boxed{6 \cdot 12}", {"answer": 72}, 0.0),
+        Example(r"\boxed{[1,2]}", {"answer": "(1,2)"}, 0.0),
+        Example(r"\boxed{9^{9^{9^{9}}}}", {"answer": "72"}, 0.0),
+        Example("The answer is 72.", {"answer": "72"}, 0.0),
+    ],
+    timeout=2.0,
+    # Both are the text's doing: it is untrusted, and can crash the parser or the algebra as well as stall it.
+    on_timeout="zero",
+    on_error="zero",
+    check_args=_check_args,
+    check_columns=_check_columns,
+    gold=lambda answer, **_: f"\\boxed{{{_gold(answer)[0]}}}",
+    preload=PRELOAD,
+)
+def math_answer(
+    completions: list[Any],
+    answer: list[str | int | float],
+    *,
+    evaluated: bool = True,
+    need_thinking: bool = False,
+) -> list[float | None]:
+    r"""1.0 where the final answer is mathematically the gold, else 0.0.
+
+    The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
+    whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
+    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list.
+
+    What counts as the gold:
+
+    - numbers by their exact value: `0.5`, `.5`, `\frac12`, `1/2`, `0.\overline{3}`, `1\frac12`, `1,000` and `1\,000`,
+      `3\times10^5`; a decimal is the number that it writes, so `0.333` is not a third;
+    - expressions of the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`; letters count, and capitals;
+    - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
+      order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
+    - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
+    - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B";
+    - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
+      a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides.
+
+    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a chain (`x=71=72`), hedges and denials in words,
+    hidden text, a box in the box. With `evaluated`, neither does arithmetic left undone (`17\cdot 23`, `\frac{84}{2}`,
+    `\sqrt{16}`, `5!`, `2^3\pi`, a fraction that is not in lowest terms), unless the gold is itself written like that.
+    Sums, integrals and limits are never answers.
+
+    Most integers are decided in microseconds, without math-verify. Answers above 1,000 characters (400 where they must
+    be parsed), 12 brackets deep, with towers of powers or factorials of large numbers score 0 unparsed; for what is
+    left each sample has 2 seconds in a process that is killed then, whichever thread calls. A completion without
+    `</think>` or `<think>` is read as a whole: where the prompt opens the thinking, set `need_thinking`.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        answer (`list[str | int | float]`):
+            N golds: a number, a word, LaTeX with or without `$`, or a text with the answer in its last `\boxed{}`.
+        evaluated (`bool`, *optional*, defaults to `True`): whether arithmetic left undone scores 0.
+        need_thinking (`bool`, *optional*, defaults to `False`): whether a completion without `</think>` scores 0.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0 or 1.0.
+
+    Raises:
+        ValueError: a gold is of another type, empty, not finite or too long.
+
+    Example:
+        >>> texts = [r"\boxed{72}", r"\boxed{\$72.00}", r"<answer>x = 72</answer>", r"\boxed{71} or \boxed{72}", "72"]
+        >>> math_answer(texts, answer=["72"] * 5)
+        [1.0, 1.0, 1.0, 0.0, 0.0]
+        >>> math_answer([r"\boxed{6 \cdot 12}", r"\boxed{10!}"], answer=[72, "10!"])
+        [0.0, 1.0]
+        >>> math_answer([r"\boxed{(0.5, 3)}", r"\boxed{[0.5, 3]}"], answer=[r"(\frac12,3)"] * 2)
+        [1.0, 0.0]
+    """
+    return [
+        _score(text_of(completion), gold, evaluated, need_thinking)
+        for completion, gold in zip(completions, answer, strict=True)
+    ]
+
+
+def _score(text: str, gold: Any, evaluated: bool = True, need_thinking: bool = False) -> float:
+    if problem := _problem(gold):
+        raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Mend or filter this row.")
+    if need_thinking and "</think>" not in text:
+        return 0.0
+    found = final_answer(after_thinking(text))
+    return 0.0 if found is None else float(_is_gold(_gold(gold)[0], found, evaluated))
+
+
+def _is_gold(gold: str, found: str, evaluated: bool) -> bool:
+    wanted, given = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(found)
+    if wanted and given:
+        return int(wanted[1]) == int(given[1])
+    # The text is the model's: what the parser or the algebra cannot take is not the answer.
+    try:
+        cleaned = clean(found)
+        return cleaned is not None and same(gold, cleaned, evaluated)
+    except Exception:
+        return False

@@ -1,0 +1,328 @@
+"""`math_answer`: verdicts on a labelled table, beside TRL's; texts that burn time; golds; where the answer stands."""
+
+import doctest
+import importlib
+import threading
+import time
+from collections import Counter
+
+import math_cases
+import pytest
+from bombs import BOMBS, placed
+from math_cases import ANSWERS, PLACES, POISON, Case, boxed
+
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.rewards import _math, _math_shapes, _math_terms, _math_values
+from trl_grpo_plus.rewards.math_answer import _is_readable, _score, math_answer
+
+
+MODULE = importlib.import_module("trl_grpo_plus.rewards.math_answer")
+CASES = [*(case._replace(answer=boxed(case.answer)) for case in ANSWERS), *PLACES]
+# What no rule of ours covers, yet a mathematician would accept.
+MISSED = {r"\mathbb{R} \setminus \{2\}"}
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> list[float]:
+    return [_score(case.answer, case.gold) for case in CASES]
+
+
+# -- the labelled table
+
+
+def test_no_wrong_answer_is_rewarded(verdicts: list[float]) -> None:
+    assert [case for case, got in zip(CASES, verdicts, strict=True) if got and not case.correct] == []
+
+
+def test_right_answers_are_rewarded(verdicts: list[float]) -> None:
+    refused = [case for case, got in zip(CASES, verdicts, strict=True) if case.correct and not got]
+    assert {case.answer for case in refused} == {boxed(answer) for answer in MISSED}
+
+
+def test_agreement_beside_that_of_trl(verdicts: list[float]) -> None:
+    bare = [_by_trl(case.answer, str(case.gold)) for case in CASES]
+    dollars = [_by_trl(case.answer, f"${case.gold}$") for case in CASES]
+    print(f"\n{len(CASES)} cases, of which {sum(case.correct for case in CASES)} are right answers")
+    counts = {name: _count(got) for name, got in (("ours", verdicts), ("TRL, bare", bare), ("TRL, $", dollars))}
+    for name, count in counts.items():
+        print(f"{name:10} {count}")
+    assert len(CASES) >= 170
+    assert counts["ours"]["agrees"] >= 0.97 * len(CASES)
+    assert counts["ours"]["agrees"] > max(counts["TRL, bare"]["agrees"], counts["TRL, $"]["agrees"])
+
+
+def _by_trl(completion: str, gold: str) -> float | None:
+    from trl.rewards import accuracy_reward
+
+    return accuracy_reward([[{"role": "assistant", "content": completion}]], [gold])[0]
+
+
+def _count(verdicts: list[float | None]) -> Counter[str]:
+    def name(case: Case, got: float | None) -> str:
+        if got is None:
+            return "not scored"
+        return "agrees" if got == case.correct else "refuses a right one" if case.correct else "rewards a wrong one"
+
+    return Counter(name(case, got) for case, got in zip(CASES, verdicts, strict=True))
+
+
+@pytest.mark.parametrize("case", ANSWERS, ids=lambda case: f"{case.answer} for {case.gold}"[:60])
+def test_deciding_raises_nothing(case: Case) -> None:
+    """`_score` takes an exception for a wrong answer; on ordinary texts there must be none."""
+    given = _math.clean(case.answer)
+    if given is not None:
+        assert _math_shapes.same(MODULE._gold(case.gold)[0], given, True) is (
+            case.correct and case.answer not in MISSED
+        )
+
+
+def test_every_gold_of_the_table_passes_the_check_and_deserves_full_marks() -> None:
+    golds = list(dict.fromkeys(case.gold for case in ANSWERS))
+    assert [gold for gold in golds if not _is_readable(gold)] == []
+    completions = [math_answer.definition.gold(answer=gold) for gold in golds]
+    assert [gold for gold, text in zip(golds, completions, strict=True) if _score(text, gold) != 1.0] == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "gold"),
+    [
+        (r"17\cdot 23", "391"),
+        (r"\frac{84}{2}", "42"),
+        (r"\frac{2}{4}", r"\frac12"),
+        (r"\sqrt{16}", "4"),
+        (r"5!", "120"),
+        (r"2^3\pi", r"8\pi"),
+    ],
+)
+def test_arithmetic_left_undone_counts_where_it_may(answer: str, gold: str) -> None:
+    assert _score(boxed(answer), gold, evaluated=True) == 0.0
+    assert _score(boxed(answer), gold, evaluated=False) == 1.0
+    assert _score(boxed(answer), gold + "+1", evaluated=False) == 0.0
+
+
+@pytest.mark.parametrize("text", [r"\boxed{72}", r"I think so. \boxed{72}", "<answer>72</answer>"])
+def test_thinking_can_be_needed(text: str) -> None:
+    assert _score(text, "72", need_thinking=True) == 0.0
+    assert _score(f"so...</think>{text}", "72", need_thinking=True) == 1.0
+    assert _score(text, "72", need_thinking=False) == 1.0
+
+
+def test_takes_messages() -> None:
+    messages = [{"role": "assistant", "content": r"\boxed{71}"}, {"role": "assistant", "content": r"\boxed{72}"}]
+    assert math_answer(completions=[messages], answer=["72"]) == [1.0]
+
+
+def test_takes_other_columns_and_arguments_by_name() -> None:
+    reward = get_reward("math_answer", column="solution", evaluated=False)
+    assert reward(completions=[r"\boxed{6\cdot 12}"], solution=["72"]) == [1.0]
+
+
+# -- texts that burn time
+
+
+def test_poison_is_refused_in_time_from_the_main_thread() -> None:
+    _in_time()
+
+
+def test_poison_is_refused_in_time_from_another_thread() -> None:
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            _in_time()
+        except BaseException as error:
+            failures.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    assert failures == []
+
+
+def _in_time() -> None:
+    math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"])  # starts the workers
+    slow = {}
+    for name, (answer, gold) in POISON.items():
+        start = time.monotonic()
+        assert math_answer(completions=[boxed(answer)], answer=[gold]) == [0.0], name
+        slow[name] = time.monotonic() - start
+    assert {name: seconds for name, seconds in slow.items() if seconds > 10} == {}
+    assert math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"]) == [1.0]
+
+
+def test_what_is_not_refused_on_sight_has_a_limit() -> None:
+    reward = get_reward("math_answer")
+    reward.timeout = 0.001
+    outcome = reward.score([r"\boxed{\sqrt{12}+\sin(x)\cos(y)}"], answer=[r"2\sqrt3+\sin x \cos y"])[0]
+    assert (outcome.status, outcome.score) == ("timeout", 0.0)
+
+
+@pytest.mark.parametrize("name", POISON)
+def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
+    """The static checks are enough for these: the gold is refused, or parsed, in no time."""
+    gold = POISON[name][0]
+    start = time.monotonic()
+    if not MODULE._problem(gold):
+        _is_readable(gold)
+        assert _score(boxed("72.5"), gold) == 0.0
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs(name: str) -> None:
+    for text in placed(BOMBS[name]):
+        start = time.monotonic()
+        assert _score(text, r"\sqrt{2}") == 0.0
+        assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
+def test_boxes_far_apart(between: str) -> None:
+    start = time.monotonic()
+    assert _math.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "9^{9^{9}}", "9^{9^9}", "9^9^9", r"2^{99999}", "10000!", "(9!)!", "9!!", "((x!)!)!", r"\binom{100000}{3}",
+        r"\sum_{k=1}^{9} k", r"\int_0^1 x dx", r"\lim_{x\to 0} x", r"\phantom{7}2", r"\href{a}{b}", "7" * 41,
+        "x" * 401, "(" * 13 + "1" + ")" * 13, "(x", "x)", "x+", "*x", "x+-+-x", "x^", "a#b", "a\x00b", "a@b", "２",
+    ],
+)  # fmt: skip
+def test_what_is_never_parsed(text: str) -> None:
+    assert not _math_values.is_tame(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "2^{10}",
+        r"e^{-x^2}",
+        "2^{2^n}",
+        "(n+1)!",
+        "100!",
+        r"\binom{n}{2}",
+        r"\sqrt[3]{x+\sqrt{2}}",
+        "x_{12}^2",
+        "-3.5x",
+    ],
+)
+def test_what_may_be_parsed(text: str) -> None:
+    assert _math_values.is_tame(text)
+
+
+# -- golds
+
+
+@pytest.mark.parametrize(
+    ("gold", "problem"),
+    [
+        ("", "is empty"),
+        ("   ", "is empty"),
+        ("$$", "is empty"),
+        (r"\boxed{7", "no last box that is closed"),
+        (r"\boxed{\boxed{7}}", "no last box that is closed"),
+        ("7" * 1001, "too long"),
+        (True, "is of type bool"),
+        (["72"], "is of type list"),
+        (float("nan"), "not a finite number"),
+        (float("inf"), "not a finite number"),
+        ("She sells 9 eggs.\n#### 18", "gsm8k_answer"),
+        (r"x^2 + (", "no LaTeX"),
+        (r"\frac{1}{", "no LaTeX"),
+        ("9^{9^{9^{9}}}", "no LaTeX"),
+        (r"\sum_{n=1}^{10^{12}} \frac{1}{n^2}", "no LaTeX"),
+        (r"The answer is $42$, since $6\cdot 7=42$", "no LaTeX"),
+        (r"\frac{1}{0}", "no LaTeX"),
+    ],
+)
+def test_bad_golds_are_named_before_training(gold: object, problem: str) -> None:
+    with pytest.raises(ValueError, match=r"1 of 3 answers .* row 1: ") as found:
+        math_answer.definition.check_columns(answer=["72", gold, r"\sqrt2"], evaluated=True)
+    assert problem in str(found.value)
+    assert "Mend or filter" in str(found.value)
+
+
+def test_the_first_bad_golds_are_shown() -> None:
+    with pytest.raises(ValueError, match="9 of 10") as found:
+        math_answer.definition.check_columns(answer=["72", *["x^("] * 9])
+    assert [f"row {row}:" in str(found.value) for row in range(10)] == [False, *[True] * 5, *[False] * 4]
+
+
+def test_a_bad_gold_is_an_error_of_its_row() -> None:
+    with pytest.raises(ValueError, match="Mend or filter"):
+        _score(r"\boxed{1}", "")
+
+
+@pytest.mark.parametrize("gold", [72, 72.0, "72", "$72$", r"$\boxed{72}$", r"\boxed{72}", " 72 ", "72.", r"\(72\)"])
+def test_forms_of_a_gold(gold: object) -> None:
+    math_answer.definition.check_columns(answer=[gold])
+    assert _score(r"\boxed{72}", gold) == 1.0
+    assert _score(r"\boxed{71}", gold) == 0.0
+
+
+@pytest.mark.parametrize(("gold", "text"), [(1e-7, "0.0000001"), (1e22, "10000000000000000000000"), (0.1, "0.1")])
+def test_floats_are_what_they_show(gold: float, text: str) -> None:
+    assert _score(boxed(text), gold) == 1.0
+    assert _score(boxed(text + "1"), gold) == 0.0
+
+
+def test_many_plain_golds_are_checked_fast() -> None:
+    start = time.monotonic()
+    math_answer.definition.check_columns(answer=[str(i) for i in range(20_000)])
+    assert time.monotonic() - start < 20
+
+
+# -- the parts
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        (r"\boxed{1}\boxed{2}", "2"),
+        (r"\boxed{1},\boxed{2}, and \boxed{3}", "1, 2, 3"),
+        (r"\boxed{1}, \boxed{1}", "1"),
+        (r"a } b \boxed{2}", "2"),
+        (r"a { b \boxed{2}", "2"),
+        (r"\boxed{1 \boxed{2} \boxed{3}}", None),
+        (r"\boxed{7 and \boxed{8}", "8"),
+        (r"<answer>1</answer>\boxed{2}", "2"),
+        (r"\boxed{2}<answer>1</answer>", "1"),
+        (r"\boxed{\{1\}\}}", r"\{1\}\}"),
+        (r"\boxed{a\\}", r"a\\"),
+        ("none", None),
+    ],
+)
+def test_where_the_answer_stands(text: str, found: str | None) -> None:
+    assert _math.final_answer(text) == found
+
+
+def test_points_tell_variables_apart() -> None:
+    names = ["a", "b", "c", "d"]
+    points = list(_math_values._points(names))
+    for one in range(4):
+        values = [point[names[one]] for point in points]
+        assert any(value.startswith("-") for value in values)
+        assert any(not value.startswith("-") for value in values)
+        for other in range(one):
+            assert sum(point[names[one]] != point[names[other]] for point in points) >= 3
+
+
+@pytest.mark.parametrize("module", [MODULE, _math, _math_shapes, _math_terms, _math_values], ids=lambda m: m.__name__)
+def test_docstrings(module: object) -> None:
+    result = doctest.testmod(module)
+    assert result.failed == 0
+
+
+def test_examples_of_the_docstring() -> None:
+    test = doctest.DocTestParser().get_doctest(math_answer.__doc__, vars(MODULE) | {}, "math_answer", None, 0)
+    result = doctest.DocTestRunner().run(test)
+    assert (result.attempted, result.failed) == (4, 0)
+
+
+def test_the_table_is_what_it_says() -> None:
+    assert len({(case.answer, repr(case.gold)) for case in ANSWERS}) == len(ANSWERS)
+    assert len(POISON) >= 58
+    assert math_cases.boxed("72") == r"The answer is $\boxed{72}$."
