@@ -11,7 +11,6 @@ import re
 from collections.abc import Hashable, Iterable
 from decimal import Decimal
 from functools import lru_cache
-from importlib.util import find_spec
 from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
@@ -26,11 +25,6 @@ GOLD_LIMIT_S = 10.0  # to read one gold, before training
 SHOWN_ROWS = 5
 PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
-
-
-def _check_args(**_: Any) -> None:
-    if find_spec("math_verify") is None:
-        raise ValueError("math_answer needs math-verify: pip install 'trl-grpo-plus[rewards]'.")
 
 
 def _check_columns(answer: list[Any], **_: Any) -> None:
@@ -112,7 +106,6 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
     # Both are the text's doing: it is untrusted, and can crash the parser or the algebra as well as stall it.
     on_timeout="zero",
     on_error="zero",
-    check_args=_check_args,
     check_columns=_check_columns,
     gold=lambda answer, **_: f"\\boxed{{{_gold(answer)[0]}}}",
     preload=PRELOAD,
