@@ -464,6 +464,19 @@ def test_values_are_checked_before_the_run_without_rows_that_are_not_scored(scra
     check_columns(reward, ROWS.select([0]), "eval")
 
 
+def test_columns_of_the_rewards_that_a_reward_calls(scratch):
+    @register_reward("user_half", parts=lambda of: [get_reward(of, column="solution")])
+    def half(completions, *, of: str, **columns):
+        """Half of another."""
+        return [score / 2 for score in get_reward(of, column="solution")(completions=completions, **columns)]
+
+    reward = get_reward("user_half", of="user_judge")
+    assert reward(completions=["1"], solution=["1"]) == [0.5]
+    with pytest.raises(ValueError, match="train: reward 'user_judge' needs the column 'solution'"):
+        check_columns(reward, ROWS, "train")
+    check_columns(reward, ROWS.rename_column("gold", "solution"), "train")
+
+
 def test_a_stream_is_checked_by_its_names():
     stream = ROWS.to_iterable_dataset()
     assert isinstance(stream, IterableDataset)

@@ -50,6 +50,7 @@ def register_reward(
     gold: Callable[..., str | None] | None = None,
     full_marks: float = 1.0,
     preload: Iterable[str] = (),
+    parts: Callable[..., Sequence[Any]] | None = None,
 ) -> Callable[[RewardFunction], Reward]:
     """Register the decorated function as the reward `name`.
 
@@ -71,6 +72,9 @@ def register_reward(
             `(**row, **args) -> str | None`: a completion that deserves full marks, for the self-test.
         full_marks (`float`, *optional*, defaults to `1.0`): what that scores.
         preload (`Iterable[str]`, *optional*): modules that worker processes start with.
+        parts (`Callable`, *optional*):
+            `(**args) -> rewards`: other rewards that the function calls with all columns (`**columns`), so that their
+            columns are checked too.
 
     Returns:
         A decorator that gives a [`Reward`], itself a TRL reward function.
@@ -101,6 +105,7 @@ def register_reward(
             gold=gold,
             full_marks=full_marks,
             preload=tuple(preload),
+            parts=parts,
         )
         known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)

@@ -59,6 +59,7 @@ class Definition:
     gold: Callable[..., str | None] | None = None
     full_marks: float = 1.0
     preload: tuple[str, ...] = ()
+    parts: Callable[..., Sequence[Any]] | None = None
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
@@ -194,6 +195,11 @@ class Reward:
         if self.definition.check_args:
             self.definition.check_args(**self.all_args())
         return self
+
+    @property
+    def parts(self) -> Sequence[Any]:
+        """The other rewards that it calls, whose columns it needs too."""
+        return self.definition.parts(**self.all_args()) if self.definition.parts else ()
 
     def all_args(self) -> dict[str, Any]:
         """Every argument of the function, defaults filled in."""
