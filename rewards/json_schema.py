@@ -27,10 +27,6 @@ PERSON = {
 }
 
 
-def _check_args() -> None:
-    _jsonschema()
-
-
 def _check_columns(schema: list[Any]) -> None:
     problems = []
     for row, given in enumerate(schema):
@@ -59,7 +55,6 @@ def _check_columns(schema: list[Any]) -> None:
     # A recursive schema, `uniqueItems` or a `pattern` can take for ever on a text made for it, or on a broken record.
     timeout=2.0,
     on_timeout="zero",
-    check_args=_check_args,
     check_columns=_check_columns,
     preload=("jsonschema", "referencing", "trl_grpo_plus.rewards.json_schema"),
 )
@@ -143,14 +138,6 @@ def _finite(digits: str) -> float:
 # -- reading the schema
 
 
-def _jsonschema() -> Any:
-    try:
-        import jsonschema
-    except ImportError:
-        raise ImportError("json_schema needs jsonschema: pip install 'trl-grpo-plus[rewards]'.") from None
-    return jsonschema
-
-
 def _as_text(schema: Any) -> str:
     if isinstance(schema, str):
         return schema
@@ -163,11 +150,11 @@ def _as_text(schema: Any) -> str:
 @functools.lru_cache(maxsize=1000)
 def _validator(text: str) -> Any:
     """A validator of a schema. Raises ValueError for one that no answer could be judged by."""
-    jsonschema = _jsonschema()
+    import jsonschema
     from referencing import Registry
 
     schema = _read_schema(text)
-    kind = jsonschema.validators.validator_for({"$schema": DRAFT, **schema}, default=None)
+    kind = jsonschema.validators.validator_for({"$schema": DRAFT, **schema}, default=None)  # type: ignore[arg-type]
     if kind is None:
         raise ValueError(f"$schema={schema['$schema']!r} is no draft of JSON Schema that is known here")
     try:
@@ -199,7 +186,9 @@ def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterat
     r"""The keyword `pattern` by ECMA 262, not by Python: `$` is the end of the text alone, and `\d` one of 0-9."""
     whole = _END.sub(lambda found: found[1] or r"\Z", pattern)
     if isinstance(instance, str) and not re.search(whole, instance, re.ASCII):
-        yield _jsonschema().ValidationError(f"{instance!r} does not match {pattern!r}")
+        from jsonschema import ValidationError
+
+        yield ValidationError(f"{instance!r} does not match {pattern!r}")
 
 
 def _check_references(schema: dict[str, Any]) -> None:

@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
 MESSAGE_BYTES = 1 << 17
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+_LIBC = ctypes.CDLL(None)
 
 
 class Child(NamedTuple):
@@ -186,7 +187,7 @@ def serve(control: socket.socket) -> None:
 
 def prctl(option: int, value: int) -> None:
     """prctl(2) with one argument."""
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    _LIBC.prctl(option, value, 0, 0, 0)
 
 
 def _prepare(setup: dict[str, Any]) -> Callable[[socket.socket, dict[str, Any]], None]:
@@ -243,11 +244,20 @@ def _end(pid: int, children: set[int]) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
-    while orphans := _own_children() - children:
+    while orphans := _orphans(children):
         for orphan in orphans:
             os.kill(orphan, signal.SIGKILL)
             os.waitpid(orphan, 0)
     return status
+
+
+def _orphans(children: set[int]) -> set[int]:
+    if not children:
+        try:  # whether there is any child at all takes no look at /proc, which a sandbox need not have
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return set()
+    return _own_children() - children
 
 
 def _own_children() -> set[int]:

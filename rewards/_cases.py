@@ -1,0 +1,157 @@
+"""How a row of a dataset says what a Python program must do: cases of a script, cases of a function, or asserts."""
+
+import ast
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from trl_grpo_plus.sandbox import message_size
+
+
+SHOWN_ROWS = 3
+ENTRY_POINT = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*)*")
+FORMS = (
+    "tests must be a list of {'stdin': text, 'stdout': text} or of {'args': list or dict, 'expected': value}, the "
+    "latter with an entry_point; test_code a text of asserts, with an entry_point"
+)
+
+
+class Case(NamedTuple):
+    """One test: of a script if `args` is None, else of a function."""
+
+    stdin: str = ""
+    stdout: str = ""
+    args: list | dict | None = None
+    expected: Any = None
+
+
+class Row(NamedTuple):
+    """A row as it stands. What reads it raises `ValueError` where it cannot be used."""
+
+    tests: Any
+    entry_point: Any
+    test_code: Any
+
+    def cases(self) -> list[Case]:
+        """Its cases, at least one, all of a script or all of a function."""
+        tests = _from_json(self.tests, "tests") if isinstance(self.tests, str) else self.tests
+        if not isinstance(tests, list) or not tests:
+            raise ValueError(f"tests is {tests!r:.60}, not a list of cases")
+        cases = [_case(case) for case in tests]
+        if any(case.args is not None for case in cases):
+            self.name()
+            if any(case.args is None for case in cases):
+                raise ValueError("some of its tests are for a script and some for a function")
+        return cases
+
+    def asserts(self) -> str:
+        """Its `test_code`."""
+        if self.tests is not None:
+            raise ValueError(f"it has both tests and test_code ({self.tests!r:.60})")
+        if not isinstance(self.test_code, str):
+            raise ValueError(f"test_code is {self.test_code!r:.60}, no text")
+        return self.test_code
+
+    def name(self) -> str:
+        """Its `entry_point`."""
+        if not isinstance(self.entry_point, str) or not ENTRY_POINT.fullmatch(self.entry_point):
+            raise ValueError(f"entry_point is {self.entry_point!r:.60}, not a name such as add or Solution.add")
+        return self.entry_point
+
+
+def rows_of(*columns: list[Any] | None) -> list[Row]:
+    """Rows of the columns `tests`, `entry_point` and `test_code`, of which some may not be there."""
+    count = max((len(column) for column in columns if column is not None), default=0)
+    return [Row(*row) for row in zip(*(column or [None] * count for column in columns), strict=True)]
+
+
+def check_columns(
+    tests: list[Any] | None = None,
+    entry_point: list[Any] | None = None,
+    test_code: list[Any] | None = None,
+    *,
+    output_kb: int = 1024,
+    **others: Any,
+) -> None:
+    """Refuse columns that cannot be used, naming the first bad rows."""
+    if tests is None and test_code is None:
+        raise ValueError(f"python_tests needs a column tests or a column test_code: {FORMS}.")
+    wrong = []
+    rows = rows_of(tests, entry_point, test_code)
+    for number, row in enumerate(rows):
+        try:
+            _check_row(row, output_kb)
+        except ValueError as error:
+            wrong.append(f"row {number}: {error}")
+    if wrong:
+        shown = "; ".join(wrong[:SHOWN_ROWS])
+        raise ValueError(f"python_tests: {len(wrong)} of {len(rows)} rows cannot be used; {shown}. Here {FORMS}.")
+
+
+def _check_row(row: Row, output_kb: int) -> None:
+    if row.test_code is not None:
+        _check_asserts(row.asserts(), row.name())
+        return
+    cases = row.cases() if row.tests is not None else []
+    if cases and all(case.args is None and not case.stdout.strip() for case in cases):
+        raise ValueError("every stdout is blank, which a program that does nothing would print")
+    for case in cases:
+        if case.args is None:
+            case.stdin.encode()  # a UnicodeEncodeError is a ValueError
+            size = len(case.stdout.encode())
+        else:
+            message_size(case.args)
+            size = message_size(case.expected)
+        if size > output_kb << 10:
+            raise ValueError(f"what is expected has {size >> 10} KiB, output_kb is {output_kb}")
+
+
+def _check_asserts(test_code: str, entry_point: str) -> None:
+    try:
+        tree = ast.parse(test_code)
+    except (SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(f"test_code is no Python: {error}") from None
+    for name in _imported(tree):
+        if name not in sys.stdlib_module_names and name != "solution":
+            raise ValueError(f"test_code imports {name}, but only the standard library is in the sandbox")
+    name = entry_point.replace("()", "").partition(".")[0]
+    if not re.search(rf"\b({name}|candidate|check)\b", test_code):
+        raise ValueError(f"test_code does not mention {name}")
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield (node.module or "").partition(".")[0]
+
+
+def _case(case: Any) -> Case:
+    given = {key: value for key, value in case.items() if value is not None} if isinstance(case, Mapping) else {}
+    if "args" in given and not given.keys() - {"args", "expected"}:
+        return _function_case(given["args"], given.get("expected"), case)
+    stdin, stdout = given.get("stdin", ""), given.get("stdout")
+    if not (isinstance(stdin, str) and isinstance(stdout, str)) or given.keys() - {"stdin", "stdout"}:
+        raise ValueError(f"it has the test {case!r:.100}")
+    return Case(stdin=stdin, stdout=stdout)
+
+
+def _function_case(args: Any, expected: Any, case: Any) -> Case:
+    """`args` as JSON text, as a column of mixed types needs it, says that `expected` is JSON text too."""
+    if isinstance(args, str):
+        if not isinstance(expected, str):
+            raise ValueError(f"args is JSON text and expected is not, in the test {case!r:.100}")
+        args, expected = _from_json(args, "args"), _from_json(expected, "expected")
+    if not isinstance(args, (list, tuple, dict)):
+        raise ValueError(f"args is neither a list nor a dict of names, in the test {case!r:.100}")
+    return Case(args=args if isinstance(args, dict) else list(args), expected=expected)
+
+
+def _from_json(text: str, what: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{what} is {text!r:.60}, no JSON: {error}") from None

@@ -1,0 +1,243 @@
+"""The constraints that `instruction_checks` knows: one small function a kind, of the text and the kind's parameters.
+
+All take time that grows with the text's length, whatever the text.
+"""
+
+import itertools
+import json
+import unicodedata
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, Literal
+
+import regex
+
+
+Script = Literal["Arabic", "Cyrillic", "Devanagari", "Greek", "Han", "Hangul", "Hebrew", "Japanese", "Latin", "Thai"]
+
+BOUNDS = {"min": int, "max": int, "exactly": int}
+SCRIPT_SHARE = 0.9
+SEPARATORS = '"“”„«»「」 '
+QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("«", "»"), ("「", "」"))
+
+_CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
+_LETTER = rf"[[\p{{L}}\p{{M}}\p{{N}}]--{_CJK}]"
+_WORD = regex.compile(
+    rf"{_CJK}\p{{M}}*+|(?!\p{{M}}){_LETTER}++(?:(?:['’\-]|(?<=\p{{N}})[.,](?=\p{{N}})){_LETTER}++)*+", regex.VERSION1
+)
+_END = regex.compile(r"(?<![.!?…])[.!?…]++[\"'”’»)\]]*+(?=\s|$)|[。！？｡]++[」』”’）]*+")
+_NO_END = regex.compile(r"\b(?:\p{Lu}|Mr|Mrs|Ms|Dr|Prof|St|vs|No|Fig|e\.g|i\.e)\.(?=\s)|^[ \t]*\d+\.(?=\s)", regex.M)
+_NUMBER = regex.compile(r"[ \t]*+(\d{1,6})[.)][ \t]++\S")
+_LONG_MARKS = regex.compile(r"(\p{M}{30})\p{M}++")
+_FORMAT = regex.compile(r"\p{Cf}++")
+
+
+# -- reading a text; all in time that grows with its length
+
+
+def _words(text: str) -> list[str]:
+    return _WORD.findall(text)
+
+
+def has_word(text: str) -> bool:
+    return _WORD.search(text) is not None
+
+
+def _paragraphs(text: str) -> list[str]:
+    blocks = itertools.groupby(text.splitlines(), key=lambda line: bool(line.strip()))
+    return [block for _, lines in blocks if has_word(block := "\n".join(lines))]
+
+
+def folded(text: str) -> str:
+    """Without case, width, invisible characters and kinds of white space."""
+    if not text.isascii():
+        # Normalising takes the square of a run of marks.
+        text = _FORMAT.sub("", unicodedata.normalize("NFKC", _LONG_MARKS.sub(r"\1", text)))
+    return " ".join(text.casefold().split())
+
+
+@lru_cache(maxsize=4096)
+def _phrase(phrase: str) -> Any:
+    """Finds it in a folded text, as whole words unless they are written without spaces."""
+    wanted = folded(phrase)
+    before, after = (regex.match(_LETTER, edge, regex.V1) is not None for edge in (wanted[0], wanted[-1]))
+    pattern = regex.escape(wanted, special_only=True)
+    return regex.compile(f"(?<!{_LETTER})" * before + f"(?:{pattern})" + f"(?!{_LETTER})" * after, regex.VERSION1)
+
+
+def _count(read: str, phrase: str) -> int:
+    return sum(1 for _ in _phrase(phrase).finditer(read))
+
+
+def _lines(pattern: str) -> Callable[[str], int]:
+    """Counts the lines that start as the pattern says."""
+    match = regex.compile(pattern).match
+    return lambda text: sum(match(line) is not None for line in text.splitlines())
+
+
+def _marked(pattern: str, text: str) -> int:
+    """How many of the pattern's matches hold a word, right within the marks."""
+    found = (match[match.lastindex or 0] for match in regex.finditer(pattern, text))
+    return sum(inner == inner.strip() and has_word(inner) for inner in found)
+
+
+# -- the kinds that count
+
+
+def _sentences(text: str) -> int:
+    cleaned = (_NO_END.sub(" x ", block) for block in _paragraphs(text))
+    return sum(has_word(piece) for block in cleaned for piece in _END.split(block))
+
+
+def _numbered_items(text: str) -> int:
+    following = 1
+    for line in text.splitlines():
+        number = _NUMBER.match(line)
+        following += number is not None and int(number[1]) == following
+    return following - 1
+
+
+def _capital_words(text: str) -> int:
+    return sum(len(word) > 1 and word.isupper() for word in _words(text))
+
+
+def _keyword(text: str, keyword: str) -> int:
+    return _count(folded(text), keyword)
+
+
+def _letter(text: str, letter: str) -> int:
+    return folded(text).count(folded(letter))
+
+
+def _parts(text: str, separator: str) -> int:
+    return len({part.strip() for part in text.split(separator) if has_word(part)})
+
+
+# -- the kinds that hold or do not
+
+
+def _required_words(text: str, words: list[str]) -> bool:
+    read = folded(text)
+    return all(_phrase(word).search(read) for word in words)
+
+
+def _forbidden_words(text: str, words: list[str]) -> bool:
+    read = folded(text)
+    return not any(_phrase(word).search(read) for word in words)
+
+
+def _in_case(text: str, case: Literal["upper", "lower", "title"]) -> bool:
+    if case == "title":
+        return all(
+            regex.match(r"\P{L}*+[\p{Lu}\p{Lt}]", word) for word in _words(text) if regex.search(r"\p{L}", word)
+        )
+    return text.isupper() if case == "upper" else text.islower()
+
+
+def _starts_with(text: str, phrase: str) -> bool:
+    return _phrase(phrase.strip(SEPARATORS) or phrase).match(folded(text).lstrip(SEPARATORS)) is not None
+
+
+def _ends_with(text: str, phrase: str) -> bool:
+    read, wanted = folded(text).rstrip(SEPARATORS), folded(phrase.strip(SEPARATORS) or phrase)
+    return _phrase(wanted).fullmatch(read, max(0, len(read) - len(wanted))) is not None
+
+
+def _paragraph_starts_with(text: str, paragraph: int, phrase: str) -> bool:
+    blocks = _paragraphs(text)
+    return paragraph <= len(blocks) and _starts_with(blocks[paragraph - 1], phrase)
+
+
+def _quoted(text: str) -> bool:
+    inner = text[1:-1]
+    return any(
+        (text[0], text[-1]) == (left, right) and has_word(inner) and left not in inner and right not in inner
+        for left, right in QUOTES
+    )
+
+
+def _no_commas(text: str) -> bool:
+    return regex.search("[,，、،､﹐﹑]", text) is None
+
+
+def _postscript(text: str, marker: str = "P.S.") -> bool:
+    said = False
+    for line in text.splitlines():
+        if said and line.strip().casefold().startswith(marker.casefold()) and has_word(line.strip()[len(marker) :]):
+            return True
+        said = said or has_word(line)
+    return False
+
+
+def _one_of(text: str, options: list[str]) -> bool:
+    return folded(text).strip(SEPARATORS + ".!") in {folded(option).strip(SEPARATORS + ".!") for option in options}
+
+
+def _json(text: str) -> bool:
+    opening, _, fenced = text.partition("\n")
+    body, _, closing = fenced.rpartition("\n")
+    is_fenced = opening.strip().lower() in ("```", "```json") and closing.strip() == "```"
+    try:
+        found = json.loads(body if is_fenced else text, parse_constant=_refuse, object_pairs_hook=_without_twins)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(found, dict | list)
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    if len(dict(pairs)) < len(pairs):
+        raise ValueError("a key comes twice")
+    return dict(pairs)
+
+
+def _in_script(text: str, script: Script) -> bool:
+    inside = _CJK if script == "Japanese" else rf"\p{{{script}}}"
+    letters = regex.findall(r"\p{L}", text)
+    found = regex.findall(inside, "".join(letters))
+    if script == "Japanese" and not regex.search(r"[\p{Hiragana}\p{Katakana}]", text):
+        return False
+    return bool(letters) and len(found) >= SCRIPT_SHARE * len(letters)
+
+
+def _ends_in_script(text: str, script: Script) -> bool:
+    return _in_script(next((line for line in reversed(text.splitlines()) if has_word(line)), ""), script)
+
+
+COUNTS: dict[str, Callable[..., int]] = {
+    "words": lambda text: len(_words(text)),
+    "unique_words": lambda text: len({word.casefold() for word in _words(text)}),
+    "capital_words": _capital_words,
+    "characters": lambda text: sum(not char.isspace() for char in text),
+    "sentences": _sentences,
+    "paragraphs": lambda text: len(_paragraphs(text)),
+    "lines": _lines(r"\s*+\S"),
+    "headings": _lines(r" {0,3}#{1,6}[ \t]++\S"),
+    "bullets": _lines(r"[ \t]*+[-*+•‣·・][ \t]++\S"),
+    "numbered_items": _numbered_items,
+    "placeholders": lambda text: _marked(r"\[([^\[\]\n]++)\](?!\()", text),
+    "highlights": lambda text: _marked(r"\*\*([^*\n]++)\*\*|\*([^*\n]++)\*", text),
+    "titles": lambda text: _marked(r"<<([^<>\n]++)>>", text),
+    "keyword": _keyword,
+    "letter": _letter,
+    "parts": _parts,
+}
+CHECKS: dict[str, Callable[..., bool]] = {
+    "required_words": _required_words,
+    "forbidden_words": _forbidden_words,
+    "case": _in_case,
+    "starts_with": _starts_with,
+    "ends_with": _ends_with,
+    "paragraph_starts_with": _paragraph_starts_with,
+    "quoted": _quoted,
+    "no_commas": _no_commas,
+    "postscript": _postscript,
+    "one_of": _one_of,
+    "json": _json,
+    "script": _in_script,
+    "ending_script": _ends_in_script,
+}
+KINDS = COUNTS | CHECKS

@@ -1,0 +1,140 @@
+"""Rewards made of rewards: one that counts only where another is earned, one clipped, one scaled.
+
+from trl_grpo_plus.rewards.combine import gate, scale
+
+GRPOPlusTrainer(reward_funcs=["math_answer", scale(gate("think_format", by="math_answer"), 0.2)], ...)
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from trl_grpo_plus.registry import get_reward
+
+
+RewardFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Combined:
+    """A reward function made of others; picklable where they are.
+
+    Args:
+        name (`str`): what it is logged under, its `__name__`.
+        parts (`tuple`): the reward functions that it calls, each with all that it is called with.
+        rule (`Callable`): a sample's scores, one a part in their order -> its reward.
+    """
+
+    name: str
+    parts: tuple[RewardFunction, ...]
+    rule: Callable[..., float]
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def __call__(self, completions: list[Any], **columns: Any) -> list[float | None]:
+        """N rewards; `None` where a part gives none."""
+        scores = [part(completions=completions, **columns) for part in self.parts]
+        return [self._of(sample) for sample in zip(*scores, strict=True)]
+
+    def _of(self, scores: tuple[float | None, ...]) -> float | None:
+        # NaN is how TRL spells None.
+        known = [float(score) for score in scores if score is not None and not math.isnan(score)]
+        return self.rule(*known) if len(known) == len(scores) else None
+
+
+def gate(
+    reward: RewardFunction | str, by: RewardFunction | str, at_least: float = 1.0, name: str | None = None
+) -> Combined:
+    """`reward` where `by` scores at least `at_least`, else 0.0; `None` where either gives `None`.
+
+    Against a format or a length that pays without the answer. A penalty that is gated is waived, too: where `by` fails
+    nothing below 0 is charged.
+
+    Args:
+        reward (`Callable` or `str`): a reward function, or a registered name.
+        by (`Callable` or `str`): the one that must be earned.
+        at_least (`float`, *optional*, defaults to `1.0`): what it must score.
+        name (`str`, *optional*): to log under, by default as in `think_format_if_math_answer`.
+
+    Returns:
+        [`Combined`]: a reward function.
+
+    Raises:
+        ValueError: there is no such reward, `at_least` is not a number, or a function is async.
+
+    Example:
+        >>> from trl_grpo_plus.rewards.exact_answer import exact_answer
+        >>> def brief(completions, **columns):
+        ...     return [1.0 if len(text) < 4 else 0.5 for text in completions]
+        >>> reward = gate(brief, by=exact_answer)
+        >>> reward(completions=["46", "  46", "47"], answer=["46", "46", "46"])
+        [1.0, 0.5, 0.0]
+        >>> reward.__name__
+        'brief_if_exact_answer'
+    """
+    inner, judge = _function(reward), _function(by)
+    rule = partial(_gated, at_least=_finite("at_least", at_least))
+    return Combined(name or f"{inner.__name__}_if_{judge.__name__}", (inner, judge), rule)
+
+
+def clip(reward: RewardFunction | str, low: float, high: float, name: str | None = None) -> Combined:
+    """`reward`, but at least `low` and at most `high`; `None` where it gives `None`.
+
+    Raises:
+        ValueError: there is no such reward, `low` is above `high`, or the function is async.
+
+    Example:
+        >>> clip(lambda completions: [-3.0, 0.5, None], -1, 1, name="bounded")(completions=["a", "b", "c"])
+        [-1.0, 0.5, None]
+    """
+    if not _finite("low", low) <= _finite("high", high):
+        raise ValueError(f"clip: low={low} must not be above high={high}.")
+    inner = _function(reward)
+    return Combined(name or f"{inner.__name__}_clipped", (inner,), partial(_clipped, low=low, high=high))
+
+
+def scale(reward: RewardFunction | str, factor: float, offset: float = 0.0, name: str | None = None) -> Combined:
+    """`factor * reward + offset`; `None` where it gives `None`. For one factor a reward, use `reward_weights`.
+
+    Raises:
+        ValueError: there is no such reward, a number is not finite, or the function is async.
+
+    Example:
+        >>> scale(lambda completions: [0.0, 1.0, None], 2, offset=-1, name="signed")(completions=["a", "b", "c"])
+        [-1.0, 1.0, None]
+    """
+    inner = _function(reward)
+    rule = partial(_scaled, factor=_finite("factor", factor), offset=_finite("offset", offset))
+    return Combined(name or f"{inner.__name__}_scaled", (inner,), rule)
+
+
+def _gated(score: float, verdict: float, *, at_least: float) -> float:
+    return score if verdict >= at_least else 0.0
+
+
+def _clipped(score: float, *, low: float, high: float) -> float:
+    return float(min(max(score, low), high))
+
+
+def _scaled(score: float, *, factor: float, offset: float) -> float:
+    return factor * score + offset
+
+
+def _function(reward: RewardFunction | str) -> RewardFunction:
+    found = get_reward(reward) if isinstance(reward, str) else reward
+    if not callable(found) or not hasattr(found, "__name__"):
+        raise ValueError(f"{found!r} must be a reward function with a __name__, or the name of a registered reward.")
+    if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
+        raise ValueError(f"{found.__name__} is an async function, which cannot be combined. Make it a plain one.")
+    return found
+
+
+def _finite(name: str, value: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError(f"{name}={value!r} must be a finite number.")
+    return value

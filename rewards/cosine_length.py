@@ -1,0 +1,106 @@
+"""Reward for right answers that are short, and against wrong ones that are: correctness scaled by length."""
+
+import math
+from typing import Any
+
+from trl_grpo_plus.registry import Example, Reward, get_reward, register_reward
+
+
+def _judge(correct: str, correct_args: dict[str, Any] | None) -> Reward:
+    return get_reward(correct, **(correct_args or {}))
+
+
+def _check_args(max_length: int, correct: str, correct_args: dict[str, Any] | None, **bounds: float) -> None:
+    if max_length < 1:
+        raise ValueError(f"cosine_length: max_length={max_length} must be at least 1, in tokens.")
+    order = ("min_value_wrong", "max_value_wrong", "min_value_correct", "max_value_correct")
+    values = [bounds[name] for name in order]
+    if not all(map(math.isfinite, bounds.values())) or values != sorted(values):
+        given = ", ".join(f"{name}={bounds[name]}" for name in order)
+        raise ValueError(f"cosine_length: {' <= '.join(order)} must hold, or a wrong answer pays; got {given}.")
+    _judge(correct, correct_args)
+
+
+def _parts(correct: str, correct_args: dict[str, Any] | None, **_: Any) -> list[Reward]:
+    return [_judge(correct, correct_args)]
+
+
+@register_reward(
+    "cosine_length",
+    examples=[
+        Example(
+            "46",
+            {"completion_ids": [1] * 50, "answer": "46"},
+            0.75,
+            {"max_length": 100, "correct": "exact_answer"},
+        ),
+        Example(
+            "47",
+            {"completion_ids": [1] * 50, "answer": "46"},
+            -0.75,
+            {"max_length": 100, "correct": "exact_answer"},
+        ),
+        Example("", {"completion_ids": [], "answer": "46"}, -1.0, {"max_length": 100, "correct": "exact_answer"}),
+    ],
+    check_args=_check_args,
+    parts=_parts,
+)
+def cosine_length(
+    completions: list[Any],
+    completion_ids: list[list[int]],
+    *,
+    max_length: int,
+    correct: str = "math_answer",
+    correct_args: dict[str, Any] | None = None,
+    at_least: float = 1.0,
+    min_value_wrong: float = -1.0,
+    max_value_wrong: float = -0.5,
+    min_value_correct: float = 0.5,
+    max_value_correct: float = 1.0,
+    **columns: Any,
+) -> list[float | None]:
+    """A right answer scores the more the shorter it is, a wrong one the more the longer it is.
+
+    With `n` tokens and `c = cos(pi * min(n / max_length, 1))`, which falls from 1 to -1:
+
+        right:  min_value_correct + (max_value_correct - min_value_correct) * (1 + c) / 2
+        wrong:  max_value_wrong   - (max_value_wrong   - min_value_wrong)   * (1 + c) / 2
+
+    Appendix C.1 of Demystifying Long CoT (https://huggingface.co/papers/2502.03373), and for the same verdicts what
+    `trl.rewards.get_cosine_scaled_reward` gives. The paper's -10 for a completion that is cut off is left to
+    `overlong`. What is right is for another reward to say, `correct`; it gets all columns, and takes the place of
+    itself: do not list it a second time.
+
+    Args:
+        completions (`list`): N completions, for `correct` to judge.
+        completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
+        max_length (`int`): tokens at which the schedule ends.
+        correct (`str`, *optional*, defaults to `"math_answer"`): name or path of the reward that says what is right.
+        correct_args (`dict`, *optional*): its arguments, such as `{"column": "solution"}`.
+        at_least (`float`, *optional*, defaults to `1.0`): what it must score.
+        min_value_wrong (`float`, *optional*, defaults to `-1.0`): of a wrong answer without a token.
+        max_value_wrong (`float`, *optional*, defaults to `-0.5`): of a wrong one of `max_length` or more.
+        min_value_correct (`float`, *optional*, defaults to `0.5`): of a right one of `max_length` or more.
+        max_value_correct (`float`, *optional*, defaults to `1.0`): of a right one without a token.
+        columns: what `correct` reads.
+
+    Returns:
+        `list[float | None]`: N rewards; `None` where `correct` gives `None`.
+
+    Example:
+        >>> from trl_grpo_plus.registry import get_reward
+        >>> reward = get_reward("cosine_length", max_length=100, correct="exact_answer")
+        >>> reward(["46", "46", "47"], completion_ids=[[1] * 50, [1] * 100, [1] * 50], answer=["46"] * 3)
+        [0.75, 0.5, -0.75]
+    """
+    verdicts = _judge(correct, correct_args)(completions=completions, completion_ids=completion_ids, **columns)
+    right, wrong = (min_value_correct, max_value_correct), (max_value_wrong, min_value_wrong)
+    return [
+        None if verdict is None else _scaled(len(ids), max_length, *(right if verdict >= at_least else wrong))
+        for verdict, ids in zip(verdicts, completion_ids, strict=True)
+    ]
+
+
+def _scaled(length: int, max_length: int, at_end: float, at_start: float) -> float:
+    cosine = math.cos(math.pi * min(length / max_length, 1.0))
+    return at_end + 0.5 * (at_start - at_end) * (1.0 + cosine)

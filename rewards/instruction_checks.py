@@ -1,0 +1,183 @@
+"""Reward for instructions that a program can check, as in IFEval and IFBench: lengths, keywords, lists, endings."""
+
+import inspect
+import json
+import math
+import typing
+from functools import cache
+from typing import Any, Literal
+
+from trl_grpo_plus.annotations import fits, spelled
+from trl_grpo_plus.loading import near
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._constraints import BOUNDS, CHECKS, COUNTS, KINDS, folded, has_word
+from ._text import after_thinking, text_of
+
+
+SHOWN_ROWS = 3
+
+
+def _check_columns(constraints: list[Any], **_: Any) -> None:
+    problems = [f"row {row}: {problem}" for row, given in enumerate(constraints) if (problem := _problem(given))]
+    if problems:
+        raise ValueError(
+            f"instruction_checks: {len(problems)} of {len(constraints)} rows have constraints that cannot be checked; "
+            f"{' '.join(problems[:SHOWN_ROWS])} Mend or drop these rows; a row without constraints has None."
+        )
+
+
+@register_reward(
+    "instruction_checks",
+    examples=[
+        Example("Rome. Paris.", {"constraints": [{"kind": "words", "max": 2}, {"kind": "no_commas"}]}, 1.0),
+        Example("Rome, Paris.", {"constraints": [{"kind": "words", "max": 2}, {"kind": "no_commas"}]}, 0.0),
+        Example(
+            "Rome, Paris.",
+            {"constraints": '[{"kind": "words", "max": 2}, {"kind": "no_commas"}]'},
+            0.5,
+            {"credit": "fraction"},
+        ),
+        Example("<think>no commas</think>", {"constraints": [{"kind": "no_commas"}]}, 0.0),
+    ],
+    check_columns=_check_columns,
+)
+def instruction_checks(
+    completions: list[Any], constraints: list[Any], *, credit: Literal["all", "fraction"] = "all"
+) -> list[float | None]:
+    """1.0 where an answer keeps to all of its row's constraints (or the share of them that it keeps to).
+
+    A constraint is a dict of its `kind` and that kind's parameters; kinds that count take `min`, `max` or `exactly`:
+
+    | kind | counts, or asks for |
+    |---|---|
+    | words, unique_words, characters, sentences, paragraphs, lines | paragraphs are set apart by blank lines |
+    | capital_words | words of two letters or more, all capitals |
+    | bullets, headings | lines that start with `-`, `*`, `+`, `•`, or with `#` |
+    | numbered_items | lines that start with 1. 2. 3. or 1) 2) 3), as far as they go on in order |
+    | placeholders, highlights, titles | `[name]`; `*this*` or `**this**`; `<<this>>` |
+    | keyword: keyword | a whole word or phrase, in any case |
+    | letter: letter | a letter (or other text) anywhere, in any case |
+    | parts: separator | different parts between separators, such as `***` |
+    | required_words, forbidden_words: words | all of them, none of them; as `keyword` |
+    | case: case | `upper`, `lower`: no letter of the other case; `title`: words start with capitals |
+    | starts_with, ends_with: phrase | in any case; quotation marks around the answer do not count |
+    | paragraph_starts_with: paragraph, phrase | the first is 1 |
+    | quoted | all within one pair of double quotation marks |
+    | no_commas | of any script |
+    | postscript: marker="P.S." | a line that starts so and goes on, after something else |
+    | one_of: options | nothing but one of them |
+    | json | nothing but one object or array, which a code fence may hold; no NaN, no key twice |
+    | script, ending_script: script | at least 90 % of the letters, of all or of the last line |
+
+    A script is no language: `Latin` is English, French and Vietnamese alike. `Japanese` is Han and kana, with kana.
+    A word is a run of letters, digits and marks, with single hyphens and apostrophes within, and each Han or kana
+    character is one by itself, as word processors count; text in Thai or Lao is a word up to the next space. A
+    sentence ends in `.`, `!`, `?` or `…` before white space, in `。` anywhere, or with its paragraph; common
+    abbreviations and initials end none. Look-alike letters of other alphabets are not seen through.
+
+    What is judged is what stands after the thinking. Without a letter or digit there it is 0.0, since an empty
+    answer breaks no rule against anything. After IFEval (https://huggingface.co/papers/2311.07911).
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        constraints (`list`):
+            N lists of constraints, each list or constraint possibly as JSON, since a column of a dataset cannot mix
+            types. Parameters that are None count as not given: that is how a dataset fills up rows.
+        credit (`str`, *optional*, defaults to `"all"`): `"all"`: 1.0 or 0.0; `"fraction"`: the share that holds.
+
+    Returns:
+        `list[float | None]`: N rewards from 0.0 to 1.0; `None` where `constraints` is `None`.
+
+    Raises:
+        ValueError: a kind or parameter that there is not, with what is like it. Also before training.
+
+    Example:
+        >>> constraints = [{"kind": "bullets", "exactly": 2}, {"kind": "ends_with", "phrase": "Enjoy!"}]
+        >>> instruction_checks(["- tea\\n- cake\\nEnjoy!", "- tea\\nEnjoy!"], constraints=[constraints] * 2)
+        [1.0, 0.0]
+    """
+    return [
+        _score(after_thinking(text_of(completion)).strip(), given, credit)
+        for completion, given in zip(completions, constraints, strict=True)
+    ]
+
+
+def _score(text: str, given: Any, credit: str) -> float:
+    problem = _problem(given)
+    if problem:
+        raise ValueError(f"instruction_checks: {problem}")
+    if not has_word(text):
+        return 0.0
+    kept = [_holds(text, constraint) for constraint in _parsed(given)]
+    return sum(kept) / len(kept) if credit == "fraction" else float(all(kept))
+
+
+def _holds(text: str, constraint: dict[str, Any]) -> bool:
+    kind, given = _split(constraint)
+    if kind in CHECKS:
+        return CHECKS[kind](text, **given)
+    bounds = {name: given.pop(name) for name in BOUNDS if name in given}
+    found = COUNTS[kind](text, **given)
+    return bounds.get("min", 0) <= found <= bounds.get("max", math.inf) and found == bounds.get("exactly", found)
+
+
+# -- what the dataset may ask for
+
+
+def _parsed(given: Any) -> list[Any]:
+    listed = json.loads(given) if isinstance(given, str) else given
+    return [json.loads(each) if isinstance(each, str) else each for each in listed]
+
+
+def _split(constraint: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    return constraint["kind"], {k: v for k, v in constraint.items() if k != "kind" and v is not None}
+
+
+def _problem(given: Any) -> str | None:
+    try:
+        parsed = _parsed(given)
+    except (ValueError, TypeError) as error:
+        return f"constraints must be a list of dicts, or JSON of one, got {given!r:.100} ({error})."
+    if not parsed:
+        return f"constraints must be a list of dicts with at least one, got {given!r:.100}."
+    return next((problem for each in parsed if (problem := _problem_of(each))), None)
+
+
+def _problem_of(constraint: Any) -> str | None:
+    kind = constraint.get("kind") if isinstance(constraint, dict) else None
+    if not isinstance(kind, str) or kind not in KINDS:
+        return f"{constraint!r:.100} is of no known kind.{near(str(kind), KINDS)} There are {', '.join(KINDS)}."
+    given, (known, needed) = _split(constraint)[1], _parameters(kind)
+    for name, value in given.items():
+        if name not in known:
+            return f"{kind} takes no {name!r}, only {', '.join(known) or 'its name'}.{near(name, known)}"
+        if not fits(value, known[name]) or not _is_sound(value, lowest=0 if name in BOUNDS else 1):
+            return f"{kind}: {name}={value!r:.100} must be {spelled(known[name])}, and not empty or negative."
+    missing = [name for name in needed if name not in given]
+    if missing:
+        return f"{kind} needs {', '.join(missing)}."
+    if kind in COUNTS and not _is_range(**{name: given.get(name) for name in BOUNDS}):
+        return f"{kind} needs min, max (not below min) or exactly, and the last alone; got {given!r:.100}."
+    return None
+
+
+@cache
+def _parameters(kind: str) -> tuple[dict[str, Any], list[str]]:
+    """Types of a kind's parameters, and the names of those that it needs."""
+    function = KINDS[kind]
+    hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name not in ("text", "return")}
+    needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is p.empty]
+    return hints | (BOUNDS if kind in COUNTS else {}), needed[1:]
+
+
+def _is_sound(value: Any, lowest: int) -> bool:
+    if isinstance(value, list):
+        return bool(value) and all(_is_sound(each, lowest) for each in value)
+    return value >= lowest if isinstance(value, int) else bool(folded(value))
+
+
+def _is_range(min: int | None, max: int | None, exactly: int | None) -> bool:
+    if exactly is not None:
+        return min is max is None
+    return (min, max) != (None, None) and (min is None or max is None or min <= max)

@@ -1,0 +1,197 @@
+"""Reward for a Python program: it is run on tests, in a sandbox, and what it does decides."""
+
+import functools
+import math
+import os
+from collections.abc import Iterator
+from typing import Any, Literal
+
+from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
+
+from ._cases import Case, Row, check_columns, rows_of
+from ._text import after_thinking, last_code_block, text_of
+
+
+LEAST_MEMORY_MB = 64
+
+
+def _check_args(
+    time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code_execution: bool, **others: Any
+) -> None:
+    if not 0 < time_s < math.inf:
+        raise ValueError(f"python_tests: time_s={time_s} must be a number of seconds above 0.")
+    if memory_mb < LEAST_MEMORY_MB:
+        raise ValueError(
+            f"python_tests: memory_mb={memory_mb} must be at least {LEAST_MEMORY_MB}: the interpreter takes about 40."
+        )
+    if output_kb < 1:
+        raise ValueError(f"python_tests: output_kb={output_kb} must be at least 1.")
+    # Before the run, not at the first completion: is there a tier that holds?
+    Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe_code_execution).close()
+
+
+@register_reward(
+    "python_tests",
+    examples=[
+        Example("```python\nprint(int(input()) + 1)\n```", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 1.0),
+        Example("```python\nprint(int(input()) - 1)\n```", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 0.0),
+        Example("I do not know.", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 0.0),
+        Example(
+            "```python\ndef add(a, b):\n    return a + b\n```",
+            {"tests": [{"args": [2, 3], "expected": 5}, {"args": [-1, 1], "expected": 0}], "entry_point": "add"},
+            1.0,
+        ),
+        Example(
+            "```python\ndef add(a, b):\n    return a * b\n```",
+            {"tests": [{"args": [2, 2], "expected": 4}, {"args": [2, 3], "expected": 5}], "entry_point": "add"},
+            0.5,
+            {"credit": "fraction"},
+        ),
+        Example(
+            "```python\ndef add(a, b):\n    return a + b\n```",
+            {"test_code": "def check(candidate):\n    assert candidate(2, 3) == 5", "entry_point": "add"},
+            1.0,
+        ),
+        Example(
+            "```python\nimport os\nos._exit(0)\n```",
+            {"test_code": "assert add(2, 3) == 5", "entry_point": "add"},
+            0.0,
+        ),
+    ],
+    timeout=60,
+    on_timeout="zero",
+    check_args=_check_args,
+    check_columns=check_columns,
+    preload=["trl_grpo_plus.sandbox"],
+)
+def python_tests(
+    completions: list[Any],
+    tests: list[Any] | None = None,
+    entry_point: list[str | None] | None = None,
+    test_code: list[str | None] | None = None,
+    *,
+    credit: Literal["all", "fraction"] = "all",
+    time_s: float = 3.0,
+    memory_mb: int = 512,
+    output_kb: int = 1024,
+    allow_unsafe_code_execution: bool = False,
+) -> list[float | None]:
+    r"""1.0 where the program in the completion passes its row's tests, else 0.0.
+
+    The program is the completion's last fenced block, after any thinking, or all of it where there is none. It runs
+    in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone; numpy is not to be had. A row has one of
+
+    - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
+      with status 0 and print the same lines; blanks at a line's end and blank lines at the end do not count.
+    - `tests` for a function, `[{"args": [2, 3], "expected": 5}, ...]`, and `entry_point`, its name or
+      `Class.method` (called on a new instance each time). `args` may be a dict, of names. Types must be the same
+      throughout: 1 is neither 1.0 nor True, and NaN equals nothing; but a tuple counts as a list, which is all that
+      JSON has, and a subclass (Counter, namedtuple) as its base. A column whose cases differ in type may hold `args`
+      and `expected` as JSON text, both or neither, or `tests` as one.
+    - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or `test_...()`
+      functions, which may `from solution import` it. They run in another process than the program and reach it by
+      calls alone: plain data goes in and comes out, an exception by the name of its builtin type. Changes that it
+      makes to its arguments do not come back.
+
+    A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
+    it: what is expected never goes to the process where it runs.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        tests (`list`, *optional*): N lists of cases, or their JSON text.
+        entry_point (`list[str | None]`, *optional*): N names.
+        test_code (`list[str | None]`, *optional*): N scripts.
+        credit (`str`, *optional*, defaults to `"all"`):
+            `"all"`: 1.0 for all cases, else 0.0; stops at the first that fails. `"fraction"`: the share of `tests`
+            that pass; a program that runs out of time or dies fails what remains. `test_code` is one case.
+        time_s (`float`, *optional*, defaults to `3.0`):
+            Seconds of wall clock for each case; for all of `test_code`. A row that takes more than the reward's
+            `timeout` (60) in all scores 0.0.
+        memory_mb (`int`, *optional*, defaults to `512`):
+            Address space, the interpreter's (about 40) included, in MiB; at most what a reward's worker has (4096).
+        output_kb (`int`, *optional*, defaults to `1024`): most that a case may print or return, in KiB.
+        allow_unsafe_code_execution (`bool`, *optional*, defaults to `False`):
+            On a machine where no tier of the sandbox works, run programs with limits alone. They can then read, write
+            and send what this user can.
+
+    Returns:
+        `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`.
+
+    Raises:
+        ValueError: a row's tests are malformed, or `test_code` passes or fails without a call of the entry point.
+        RuntimeError: programs cannot be run safely here; the text says what is missing.
+
+    Example:
+        >>> program = "```python\nprint(int(input()) + 1)\n```"
+        >>> python_tests([program, "42", program], tests=[[{"stdin": "41\n", "stdout": "42\n"}]] * 2 + [None])
+        [1.0, 0.0, None]
+    """
+    if tests is None and test_code is None:
+        return [None] * len(completions)
+    sandbox = _sandbox(os.getpid(), time_s, memory_mb, output_kb, allow_unsafe_code_execution)
+    rows = rows_of(tests, entry_point, test_code)
+    return [_score(_program(text), row, sandbox, credit) for text, row in zip(completions, rows, strict=True)]
+
+
+def _program(completion: Any) -> str:
+    return last_code_block(after_thinking(text_of(completion)))
+
+
+@functools.cache
+def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> Sandbox:
+    # One a process: a fork of this process must not speak to this one's children.
+    return Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe)
+
+
+def _score(program: str, row: Row, sandbox: Sandbox, credit: str) -> float | None:
+    if row.tests is None and row.test_code is None:
+        return None
+    try:
+        return _judge(program, row, sandbox, credit)
+    except SandboxError:  # something killed its process, which the next run starts anew
+        return _judge(program, row, sandbox, credit)
+
+
+def _judge(program: str, row: Row, sandbox: Sandbox, credit: str) -> float:
+    if row.test_code is not None:
+        return float(sandbox.check(program, row.name(), row.asserts()).passed)
+    cases = row.cases()
+    is_script = cases[0].args is None
+    passed = 0
+    for verdict in _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox):
+        if credit == "all" and not verdict:
+            return 0.0
+        passed += verdict
+    return passed / len(cases)
+
+
+def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[bool]:
+    """A verdict a case, until one takes too long."""
+    for case in cases:
+        ran = sandbox.run(program, case.stdin)
+        yield not ran.reason and same_output(ran.stdout, case.stdout)
+        if ran.reason == TOO_LONG:
+            return
+
+
+def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[bool]:
+    with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
+        for case in cases:
+            by_name = isinstance(case.args, dict)
+            answer = loaded.call((), case.args) if by_name else loaded.call(case.args)  # type: ignore[arg-type]
+            yield answer.equals(case.expected)
+            if loaded.fault:
+                return
+
+
+def same_output(printed: bytes, wanted: str) -> bool:
+    """Whether a program printed the lines wanted; blanks at the end of a line and lines at the end do not count."""
+    try:
+        return _lines(printed.decode()) == _lines(wanted)
+    except UnicodeDecodeError:
+        return False
+
+
+def _lines(text: str) -> list[str]:
+    return [line.rstrip() for line in text.rstrip().split("\n")]

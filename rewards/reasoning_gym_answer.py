@@ -1,0 +1,244 @@
+"""Reward for reasoning-gym's tasks (https://github.com/open-thought/reasoning-gym), and their datasets.
+
+train_dataset = make_dataset({"chain_sum": {"max_terms": 3}, "gcd": {}}, size=1000, seed=0)
+GRPOPlusTrainer(reward_funcs="reasoning_gym", train_dataset=train_dataset, ...)
+"""
+
+import contextlib
+import functools
+import importlib
+import io
+import itertools
+import json
+import math
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset
+
+from trl_grpo_plus.loading import near
+from trl_grpo_plus.registry import Example, register_reward
+
+from ._text import answer_of, text_of
+
+
+SHOWN_ROWS = 3
+
+# Measured with reasoning-gym 0.1.25.
+_EXECUTES = "its scorer executes the answer as a program"
+_EXECUTES_ROW = "its scorer executes the row's text as a program"
+_UNEQUAL = "its scorer compares tuples, which a dataset makes lists: right answers score 0.05"
+REFUSED = {
+    "arc_agi": _UNEQUAL,
+    "binary_matrix": _EXECUTES,
+    "bitwise_arithmetic": _EXECUTES_ROW,
+    "coin_flip": 'its scorer gives "0" full marks for any chance but 1',
+    "complex_arithmetic": 'its scorer gives "nan" full marks',
+    "composite": "it is no task but a mixture: give its parts",
+    "countdown": _EXECUTES + "; use the reward `countdown`",
+    "game_of_life_halting": "its scorer gives any text full marks",
+    "intermediate_integration": _EXECUTES,
+    "n_queens": _EXECUTES,
+    "number_sorting": _EXECUTES_ROW,
+    "polynomial_multiplication": _EXECUTES,
+    "puzzle24": _EXECUTES + ", and does not look at the numbers",
+    "rearc": _UNEQUAL,
+    "simple_integration": _EXECUTES,
+    "spiral_matrix": _EXECUTES,
+    "string_insertion": _EXECUTES,
+}
+SYSTEM_PROMPT = (
+    "Think about the problem step by step. Then give the final answer, and nothing else, as <answer>answer</answer>."
+)
+
+
+def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
+    problems = [
+        f"row {row}: {problem}"
+        for row, (name, item) in enumerate(zip(task, entry, strict=True))
+        if (problem := _problem(name) or _problem_of_entry(name, item))
+    ]
+    if problems:
+        raise ValueError(
+            f"reasoning_gym: {len(problems)} of {len(task)} rows cannot be scored; {' '.join(problems[:SHOWN_ROWS])} "
+            "trl_grpo_plus.rewards.reasoning_gym_answer.make_dataset makes rows that can."
+        )
+
+
+def _gold(task: str, entry: Any, **_: Any) -> str | None:
+    answer = _item(entry).get("answer")
+    return None if answer is None else f"<answer>{answer}</answer>"
+
+
+_SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "chain_sum"}}
+
+
+@register_reward(
+    "reasoning_gym",
+    examples=[
+        Example("<think>2 + 3 is 5</think><answer>5</answer>", {"task": "chain_sum", "entry": _SUM}, 1.0),
+        Example("<answer>6</answer>", {"task": "chain_sum", "entry": json.dumps(_SUM)}, 0.0),
+        Example("It is 5.", {"task": "chain_sum", "entry": _SUM}, 0.0),
+    ],
+    timeout=2.0,
+    on_timeout="zero",
+    check_columns=_check_columns,
+    gold=_gold,
+    preload=("reasoning_gym",),
+)
+def reasoning_gym(completions: list[Any], task: list[str], entry: list[Any]) -> list[float | None]:
+    """What the task's own `score_answer` gives to the answer, from 0.0 to 1.0.
+
+    The answer is what the last `<answer>...</answer>` after the thinking holds, without white space around. Without
+    one, or with an empty one, the score is 0.0 and the scorer is not asked. A scorer that raises or gives NaN scores
+    0.0, too: the answer made it do so.
+
+    What the scorers of reasoning-gym 0.1.25 let pass. The tasks in `REFUSED` are refused before training, each with
+    its reason: some execute the answer. Most others give some credit to a wrong answer that holds the right one ("15"
+    for "5" scores 0.5) or comes near it. The best constant answer found earns on average, over 200 items with default
+    settings: 0.96 on game_of_life (a dead board), 0.7 on syllogism, 0.6 on circuit_logic, 0.5 on course_schedule,
+    isomorphic_strings, ransom_note, self_reference and time_intervals, 0.4 on rectangle_count, shortest_path and acre,
+    0.35 on polynomial_equations, gcd, mahjong_puzzle, maze, letter_counting, rotten_oranges and zebra_puzzles, 0.25
+    on mini_sudoku, aiw and propositional_logic, 0.2 or less on the rest. A mean reward up to that shows no learning.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        task (`list[str]`): N names of tasks, such as `"chain_sum"`.
+        entry (`list`):
+            N items of reasoning-gym, each `{"question", "answer", "metadata"}` as a dict or, since a dataset's column
+            cannot hold different dicts, as JSON; `config`, if there, are the settings of the task (some scorers need
+            them). [`make_dataset`] writes them.
+
+    Returns:
+        `list[float]`: N rewards from 0.0 to 1.0.
+
+    Raises:
+        ImportError: reasoning-gym is not installed. Before training.
+        ValueError: an unknown or refused task, or an entry that is none. Before training.
+
+    Example:
+        >>> entry = '{"question": "2 + 3 =", "answer": "5", "metadata": {}}'
+        >>> reasoning_gym(["<answer>5</answer>", "<answer>6</answer>", "5"], task=["chain_sum"] * 3, entry=[entry] * 3)
+        [1.0, 0.0, 0.0]
+    """
+    return [
+        _score(answer_of(text_of(completion)), name, _item(item))
+        for completion, name, item in zip(completions, task, entry, strict=True)
+    ]
+
+
+def make_dataset(
+    tasks: Mapping[str, Mapping[str, Any]], size: int, seed: int, system_prompt: str | None = SYSTEM_PROMPT
+) -> Dataset:
+    """A dataset of one or several tasks for the reward `reasoning_gym`.
+
+    Args:
+        tasks (`Mapping[str, Mapping]`): name of a task -> its settings, as `reasoning_gym.create_dataset` takes them.
+        size (`int`): rows, dealt to the tasks in turn.
+        seed (`int`): equal seeds give equal rows.
+        system_prompt (`str`, *optional*): put before each question; by default one that asks for `<answer>`.
+
+    Returns:
+        `datasets.Dataset`: with the columns `prompt` (messages), `task` and `entry` (JSON).
+
+    Raises:
+        ImportError: reasoning-gym is not installed.
+        ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
+    """
+    problem = next((found for name in tasks if (found := _problem(name))), None if tasks else "tasks is empty.")
+    if problem:
+        raise ValueError(f"make_dataset: {problem}")
+    shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
+    items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
+    names = list(tasks)
+    rows = [(names[i % len(names)], items[i % len(names)][i // len(names)]) for i in range(size)]
+    system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    return Dataset.from_dict(
+        {
+            "prompt": [[*system, {"role": "user", "content": item["question"]}] for _, item in rows],
+            "task": [name for name, _ in rows],
+            # The metadata of gsm_symbolic holds fractions, which its scorer does not read.
+            "entry": [json.dumps(item, default=str) for _, item in rows],
+        }
+    )
+
+
+def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[dict[str, Any]]:
+    if {"size", "seed"} & set(config):
+        raise ValueError(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
+    try:
+        # Twice as many, since items that cannot be scored are left out.
+        made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
+        kept = {"config": json.loads(json.dumps(config))}
+    except (TypeError, AssertionError) as error:
+        raise ValueError(f"make_dataset: {task} does not take {config}: {error}.") from None
+    found = (made[i] for i in range(2 * size + 1))
+    items = list(itertools.islice((item | kept for item in found if not _is_blank(item)), size))
+    if len(items) < size:
+        raise ValueError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
+    return items
+
+
+def _is_blank(item: dict[str, Any]) -> bool:
+    """Whether the right answer is nothing, which no answer is, too. Some tasks give no right answer: `None`."""
+    return item["answer"] is not None and not item["answer"].strip()
+
+
+def _score(answer: str | None, task: str, item: dict[str, Any]) -> float:
+    if _problem(task):
+        raise ValueError(f"reasoning_gym: {_problem(task)}")
+    if answer is None or not answer.strip():
+        return 0.0
+    score_answer = _scorer(task, json.dumps(item.get("config", {})))
+    try:
+        # They warn and print about bad answers.
+        with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            score = float(score_answer(answer.strip(), item))
+    except Exception:
+        return 0.0
+    return min(max(score, 0.0), 1.0) if math.isfinite(score) else 0.0
+
+
+@functools.cache
+def _scorer(task: str, config: str) -> Any:
+    return _library().create_dataset(task, **json.loads(config)).score_answer
+
+
+def _item(entry: Any) -> dict[str, Any]:
+    return json.loads(entry) if isinstance(entry, str) else entry
+
+
+def _problem(task: Any) -> str | None:
+    if isinstance(task, str) and task in REFUSED:
+        return f"the task {task} is not to be trained on: {REFUSED[task]}."
+    known = _library().factory.DATASETS
+    return (
+        None
+        if isinstance(task, str) and task in known
+        else f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
+    )
+
+
+def _problem_of_entry(task: str, entry: Any) -> str | None:
+    try:
+        item = _item(entry)
+        source, is_blank = item["metadata"].get("source_dataset", task), _is_blank(item)
+        _scorer(task, json.dumps(item.get("config", {})))
+    except (ValueError, TypeError, KeyError, AttributeError, AssertionError) as error:
+        return (
+            f"entry must be a dict of question, answer and metadata, or JSON of one, got {entry!r:.100} ({error!r})."
+        )
+    if is_blank:
+        return "the right answer is nothing, and so is no answer."
+    return None if source == task else f"task is {task!r}, but the entry is from {source!r}."
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("reasoning_gym")
+    except ImportError as error:
+        raise ImportError(
+            f"the reward reasoning_gym needs reasoning-gym ({error}). Install it: pip install reasoning-gym==0.1.25"
+        ) from error

@@ -1,0 +1,77 @@
+"""Reward against loops: a penalty on n-grams that come more than once."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from trl_grpo_plus.registry import Example, register_reward
+
+
+def _check_args(ngram: int, max_penalty: float) -> None:
+    if ngram < 1:
+        raise ValueError(f"repetition: ngram={ngram} must be at least 1, in tokens.")
+    if not -math.inf < max_penalty <= 0:
+        raise ValueError(
+            f"repetition: max_penalty={max_penalty} must be 0 or below: it is added to the other rewards."
+        )
+
+
+@register_reward(
+    "repetition",
+    examples=[
+        Example("a", {"completion_ids": [1, 2, 3, 4]}, 0.0, {"ngram": 2}),
+        Example("a", {"completion_ids": [5, 5, 5, 5, 5]}, -0.75, {"ngram": 2}),
+        Example("a", {"completion_ids": []}, 0.0),
+    ],
+    check_args=_check_args,
+    full_marks=0.0,
+)
+def repetition(
+    completions: list[Any], completion_ids: list[list[int]], *, ngram: int = 20, max_penalty: float = -1.0
+) -> list[float | None]:
+    """0.0 where no n-gram of tokens comes twice, nearing `max_penalty` for a loop.
+
+    `max_penalty * (1 - distinct / total)` over the `total = n - ngram + 1` n-grams of a completion of `n` tokens; 0
+    where there is none. After appendix C.2 of Demystifying Long CoT (https://huggingface.co/papers/2502.03373); on any
+    input what `trl.rewards.get_repetition_penalty_reward(ngram, max_penalty)` gives, in time that hardly grows with
+    `ngram`. Tokens, not words: a text in Chinese or Japanese would be one word. Ordinary reasoning says the same three
+    tokens many times over, the more often the longer it is, so with TRL's `ngram=3` this is a penalty on length, too;
+    20 tokens in a row come back in loops and in copied passages. A shorter completion than that is never punished.
+
+    Args:
+        completions (`list`): N completions; not read.
+        completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
+        ngram (`int`, *optional*, defaults to `20`): tokens in an n-gram.
+        max_penalty (`float`, *optional*, defaults to `-1.0`): 0 or below.
+
+    Returns:
+        `list[float]`: N rewards from `max_penalty` to 0.0.
+
+    Example:
+        >>> from trl_grpo_plus.registry import get_reward
+        >>> get_reward("repetition", ngram=2)(["a", "b"], completion_ids=[[1, 2, 3, 4], [5, 5, 5, 5, 5]])
+        [0.0, -0.75]
+    """
+    return [_penalty(ids, ngram, max_penalty) for ids in completion_ids]
+
+
+def _penalty(ids: Sequence[int], ngram: int, max_penalty: float) -> float:
+    total = len(ids) - ngram + 1
+    if total < 1:
+        return 0.0
+    distinct = len(set(_windows(ids, ngram)))
+    return (1 - distinct / total) * max_penalty if distinct < total else 0.0
+
+
+def _windows(ids: Sequence[int], size: int) -> Sequence[int]:
+    """A name for each window of `size` tokens, the same for the same tokens.
+
+    A window is named by two shorter ones that overlap, so `size` costs its logarithm, not itself.
+    """
+    names, width = ids, 1
+    while width < size:
+        step = min(width, size - width)
+        table: dict[tuple[int, int], int] = {}
+        names = [table.setdefault(pair, len(table)) for pair in zip(names, names[step:], strict=False)]
+        width += step
+    return names

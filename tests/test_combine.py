@@ -1,0 +1,185 @@
+"""Rewards made of rewards: gate, clip, scale."""
+
+import asyncio
+import doctest
+import pickle
+import re
+
+import pytest
+from trl.rewards import get_repetition_penalty_reward, think_format_reward
+
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.rewards import combine
+from trl_grpo_plus.rewards.combine import Combined, clip, gate, scale
+
+
+def given(completions, first, **kwargs):
+    return first
+
+
+def other(completions, second, **kwargs):
+    return second
+
+
+async def later(completions, **kwargs):
+    return [1.0] * len(completions)
+
+
+class Scorer:
+    __name__ = "scorer"
+
+    async def __call__(self, completions, **kwargs):
+        return [1.0]
+
+
+NAN = float("nan")
+
+
+def call(reward, first, second=()):
+    return reward(completions=["text"] * len(first), first=list(first), second=list(second))
+
+
+@pytest.mark.parametrize(
+    ("score", "verdict", "expected"),
+    [
+        pytest.param(0.7, 1.0, 0.7, id="earned"),
+        pytest.param(0.7, 2.0, 0.7, id="more than earned"),
+        pytest.param(0.7, 0.999, 0.0, id="nearly"),
+        pytest.param(0.7, 0.0, 0.0, id="not earned"),
+        pytest.param(0.7, -1.0, 0.0, id="below 0"),
+        pytest.param(-0.7, 1.0, -0.7, id="a penalty"),
+        pytest.param(-0.7, 0.0, 0.0, id="a penalty is waived"),
+        pytest.param(None, 1.0, None, id="no score"),
+        pytest.param(None, 0.0, None, id="no score, not earned"),
+        pytest.param(0.7, None, None, id="no verdict"),
+        pytest.param(None, None, None, id="neither"),
+        pytest.param(NAN, 1.0, None, id="NaN is None"),
+        pytest.param(0.7, NAN, None, id="a verdict of NaN"),
+        pytest.param(1, 1, 1.0, id="integers"),
+        pytest.param(True, True, 1.0, id="booleans"),
+    ],
+)
+def test_gate(score, verdict, expected):
+    [found] = call(gate(given, by=other), [score], [verdict])
+    assert found == expected
+    assert type(found) in (float, type(None))
+
+
+@pytest.mark.parametrize(
+    ("at_least", "expected"), [(0.5, [0.7, 0.0]), (0, [0.7, 0.7]), (-1, [0.7, 0.7]), (2.0, [0.0, 0.0])]
+)
+def test_gate_opens_at_a_score(at_least, expected):
+    assert call(gate(given, by=other, at_least=at_least), [0.7, 0.7], [0.5, 0.0]) == expected
+
+
+@pytest.mark.parametrize(
+    ("score", "expected"),
+    [(-5, -1.0), (-1, -1.0), (-0.5, -0.5), (0, 0.0), (2, 2.0), (2.5, 2.0), (1e308, 2.0), (None, None), (NAN, None)],
+)
+def test_clip(score, expected):
+    assert call(clip(given, -1, 2), [score]) == [expected]
+
+
+@pytest.mark.parametrize(
+    ("factor", "offset", "score", "expected"),
+    [(2, 0, 1.5, 3.0), (2, -1, 0, -1.0), (-1, 1, 1.0, 0.0), (0, 0, 9.0, 0.0), (2, 1, None, None), (2, 1, NAN, None)],
+)
+def test_scale(factor, offset, score, expected):
+    assert call(scale(given, factor, offset), [score]) == [expected]
+
+
+def test_names_say_what_they_are_made_of_and_can_be_given():
+    assert gate(given, by=other).__name__ == "given_if_other"
+    assert clip("exact_answer", 0, 1).__name__ == "exact_answer_clipped"
+    assert scale(clip(given, 0, 1), 2).__name__ == "given_clipped_scaled"
+    made = [gate(given, other, name="a"), clip(given, 0, 1, name="b"), scale(given, 2, name="c")]
+    assert [reward.__name__ for reward in made] == ["a", "b", "c"]
+
+
+def test_parts_are_the_rewards_within():
+    inner = get_reward("exact_answer")
+    assert gate(given, by=inner).parts == (given, inner)
+    nested = scale(gate(given, by=inner), 2)
+    assert [type(part) for part in nested.parts] == [Combined]
+
+
+def test_registered_names_get_their_columns_and_rows_without_one_are_not_scored():
+    reward = gate("exact_answer", by=scale("exact_answer", 1))
+    found = reward(completions=["46", "47", "46"], answer=["46", "46", None], prompts=["?"] * 3, trainer_state=None)
+    assert found == [1.0, 0.0, None]
+
+
+def test_trls_own_rewards_can_be_combined_and_are_called_as_trl_calls():
+    message = [{"role": "assistant", "content": "<think>a</think>b"}]
+    reward = gate(think_format_reward, by=scale(get_repetition_penalty_reward(2), 1, 1))
+    found = reward(
+        prompts=["?", "?"], completions=[message, message], completion_ids=[[1, 2], [5, 5, 5]], trainer_state=None
+    )
+    assert found == [1.0, 0.0]
+    assert reward.__name__ == "think_format_reward_if_repetition_penalty_reward_scaled"
+
+
+def test_an_empty_batch():
+    assert call(gate(given, by=other), []) == []
+
+
+def test_parts_of_different_lengths_are_refused():
+    with pytest.raises(ValueError, match="zip"):
+        call(gate(given, by=other), [1.0, 1.0], [1.0])
+
+
+@pytest.mark.parametrize(
+    "make", [lambda r: gate(r, by="exact_answer"), lambda r: clip(r, 0, 1), lambda r: scale(r, 2, 1)]
+)
+def test_they_travel_to_other_processes(make):
+    reward = make(given)
+    copied = pickle.loads(pickle.dumps(reward))
+    assert copied.__name__ == reward.__name__
+    columns = {"completions": ["46"], "first": [3.0], "answer": ["46"]}
+    assert copied(**columns) == reward(**columns)
+
+
+def test_they_do_not_change():
+    with pytest.raises(AttributeError):
+        gate(given, by=other).parts = ()
+
+
+def test_trl_takes_it_for_a_plain_function():
+    """TRL asks these of a reward function; a model would have `parameters`."""
+    reward = gate(given, by=other)
+    assert isinstance(reward.__name__, str)
+    assert not asyncio.iscoroutinefunction(reward)
+    assert not hasattr(reward, "parameters")
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: gate("exact_answr", by=other), "exact_answer"),
+        (lambda: gate(given, by="exact_answr"), "exact_answer"),
+        (lambda: gate(given, by=3), "3 must be a reward function"),
+        (lambda: clip(None, 0, 1), "None must be a reward function"),
+        (lambda: scale(["exact_answer"], 2), "must be a reward function"),
+        (lambda: scale(later, 2), "later is an async function"),
+        (lambda: gate(given, by=later), "later is an async function"),
+        (lambda: clip(Scorer(), 0, 1), "scorer is an async function"),
+        (lambda: gate(given, by=other, at_least="1"), "at_least='1'"),
+        (lambda: gate(given, by=other, at_least=NAN), "at_least=nan"),
+        (lambda: gate(given, by=other, at_least=None), "at_least=None"),
+        (lambda: clip(given, 1, 0), "low=1 must not be above high=0"),
+        (lambda: clip(given, 0, float("inf")), "high=inf"),
+        (lambda: clip(given, True, 1), "low=True"),
+        (lambda: scale(given, NAN), "factor=nan"),
+        (lambda: scale(given, 1, offset="2"), "offset='2'"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(make, says):
+    with pytest.raises(ValueError, match=re.escape(says)):
+        make()
+
+
+@pytest.mark.parametrize("function", [gate, clip, scale])
+def test_docstrings(function):
+    [examples] = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=dict(vars(combine)))
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0

@@ -1,0 +1,97 @@
+"""The reward `overlong`: DAPO's equation 13, against TRL's own."""
+
+import doctest
+import pickle
+
+import pytest
+from trl.rewards import get_soft_overlong_punishment
+
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.rewards.overlong import overlong
+
+
+def score(lengths, max_length=100, cache=20):
+    ids = [list(range(length)) for length in lengths]
+    return get_reward("overlong", max_length=max_length, cache=cache)(["text"] * len(ids), completion_ids=ids)
+
+
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        pytest.param(0, 0.0, id="no token"),
+        pytest.param(1, 0.0, id="short"),
+        pytest.param(80, 0.0, id="as long as is free"),
+        pytest.param(81, -0.05, id="a token more"),
+        pytest.param(90, -0.5, id="halfway"),
+        pytest.param(99, -0.95, id="a token before the end"),
+        pytest.param(100, -1.0, id="at the end"),
+        pytest.param(101, -1.0, id="beyond"),
+        pytest.param(100_000, -1.0, id="far beyond"),
+    ],
+)
+def test_the_punishment_grows_over_the_cache(length, expected):
+    assert score([length]) == [pytest.approx(expected)]
+
+
+def test_a_batch_is_scored_one_by_one_and_an_empty_one_is_empty():
+    assert score([10, 90, 200]) == [0.0, -0.5, -1.0]
+    assert score([]) == []
+    assert all(type(found) is float for found in score([10, 90, 200]))
+
+
+@pytest.mark.parametrize(
+    ("max_length", "cache"), [(100, 20), (100, 0), (100, 100), (1, 0), (1, 1), (7, 3), (20480, 4096)]
+)
+def test_it_is_what_trl_gives(max_length, cache):
+    edges = {0, 1, max_length - cache, max_length, max_length + 1, 2 * max_length}
+    lengths = sorted(
+        {abs(edge + step) for edge in edges for step in (-2, -1, 0, 1, 2)} | set(range(0, max_length, 97))
+    )
+    expected = get_soft_overlong_punishment(max_length, cache)(completion_ids=[[1] * length for length in lengths])
+    assert score(lengths, max_length, cache) == expected
+
+
+def test_the_text_does_not_matter():
+    reward = get_reward("overlong", max_length=4, cache=2)
+    ids = [[1] * 3] * 5
+    completions = ["", "a" * 1000, [{"role": "assistant", "content": "a"}], [], "\ud800\x00"]
+    assert reward(completions, completion_ids=ids) == [-0.5] * 5
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({}, "max_length"),
+        ({"max_length": 100}, "cache"),
+        ({"max_length": 0, "cache": 0}, "max_length=0"),
+        ({"max_length": -5, "cache": 0}, "max_length=-5"),
+        ({"max_length": 100, "cache": 101}, "cache=101"),
+        ({"max_length": 100, "cache": -1}, "cache=-1"),
+        ({"max_length": 100.5, "cache": 1}, "max_length=100.5"),
+        ({"max_length": "100", "cache": 1}, "max_length='100'"),
+        ({"max_length": True, "cache": 1}, "max_length=True"),
+        ({"max_length": 100, "cache": 20, "max_len": 3}, "max_len"),
+    ],
+)
+def test_bad_arguments_are_refused_by_name(args, says):
+    with pytest.raises(ValueError, match="overlong") as error:
+        get_reward("overlong", **args)
+    assert says in str(error.value)
+
+
+def test_it_travels_to_other_processes():
+    reward = pickle.loads(pickle.dumps(get_reward("overlong", max_length=100, cache=20)))
+    assert reward(["a"], completion_ids=[[1] * 90]) == [-0.5]
+    assert reward.__name__ == "overlong"
+
+
+def test_docstring():
+    [examples] = doctest.DocTestFinder(recurse=False).find(overlong, "overlong")
+    assert examples.examples
+    assert doctest.DocTestRunner().run(examples).failed == 0
+
+
+@pytest.mark.parametrize("example", overlong.definition.examples, ids=lambda example: str(example.reward))
+def test_registered_examples(example):
+    columns = {name: [value] for name, value in example.columns.items()}
+    assert get_reward("overlong", **example.args)([example.completion], **columns) == [example.reward]

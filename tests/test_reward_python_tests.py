@@ -1,0 +1,408 @@
+"""The reward `python_tests`: what passes, and the many programs that want to be paid for less."""
+
+import doctest
+import importlib
+import json
+import time
+
+import pytest
+from honest_programs import HONEST
+from hostile_programs import ATTACKS, descendants, files_left
+
+from trl_grpo_plus import sandbox
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.reward import Reward, RewardError
+from trl_grpo_plus.sandbox import Sandbox
+
+
+MODULE = importlib.import_module("trl_grpo_plus.rewards.python_tests")
+python_tests = MODULE.python_tests.__wrapped__  # here, without the pool
+
+HANG_S = 0.4
+SCRIPT_TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}, {"stdin": "10 20\n", "stdout": "30\n"}]
+FUNCTION_TESTS = [{"args": [2, 3], "expected": 5}, {"args": [10, 20], "expected": 30}]
+ASSERTS = """
+for got, wanted in zip(map(add, [2, 10], [3, 20]), [5, 30]):
+    assert got == wanted
+"""
+FORMS = {
+    "s": {"tests": [SCRIPT_TESTS]},
+    "f": {"tests": [FUNCTION_TESTS], "entry_point": ["add"]},
+    "a": {"test_code": [ASSERTS], "entry_point": ["add"]},
+}
+RIGHT = {
+    "s": "print(sum(map(int, input().split())))",
+    "f": "def add(a, b):\n    return a + b",
+    "a": "def add(a, b):\n    return a + b",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_sandboxes():
+    yield
+    for made in list(SANDBOXES):
+        made.close()
+    MODULE._sandbox.cache_clear()
+
+
+SANDBOXES: set[Sandbox] = set()
+
+
+def score(program, form="s", fence=True, time_s=10.0, **changes):
+    SANDBOXES.add(MODULE._sandbox(MODULE.os.getpid(), time_s, 512, 1024, False))
+    text = f"Here it is.\n```python\n{program}\n```\nThat is all." if fence else program
+    columns = {key: value for key, value in changes.items() if key in ("tests", "entry_point", "test_code")}
+    args = {key: value for key, value in changes.items() if key not in columns}
+    return python_tests([text], **(columns or FORMS[form]), time_s=time_s, **args)[0]
+
+
+# -- who must be paid
+
+
+@pytest.mark.parametrize("form", RIGHT)
+def test_a_right_program(form):
+    assert score(RIGHT[form], form) == 1.0
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script(name):
+    program, stdin, stdout = HONEST[name]
+    assert score(program, tests=[[{"stdin": stdin, "stdout": stdout}]]) == 1.0
+
+
+# -- who must not
+
+
+@pytest.mark.parametrize(("name", "form"), [(name, form) for name, attack in ATTACKS.items() for form in attack.forms])
+def test_an_attack_is_not_paid(name, form):
+    attack = ATTACKS[name]
+    program = attack.source if form == "s" else attack.as_function()
+    score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
+    before = descendants()
+    assert score(program, form, time_s=HANG_S) == 0.0
+    assert descendants() == before
+    assert files_left() == []
+    start = time.monotonic()
+    assert score(RIGHT[form], form) == 1.0
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n", "I do not know.", "```python\n```", "5", "```\n```\n```", "\0", "\ud800", "```python\n\0\n```",
+     "x" * 1_000_000, "(" * 100_000, "```python\n" + "[" * 100_000 + "\n```", "\n" * 300_000, "```" * 100_000,
+     "```python\n" + "-" * 100_000 + "1\n```", "<think>" * 10_000, "```python\nprint(5)"],
+    ids=lambda text: repr(text)[:20] + f"...{len(text)}" if len(text) > 20 else repr(text),
+)  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_that_are_no_program(text, form):
+    start = time.monotonic()
+    assert score(text, form, fence=False) == 0.0
+    assert time.monotonic() - start < 10
+
+
+# -- which program, of a completion
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        (RIGHT["s"], 1.0),
+        (f"```python\n{RIGHT['s']}\n```", 1.0),
+        (f"```\n{RIGHT['s']}\n```", 1.0),
+        (f"```py\nprint(0)\n```\nNo, rather:\n```py\n{RIGHT['s']}\n```", 1.0),
+        (f"```py\n{RIGHT['s']}\n```\nNo, rather:\n```py\nprint(0)\n```", 0.0),
+        (f"<think>\n```python\n{RIGHT['s']}\n```\n</think>\nI give up.", 0.0),
+        (f"<think>\n```python\nprint(0)\n```\n</think>\n```python\n{RIGHT['s']}\n```", 1.0),
+        (f"<think>```python\n{RIGHT['s']}\n```", 0.0),
+        ([{"role": "assistant", "content": f"```python\n{RIGHT['s']}\n```"}], 1.0),
+        ([{"role": "user", "content": f"```python\n{RIGHT['s']}\n```"}, {"role": "assistant", "content": "No."}], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_which_program_is_run(completion, reward):
+    assert score(completion, fence=False) == reward
+
+
+# -- scripts
+
+
+@pytest.mark.parametrize(
+    ("printed", "wanted", "same"),
+    [
+        (b"5\n", "5\n", True), (b"5", "5\n", True), (b"5 \n", "5", True), (b"5\r\n6\r\n", "5\n6\n", True),
+        (b"5\n\n\n", "5", True), (b"a  b\n", "a  b", True), (b"5\n6", "5\n6\n", True), ("é\n".encode(), "é", True),
+        (b"\n5", "5", False), (b" 5", "5", False), (b"5\n\n6", "5\n6", False), (b"5\n6", "5", False),
+        (b"5", "5\n6", False),
+        (b"a b", "a  b", False), (b"", "5", False), (b"5.0", "5", False), (b"5\n\xff", "5", False),
+        (b"5\0", "5", False),
+        ("é".encode("latin-1"), "é", False), (b"YES", "yes", False), (b"5\x0c6", "5\n6", False),
+        (b"5\xe2\x80\xa86", "5\n6", False),
+    ],
+)  # fmt: skip
+def test_same_output(printed, wanted, same):
+    assert MODULE.same_output(printed, wanted) is same
+
+
+def test_stdin_may_be_left_out():
+    assert score("print('hi')", tests=[[{"stdout": "hi"}]]) == 1.0
+    assert score("print('hi')", tests=[[{"stdin": None, "stdout": "hi", "args": None, "expected": None}]]) == 1.0
+
+
+def test_each_case_is_a_run_of_its_own():
+    """A script cannot answer the second case from what it saw in the first."""
+    program = "import builtins\nprint(getattr(builtins, 'last', 1))\nbuiltins.last = 2"
+    assert score(program, tests=[[{"stdout": "1"}, {"stdout": "1"}]]) == 1.0
+
+
+# -- functions
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "reward"),
+    [
+        ("5", 5, 1.0), ("True", 1, 0.0), ("1", True, 0.0), ("5.0", 5, 0.0), ("5", 5.0, 0.0), ("'5'", 5, 0.0),
+        ("(1, 2)", [1, 2], 1.0), ("[1, (2,)]", [1, [2]], 1.0), ("{1, 2}", [1, 2], 0.0), ("None", None, 1.0),
+        ("0", None, 0.0),
+        ("float('nan')", 0.0, 0.0), ("-0.0", 0.0, 1.0), ("0.1 + 0.2", 0.3, 0.0), ("1e308 * 10", float("inf"), 1.0),
+        ("{'a': [1]}", {"a": [1]}, 1.0), ("{'b': 1, 'a': 2}", {"a": 2, "b": 1}, 1.0), ("{1: 1}", {"1": 1}, 0.0),
+        ("__import__('collections').Counter('aab')", {"a": 2, "b": 1}, 1.0), ("2 ** 5000", 2**5000, 1.0),
+        ("'\\ud800'", "\ud800", 1.0), ("'a' * 100000", "a" * 100_000, 1.0), ("b'a'", "a", 0.0), ("[[]]", [[]], 1.0),
+    ],
+    ids=range(24),
+)  # fmt: skip
+def test_types_must_be_the_same(body, expected, reward):
+    assert (
+        score(f"def f():\n    return {body}", tests=[[{"args": [], "expected": expected}]], entry_point=["f"])
+        == reward
+    )
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [{"args": [2, 3], "expected": 5}],
+        [{"args": {"a": 2, "b": 3}, "expected": 5}],
+        [{"args": "[2, 3]", "expected": "5"}],
+        [{"args": '{"a": 2, "b": 3}', "expected": "5"}],
+        [{"args": ["x", "5"], "expected": "x5"}],
+        [{"args": '["x", "5"]', "expected": '"x5"'}],
+        [{"args": [[1], [2]], "expected": [1, 2], "stdin": None, "stdout": None}],
+        json.dumps(FUNCTION_TESTS),
+    ],
+)
+def test_ways_to_write_a_function_s_tests(tests):
+    columns = {"tests": [tests], "entry_point": ["add"]}
+    MODULE.check_columns(**columns)
+    assert score(RIGHT["f"], **columns) == 1.0
+    assert score("def add(a, b):\n    return a", **columns) == 0.0
+
+
+def test_a_method():
+    program = "class Solution:\n    def add(self, a, b):\n        return a + b"
+    assert score(program, tests=[FUNCTION_TESTS], entry_point=["Solution.add"]) == 1.0
+    assert score(
+        program, test_code=["def check(candidate):\n    assert candidate(2, 3) == 5"], entry_point=["Solution().add"]
+    )
+
+
+# -- credit
+
+
+@pytest.mark.parametrize(
+    ("program", "share"),
+    [
+        ("def f(n):\n    return n", 1.0),
+        ("def f(n):\n    return n if n < 3 else 0", 0.75),
+        ("def f(n):\n    return 1 if n else 1 / 0", 0.25),
+        ("def f(n):\n    return n if n < 2 else __import__('os')._exit(0)", 0.5),
+        ("def f(n):\n    while n == 1: pass\n    return n", 0.25),
+        ("def g(n):\n    return n", 0.0),
+    ],
+)
+def test_a_share_of_function_cases(program, share):
+    tests = [[{"args": [n], "expected": n} for n in range(4)]]
+    found = [
+        score(program, tests=tests, entry_point=["f"], credit=credit, time_s=1.0) for credit in ("fraction", "all")
+    ]
+    assert found == [share, float(share == 1)]
+
+
+@pytest.mark.parametrize(
+    ("program", "share"),
+    [
+        ("print(input())", 1.0),
+        ("n = int(input())\nprint(n)\nexit(n % 2)", 0.5),
+        ("n = int(input())\nwhile n == 1: pass\nprint(n)", 0.25),
+        ("print(0)", 0.25),
+    ],
+)
+def test_a_share_of_script_cases(program, share):
+    tests = [[{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(4)]]
+    found = [score(program, tests=tests, credit=credit, time_s=1.0) for credit in ("fraction", "all")]
+    assert found == [share, float(share == 1)]
+
+
+def test_time_out_ends_a_batch_s_cases():
+    start = time.monotonic()
+    tests = [[{"stdin": str(n), "stdout": str(n)} for n in range(50)]]
+    assert score("while True: pass", tests=tests, credit="fraction", time_s=0.5) == 0.0
+    assert time.monotonic() - start < 10
+
+
+# -- rows
+
+
+def test_rows_of_all_kinds():
+    columns = {
+        "tests": [SCRIPT_TESTS, FUNCTION_TESTS, None, None],
+        "entry_point": [None, "add", "add", None],
+        "test_code": [None, None, ASSERTS, None],
+    }
+    right = [RIGHT["s"], RIGHT["f"], RIGHT["a"], RIGHT["s"]]
+    assert python_tests(right, **columns) == [1.0, 1.0, 1.0, None]
+    assert python_tests(["print(0)"] * 4, **columns) == [0.0, 0.0, 0.0, None]
+    assert python_tests(["print(0)"]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({}, "needs a column tests or a column test_code"),
+        ({"tests": [[]]}, r"row 0: tests is \[\]"),
+        ({"tests": [SCRIPT_TESTS, "no"]}, "1 of 2 rows .* row 1: tests is 'no', no JSON"),
+        ({"tests": [{"stdin": [""], "stdout": [""]}]}, "not a list of cases"),
+        ({"tests": [["x"]]}, "it has the test 'x'"),
+        ({"tests": [[{"stdin": "2"}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": 2}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": "2", "points": 3}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": "2", "args": [2]}]]}, "it has the test"),
+        ({"tests": [[{"input": "2", "output": "2"}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "", "stdout": "\n"}]]}, "every stdout is blank"),
+        ({"tests": [[{"stdin": "\ud800", "stdout": "2"}]]}, "surrogates not allowed"),
+        ({"tests": [[{"stdout": "x" * 2_000_000}]]}, "has 1953 KiB, output_kb is 1024"),
+        ({"tests": [FUNCTION_TESTS]}, "entry_point is None, not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["add()()"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["__import__('os').abort"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["add; 1"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS + SCRIPT_TESTS], "entry_point": ["add"]}, "some for a function"),
+        ({"tests": [[{"args": 5, "expected": 5}]], "entry_point": ["add"]}, "neither a list nor a dict"),
+        (
+            {"tests": [[{"args": "[5]", "expected": 5}]], "entry_point": ["add"]},
+            "args is JSON text and expected is not",
+        ),
+        ({"tests": [[{"args": "[5", "expected": "5"}]], "entry_point": ["add"]}, "no JSON"),
+        ({"tests": [[{"args": "[5]", "expected": "NaN"}]], "entry_point": ["add"]}, "NaN, which nothing equals"),
+        ({"tests": [[{"args": [], "expected": len}]], "entry_point": ["add"]}, "is not plain data"),
+        ({"test_code": ["assert add(1, 1) == 2"]}, "entry_point is None"),
+        ({"test_code": ["assert add(1"], "entry_point": ["add"]}, "test_code is no Python"),
+        ({"test_code": [5], "entry_point": ["add"]}, "test_code is 5, no text"),
+        ({"test_code": [""], "entry_point": ["add"]}, "test_code does not mention add"),
+        ({"test_code": ["assert plus(1, 1) == 2"], "entry_point": ["add"]}, "test_code does not mention add"),
+        (
+            {"test_code": ["import numpy as np"], "entry_point": ["add"]},
+            "imports numpy, but only the standard library",
+        ),
+        ({"test_code": ["from pytest import raises"], "entry_point": ["add"]}, "imports pytest"),
+        ({"test_code": [ASSERTS], "tests": [SCRIPT_TESTS], "entry_point": ["add"]}, "both tests and test_code"),
+    ],
+    ids=range(31),
+)
+def test_columns_that_are_refused(columns, why):
+    with pytest.raises(ValueError, match=why):
+        MODULE.check_columns(**columns, credit="all", output_kb=1024)
+
+
+def test_columns_that_are_fine():
+    asserts = "import math\nfrom os.path import join\nfrom solution import Solution\nassert Solution().add(1, 1) == 2"
+    columns = {
+        "tests": [SCRIPT_TESTS, FUNCTION_TESTS, None, None, json.dumps(SCRIPT_TESTS)],
+        "entry_point": [None, "add", "Solution().add", None, None],
+        "test_code": [None, None, asserts, None, None],
+    }
+    MODULE.check_columns(**columns, credit="all", output_kb=1024)
+
+
+def test_test_code_that_tests_nothing_is_the_data_s_fault():
+    with pytest.raises(ValueError, match="without a single call of add"):
+        score(RIGHT["a"], test_code=["assert plus(1, 1) == 2"], entry_point=["add"])
+
+
+# -- as a registered reward
+
+
+def test_it_works_in_the_pool_and_survives_what_is_run():
+    completions = [RIGHT["s"], "while True: pass", "import os\nos.fork()", RIGHT["s"], "print(5)", RIGHT["s"]]
+    reward = get_reward("python_tests", time_s=1.0)
+    columns = {"tests": [SCRIPT_TESTS] * 5 + [None], "prompts": ["?"] * 6}
+    for _ in range(2):
+        assert reward(completions=completions, **columns) == [1.0, 0.0, 0.0, 1.0, 0.0, None]
+
+
+def test_the_reward_s_own_limit_leaves_nothing_behind():
+    """The outer net: the worker is killed, and with it its zygote and the program."""
+    reward = Reward(MODULE.python_tests.definition, {"time_s": 60.0}, timeout=1.5)
+    counts = []
+    for _ in range(3):
+        assert reward(completions=["while True: pass"], tests=[SCRIPT_TESTS]) == [0.0]
+        counts.append(len(descendants()))
+    assert counts[2] <= counts[0]
+    assert reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
+
+
+@pytest.mark.parametrize("number", range(len(MODULE.python_tests.definition.examples)))
+def test_its_examples(number):
+    example = MODULE.python_tests.definition.examples[number]
+    columns = {name: [value] for name, value in example.columns.items()}
+    assert get_reward("python_tests", **example.args)(completions=[example.completion], **columns) == [example.reward]
+
+
+def test_a_broken_row_stops_the_run():
+    with pytest.raises(RewardError, match="neither a list nor a dict"):
+        get_reward("python_tests")(completions=["x"], tests=[[{"args": 5, "expected": 5}]], entry_point=["add"])
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ({"time_s": 0.0}, "time_s"), ({"time_s": -1.0}, "time_s"), ({"time_s": float("inf")}, "time_s"),
+        ({"time_s": float("nan")}, "time_s"), ({"memory_mb": 10}, "memory_mb"), ({"output_kb": 0}, "output_kb"),
+        ({"credit": "some"}, "credit"), ({"time_s": "3"}, "time_s"),
+        ({"allow_unsafe_code_execution": 1}, "allow_unsafe"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_refused(args, why):
+    with pytest.raises(ValueError, match=why):
+        get_reward("python_tests", **args)
+
+
+def test_it_is_refused_where_nothing_is_safe(monkeypatch):
+    monkeypatch.setattr(sandbox, "tiers", list)
+    with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
+        get_reward("python_tests")
+    get_reward("python_tests", allow_unsafe_code_execution=True)
+
+
+def test_a_sandbox_that_was_killed_is_tried_again(monkeypatch):
+    score(RIGHT["s"])
+    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
+    run, failures = made.run, [sandbox.SandboxError("killed")]
+
+    def fail_once(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(made, "run", fail_once)
+    assert score(RIGHT["s"]) == 1.0
+    failures += [sandbox.SandboxError("killed")] * 2
+    with pytest.raises(sandbox.SandboxError):
+        score(RIGHT["s"])
+
+
+def test_the_docstring_is_true():
+    examples = doctest.DocTestFinder().find(MODULE.python_tests.__wrapped__, "python_tests", globs=vars(MODULE))
+    runner = doctest.DocTestRunner()
+    for example in examples:
+        runner.run(example)
+    assert (runner.failures, runner.tries > 0) == (0, True)

@@ -1,0 +1,490 @@
+"""The sandbox: honest programs run as under plain Python, hostile ones get nowhere, and the judge is not fooled."""
+
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from honest_programs import HONEST
+from hostile_programs import (
+    HARM,
+    NETWORK,
+    SECRET,
+    SECRET_FILE,
+    SECRET_VARIABLE,
+    SPYING,
+    descendants,
+    files_left,
+)
+
+from trl_grpo_plus import _canaries, _seccomp, sandbox
+from trl_grpo_plus._tiers import Tier
+from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
+
+
+TIERS = ["bubblewrap+landlock+seccomp", "landlock+seccomp", "bubblewrap+seccomp-strict", "seccomp-strict"]
+BREAKING_OUT = {**SPYING, **NETWORK, **HARM}
+REPOSITORY = Path(sandbox.__file__).parent.parent
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def tier(request):
+    try:
+        Sandbox(tier=request.param, self_test=False).close()
+    except RuntimeError as error:
+        pytest.skip(f"{request.param} is not to be had here: {error}")
+    with Sandbox(tier=request.param, time_s=1.0) as made:  # one that is there and does not hold is no reason to skip
+        yield made
+
+
+@pytest.fixture(scope="module")
+def box():
+    with Sandbox(time_s=1.0) as made:
+        yield made
+
+
+# -- honest programs
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script_runs(tier, name):
+    source, stdin, stdout = HONEST[name]
+    ran = tier.run(source, stdin, time_s=10)
+    assert (ran.stdout.decode(), ran.reason, ran.status) == (stdout, "", 0)
+
+
+def test_a_megabyte_of_input(tier):
+    numbers = [str(random.Random(0).randrange(10**6)) for _ in range(150_000)]
+    ran = tier.run("import sys\nprint(sum(map(int, sys.stdin.read().split())))", "\n".join(numbers), time_s=10)
+    assert int(ran.stdout) == sum(map(int, numbers))
+
+
+@pytest.mark.parametrize("module", ["wave", "json.tool", "concurrent.futures.process", "xml.dom.minidom", "sched"])
+def test_other_modules_of_the_standard_library(box, module):
+    if box.tier.mode != "landlock":
+        pytest.skip("no file can be opened here")
+    assert box.run(f"import {module}\nprint(1)", time_s=10) == (0, b"1\n", "")
+
+
+# -- hostile ones
+
+
+@pytest.fixture
+def bait(monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    Path(SECRET_FILE).write_text(SECRET)
+    os.chmod(SECRET_FILE, 0o666)
+    yield Path(SECRET_FILE)
+    Path(SECRET_FILE).unlink()
+
+
+@pytest.mark.parametrize("name", BREAKING_OUT)
+def test_nothing_breaks_out(tier, bait, name):
+    before = descendants()
+    ran = tier.run(BREAKING_OUT[name].source, "2 3\n")
+    assert b"LEAK" not in ran.stdout, ran.stdout[:1000]
+    assert descendants() == before
+    assert files_left() == []
+    assert bait.read_text() == SECRET
+    assert tier.run("print(6 * 7)", time_s=5) == (0, b"42\n", "")
+
+
+AS_ANOTHER = f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY)!r}, {str(Path(__file__).parent)!r}]
+from hostile_programs import *
+from trl_grpo_plus.sandbox import Sandbox
+for tier in ("landlock+seccomp", "seccomp-strict"):
+    with Sandbox(tier=tier, time_s=1.0) as box:
+        for name, attack in {{**SPYING, **NETWORK, **HARM}}.items():
+            ran = box.run(attack.source, "2 3")
+            if b"LEAK" in ran.stdout:
+                print(tier, name, ran.stdout)
+        print(tier, box.run("import os\\nprint(os.getuid(), sum(map(int, input().split())))", "2 3", time_s=10).stdout)
+"""
+
+
+def interpreter_for_all():
+    """One that a user without a home can run."""
+    for path in (sys.executable, "/usr/bin/python3"):
+        probe = [path, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
+        try:
+            if subprocess.run(probe, user=65534, group=65534, extra_groups=[], capture_output=True).returncode == 0:
+                return path
+        except OSError:
+            continue
+    return pytest.skip("no interpreter that a plain user can run")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_nothing_breaks_out_of_a_plain_user_s_sandbox(bait):
+    command = [interpreter_for_all(), "-c", AS_ANOTHER]
+    ran = subprocess.run(command, user=65534, group=65534, extra_groups=[], capture_output=True, text=True, cwd="/tmp")
+    assert ran.stdout == "landlock+seccomp b'65534 5\\n'\nseccomp-strict b'65534 5\\n'\n", ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up capabilities")
+@pytest.mark.parametrize("kept", ["", ",+setuid,+setgid,+kill,+sys_chroot", ",+setuid,+setgid"])
+def test_nothing_breaks_out_of_a_lesser_root_s_sandbox(bait, kept):
+    command = ["setpriv", f"--bounding-set=-all{kept}", "--inh-caps=-all", sys.executable, "-c", AS_ANOTHER]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd="/tmp")
+    users = [line.split("'")[1].split()[0] for line in ran.stdout.splitlines()]
+    assert len(users) == 2, ran.stdout + ran.stderr
+    assert all((int(user) > 10**9) == ("kill" in kept) for user in users)
+
+
+def test_programs_at_once_do_not_meet(box):
+    results: list[tuple[int, bytes]] = []
+
+    def work(i):
+        for j in range(10):
+            results.append((i * j, box.run(f"print({i} * {j})", time_s=20).stdout))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 40
+    assert all(int(stdout) == wanted for wanted, stdout in results)
+
+
+def test_each_program_starts_fresh(box):
+    assert box.run("import builtins, json\nbuiltins.print = json.dumps = None").reason == ""
+    assert box.run("import json\nprint(json.dumps(1))").stdout == b"1\n"
+
+
+# -- how a script's end is told
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "reason"),
+    [
+        ("", 0, ""),
+        ("import sys; sys.exit(3)", 3, "exit status 3"),
+        ("import sys; sys.exit('no')", 1, "exit status 1: no"),
+        ("1 / 0", 1, "exit status 1: ZeroDivisionError: division by zero"),
+        ("1 +", 1, "exit status 1: SyntaxError: invalid syntax"),
+        ("import os; os._exit(7)", 7, "exit status 7"),
+        ("import os; os.abort()", -signal.SIGABRT, "signal 6"),
+        ("import os; os.kill(os.getpid(), 40)", -40, "signal 40"),
+        ("while True: pass", -signal.SIGKILL, TOO_LONG),
+        ("x = bytearray(600 << 20)", 1, "exit status 1: MemoryError"),
+        ("raise ValueError('x' * 100_000)", 1, "exit status 1: " + "x" * 300),
+    ],
+)
+def test_why_it_failed(box, source, status, reason):
+    ran = box.run(source, time_s=0.5)
+    assert (ran.status, ran.reason) == (status, reason)
+
+
+def test_too_much_output(box):
+    assert box.run("while True: print('x' * 1000)").reason == "it wrote more than 1024 KiB"
+
+
+def test_time_is_the_wall_clock_s(box):
+    start = time.monotonic()
+    assert box.run("import time\ntime.sleep(100)", time_s=0.3).reason == TOO_LONG
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_limits_are_the_sandbox_s_own():
+    with Sandbox(memory_mb=100, output_kb=1, time_s=0.2, self_test=False) as small:
+        assert "MemoryError" in small.run("bytearray(120 << 20)", time_s=5).reason
+        assert small.run("print('x' * 1023)", time_s=5).reason == ""
+        assert small.run("print('x' * 1024)", time_s=5).reason == "it wrote more than 1 KiB"
+        assert small.run("import time; time.sleep(1)").reason == TOO_LONG
+
+
+# -- functions
+
+
+def test_calls(box):
+    with box.load("def add(a, b=1):\n    print('noise')\n    return a + b", "add") as program:
+        assert program.call([2, 3]).equals(5)
+        assert program.call([2]).equals(3)
+        assert program.call(kwargs={"a": 2, "b": 5}).equals(7)
+        assert program.call([[1], [2]]).equals([1, 2])
+        assert not program.call([2, 3]).equals(6)
+        assert program.call(["a", 1]) == (None, 'TypeError: can only concatenate str (not "int") to str')
+        assert program.call([1, 1]).equals(2), "an exception does not end it"
+
+
+@pytest.mark.parametrize(
+    ("source", "entry_point"),
+    [
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", "Solution.add"),
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", "Solution().add"),
+        ("class Solution:\n    @staticmethod\n    def add(a, b):\n        return a + b", "Solution.add"),
+        ("class S:\n    n = 0\n    def add(self, a, b):\n        self.n += a + b\n        return self.n", "S.add"),
+        ("import operator as o", "o.add"),
+        ("from operator import add", "add"),
+        ("add = lambda a, b: a + b", "add"),
+        ("import functools\n@functools.cache\ndef add(a, b):\n    return a + b", "add"),
+        ("def add(a, b):\n    return a + b\nif __name__ == '__main__':\n    print(add(*input().split()))", "add"),
+    ],
+)  # fmt: skip
+def test_entry_points(box, source, entry_point):
+    with box.load(source, entry_point) as program:
+        assert [program.call([i, 3]).equals(i + 3) for i in (2, 4)] == [True, True], program.fault
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("def subtract(a, b): return 5", "NameError: the program defines no add"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def add(:", "SyntaxError: "),
+        ("exit(0)", "SystemExit: 0"),
+        ("import os; os._exit(0)", "it ended"),
+        ("while True: pass", TOO_LONG),
+        ("input()", "EOFError: "),
+    ],
+)
+def test_a_program_that_cannot_be_loaded(box, source, fault):
+    with box.load(source, "add") as program:
+        assert program.fault.startswith(fault)
+        assert program.call([1, 2]) == (None, program.fault)
+
+
+def test_an_answer_that_is_too_large(box):
+    with box.load("def f(n):\n    return 'x' * n", "f") as program:
+        assert program.call([1_000_000]).equals("x" * 1_000_000)
+        assert program.call([1_100_000]).reason == "its answer has more than 1024 KiB"
+
+
+def test_each_call_has_its_own_time(box):
+    with box.load("import time\ndef nap(s):\n    time.sleep(s)", "nap") as program:
+        assert [program.call([0.4]).equals(None) for _ in range(4)] == [True] * 4
+        assert program.call([100]).reason == TOO_LONG
+        assert program.call([0]).reason == TOO_LONG, "it is still asleep, so nothing can be asked any more"
+
+
+# -- asserts
+
+ADD = "def add(a, b):\n    if a < 0: raise ValueError('negative')\n    return a + b"
+
+
+@pytest.mark.parametrize(
+    ("tests", "passed", "reason"),
+    [
+        ("assert add(2, 3) == 5", True, ""),
+        ("assert add(2, 3) == 6", False, "AssertionError: "),
+        ("assert add(2, 3) == 6, 'two and three'", False, "AssertionError: two and three"),
+        ("def check(candidate):\n    assert candidate(2, 3) == 5", True, ""),
+        ("def check(candidate):\n    assert candidate(a=2, b=3) == 6", False, "AssertionError: "),
+        ("METADATA = {}\ndef check(f):\n    for i in range(100):\n        assert f(i, i) == 2 * i", True, ""),
+        ("from solution import add as f\ndef test_one():\n    assert f(1, 1) == 2", True, ""),
+        ("def test_a():\n    add(1, 1)\ndef test_b():\n    assert add(1, 1) == 3", False, "AssertionError: "),
+        ("try:\n    add(-1, 1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'negative'", True, ""),
+        ("add(-1, 1)", False, "ValueError: negative"),
+        ("import unittest\nunittest.TestCase().assertRaises(ValueError, add, -1, 1)", True, ""),
+        ("import math\nassert math.isclose(add(0.1, 0.2), 0.3)", True, ""),
+        ("assert type(add(1.5, 1)) is float and add(2**70, 1) == 2**70 + 1 and add(True, 1) == 2", True, ""),
+        ("assert candidate(2, 3) == 5", True, ""),
+        ("add(1, 1)\nwhile True: pass", False, TOO_LONG),
+        ("add(1, 1)\nraise SystemExit(0)", False, "SystemExit: 0"),
+        ("add(1, 1)\nimport os\nos._exit(0)", False, "it ended"),
+        ("add(1)", False, "TypeError: add() missing 1 required positional argument: 'b'"),
+    ],
+)  # fmt: skip
+def test_asserts(box, tests, passed, reason):
+    assert box.check(ADD, "add", tests) == (passed, reason)
+
+
+@pytest.mark.parametrize(
+    "kind", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"]
+)
+def test_a_candidate_cannot_end_the_tests_own_loop(box, kind):
+    tests = "for got, wanted in zip(map(add, [2], [3]), [5]):\n    assert got == wanted"
+    found = box.check(f"def add(a, b):\n    raise {kind}", "add", tests)
+    assert found == (False, f"RuntimeError: {kind}: ")
+
+
+def test_asserts_of_a_method(box):
+    source = "class Solution:\n    def add(self, a, b):\n        return a + b"
+    for tests in ("assert Solution().add(2, 3) == 5", "def check(candidate):\n    assert candidate(2, 3) == 5"):
+        assert box.check(source, "Solution.add", tests).passed
+        assert not box.check(source.replace("+", "-"), "Solution().add", tests).passed
+
+
+@pytest.mark.parametrize(
+    ("tests", "why"),
+    [
+        ("assert 1 == 1", "pass without a single call"),
+        ("assert plus(2, 3) == 5", "NameError.* without a single call"),
+        ("import numpy", "ModuleNotFoundError.* without a single call|fail .* without a single call"),
+        ("assert add(", "SyntaxError.* without a single call"),
+        ("add(lambda: 1, 2)", "function is not plain data"),
+        ("def check(candidate):\n    pass", "pass without a single call"),
+    ],
+)
+def test_asserts_that_are_at_fault_themselves(box, tests, why):
+    with pytest.raises(ValueError, match=why):
+        box.check(ADD, "add", tests)
+
+
+def test_values_from_a_candidate_are_plain_ones(box):
+    odd = "class L(list):\n    __eq__ = lambda self, other: True\n    pop = None\ndef f():\n    return L([1])"
+    assert box.check(odd, "f", "assert type(f()) is list and f() != [2] and f().pop() == 1").passed
+
+
+# -- the choice of a tier
+
+
+def test_it_refuses_where_no_tier_is_safe(monkeypatch):
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("one that fails", "landlock", ("/no/such/command",))])
+    with pytest.raises(RuntimeError, match=r"5\.13.*bubblewrap.*allow_unsafe_code_execution=True.*one that fails"):
+        Sandbox()
+
+
+def test_a_bubblewrap_that_does_not_work_is_passed_over(monkeypatch, tmp_path):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with Sandbox(self_test=False) as found:
+        assert found.tier.name in ("landlock+seccomp", "seccomp-strict")
+
+
+def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):
+    monkeypatch.setattr(sandbox, "tiers", list)
+    with caplog.at_level(logging.WARNING), Sandbox(allow_unsafe=True, time_s=0.5) as unsafe:
+        assert unsafe.tier.name == "none"
+        assert (
+            unsafe.run("import os\nprint(len(os.listdir('/')) > 0, os.environ.get('HOME'))").stdout == b"True None\n"
+        )
+        assert unsafe.run("while True: pass").reason == TOO_LONG
+        with unsafe.load(ADD, "add") as program:
+            assert program.call([2, 3]).equals(5)
+        assert unsafe.check(ADD, "add", "assert add(2, 3) == 5").passed
+    assert "UNPROTECTED" in caplog.text
+
+
+def test_a_safe_tier_is_taken_even_if_unsafe_is_allowed(box):
+    with Sandbox(allow_unsafe=True, self_test=False) as allowed:
+        assert allowed.tier == box.tier
+
+
+def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
+    """The canaries come through where nothing stops them: each of them can fail."""
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("a wall of paper", "none")])
+    before = descendants()
+    with pytest.raises(RuntimeError, match="a wall of paper does not hold") as error:
+        Sandbox()
+    for canary in (
+        "read_a_file_of_the_trainer",
+        "connect_by_tcp",
+        "fork",
+        "run_a_command",
+        "signal_others",
+        "write_a_file",
+    ):
+        assert canary in str(error.value)
+    assert descendants() == before
+
+
+def test_the_self_test_is_quick_and_whole(box):
+    assert _canaries.ATTACKS >= 15
+    start = time.monotonic()
+    assert _canaries.escapes(box) == []
+    assert time.monotonic() - start < 3
+
+
+def test_an_unknown_machine_is_refused(monkeypatch):
+    monkeypatch.setattr(_seccomp.platform, "machine", lambda: "riscv64")
+    with pytest.raises(OSError, match="riscv64"):
+        _seccomp.Filter(may_open=True)
+
+
+@pytest.mark.parametrize("machine", _seccomp.ARCHITECTURES)
+@pytest.mark.parametrize("may_open", [True, False])
+def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
+    """Every system call's number, walked through the filter by hand: only what is listed is allowed."""
+    monkeypatch.setattr(_seccomp.platform, "machine", lambda: machine)
+    code = _seccomp._assemble(may_open)
+    column = list(_seccomp.ARCHITECTURES).index(machine)
+    free = {numbers[column] for numbers in _seccomp.FREE.values()} - {None}
+    absent = {numbers[column] for numbers in _seccomp.ABSENT.values()}
+    some = dict(
+        zip(("open", "openat", "kill", "clone"), ((2, 257, 62, 56), (None, 56, 129, 220))[column], strict=True)
+    )
+    for number in range(600):
+        verdict = walk(code, _seccomp.ARCHITECTURES[machine], number, [0] * 6)
+        if number in free:
+            assert verdict == _seccomp.ALLOW
+        elif number in absent:
+            assert verdict == _seccomp.ENOSYS
+        elif number in (some["open"], some["openat"]):
+            assert verdict == (_seccomp.ALLOW if may_open else _seccomp.EPERM)
+    arch = _seccomp.ARCHITECTURES[machine]
+    assert walk(code, 0x40000003, 0, [0] * 6) == _seccomp.KILL, "32 bits"
+    assert walk(code, arch, some["openat"], [0, 0, 0o1, 0, 0, 0]) == _seccomp.EPERM, "writing"
+    assert walk(code, arch, some["kill"], [1, 9, 0, 0, 0, 0]) == _seccomp.EPERM, "another process"
+    assert walk(code, arch, some["kill"], [_seccomp.OWN_PID, 9, 0, 0, 0, 0]) == _seccomp.ALLOW, "itself"
+    assert walk(code, arch, some["clone"], [0x3D0F00, 0, 0, 0, 0, 0]) == _seccomp.ALLOW, "a thread"
+    assert walk(code, arch, some["clone"], [17, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a process"
+    assert walk(code, arch, some["clone"], [0x3D0F00 | 0x10000000, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a namespace"
+
+
+def walk(code, arch, number, arguments):
+    """What the kernel's interpreter would answer."""
+    data = {0: number, 4: arch}
+    for i, argument in enumerate(arguments):
+        data[16 + 8 * i], data[20 + 8 * i] = argument & 0xFFFFFFFF, argument >> 32
+    value, at = 0, 0
+    while True:
+        kind, yes, no, operand = code[at]
+        if kind == _seccomp.RETURN:
+            return operand
+        if kind == _seccomp.LOAD:
+            value, step = data[operand], 0
+        elif kind == _seccomp.AND:
+            value, step = value & operand, 0
+        elif kind == _seccomp.JUMP:
+            step = operand
+        else:
+            true = {
+                _seccomp.EQUAL: value == operand,
+                _seccomp.AT_LEAST: value >= operand,
+                _seccomp.ANY_BIT: value & operand,
+            }[kind]
+            step = yes if true else no
+        at += 1 + step
+
+
+# -- the sandbox's own failures are no verdict
+
+
+def test_a_killed_zygote_is_an_error_and_starts_anew():
+    with Sandbox(tier=TIERS[1], self_test=False) as own:
+        threading.Timer(0.3, lambda: os.kill(min(descendants() - before), signal.SIGKILL)).start()
+        before = descendants() - {own._zygote._stop.peek()[2][0].pid}
+        with pytest.raises(SandboxError, match="was killed"):
+            own.run("import time; time.sleep(5)", time_s=10)
+        assert own.run("print(1)").stdout == b"1\n"
+
+
+def test_a_lock_that_fails_is_an_error(box, monkeypatch):
+    monkeypatch.setattr(box, "memory_mb", "much")
+    with pytest.raises(SandboxError, match="could not be locked in: TypeError"):
+        box.run("print(1)")
+
+
+def test_it_leaves_no_process():
+    before = descendants()
+    with Sandbox(self_test=False) as own, own.load("def f(): pass", "f"):
+        assert len(descendants()) > len(before)
+    assert descendants() == before
+
+
+def test_short_programs_are_cheap(box):
+    start = time.monotonic()
+    for _ in range(50):
+        box.run("print(1)", time_s=5)
+    assert time.monotonic() - start < 10  # 0.2 s on an idle machine

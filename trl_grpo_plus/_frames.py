@@ -1,0 +1,63 @@
+"""Messages between the judge and a child: a length, then JSON in ASCII. Standard library only: both sides load it."""
+
+import json
+import os
+import struct
+from typing import Any
+
+
+HEADER = struct.Struct(">I")
+
+
+def pack(message: dict[str, Any]) -> bytes:
+    """A message as bytes: its length, then JSON in ASCII."""
+    body = json.dumps(message).encode("ascii")
+    return HEADER.pack(len(body)) + body
+
+
+def unpack(body: bytes) -> dict[str, Any]:
+    """The message of a body; `ValueError` where it is none, whatever the body."""
+    try:
+        message = json.loads(
+            body.decode("ascii"), parse_int=_short_integer, parse_float=_refuse, parse_constant=_refuse
+        )
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+    if type(message) is not dict:
+        raise ValueError("no message")
+    return message
+
+
+def _short_integer(digits: str) -> int:
+    if len(digits) > 9:
+        _refuse(digits)
+    return int(digits)
+
+
+def _refuse(text: str) -> Any:
+    raise ValueError(f"no number belongs here: {text:.40}")
+
+
+class Frames:
+    """Messages over a descriptor, in a child: it waits as long as it takes, and ends when the judge has hung up."""
+
+    def __init__(self, fd: int):
+        self.fd = fd
+
+    def read(self) -> dict[str, Any]:
+        (size,) = HEADER.unpack(self._exactly(HEADER.size))
+        return unpack(self._exactly(size))
+
+    def write(self, message: dict[str, Any]) -> None:
+        data = memoryview(pack(message))
+        while data:
+            data = data[os.write(self.fd, data) :]
+
+    def _exactly(self, size: int) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            part = os.read(self.fd, size - len(data))
+            if not part:
+                os._exit(1)
+            data += part
+        return bytes(data)

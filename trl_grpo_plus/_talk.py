@@ -1,0 +1,196 @@
+"""The judge's side of a talk with a program that nobody trusts: every message has a deadline and a greatest size.
+
+Whatever comes back is the program's to choose. It is read as plain data, or it is a `Fault`: the program's failure.
+"""
+
+import contextlib
+import math
+import os
+import select
+import socket
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import _frames, _plain
+
+
+TOO_LONG = "it took too long"
+TOLD = 300
+STDERR_BYTES = 4096
+
+
+class Fault(Exception):
+    """The program's own failure: it ended, took too long, or sent what is no message."""
+
+
+class Answer(NamedTuple):
+    """What a call gave.
+
+    Args:
+        tokens (`list`, *optional*): the value returned, encoded; `None`: none was.
+        reason (`str`): why not.
+    """
+
+    tokens: list | None
+    reason: str = ""
+
+    def equals(self, wanted: Any) -> bool:
+        """Whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as nothing."""
+        return self.tokens is not None and _plain.same(wanted, self.tokens)
+
+
+class Checked(NamedTuple):
+    """Whether asserts held, and if not, why."""
+
+    passed: bool
+    reason: str = ""
+
+
+class Program:
+    """A loaded program; see [`Sandbox.load`]. `fault` says why it can no longer be called, if it cannot."""
+
+    def __init__(self, channel: "Channel", source: str, entry_point: str, time_s: float):
+        self._channel, self._time_s = channel, time_s
+        self.fault = ""
+        self.fault = _raised(self.exchange({"program": source, "entry_point": entry_point})) or self.fault
+
+    def call(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
+        """Call the function with plain data."""
+        reply = self.exchange({"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {}))})
+        if self.fault:
+            return Answer(None, self.fault)
+        return Answer(reply.get("returned"), _raised(reply))
+
+    def exchange(self, message: dict[str, Any], deadline: float = math.inf) -> dict[str, Any]:
+        """Send a message and get a well-formed reply; `{}` and a `fault` where there is none."""
+        deadline = min(deadline, time.monotonic() + self._time_s)
+        try:
+            if self.fault:
+                return {}
+            self._channel.send(message, deadline)
+            return _checked(self._channel.receive(deadline))
+        except Fault as error:
+            self.fault = str(error)
+            return {}
+
+
+class Channel:
+    """Messages to and from a child, with a deadline and a greatest size."""
+
+    def __init__(self, own: socket.socket, most: int):
+        self._socket, self._most = own, most
+
+    def send(self, message: dict[str, Any], deadline: float) -> None:
+        self._socket.settimeout(left(deadline))
+        with _as_fault():
+            self._socket.sendall(_frames.pack(message))
+
+    def receive(self, deadline: float) -> dict[str, Any]:
+        (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, deadline))
+        if size > self._most:
+            raise Fault(f"its answer has more than {self._most >> 10} KiB")
+        try:
+            return _frames.unpack(self._exactly(size, deadline))
+        except ValueError as error:
+            raise Fault(f"it sent what is no message: {error}") from None
+
+    def _exactly(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            self._socket.settimeout(left(deadline))
+            with _as_fault():
+                part = self._socket.recv(min(size - len(data), 1 << 20))
+            if not part:
+                raise Fault("it ended")
+            data += part
+        return bytes(data)
+
+
+def relay(tests: Channel, program: Program, entry_point: str, source: str, time_s: float) -> Checked:
+    """Carry calls from the tests to the candidate and answers back, until the tests say how it went."""
+    deadline = time.monotonic() + time_s
+    tests.send({"tests": source, "entry_point": entry_point}, deadline)
+    calls = 0
+    while True:
+        said = tests.receive(deadline)
+        if "call" in said:
+            calls += 1
+            reply = program.exchange(said["call"], deadline)
+            if program.fault:
+                return Checked(False, program.fault)
+            tests.send(reply, deadline)
+        elif "misuse" in said:
+            raise ValueError(f"the tests call {entry_point} with what cannot be passed on: {said['misuse']}")
+        elif not calls:
+            outcome = f"fail ({said['failed']})" if "failed" in said else "pass"
+            raise ValueError(f"the tests {outcome} without a single call of {entry_point}: {source!r:.200}")
+        else:
+            return Checked("passed" in said, said.get("failed", ""))
+
+
+def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: bytearray, deadline: float) -> None:
+    """Read a script's output until its end, and the last of what it says on stderr.
+
+    Raises:
+        Fault: it took too long, or wrote more than `most` bytes.
+    """
+    poll = select.poll()
+    for fd in (output, errors):
+        os.set_blocking(fd, False)
+        poll.register(fd, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poll.poll(1000 * left(deadline))]
+        if errors in ready:
+            data = _read(errors)
+            stderr += data
+            del stderr[:-STDERR_BYTES]
+            if not data:
+                poll.unregister(errors)
+        if output in ready:
+            data = _read(output)
+            stdout += data
+            if not data:
+                return
+            if len(stdout) > most:
+                raise Fault(f"it wrote more than {most >> 10} KiB")
+
+
+def _read(fd: int) -> bytes:
+    try:
+        return os.read(fd, 1 << 16)
+    except OSError:
+        return b""
+
+
+def _checked(reply: dict[str, Any]) -> dict[str, Any]:
+    """What of a reply may be read or handed on: what was raised, or what was returned."""
+    raised, returned = reply.get("raised"), reply.get("returned")
+    if type(raised) is list and len(raised) == 2 and all(type(part) is str for part in raised):
+        return {"raised": raised}
+    if not _plain.is_plain(returned):
+        raise Fault("it sent what is no answer")
+    return {"returned": returned}
+
+
+def _raised(reply: dict[str, Any]) -> str:
+    # Lone surrogates would break a log that it is written to.
+    return ": ".join(reply["raised"])[:TOLD].encode(errors="replace").decode() if "raised" in reply else ""
+
+
+@contextlib.contextmanager
+def _as_fault() -> Iterator[None]:
+    try:
+        yield
+    except TimeoutError:
+        raise Fault(TOO_LONG) from None
+    except OSError:  # a broken pipe, a reset
+        raise Fault("it ended") from None
+
+
+def left(deadline: float) -> float:
+    """Seconds until a deadline; past it, [`Fault`]."""
+    seconds = deadline - time.monotonic()
+    if seconds <= 0:
+        raise Fault(TOO_LONG)
+    return seconds

@@ -1,0 +1,280 @@
+"""Run model-written programs on this machine, unprivileged and in milliseconds, and judge them without being fooled.
+
+    with Sandbox() as sandbox:
+        sandbox.run("print(int(input()) + 1)", stdin="41\\n").stdout        # b"42\\n"
+        with sandbox.load("def double(x): return 2 * x", "double") as program:
+            program.call([21]).equals(42)                                  # True
+        sandbox.check("def double(x): return 2 * x", "double", "assert double(2) == 4").passed
+
+Who is trusted: this process (the judge) and the tests. The program is not: it may try to read the trainer's files,
+keys and processes, to reach the network, to exhaust the machine, and above all to be paid without solving the task.
+
+- Each program has a process of its own, forked in milliseconds from a `Zygote` that was started clean: no environment,
+  no descriptors, no tests. It gives up everything before it reads the program (`_lockdown.py`, `sandbox_child.py`).
+- The verdict is made here, from plain data (`_plain.py`), never from what the program says about itself, and what was
+  expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
+- Time, memory, processor time, threads and the size of every message are limited, and a program that ended leaves
+  nothing: it can start no process and write no file.
+
+Not stopped: side channels by processor and timing, slowing down its neighbours for its few seconds, bugs of the
+kernel. Outside of bubblewrap and chroot a program can learn names and sizes of files (stat), but not what is in them.
+"""
+
+import contextlib
+import fcntl
+import logging
+import math
+import os
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ._canaries import escapes
+from ._plain import message_size
+from ._talk import TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
+from ._tiers import HERE, NO_TIER, Tier, tiers
+from .forking import Child, Zygote
+
+
+__all__ = ["TOO_LONG", "Answer", "Checked", "Program", "Ran", "Sandbox", "SandboxError", "message_size"]
+
+logger = logging.getLogger(__name__)
+
+START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
+TESTS_MESSAGE_KB = 1 << 16
+MOST_CPU_S = 10**6
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed: no verdict on the program."""
+
+
+class Ran(NamedTuple):
+    """What became of a script.
+
+    Args:
+        status (`int`): exit status; below 0 the signal that ended it.
+        stdout (`bytes`): what it wrote, within `output_kb`.
+        reason (`str`): why it counts as failed, as [`TOO_LONG`]; empty: it ended by itself with status 0. Go by this.
+    """
+
+    status: int
+    stdout: bytes
+    reason: str
+
+
+class Sandbox:
+    """A place to run model-written programs. Safe to use from any thread; not to be used in a fork of its process.
+
+    Args:
+        time_s (`float`, *optional*, defaults to `3.0`):
+            Seconds of wall clock for a script, for loading a program, for each call, and for all asserts together.
+        memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
+        output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
+        allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
+        tier (`str`, *optional*): take this one; by default the best that works (see `_tiers.py`).
+        self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
+
+    Raises:
+        RuntimeError: no tier works, with what to do about it; or an attack of the self-test came through.
+    """
+
+    def __init__(
+        self,
+        *,
+        time_s: float = 3.0,
+        memory_mb: int = 512,
+        output_kb: int = 1024,
+        allow_unsafe: bool = False,
+        tier: str | None = None,
+        self_test: bool = True,
+    ):
+        self.time_s, self.memory_mb, self.output_bytes = time_s, memory_mb, output_kb << 10
+        self.tier, self._zygote = self._pick(tier, allow_unsafe)
+        if self.tier == NO_TIER:
+            logger.warning("Model-written programs run UNPROTECTED, with limits alone: allow_unsafe is set.")
+        elif self_test:
+            self._attack()
+            logger.info("Model-written programs run in the sandbox tier %s, which held.", self.tier.name)
+
+    def run(self, source: str, stdin: str = "", *, time_s: float | None = None) -> Ran:
+        """Run a script on some input, as `python program.py < stdin` would.
+
+        Args:
+            source (`str`): the program.
+            stdin (`str`, *optional*, defaults to `""`): its standard input, a file to it.
+            time_s (`float`, *optional*): in place of the sandbox's own.
+        """
+        time_s = self.time_s if time_s is None else time_s
+        with _file_of(stdin) as given, _pipe() as (errors, their_errors):
+            child = self._start("stdin", time_s, fds=[given, their_errors])
+            try:
+                deadline = time.monotonic() + time_s
+                fault, stdout, stderr = "", bytearray(), bytearray()
+                try:
+                    Channel(child.socket, 0).send({"program": source}, deadline)
+                    collect(child.socket.fileno(), stdout, self.output_bytes, errors, stderr, deadline)
+                except Fault as error:
+                    fault = str(error)
+            finally:
+                status = self._end(child)
+        return Ran(status, bytes(stdout), fault or _how_it_ended(status, bytes(stderr)))
+
+    @contextlib.contextmanager
+    def load(self, source: str, entry_point: str, calls: int = 1000) -> Iterator[Program]:
+        """A program whose function can be called, until the `with` block ends. Its prints are thrown away.
+
+        Args:
+            source (`str`): the program; it runs as a module, not as `__main__`.
+            entry_point (`str`): `function`, or `Class.method`, which is called on a new instance each time.
+            calls (`int`, *optional*, defaults to `1000`): how many will be made, for the limit on processor time.
+        """
+        child = self._start("calls", self.time_s * (calls + 1))
+        try:
+            yield Program(Channel(child.socket, self.output_bytes), source, entry_point, self.time_s)
+        finally:
+            self._end(child)
+
+    def check(self, source: str, entry_point: str, tests: str) -> Checked:
+        """Whether a program passes asserts, which run in a process of their own and reach it by calls alone.
+
+        Args:
+            source (`str`), entry_point (`str`): as for [`Sandbox.load`].
+            tests (`str`):
+                A script of asserts that call the entry point by its name. Where it defines `check(candidate)` that is
+                called, else each `test_...()`. Only plain data goes to the candidate and comes back; an exception
+                comes back by the name of its builtin type.
+
+        Raises:
+            ValueError: the tests are at fault: they pass or fail without a call, or pass on what is no plain data.
+        """
+        with self.load(source, entry_point) as program:
+            if program.fault:
+                return Checked(False, program.fault)
+            child = self._start("tests", self.time_s)
+            try:
+                return relay(Channel(child.socket, TESTS_MESSAGE_KB << 10), program, entry_point, tests, self.time_s)
+            except Fault as error:
+                return Checked(False, str(error))
+            finally:
+                self._end(child)
+
+    def close(self) -> None:
+        """End the zygote."""
+        self._zygote.close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _pick(self, wanted: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
+        failures = []
+        for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
+            if wanted in (None, tier.name):
+                try:
+                    return tier, self._probe(tier)
+                except (RuntimeError, OSError) as error:
+                    failures.append(f"{tier.name}: {str(error).strip()[-TOLD:]}")
+        raise RuntimeError(
+            "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
+            "Landlock turned on, or bubblewrap (apt-get install bubblewrap) with user namespaces allowed, and in any "
+            "case seccomp on x86-64 or aarch64. To run them all the same, with no protection but limits, set "
+            f"allow_unsafe_code_execution=True. What was tried: {'; '.join(failures) or f'no tier is named {wanted}'}"
+        )
+
+    def _probe(self, tier: Tier) -> Zygote:
+        self.tier = tier
+        env = {"SANDBOX_MODE": tier.mode}
+        self._zygote = Zygote(f"{HERE / 'sandbox_child.py'}:enter", isolated=True, env=env, wrap=tier.wrap)
+        try:
+            if self.run("print(6 * 7)", time_s=START_LIMIT_S).stdout != b"42\n":
+                raise SandboxError("a program that prints does not run")
+        except BaseException:
+            self._zygote.close()
+            raise
+        return self._zygote
+
+    def _attack(self) -> None:
+        try:
+            escaped = escapes(self)
+        except BaseException:
+            self.close()
+            raise
+        if escaped:
+            self.close()
+            raise RuntimeError(
+                f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came through. "
+                "Model-written programs are not run in it."
+            )
+
+    def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> Child:
+        cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
+        child = self._zygote.fork({"form": form, "limits": [self.memory_mb, cpu_s, _tasks()]})
+        try:
+            child.socket.settimeout(START_LIMIT_S)
+            if fds:
+                socket.send_fds(child.socket, [b"x"], fds)
+            said = child.socket.recv(TOLD)
+            if said != b"R":
+                raise SandboxError(
+                    f"a process could not be locked in: {said[1:].decode(errors='replace') or 'it died'}"
+                )
+        except BaseException as error:
+            self._zygote.end(child)
+            if isinstance(error, OSError):
+                raise SandboxError(f"a process could not be locked in: {error}") from None
+            raise
+        return child
+
+    def _end(self, child: Child) -> int:
+        status = self._zygote.end(child)
+        if status is None:
+            raise SandboxError("the process that forks programs was killed")
+        return os.waitstatus_to_exitcode(status)
+
+
+def _how_it_ended(status: int, stderr: bytes) -> str:
+    if not status:
+        return ""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    how = f"exit status {status}" if status > 0 else f"signal {-status}"
+    return how + (f": {lines[-1][:TOLD]}" if lines else "")
+
+
+@contextlib.contextmanager
+def _file_of(text: str) -> Iterator[int]:
+    """A file in memory that can no longer be changed."""
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(fd, data) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        )
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for fd in ends:
+            os.close(fd)
+
+
+def _tasks() -> int:
+    """Threads on this machine: at least as many as this user's."""
+    try:
+        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+    except (OSError, ValueError, IndexError):
+        return 4096
