@@ -50,14 +50,15 @@ for _name in set(os.environ) - {"LC_CTYPE"}:  # bubblewrap adds its own
     del os.environ[_name]
 RULES = _lockdown.landlock_rules() if MODE == "landlock" else None
 FILTER = _seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
-PRELOAD = """array bisect calendar collections contextlib copy cProfile dataclasses datetime decimal enum fractions
-functools hashlib heapq inspect io itertools json math numbers operator queue random re statistics string struct
-textwrap threading time traceback types typing unicodedata zlib"""
-PRELOAD_STRICT = """abc argparse ast asyncio base64 binascii bz2 cmath codecs collections.abc colorsys
-concurrent.futures.thread csv difflib dis encodings.ascii encodings.cp1252 encodings.idna encodings.latin_1
-encodings.utf_16 encodings.utf_8_sig fnmatch getopt glob graphlib hmac html importlib.resources ipaddress json.tool
-keyword locale logging lzma pathlib pickle platform pprint reprlib resource sched secrets shlex signal stat tempfile
-timeit tokenize tracemalloc unittest.mock urllib.parse uuid weakref xml.etree.ElementTree zoneinfo"""
+# What most programs import, and no more: each library that is mapped makes each fork dearer.
+PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
+time traceback types typing"""
+PRELOAD_STRICT = """abc argparse array ast asyncio base64 binascii bz2 calendar cmath codecs collections.abc colorsys
+concurrent.futures.thread cProfile csv dataclasses datetime decimal difflib dis encodings.ascii encodings.cp1252
+encodings.idna encodings.latin_1 encodings.utf_16 encodings.utf_8_sig fnmatch fractions getopt glob graphlib hashlib
+hmac html importlib.resources inspect ipaddress json json.tool keyword locale logging lzma numbers pathlib pickle
+platform pprint queue random reprlib resource sched secrets shlex signal stat statistics struct tempfile textwrap
+timeit tokenize tracemalloc unicodedata unittest.mock urllib.parse uuid weakref xml.etree.ElementTree zlib zoneinfo"""
 
 
 def enter(channel: socket.socket, options: dict[str, Any]) -> None:
