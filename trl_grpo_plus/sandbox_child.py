@@ -198,7 +198,7 @@ def _told(error: BaseException) -> list[str]:
 
 def _preload() -> None:
     # Programs import these in no time; where no file can be opened there is nothing else. Some builds lack some.
-    for name in (PRELOAD if MODE == "landlock" else f"{PRELOAD} {PRELOAD_STRICT}").split():
+    for name in (f"{PRELOAD} {PRELOAD_STRICT}" if MODE == "strict" else PRELOAD).split():
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
 
