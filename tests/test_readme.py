@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from trl_grpo_plus import registry
 from trl_grpo_plus.check import check_examples
 from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
 
@@ -25,6 +26,7 @@ def folder(tmp_path, monkeypatch):
     """A working directory with the README's reward."""
     (tmp_path / "my_rewards.py").write_text(block("# my_rewards.py"))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
     return tmp_path
 
 
