@@ -20,10 +20,13 @@ def text_of(completion: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def after_thinking(text: str) -> str:
-    """What stands after the last `</think>`; "" where a `<think>` is never closed; all of it where there is none."""
+def after_thinking(text: str, opened: bool = False) -> str:
+    """What stands after the last `</think>`; "" where a `<think>` is never closed; all of it where there is none.
+
+    With `opened` the prompt has opened the thinking, so that "" is right where there is no `</think>`.
+    """
     head, closing, tail = text.rpartition("</think>")
-    if "<think>" in tail:
+    if "<think>" in tail or (opened and not closing):
         return ""
     return tail if closing else head + tail
 
@@ -34,8 +37,8 @@ def last_code_block(text: str) -> str:
     return blocks[-1][1] if blocks else text
 
 
-def answer_of(text: str) -> str | None:
+def answer_of(text: str, opened: bool = False) -> str | None:
     """The body of the last `<answer>...</answer>` after the thinking; `None` where there is none, or no end of it."""
-    head, closing, tail = after_thinking(text).rpartition("</answer>")
+    head, closing, tail = after_thinking(text, opened).rpartition("</answer>")
     _, opening, body = head.rpartition("<answer>")
     return body if closing and opening and "<answer>" not in tail else None
