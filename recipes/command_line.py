@@ -6,6 +6,7 @@ import os
 import shlex
 import shutil
 import sys
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -71,10 +72,13 @@ def load(path: str, option: str) -> Callable[..., Any]:
 
 @contextmanager
 def said_plainly(option: str = "") -> Iterator[None]:
-    """What is refused inside with a `ValueError` is the user's mistake, and its text all that they need."""
+    """What this package refuses inside with a `ValueError` is the user's mistake, and its text all that they need."""
     try:
         yield
     except ValueError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("trl_grpo_plus."):
+            raise  # somebody else's, perhaps a bug
         text = str(error)
         raise UserError(text if not option or text.startswith(option) else f"{option}: {text}") from error
 

@@ -182,8 +182,17 @@ def _rewards(entries: list[Any] | str | None, weights: list[float] | None) -> tu
         raise UserError("reward_funcs is empty: name at least one reward function.")
     with said_plainly("reward_funcs"):
         # On the command line an entry with options is a text.
-        parsed = [yaml.safe_load(entry) if str(entry).startswith("{") else entry for entry in entries]
+        parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
         return resolve(parsed, weights)
+
+
+def _parsed(entry: str) -> Any:
+    if not entry.lstrip().startswith("{"):
+        return entry
+    try:
+        return yaml.safe_load(entry)
+    except yaml.YAMLError:
+        raise UserError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
 
 
 def _run() -> int:

@@ -54,8 +54,15 @@ def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
     )
     assert "ZeroDivisionError" in check_examples("user_raises").problems[0]
     register_reward("user_bare")(equal)
-    assert check_examples("user_bare").problems == ("it ships no examples",)
+    assert check_examples("user_bare").problems == ("it ships no examples: register it with examples=",)
     assert "there is no reward named 'nowhere'" in check_examples("nowhere").problems[0]
+
+
+def test_one_broken_reward_does_not_end_the_check(scratch):
+    register_reward("user_odd", examples=[Example("4", {"anser": "4"})])(equal)
+    finding = check_examples("user_odd")
+    assert (finding.right, finding.total) == (0, 0)
+    assert "TypeError: reward 'user_odd' needs the column 'answer'" in finding.problems[0]
 
 
 ANSWERS = Dataset.from_dict({"solution": [str(i) for i in range(40)] + [None]})
@@ -122,7 +129,9 @@ def test_a_failure_is_an_exit_status(data, capsys, tmp_path):
     [
         (["--dataset", "{data}"], "--dataset needs the one reward that reads it"),
         (["math_answer", "--dataset", "{data}", "--args", '{"colum": "x"}'], "has no argument 'colum'"),
-        (["math_answer", "--dataset", "{data}", "--args", "{"], "Expecting"),
+        (["math_answer", "--dataset", "{data}", "--args", "{"], "--args: '{' is not a JSON object"),
+        (["math_answer", "--dataset", "{data}", "--args", "[1]"], "--args: '[1]' is not a JSON object"),
+        (["math_answer", "--dataset", "{data}", "--limit", "0"], "--limit: 0 rows are not enough"),
     ],
 )
 def test_a_wrong_command_line(data, capsys, options, words):

@@ -139,6 +139,32 @@ def test_what_does_not_start_is_said(entry, setup, words):
     assert words in str(caught.value)
 
 
+def test_a_child_of_a_zygote_that_died_is_nobody_elses(entry):
+    zygote = Zygote(f"{entry}:start_others")
+    old = zygote.fork()
+    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    time.sleep(0.2)
+    new = zygote.fork()
+    assert new.zygote != old.zygote
+    # In a namespace of its own the next zygote counts from the same number on.
+    assert zygote.end(old._replace(pid=new.pid)) is None
+    assert new.socket.recv(5) == b"ready"
+    zygote.end(new)
+    zygote.close()
+
+
+def test_no_descriptor_is_left_or_inherited(entry):
+    zygote = Zygote(f"{entry}:tell", isolated=True)
+    before = len(os.listdir("/proc/self/fd"))
+    for _ in range(5):
+        child = zygote.fork()
+        assert not child.socket.get_inheritable()
+        told(child)
+        zygote.end(child)
+    assert len(os.listdir("/proc/self/fd")) == before
+    zygote.close()
+
+
 def test_closing_ends_the_children(entry):
     zygote = Zygote(f"{entry}:start_others")
     child = zygote.fork()

@@ -20,7 +20,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
-from trl_grpo_plus.recipes import arithmetic, command_line, console, report
+from trl_grpo_plus.recipes import arithmetic, command_line, console, grpo, report
 from trl_grpo_plus.recipes.command_line import UserError, load, parse
 from trl_grpo_plus.recipes.grpo import main, make_parser
 from trl_grpo_plus.recipes.stopping import StopOnInterrupt
@@ -217,6 +217,21 @@ def test_an_error_inside_a_module_is_not_hidden(modules):
             load(path, "prepare")
 
 
+def test_entries_of_reward_funcs_in_a_yaml(config):
+    path = config(
+        "use_cpu: true\nbf16: false\nreward_funcs:\n- {name: exact_answer, weight: 2}\n- name: think_format\n"
+        "  monitor: true\n- overlong_is_no_reward.py:f\n"
+    )
+    script, training, *_ = parsed("--config", path)
+    rewards, weights = grpo._rewards(script.reward_funcs[:2], training.reward_weights)
+    assert [reward.__name__ for reward in rewards] == ["exact_answer", "think_format"]
+    assert weights == [2.0, 0.0]
+    with pytest.raises(UserError, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
+        grpo._rewards(script.reward_funcs, None)
+    one = config("use_cpu: true\nbf16: false\nreward_funcs: {name: exact_answer, weight: 3}\n")
+    assert grpo._rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
+
+
 DATA = """
 from datasets import Dataset, DatasetDict
 
@@ -245,6 +260,7 @@ def prepare(script_args, training_args, model_args):
         (["--reward_funcs", REWARD[:-1]], "Did you mean exact_answer?"),
         (["--reward_funcs", "exact_answr"], "there is no reward named 'exact_answr'. Did you mean exact_answer"),
         (["--reward_funcs", "{{name: exact_answer, wieght: 2}}"], "unknown key 'wieght'. Did you mean weight"),
+        (["--reward_funcs", "{{name: exact_answer"], "'{name: exact_answer' is not {name: ..., weight: ...} in YAML"),
         (["--reward_funcs", "{{name: exact_answer, weight: 2}}", "--reward_weights", "1"],
          "reward_funcs gives 'exact_answer' the weight 2, reward_weights 1.0."),
         (["--reward_funcs", "countdown", "--prepare", "{data}:prepare", "--model_name_or_path", "m"],

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 import pytest
 import user_rewards
@@ -212,6 +212,12 @@ def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
     assert 'pip install "trl-grpo-plus[rewards' in str(caught.value)
 
 
+class Unusual(TypedDict):
+    """What isinstance does not take."""
+
+    a: int
+
+
 @pytest.mark.parametrize(
     ("value", "annotation", "is_right"),
     [
@@ -220,7 +226,8 @@ def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
         (["a"], list[str], True), ("a", list[str], False), ([1], list[str], False), ((1, 2), list[int], False),
         ([1, 2], tuple[int, ...], True), ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False),
         ("x", Literal["x", "y"], True), (1, Literal[True], False), (object(), Any, True), ([1], list, True),
-        ([], list[int] | None, True), ("a", Path, False),
+        ([], list[int] | None, True), (3, Path, False), ((1, "a"), tuple[int, str], True),
+        ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
     ],
 )  # fmt: skip
 def test_what_fits_an_annotation(value, annotation, is_right):
@@ -349,12 +356,45 @@ def test_what_is_trls_stays_trls():
     assert asyncio.run(built[0](completions=["12", "ab"])) == [1.0, 0.0]
     assert resolve(None) == (None, None)
     assert resolve("user_judge")[0][0].__name__ == "user_judge"
+    assert resolve({"name": "user_judge", "args": None})[0][0].args == {}
 
 
-def test_a_folder_is_a_model(tmp_path, monkeypatch):
+def test_a_folder_is_a_model_but_where_a_reward_has_the_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "judge_model").mkdir()
+    (tmp_path / "countdown").mkdir()
     assert resolve(["judge_model"]) == (["judge_model"], None)
+    assert isinstance(resolve(["countdown"])[0][0], Reward)
+
+
+def test_a_reward_given_with_options_keeps_its_own():
+    mine = RewardSpec(
+        "user_judge", {"points": 2.0}, label="mine", timeout=3, on_error="zero", on_timeout="raise"
+    ).build()
+    (same, other), _ = resolve(
+        [{"name": mine, "weight": 2}, {"name": mine, "label": "other", "args": {"column": "a"}}]
+    )
+    assert same is mine
+    assert (other.__name__, other.timeout, other.on_error, other.on_timeout) == ("other", 3, "zero", "raise")
+    assert other(completions=["1"], a=["1"]) == [2.0]
+
+
+def test_a_combination_may_be_labelled():
+    from trl_grpo_plus.rewards.combine import scale
+
+    (labelled,), _ = resolve([{"name": scale("user_judge", 3.0), "label": "thrice"}])
+    assert labelled(completions=["1"], answer=["1"]) == [3.0]
+    assert labelled.__name__ == "thrice"
+    with pytest.raises(ValueError, match="cannot be imported"):
+        resolve([{"name": scale("user_judge", 3.0), "timeout": 1}])
+
+
+def test_rows_that_are_left_out_are_rows_of_what_is_logged():
+    logged = {}
+    reward = get_reward("user_rewards:logs_rows")
+    given = {"completions": ["a", "bb", "ccc"], "answer": ["x", None, "x"], "log_extra": logged.__setitem__}
+    assert reward(**given) == [1.0, None, 3.0]
+    assert logged == {"length": [1, None, 3]}
 
 
 @pytest.mark.parametrize(
@@ -383,7 +423,15 @@ def test_weights(entries, given, weights):
         ([{"args": {}}], None, ["has no name"]),
         ([{"name": "user_judge", "weight": "2"}], None, ["weight='2' must be float or None"]),
         ([{"name": "user_judge", "args": [1]}], None, ["args=[1] must be dict"]),
-        ([{"name": "user_judge", "timeout": 0}], None, ["timeout=0 must be seconds above 0"]),
+        ([{"name": "user_judge", "timeout": 0}], None, ["timeout=0 must be seconds above 0, at most a day"]),
+        ([{"name": "user_judge", "timeout": float("inf")}], None, ["timeout=inf must be"]),
+        ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be seconds above 0, at most a day"]),
+        ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be float"]),
+        ([{"name": "user_judge", "label": ""}], None, ["label='' must be str"]),
+        ([{"name": None}], None, ["None is no name, path, model id, function or model"]),
+        ([3], None, ["3 is no name"]),
+        ([{"name": "user_judge", "label": "plain"}, plain], None, ["'plain' is there twice"]),
+        ([{"name": user_rewards.Judge().score, "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
         ([{"name": "user_judge", "on_error": "zeros"}], None, ["on_error='zeros' is none of zero, abstain, raise"]),
         (["user_judge", "user_judge"], None, ["'user_judge' is there twice", "label"]),
         ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),

@@ -158,7 +158,7 @@ def test_threads_share_the_workers(pool):
     ("target", "words"),
     [
         ("no_such_module_at_all:judge", "there is no module no_such_module_at_all"),
-        (f"{FILE}:jugde", "Did you mean judge?"),
+        (f"{FILE}:jugde", "Did you mean judge"),
     ],
 )
 def test_what_cannot_be_loaded(pool, target, words):
@@ -172,6 +172,54 @@ def test_the_zygote_may_be_killed(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
     os.kill(pool._zygote._stop.peek()[2][0].pid, signal.SIGKILL)
     assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1211"), timeout=5)] == [1.0, 0.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_idle_workers_may_be_killed(pool, count):
+    pool.map(JUDGE, {}, samples("1", "1", "1", "1"), timeout=5)
+    for worker in pool._idle:
+        os.kill(worker.child.pid, signal.SIGKILL)
+    time.sleep(0.2)
+    found = pool.map(JUDGE, {}, samples(*"1" * count), timeout=5)
+    assert found == [Outcome(1.0, "ok")] * count
+
+
+def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):
+    found = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
+    assert [outcome.status for outcome in found] == ["error"]
+    assert "Twice the process that forks workers died" in found[0].message
+    assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
+
+
+def test_closing_does_not_wait_for_a_fork_of_the_trainer(pool):
+    """As a DataLoader's worker is: it holds the other end of every socket."""
+    pool.map(JUDGE, {}, samples("1"), timeout=5)
+    zygote = pool._zygote._stop.peek()[2][0].pid
+    fork = os.fork()
+    if fork == 0:
+        time.sleep(60)
+        os._exit(0)
+    start = time.monotonic()
+    pool.close()
+    took = time.monotonic() - start
+    os.kill(fork, signal.SIGKILL)
+    os.waitpid(fork, 0)
+    assert took < 3  # five seconds is where it would be killed, without the time to end its children
+    assert not Path(f"/proc/{zygote}").exists()
+
+
+def test_a_sample_that_workers_cannot_read_is_an_error(pool):
+    sample = {"completions": Unreadable(), "answer": "1"}
+    found = pool.map(JUDGE, {}, [sample, *samples("1")], timeout=5)
+    assert [outcome.status for outcome in found] == ["error", "ok"]
+    assert "ZeroDivisionError" in found[0].message
+
+
+class Unreadable:
+    """Can be sent, and not be read."""
+
+    def __reduce__(self):
+        return divmod, (1, 0)
 
 
 def test_closing_leaves_nothing_and_can_be_undone(pool):
@@ -307,7 +355,7 @@ def test_what_a_value_means(value, outcome):
     assert outcome_of(value) == outcome
 
 
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), "1.0", [1.0], {}, object()])
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object()])
 def test_what_is_no_reward(value):
     outcome = outcome_of(value)
     assert (outcome.score, outcome.status) == (None, "error")

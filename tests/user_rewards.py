@@ -24,6 +24,9 @@ def _judged(text):
         subprocess.Popen(["sleep", str(LONG)], start_new_session=True)
         subprocess.Popen(["sh", "-c", f"sleep {LONG} & sleep {LONG}"])
         time.sleep(LONG)
+    elif text == "orphan":
+        os.kill(os.getppid(), 9)
+        time.sleep(LONG)
     elif text == "die":
         os._exit(3)
     elif text == "segfault":
@@ -82,6 +85,20 @@ async def asynchronous(completions, **kwargs):
 def wrong_length(completions, **kwargs):
     """One reward for all."""
     return [1.0]
+
+
+class Judge:
+    """Has a reward that is a method."""
+
+    def score(self, completions, **kwargs):
+        """Nothing."""
+        return [0.0] * len(completions)
+
+
+def logs_rows(completions, answer, log_extra):
+    """Length, which it logs."""
+    log_extra("length", [len(text) for text in completions])
+    return [float(len(text)) for text in completions]
 
 
 def odd_values(completions, value, **kwargs):

@@ -27,7 +27,10 @@ def fits(value: Any, annotation: Any) -> bool:
         return isinstance(value, int) and not isinstance(value, bool)
     if origin is not None:
         return _fits_container(value, origin, inner)
-    return isinstance(value, annotation) if isinstance(annotation, type) else True
+    try:
+        return isinstance(value, annotation)
+    except TypeError:  # a Protocol, a TypedDict, a NewType
+        return True
 
 
 def spelled(annotation: Any) -> str:
@@ -50,5 +53,7 @@ def _fits_container(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
     if issubclass(origin, collections.abc.Iterable) and inner:
         # YAML has no tuples.
         right = isinstance(value, list | tuple) if origin is tuple else isinstance(value, origin)
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return right and len(value) == len(inner) and all(map(fits, value, inner))
         return right and not isinstance(value, str) and all(fits(item, inner[0]) for item in value)
     return isinstance(value, origin)

@@ -43,10 +43,16 @@ class Finding:
 def check_examples(name: str) -> Finding:
     """Score the examples that a reward ships."""
     try:
-        definition = find(name)
-        rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
-    except (ImportError, ValueError, RuntimeError) as error:
-        return Finding(name, "examples", problems=(str(error),))
+        return _examples_of(name)
+    except Exception as error:  # one that is broken is no reason not to look at the others
+        return Finding(name, "examples", problems=(f"{type(error).__name__}: {error}",))
+
+
+def _examples_of(name: str) -> Finding:
+    definition = find(name)
+    rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
+    if not rewards:
+        return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
     problems = []
     pairs = list(zip(rewards, definition.examples, strict=True))
     for reward, example in pairs[:1]:
@@ -59,9 +65,7 @@ def check_examples(name: str) -> Finding:
             wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {said}"
             problems.append(wrong.strip())
     count = len(pairs)
-    ms = (time.perf_counter() - start) * 1000 / max(count, 1)
-    if not count:
-        problems.append("it ships no examples")
+    ms = (time.perf_counter() - start) * 1000 / count
     return Finding(name, "examples", count - len(problems), count, ms, tuple(problems))
 
 
@@ -76,6 +80,8 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     name, definition = reward.__name__, reward.definition
     if definition.gold is None:
         return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
+    if limit < 2:
+        raise ValueError(f"--limit: {limit} rows are not enough, use 2 or more.")
     try:
         check_columns(reward, dataset, "the dataset")
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)

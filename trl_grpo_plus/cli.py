@@ -61,7 +61,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
     from .check import check_examples, check_gold, table
     from .registry import get_reward, list_rewards
 
-    args = json.loads(options.args)
+    args = _arguments(options.args)
     if options.dataset and len(options.names) != 1:
         raise ValueError("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
@@ -70,6 +70,16 @@ def _check_rewards(options: argparse.Namespace) -> int:
         findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
     print(table(findings))
     return int(any(finding.problems for finding in findings))
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        args = json.loads(text)
+    except ValueError:
+        args = None
+    if not isinstance(args, dict):
+        raise ValueError(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
+    return args
 
 
 def _load_dataset(where: str, config: str | None, split: str) -> Any:

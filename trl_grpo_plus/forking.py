@@ -38,10 +38,14 @@ _LIBC = ctypes.CDLL(None)
 
 
 class Child(NamedTuple):
-    """A forked process: its pid in the zygote's namespace, and this side's end of a stream socket to it."""
+    """A forked process: its pid in the zygote's namespace, this side's end of a stream socket to it, and which zygote.
+
+    A zygote that takes the place of one that died may give out the same pids.
+    """
 
     pid: int
     socket: socket.socket
+    zygote: int
 
 
 class Zygote:
@@ -76,6 +80,7 @@ class Zygote:
         self._output = subprocess.DEVNULL if isolated else None
         self._wrap = list(wrap)
         self._lock = threading.Lock()
+        self._started = 0
         self._start()
 
     def fork(self, options: Mapping[str, Any] | None = None) -> Child:
@@ -89,12 +94,15 @@ class Zygote:
                 reply, fds = self._ask(request)
         if not fds:
             raise RuntimeError(f"no process could be forked: {reply.get('error')}")
-        return Child(reply["pid"], socket.socket(fileno=fds[0]))
+        os.set_inheritable(fds[0], False)
+        return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
 
     def end(self, child: Child) -> int | None:
-        """Kill a child, its group and the orphans that it left. Its wait status; `None`: the zygote has died."""
+        """Kill a child, its group and all orphans there are. Its wait status; `None`: its zygote has died."""
         child.socket.close()
         with self._lock:
+            if child.zygote != self._started:
+                return None
             try:
                 return self._ask({"end": child.pid})[0]["status"]
             except (OSError, EOFError):
@@ -119,6 +127,7 @@ class Zygote:
                 start_new_session=True,
             )
         self._control = here
+        self._started += 1
         self._stop = weakref.finalize(self, _stop, process, here, os.getpid())
         here.settimeout(START_LIMIT_S)
         try:
@@ -142,9 +151,12 @@ class Zygote:
 
 
 def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None:
-    control.close()
     if os.getpid() != owner:  # a fork of this process has the object too
+        control.close()
         return
+    with contextlib.suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)  # which closing is not, while a fork of this process holds it too
+    control.close()
     try:
         process.wait(timeout=5)
     except subprocess.TimeoutExpired:
@@ -225,10 +237,11 @@ def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str,
             theirs.close()
             if os.getppid() == zygote:
                 entry(ours, options)
+                os._exit(0)
         except BaseException:
             traceback.print_exc()
         finally:
-            os._exit(0)
+            os._exit(1)
     children.add(pid)
     ours.close()
     with theirs:

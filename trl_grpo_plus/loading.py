@@ -42,7 +42,7 @@ def target_of(function: Callable[..., Any]) -> str:
     where = function.__module__
     if where.startswith(_FROM_FILE):
         where = str(module.__file__) if module else where
-    return f"{where}:{function.__qualname__}"
+    return f"{where}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 
 def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:

@@ -17,6 +17,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
+from math import isfinite
 from typing import Any
 
 from .annotations import fits, spelled
@@ -185,10 +186,12 @@ class RewardSpec:
     label: str | None = None
 
     def __post_init__(self) -> None:
+        if not (callable(self.name) or (isinstance(self.name, str) and self.name)):
+            raise ValueError(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
         hints = {"args": dict[str, Any], "weight": float | None, "timeout": float | None}
         for name, hint in {**hints, "monitor": bool, "label": str | None}.items():
             value = getattr(self, name)
-            if not fits(value, hint):
+            if not fits(value, hint) or value == "" or (isinstance(value, float) and not isfinite(value)):
                 raise ValueError(f"reward_funcs: {self.name!r}: {name}={value!r} must be {spelled(hint)}.")
         if self.monitor and self.weight not in (None, 0):
             raise ValueError(
@@ -212,7 +215,7 @@ class RewardSpec:
                 )
         if "name" not in entry:
             raise ValueError(f"reward_funcs: {dict(entry)!r} has no name.")
-        return cls(**entry)
+        return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
 
     def build(self) -> Any:
         """What the trainer is given: a [`Reward`], or the entry itself where that is TRL's to read."""
@@ -222,9 +225,7 @@ class RewardSpec:
         if isinstance(self.name, str) and not _is_model(self.name):
             definition = find(self.name)
         elif isinstance(self.name, Reward):
-            if not changed:
-                return self.name.prepare()
-            definition, changed = self.name.definition, [*changed, "reward"]
+            return self.name.changed(self.args, **options).prepare()
         elif callable(self.name) and hasattr(self.name, "__name__") and not isinstance(self.name, type):
             if not changed:
                 return self.name
@@ -235,8 +236,7 @@ class RewardSpec:
             return self.name
         if not changed and definition.target not in _registered_targets():
             return definition.function  # a plain function by its path: TRL's own kind
-        args = {**self.name.given, **self.args} if isinstance(self.name, Reward) else self.args
-        return Reward(definition, args, **options).prepare()
+        return Reward(definition, self.args, **options).prepare()
 
 
 def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) -> tuple[Any, list[float] | None]:
@@ -256,8 +256,8 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         return None, None if reward_weights is None else list(reward_weights)
     specs = [RewardSpec.of(entry) for entry in (reward_funcs if isinstance(reward_funcs, list) else [reward_funcs])]
     built = [spec.build() for spec in specs]
-    names = [reward.__name__ for reward in built if isinstance(reward, Reward)]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    names = [getattr(reward, "__name__", None) for reward in built]
+    twice = [reward.__name__ for reward in built if isinstance(reward, Reward) and names.count(reward.__name__) > 1]
     if twice:
         raise ValueError(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
     return built, _weights(specs, reward_weights)
@@ -315,7 +315,8 @@ def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None
 
 
 def _is_model(name: str) -> bool:
-    return ("/" in name and ".py:" not in name) or os.path.isdir(name)
+    is_folder = os.path.isdir(name) and name not in list_rewards()
+    return ("/" in name and ".py:" not in name) or is_folder
 
 
 @functools.cache

@@ -15,10 +15,9 @@ from typing import Any, Literal
 
 from .annotations import fits, spelled
 from .loading import load, near, target_of
-from .workers import Outcome, outcome_of, shared
+from .workers import Outcome, as_many, outcome_of, shared
 
 
-POLICIES = ("zero", "abstain", "raise")
 # What TRL hands to every reward function besides the dataset's columns.
 BY_ROW = ("prompts", "completion_ids", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
@@ -26,6 +25,8 @@ TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_IN_WORKERS = ("environments", *FOR_ALL)
 
 Policy = Literal["zero", "abstain", "raise"]
+POLICIES = typing.get_args(Policy)
+LONGEST_TIMEOUT_S = 86_400
 RewardFunction = Callable[..., Any]
 
 
@@ -160,7 +161,11 @@ class Reward:
         needed = self.definition.needed
         lines = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         outcomes = [Outcome(None, "abstain")] * len(completions)
-        picked = {name: value if name in FOR_ALL else [value[i] for i in lines] for name, value in values.items()}
+        picked: dict[str, Any] = {
+            name: value if name in FOR_ALL else [value[i] for i in lines] for name, value in values.items()
+        }
+        if "log_extra" in picked and len(lines) < len(completions):
+            picked["log_extra"] = _spread(picked["log_extra"], lines, len(completions))
         run = self._in_process if self.timeout is None else self._in_workers
         found = run({"completions": [completions[i] for i in lines], **picked}) if lines else []
         for i, outcome in zip(lines, found, strict=True):
@@ -201,15 +206,23 @@ class Reward:
         """The other rewards that it calls, whose columns it needs too."""
         return self.definition.parts(**self.all_args()) if self.definition.parts else ()
 
+    def changed(self, args: Mapping[str, Any], **options: Any) -> "Reward":
+        """The same with other arguments, label, limits or policies where they are given; itself where none are."""
+        if not args and not options:
+            return self
+        return Reward(self.definition, {**self.given, **args}, **{**self._options(), **options})
+
     def all_args(self) -> dict[str, Any]:
         """Every argument of the function, defaults filled in."""
         parameters = self.definition.parameters
         return {name: parameters[name].default for name in self.definition.arguments} | self.args
 
     def __reduce__(self) -> tuple:
-        options = {"label": self.__name__, "timeout": self.timeout}
-        options |= {"on_timeout": self.on_timeout, "on_error": self.on_error}
-        return _rebuild, (self.definition.target, self.given, options)
+        return _rebuild, (self.definition.target, self.given, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        names = {"timeout": self.timeout, "on_timeout": self.on_timeout, "on_error": self.on_error}
+        return {"label": self.__name__, **names}
 
     def __repr__(self) -> str:
         args = "".join(f", {name}={value!r}" for name, value in self.given.items())
@@ -237,11 +250,10 @@ class Reward:
     def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
         count = len(values["completions"])
         try:
-            scores = list(self.definition.function(**values, **self.args))
-            if len(scores) != count:
-                raise ValueError(f"it returned {len(scores)} rewards for {count} completions")
+            scores = as_many(self.definition.function(**values, **self.args), count)
         except Exception:
-            return [Outcome(None, "error", traceback.format_exc(limit=-8))] * count
+            trace = traceback.format_exc(limit=-8)
+            return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count
         return [outcome_of(score) for score in scores]
 
     def _in_workers(self, values: Mapping[str, Any]) -> list[Outcome]:
@@ -257,13 +269,15 @@ class Reward:
     def _check_loadable(self) -> None:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
         assert self.timeout is not None
-        if not fits(self.timeout, float) or not self.timeout > 0:
-            raise ValueError(f"reward {self.__name__!r}: timeout={self.timeout!r} must be seconds above 0.")
+        if not fits(self.timeout, float) or not 0 < self.timeout <= LONGEST_TIMEOUT_S:
+            raise ValueError(
+                f"reward {self.__name__!r}: timeout={self.timeout!r} must be seconds above 0, at most a day."
+            )
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
             raise ValueError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
         where, _, name = self.definition.target.rpartition(":")
-        if where == "__main__" or "<" in name:
+        if where == "__main__" or not _is_at(self.definition.target, self.definition.function):
             raise ValueError(
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
@@ -301,9 +315,9 @@ def definition_at(path: str) -> Definition:
     return found.definition if isinstance(found, Reward) else define(found)
 
 
-def define(function: RewardFunction, name: str | None = None, **options: Any) -> Definition:
+def define(function: RewardFunction) -> Definition:
     """A definition of a plain function, under its own name."""
-    return Definition(name or function.__name__, function, target_of(function), **options)
+    return Definition(function.__name__, function, target_of(function))
 
 
 def _is_installed(module: str) -> bool:
@@ -311,6 +325,24 @@ def _is_installed(module: str) -> bool:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # its package is not
         return False
+
+
+def _is_at(path: str, function: RewardFunction) -> bool:
+    try:
+        found = load(path)
+    except ValueError:
+        return False
+    return getattr(found, "__wrapped__", found) is function
+
+
+def _spread(log_extra: Callable[[str, list[Any]], None], lines: Sequence[int], count: int) -> Callable[..., None]:
+    """TRL wants a value a row, also of those that were left out."""
+
+    def log(column: str, values: Sequence[Any]) -> None:
+        by_row = dict(zip(lines, values, strict=True))
+        log_extra(column, [by_row.get(i) for i in range(count)])
+
+    return log
 
 
 def _rebuild(path: str, args: dict[str, Any], options: dict[str, Any]) -> Reward:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from .reward import Reward
-from .workers import Outcome
+from .workers import Outcome, as_many
 
 
 STATUSES = ("ok", "abstain", "timeout", "error")
@@ -62,14 +62,14 @@ class Scoring:
 
     def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> Any:
         try:
-            return _checked(reward(**given), given)
+            return as_many(reward(**given), len(given["completions"]))
         except Exception as error:
             return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
 
     def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def call(**given: Any) -> Any:
             try:
-                return _checked(await reward(**given), given)
+                return as_many(await reward(**given), len(given["completions"]))
             except Exception as error:
                 return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
 
@@ -80,13 +80,6 @@ class Scoring:
         trace = "".join(traceback.format_exception(error)) if error else ""
         self.failures.append(f"{what}\n{trace}".strip())
         return [0.0] * count
-
-
-def _checked(scores: Any, given: dict[str, Any]) -> list[Any]:
-    scores, count = list(scores), len(given["completions"])
-    if len(scores) != count:
-        raise ValueError(f"it returned {len(scores)} rewards for {count} completions")
-    return scores
 
 
 def _named(name: str, function: Any) -> Any:

@@ -52,11 +52,23 @@ def outcome_of(value: Any) -> Outcome:
         return Outcome(None, "abstain")
     try:
         score = float(value) if not isinstance(value, str) else math.inf
-    except (TypeError, ValueError):
+    except Exception:  # whatever an object's own __float__ may raise
         score = math.inf
     if math.isinf(score):
         return Outcome(None, "error", f"The reward must be a finite number or None, got {value!r:.200}.")
     return Outcome(None, "abstain") if math.isnan(score) else Outcome(score, "ok")
+
+
+def as_many(scores: Any, completions: int) -> list[Any]:
+    """What a reward function returned, if it is one reward a completion.
+
+    Raises:
+        ValueError: it is not.
+    """
+    scores = list(scores)
+    if len(scores) != completions:
+        raise ValueError(f"it returned {len(scores)} rewards for {completions} completions")
+    return scores
 
 
 class Pool:
@@ -159,13 +171,14 @@ class _Run:
         self._waiting = deque(range(len(samples)))
         self._busy: dict[Connection, _Worker] = {}
         self._found: dict[int, Outcome] = {}
+        self._lost: set[int] = set()  # samples whose worker's zygote died under them
 
     def outcomes(self) -> list[Outcome]:
         try:
             while self._waiting or self._busy:
                 while self._waiting and len(self._busy) < self._pool.size:
                     self._give(self._pool._take(self._preload), self._waiting.popleft())
-                nearest = min(worker.deadline for worker in self._busy.values())
+                nearest = min((worker.deadline for worker in self._busy.values()), default=0.0)
                 for connection in wait(list(self._busy), max(0.0, nearest - time.monotonic())):
                     self._hear(self._busy[connection])  # type: ignore[index]
                 for worker in [w for w in self._busy.values() if w.deadline <= time.monotonic()]:
@@ -176,14 +189,17 @@ class _Run:
         return [self._found[i] for i in range(len(self._samples))]
 
     def _give(self, worker: _Worker, sample: int) -> None:
+        job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
         worker.sample = sample
         is_loaded = self._target in worker.loaded
-        self._busy[worker.connection] = worker
         worker.deadline = time.monotonic() + (self._timeout if is_loaded else LOAD_LIMIT_S)
+        self._busy[worker.connection] = worker
         try:
-            worker.connection.send_bytes(pickle.dumps((self._target, self._args, dict(self._samples[sample]))))
-        except OSError:  # it died while it was idle
-            self._lose(worker)
+            worker.connection.send_bytes(job)
+        except OSError:  # it died while it was idle: the sample never ran
+            del self._busy[worker.connection]
+            self._pool._end(worker)
+            self._waiting.appendleft(sample)
 
     def _hear(self, worker: _Worker) -> None:
         try:
@@ -204,10 +220,11 @@ class _Run:
     def _lose(self, worker: _Worker) -> None:
         del self._busy[worker.connection]
         status = self._pool._end(worker)
-        if status is None:  # its zygote was killed, and it with it
+        if status is None and worker.sample not in self._lost:  # its zygote was killed, and it with it
+            self._lost.add(worker.sample)
             self._waiting.appendleft(worker.sample)
-        else:
-            self._found[worker.sample] = Outcome(None, "error", _how_it_died(status, self._pool.memory_mb))
+            return
+        self._found[worker.sample] = Outcome(None, "error", _how_it_died(status, self._pool.memory_mb))
 
     def _expire(self, worker: _Worker) -> None:
         if worker.connection.poll():
@@ -245,7 +262,9 @@ _SHARED: dict[str, Any] = {}
 atexit.register(lambda: shared().close() if _SHARED.get("owner") == os.getpid() else None)
 
 
-def _how_it_died(status: int, memory_mb: int) -> str:
+def _how_it_died(status: int | None, memory_mb: int) -> str:
+    if status is None:
+        return "Twice the process that forks workers died while it ran."
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
@@ -265,9 +284,14 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
     functions: dict[str, Any] = {}
     while True:
         try:
-            target, args, sample = pickle.loads(connection.recv_bytes())
+            job = connection.recv_bytes()
         except EOFError:
             return
+        try:
+            target, args, sample = pickle.loads(job)
+        except BaseException:  # a column of a type that cannot be imported here
+            _reply(connection, _failed()._asdict())
+            continue
         if target not in functions:
             try:
                 functions[target] = _function(target)
@@ -288,11 +312,13 @@ def _function(target: str) -> Any:
 def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
     try:
         scores = function(**{name: [value] for name, value in sample.items()}, **args)
-        if len(scores) != 1:
-            raise ValueError(f"it returned {len(scores)} rewards for 1 completion")
-        return outcome_of(scores[0])
+        return outcome_of(as_many(scores, 1)[0])
     except BaseException:  # SystemExit too
-        return Outcome(None, "error", traceback.format_exc(limit=-8)[-MESSAGE_CHARS:])
+        return _failed()
+
+
+def _failed() -> Outcome:
+    return Outcome(None, "error", traceback.format_exc(limit=-8)[-MESSAGE_CHARS:])
 
 
 def _reply(connection: Connection, message: dict[str, Any]) -> None:
