@@ -75,6 +75,10 @@ EXHAUSTION = {
         "    threading.Thread(target=time.sleep, args=(1000,)).start()",
         hangs=True,
     ),
+    "thread bomb that is done at once": Attack(
+        "import threading, os\nthreading.stack_size(32768)\nheld = threading.Lock()\nheld.acquire()\n"
+        "for _ in range(100000):\n    threading.Thread(target=held.acquire, daemon=True).start()\nos._exit(0)"
+    ),
     "daemon threads that spin": Attack(
         "import threading\ndef spin():\n    while True: pass\n"
         "for _ in range(20):\n    threading.Thread(target=spin, daemon=True).start()"
@@ -242,6 +246,12 @@ NETWORK = {
     "netlink, packets, vsock": leaks_if(
         *(f"socket.socket({f}, {t})" for f, t in ((16, 3), (17, 3), (40, 1), (38, 5)))
     ),
+    "out of band": leaks_if(
+        "PAIR[0].send(b'x', socket.MSG_OOB)",
+        "PAIR[1].recv(1, socket.MSG_OOB)",
+        "PAIR[1].recv(1, 0x2000)",
+        setup="import socket, ctypes\nPAIR = socket.socketpair()\nPAIR[1].setblocking(False)",
+    ),
     "urllib": leaks_if(
         "urllib.request.urlopen('http://127.0.0.1:80', timeout=0.2)", setup="import ctypes, urllib.request"
     ),
@@ -407,6 +417,16 @@ CHEATING = {
     ),
     "what it is not": Attack("def add(a, b):\n    return lambda: a + b", "fa"),
     "NaN": Attack("def add(a, b):\n    return float('nan')", "fa"),
+    "a number beyond all floats": Attack(
+        "class Text(str):\n    hex = lambda self: self\nclass C(complex):\n    imag = real = property(lambda self: Text('0x1p99999'))\n"
+        "def add(a, b):\n    return C(1)",
+        "fa",
+    ),
+    "a number beyond all floats, forged": Attack(
+        "import os\nbody = b'{\"returned\": [[\"f\", \"0x1p99999\"]]}'\nfor fd in range(3, 64):\n    try:\n"
+        "        os.write(fd, len(body).to_bytes(4, 'big') + body)\n    except OSError:\n        pass",
+        "fa",
+    ),
     "a float for an integer": Attack("def add(a, b):\n    return float(a + b)", "f"),
     "a text for an integer": Attack("def add(a, b):\n    return str(a + b)", "fa"),
     "a list for an integer": Attack("def add(a, b):\n    return [a + b]", "fa"),

@@ -72,6 +72,8 @@ def test_sameness(wanted, got, same):
         [["i", "0xG"]], [["q", "1"]], [[5, "1"]], [["f", "one"]], [["c", "0x1p0"]], [["y", "0"]], [["b", "2"]],
         [["n", "x"]], [["l", 1]], [["l", -1]], [["l", True]], [["l", "0"]], [["d", 1]], [["i", "0x1"], ["d", 1]],
         [["i", "0x1"], ["i", "0x1"]], [["l", 10**8]], [["l", 0], *[["l", 1]] * 101], [["s", None]], [["s", ["x"]]],
+        [["f", "0x1p99999"]], [["f", "-0x1p99999"]], [["c", "0x1p99999 0x0p0"]], [["c", "0x0p0 -0x1p99999"]],
+        [["c", "inf"]], [["c", "one two"]], [["f", ""]], [["f", "0x1p" + "9" * 100_000]],
     ],
     ids=lambda tokens: repr(tokens)[:30],
 )  # fmt: skip
@@ -108,6 +110,23 @@ def test_what_is_no_message(body):
 def test_what_cannot_be_sent(value):
     with pytest.raises(TypeError, match="is not plain data"):
         _plain.encode(value)
+
+
+def test_a_subclass_has_no_say_in_what_is_sent():
+    class Complex(complex):
+        real = imag = property(lambda self: 1 / 0)
+
+    class Float(float):
+        hex = None
+
+    class Bytes(bytes):
+        hex = None
+
+    class Array(bytearray):
+        hex = None
+
+    for mine, value in ((Complex(1, 2), 1 + 2j), (Float(1.5), 1.5), (Bytes(b"x"), b"x"), (Array(b"x"), b"x")):
+        assert _plain.decode(_plain.encode(mine)) == value
 
 
 def test_numbers_that_collide_cost_the_judge_nothing():

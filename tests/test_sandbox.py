@@ -23,7 +23,8 @@ from hostile_programs import (
     files_left,
 )
 
-from trl_grpo_plus import _canaries, _seccomp, sandbox
+from trl_grpo_plus import _canaries, _seccomp, _tiers, sandbox
+from trl_grpo_plus._lockdown import THREADS, can_become_others
 from trl_grpo_plus._tiers import Tier
 from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
 
@@ -70,6 +71,14 @@ def test_other_modules_of_the_standard_library(box, module):
     if box.tier.mode != "landlock":
         pytest.skip("no file can be opened here")
     assert box.run(f"import {module}\nprint(1)", time_s=10) == (0, b"1\n", "")
+
+
+@pytest.mark.parametrize("module", ["base64", "secrets", "zlib", "bz2", "lzma", "gzip", "zipfile"])
+def test_modules_that_need_a_library_of_the_system(tier, module):
+    pytest.importorskip(module)  # some builds lack some
+    if module in ("gzip", "zipfile") and tier.tier.mode != "landlock":
+        pytest.skip("no file can be opened here")
+    assert tier.run(f"import {module}\nprint(1)", time_s=10) == (0, b"1\n", "")
 
 
 # -- hostile ones
@@ -158,6 +167,51 @@ def test_programs_at_once_do_not_meet(box):
 def test_each_program_starts_fresh(box):
     assert box.run("import builtins, json\nbuiltins.print = json.dumps = None").reason == ""
     assert box.run("import json\nprint(json.dumps(1))").stdout == b"1\n"
+
+
+def test_a_program_leaves_no_mark_on_the_next_one_s_descriptors(tier):
+    source = "import fcntl, os\ndef f(fd, more):\n    flags = fcntl.fcntl(fd, fcntl.F_GETFL)\n"
+    source += "    fcntl.fcntl(fd, fcntl.F_SETFL, flags | more)\n    return flags"
+    for fd in range(3):
+        with tier.load(source, "f") as first:
+            fresh = first.call([fd, os.O_APPEND | os.O_NONBLOCK]).tokens
+        with tier.load(source, "f") as second:
+            assert second.call([fd, 0]).tokens == fresh
+
+
+MANY_THREADS = """
+import threading
+threading.stack_size(1 << 15)
+held = threading.Lock()
+held.acquire()
+count = 1
+try:
+    while count < int(input()):
+        threading.Thread(target=held.acquire, daemon=True).start()
+        count += 1
+except RuntimeError:
+    pass
+print(count, flush=True)
+import os
+os._exit(0)
+"""
+
+
+def test_threads_are_limited(tier, monkeypatch):
+    monkeypatch.setattr(sandbox, "_tasks", lambda: 100)  # as on a quiet machine
+    most = THREADS + 100
+    ran = tier.run(MANY_THREADS.replace("int(input())", "400"), time_s=10)
+    assert ran.reason == ""
+    assert 20 <= int(ran.stdout) <= most
+
+
+def test_programs_at_once_have_users_of_their_own(tier):
+    """Else one could take the other's threads."""
+    if not can_become_others():
+        pytest.skip("only root can become somebody else")
+    with Sandbox(tier=tier.tier.name, self_test=False) as other:
+        users = {box.run("import os\nprint(os.getuid())", time_s=5).stdout for box in (tier, other, tier, other)}
+    assert len(users) == 4
 
 
 # -- how a script's end is told
@@ -307,6 +361,92 @@ def test_a_candidate_cannot_end_the_tests_own_loop(box, kind):
     assert found == (False, f"RuntimeError: {kind}: ")
 
 
+PYTEST = "class TestSum:\n    def {}\n    def test_sum(self): add(2, 3)"
+UNITTEST = (
+    "import unittest\nclass Sums(unittest.TestCase):\n    def test_sum(self):\n        self.assertEqual({}, 5)\n"
+)
+GUARD = "if __name__ == '__main__':\n    "
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "async def test_sum():\n    assert {} == 5",
+        "async def check(candidate):\n    assert {} == 5",
+        "def testSum():\n    assert {} == 5",
+        "test_sum = __import__('functools').partial(eval, '[1][abs({} - 5)]', globals())",
+        "def test_sum():\n    return {} == 5",
+        "class TestSum:\n    def test_sum(self):\n        assert {} == 5",
+        "class TestSum:\n    async def test_sum(self):\n        assert {} == 5",
+        "class Base:\n    def test_sum(self):\n        assert {} == 5\nclass TestSum(Base):\n    pass",
+        "class TestSum:\n    @staticmethod\n    def test_sum():\n        assert {} == 5",
+        UNITTEST,
+        UNITTEST + GUARD + "unittest.main()",
+        UNITTEST + "from unittest import main\nmain(verbosity=2)",
+        UNITTEST.replace("TestCase", "IsolatedAsyncioTestCase").replace("def", "async def"),
+        UNITTEST.replace("def test_sum", "def setUp") + "    def test_none(self):\n        pass",
+        GUARD + "assert {} == 5",
+        GUARD + UNITTEST.replace("\n", "\n    ") + "unittest.main()",
+        "import unittest\ndef load_tests(*_):\n    def f():\n        assert {} == 5\n"
+        "    return unittest.TestSuite([unittest.FunctionTestCase(f)])",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("first", ["add(1, 1)", "def test_easy():\n    add(1, 1)"])
+def test_every_test_is_run(box, first, tests):
+    tests = f"{first}\n{tests}".replace("{}", "candidate(2, 3)" if "check" in tests else "add(2, 3)")
+    assert box.check(ADD, "add", tests) == (True, "")
+    found = box.check("def add(a, b):\n    return 4", "add", tests)
+    assert not found.passed
+    assert "Error" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("tests", "why"),
+    [
+        ("def test_sum():\n    assert add(2, 3) == 5\n    yield", "test_sum .* generator"),
+        ("async def test_sum():\n    assert add(2, 3) == 5\n    yield", "test_sum .* generator"),
+        ("def check(candidate):\n    assert add(2, 3) == 5\n    yield", "check .* generator"),
+        ("def test_sum(fixture):\n    assert add(2, 3) == 5", "test_sum takes arguments"),
+        ("class TestSum:\n    def test_sum(self, fixture):\n        add(2, 3)", "test_sum takes arguments"),
+        (PYTEST.format("__init__(self): pass"), "TestSum .*__init__"),
+        (PYTEST.format("setup_method(self): pass"), "TestSum .*setup_method"),
+        (UNITTEST.format("add(2, 3)").replace("def", "async def"), "test_sum .*IsolatedAsyncioTestCase"),
+        (UNITTEST.format("(yield)"), "test_sum .* generator"),
+    ],
+)  # fmt: skip
+def test_tests_that_cannot_be_run_are_refused(box, tests, why):
+    for first in ("add(1, 1)\n", ""):
+        with pytest.raises(ValueError, match=why):
+            box.check(ADD, "add", first + tests)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def test(got, wanted):\n    assert got == wanted\ntest(add(2, 3), 5)",
+        "class TestData:\n    def __init__(self, n): self.n = n\nassert add(TestData(2).n, 3) == 5",
+        "from doctest import testmod, testfile\nassert add(2, 3) == 5",
+        "from dataclasses import dataclass\n@dataclass\nclass Case:\n    n: 'int'\nassert add(Case(2).n, 3) == 5",
+        "import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): 1 / 0\n"
+        "    def test_b(self):\n        assert add(2, 3) == 5",
+    ],
+)
+def test_what_only_looks_like_a_test(box, tests):
+    assert box.check(ADD, "add", tests) == (True, "")
+
+
+def test_a_candidate_whose_name_begins_with_test(box):
+    source = "def test_sum(a, b):\n    return a + b"
+    assert box.check(source, "test_sum", "assert test_sum(2, 3) == 5") == (True, "")
+    tests = "def test_one():\n    assert Test().add(2, 3) == 5"
+    assert box.check("class Test:\n    def add(self, a, b):\n        return a + b", "Test.add", tests).passed
+
+
+def test_a_candidate_cannot_blame_the_tests(box):
+    source = "class UnfitTests(Exception): pass\ndef add(a, b):\n    raise UnfitTests('x')"
+    assert box.check(source, "add", "add(2, 3)") == (False, "Exception: x")
+
+
 def test_asserts_of_a_method(box):
     source = "class Solution:\n    def add(self, a, b):\n        return a + b"
     for tests in ("assert Solution().add(2, 3) == 5", "def check(candidate):\n    assert candidate(2, 3) == 5"):
@@ -328,6 +468,22 @@ def test_asserts_of_a_method(box):
 def test_asserts_that_are_at_fault_themselves(box, tests, why):
     with pytest.raises(ValueError, match=why):
         box.check(ADD, "add", tests)
+
+
+NESTED = "def f(x):\n    for _ in range({depth}):\n        x = [x]\n    return x"
+
+
+@pytest.mark.parametrize(
+    ("source", "tests"),
+    [
+        (NESTED.format(depth=100), "assert f(f('abc')) == 'abc'"),
+        (NESTED.format(depth=1), "r = 1\nfor _ in range(5000):\n    r = f(r)"),
+    ],
+)
+def test_a_candidate_whose_answer_cannot_be_passed_on_fails(box, source, tests):
+    passed, reason = box.check(source, "f", tests)
+    assert not passed
+    assert "too deep" in reason
 
 
 def test_values_from_a_candidate_are_plain_ones(box):
@@ -378,6 +534,7 @@ def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
     with pytest.raises(RuntimeError, match="a wall of paper does not hold") as error:
         Sandbox()
     for canary in (
+        "send_out_of_band",
         "read_a_file_of_the_trainer",
         "connect_by_tcp",
         "fork",
@@ -389,8 +546,18 @@ def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
     assert descendants() == before
 
 
+@pytest.mark.skipif(os.getuid() != 0 or not can_become_others(), reason="the threads of others are counted")
+def test_the_self_test_finds_threads_that_are_not_counted(monkeypatch):
+    """A bubblewrap started by root in a user namespace: there a program is root to the kernel."""
+    monkeypatch.setattr(_tiers, "can_become_others", lambda: False)
+    if TIERS[0] not in [tier.name for tier in _tiers.tiers()]:
+        pytest.skip("no bubblewrap")
+    with pytest.raises(RuntimeError, match=r"take_more_threads came through|no safe way"):
+        Sandbox(tier=TIERS[0])
+
+
 def test_the_self_test_is_quick_and_whole(box):
-    assert _canaries.ATTACKS >= 15
+    assert _canaries.ATTACKS >= 20
     start = time.monotonic()
     assert _canaries.escapes(box) == []
     assert time.monotonic() - start < 3
@@ -427,6 +594,14 @@ def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
     assert walk(code, arch, some["openat"], [0, 0, 0o1, 0, 0, 0]) == _seccomp.EPERM, "writing"
     assert walk(code, arch, some["kill"], [1, 9, 0, 0, 0, 0]) == _seccomp.EPERM, "another process"
     assert walk(code, arch, some["kill"], [_seccomp.OWN_PID, 9, 0, 0, 0, 0]) == _seccomp.ALLOW, "itself"
+    send, receive = ((44, 45), (206, 207))[column]
+    for number, allowed in ((send, 0x4040), (receive, 0x142)):
+        assert walk(code, arch, number, [3, 0, 1, allowed, 0, 0]) == _seccomp.ALLOW
+        for bit in range(32):
+            verdict = walk(code, arch, number, [3, 0, 1, 1 << bit, 0, 0])
+            assert verdict == (_seccomp.ALLOW if allowed & 1 << bit else _seccomp.EPERM), "MSG_OOB and others"
+    for address in (1, 1 << 32):
+        assert walk(code, arch, send, [3, 0, 1, 0, address, 0]) == _seccomp.EPERM, "an address"
     assert walk(code, arch, some["clone"], [0x3D0F00, 0, 0, 0, 0, 0]) == _seccomp.ALLOW, "a thread"
     assert walk(code, arch, some["clone"], [17, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a process"
     assert walk(code, arch, some["clone"], [0x3D0F00 | 0x10000000, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a namespace"
@@ -468,6 +643,27 @@ def test_a_killed_zygote_is_an_error_and_starts_anew():
         with pytest.raises(SandboxError, match="was killed"):
             own.run("import time; time.sleep(5)", time_s=10)
         assert own.run("print(1)").stdout == b"1\n"
+
+
+def test_no_process_to_be_had_is_an_error(box, monkeypatch):
+    def refuse(options):
+        raise RuntimeError("no process could be forked: Resource temporarily unavailable")
+
+    monkeypatch.setattr(box._zygote, "fork", refuse)
+    with pytest.raises(SandboxError, match="temporarily unavailable"):
+        box.run("print(1)")
+
+
+def test_a_closed_sandbox_runs_nothing():
+    own = Sandbox(self_test=False)
+    before = descendants()
+    own.close()
+    with pytest.raises(SandboxError, match="closed"):
+        own.run("print(1)")
+    with pytest.raises(SandboxError, match="closed"), own.load("def f(): pass", "f"):
+        pass
+    assert descendants() < before
+    own.close()
 
 
 def test_a_lock_that_fails_is_an_error(box, monkeypatch):

@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from ._lockdown import can_become_others
+
 
 if TYPE_CHECKING:
     from .sandbox import Sandbox
@@ -82,6 +84,11 @@ def open_other_sockets():
                   lambda: socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM), lambda: socket.socket(16, 3))
 
 @attack
+def send_out_of_band():
+    ends = socket.socketpair()
+    return any_of(lambda: ends[0].send(b"x", socket.MSG_OOB), lambda: ends[1].recv(1, socket.MSG_OOB))
+
+@attack
 def fork():
     def forked():
         if os.fork() == 0:
@@ -129,6 +136,21 @@ def take_more_memory():
         return bytearray(told["memory"])
     except MemoryError:
         return False
+
+@attack
+def take_more_threads():
+    import resource
+    soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
+    if not told["threads_count"]:
+        return False
+    resource.setrlimit(resource.RLIMIT_NPROC, (0, hard))  # does the kernel count this user's at all?
+    try:
+        threading.Thread(target=int).start()
+        return True
+    except RuntimeError:
+        return soft == resource.RLIM_INFINITY
+    finally:
+        resource.setrlimit(resource.RLIMIT_NPROC, (soft, hard))
 
 @attack
 def lift_its_limits():
@@ -183,7 +205,9 @@ def _bait() -> Iterator[dict[str, Any]]:
         with open(file, "w") as secret:
             secret.write("secret")
         os.chmod(file, 0o666)
-        yield {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
+        told = {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
+        # Root that cannot become another user is the one whose threads no limit counts: see the README.
+        yield {**told, "threads_count": os.geteuid() != 0 or can_become_others()}
 
 
 def _hangs(sandbox: "Sandbox") -> list[str]:

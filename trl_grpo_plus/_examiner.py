@@ -8,7 +8,7 @@ import builtins
 import os
 import sys
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 
@@ -19,6 +19,12 @@ else:
     import _plain
 
 TEXT = 300  # characters of an exception that are told
+COROUTINE, GENERATOR = 0x80, 0x20 | 0x200  # co_flags; a generator may be async
+PYTEST_HOOKS = ("__init__", "setup_method", "teardown_method", "setup_class", "teardown_class", "setup", "teardown")
+
+
+class UnfitTests(Exception):
+    """A test is there that cannot be run. The judge knows it by this name."""
 
 
 def run_tests(fd: int, tests: str, entry_point: str) -> int:
@@ -35,22 +41,115 @@ def run_tests(fd: int, tests: str, entry_point: str) -> int:
 
 
 def _run_asserts(tests: str, entry_point: str, candidate: Callable) -> None:
-    """Run the script, then its `check(candidate)`, or else each of its `test_...()`."""
+    """Run the script, then its `check(candidate)`, or else all that pytest or unittest would take for a test."""
     first, *rest = entry_point.replace("()", "").split(".")
     given: Any = candidate
     for name in reversed(rest):
         given = _Holder(name, given)
-    solution = types.ModuleType("solution")
+    solution, script = types.ModuleType("solution"), types.ModuleType("__main__")
     setattr(solution, first, given)
-    sys.modules["solution"] = solution
-    namespace: dict[str, Any] = {"__name__": "tests", first: given, "candidate": candidate}
+    sys.modules.update(solution=solution, __main__=script)
+    namespace = vars(script)
+    namespace.update({first: given, "candidate": candidate})
+    if "unittest" in tests:
+        import unittest
+
+        unittest.main = lambda *_, **__: None  # type: ignore[assignment]  # they are run below, and without its exit
     exec(compile(tests, "tests.py", "exec", dont_inherit=True), namespace)
     if callable(namespace.get("check")):
-        namespace["check"](candidate)
+        _call("check", namespace["check"], candidate)
         return
+    functions, suite = _functions(namespace, (given, candidate)), _unittests(script)
+    for name, test in functions:
+        _call(name, test)
+    if suite is not None:
+        _run_suite(suite)
+
+
+def _functions(namespace: dict[str, Any], given: tuple[Any, ...]) -> list[tuple[str, Callable]]:
+    """Tests as pytest finds them, but for those of unittest."""
+    found: list[tuple[str, Callable]] = []
     for name, value in list(namespace.items()):
-        if name.startswith("test_") and isinstance(value, types.FunctionType):
-            value()
+        if any(value is one for one in given):
+            continue
+        if isinstance(value, type):
+            found += _methods(name, value)
+        elif _is_test(name, value):
+            found.append((name, value))
+    return found
+
+
+def _is_test(name: str, value: Any) -> bool:
+    if not (name.startswith("test") and callable(value)):
+        return False
+    takes = _takes_arguments(value)
+    if name.startswith("test_") and takes:
+        raise UnfitTests(f"{name} takes arguments, and nothing is there to give them")
+    return name.startswith("test_") or (not takes and getattr(value, "__module__", "") == "__main__")
+
+
+def _methods(name: str, kind: type) -> list[tuple[str, Callable]]:
+    if not name.startswith("Test") or kind.__module__ != "__main__" or hasattr(kind, "assertEqual"):
+        return []
+    found = [method for method in dir(kind) if method.startswith("test") and callable(getattr(kind, method))]
+    own = {name for base in kind.__mro__ if base is not object for name in vars(base)}
+    hook = next((hook for hook in PYTEST_HOOKS if hook in own), "")
+    if found and hook:
+        raise UnfitTests(f"{name} has {hook}, which is for pytest to treat; a unittest.TestCase may have setUp")
+    tests = [(f"{name}.{method}", method, getattr(kind(), method)) for method in found]
+    return [(label, test) for label, method, test in tests if _is_test(method, test)]
+
+
+def _takes_arguments(test: Any) -> bool:
+    code = getattr(test, "__code__", None)
+    if code is None:
+        return False
+    needed = code.co_argcount - len(test.__defaults__ or ()) - hasattr(test, "__self__")
+    return needed > 0 or code.co_kwonlyargcount > len(test.__kwdefaults__ or ())
+
+
+def _call(name: str, test: Callable, *args: Any) -> None:
+    result = test(*args)
+    if isinstance(result, types.CoroutineType):
+        import asyncio
+
+        result = asyncio.run(result)
+    if isinstance(result, (types.GeneratorType, types.AsyncGeneratorType)):
+        raise UnfitTests(f"{name} is a generator, which does not run when it is called")
+    if result is False:
+        raise AssertionError(f"{name} returned False")
+
+
+def _unittests(script: types.ModuleType) -> Any:
+    """The suite of the script's `unittest.TestCase`s; `None`: there are none."""
+    if "unittest" not in sys.modules:
+        return None
+    suite = sys.modules["unittest"].defaultTestLoader.loadTestsFromModule(script)
+    for case in _cases(suite):
+        name = getattr(case, "_testMethodName", "")
+        flags = getattr(getattr(getattr(case, name, None), "__code__", None), "co_flags", 0)
+        if flags & GENERATOR:
+            raise UnfitTests(f"{name} is a generator, which does not run when it is called")
+        if flags & COROUTINE and not hasattr(case, "asyncSetUp"):
+            raise UnfitTests(f"{name} is async, which needs a unittest.IsolatedAsyncioTestCase")
+    return suite
+
+
+def _cases(suite: Any) -> Iterator[Any]:
+    for part in suite:
+        if hasattr(part, "_testMethodName"):
+            yield part
+        else:
+            yield from _cases(part)
+
+
+def _run_suite(suite: Any) -> None:
+    result = sys.modules["unittest"].TestResult()
+    suite.run(result)
+    for case, trace in [*result.errors, *result.failures]:
+        raise AssertionError(f"{case}: {trace.strip().splitlines()[-1]}")
+    if not result.wasSuccessful():
+        raise AssertionError("a test succeeded that was expected to fail")
 
 
 class _Holder:

@@ -29,7 +29,9 @@ CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_CHROOT = 1 << 5, 1 << 6, 1 << 7, 1 << 
 OPEN_FILES, THREADS = 64, 128
 MIB = 1 << 20
 NOBODY = 65534
-SPARE_UIDS = 2_000_000_000  # + pid: a user of its own for each program, so that limits on users count that one alone
+# A user of its own, by chance, for each program, so that limits on users count that one alone. (Not by its pid, which
+# others have too, in other namespaces.)
+SPARE_UIDS, SPARE_COUNT = 2_000_000_000, 100_000_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -131,14 +133,18 @@ def _see_only(folder: str) -> None:
             places[:] = [moved(path) for path in places]
 
 
+def can_become_others() -> bool:
+    """Whether this process may run programs as other users, and end them: who cannot send them signals could not."""
+    needed = CAP_SETUID | CAP_SETGID | CAP_KILL
+    return _capabilities() & needed == needed
+
+
 def drop_privileges() -> None:
     """No capability is left, none can come, and root has become a spare user, where that can be."""
     zygote = os.getppid()
     _prctl(PR_SET_NO_NEW_PRIVS, 1)
-    # Who cannot send signals to other users could not end this process either.
-    needed = CAP_SETUID | CAP_SETGID | CAP_KILL
-    if _capabilities() & needed == needed:
-        _ = _become(SPARE_UIDS + os.getpid()) or _become(NOBODY)
+    if can_become_others():
+        _ = _become(SPARE_UIDS + int.from_bytes(os.urandom(4), "big") % SPARE_COUNT) or _become(NOBODY)
     if _libc.capset(_HEADER, _Capabilities()):
         raise OSError(ctypes.get_errno(), "capset")
     if _capabilities():

@@ -70,11 +70,12 @@ def _leaf_token(value: Any) -> list:
     if isinstance(value, float):
         return ["f", float.hex(value)]
     if isinstance(value, complex):
-        return ["c", f"{value.real.hex()} {value.imag.hex()}"]
+        real, imag = complex.real.__get__(value), complex.imag.__get__(value)
+        return ["c", f"{float.hex(real)} {float.hex(imag)}"]
     if isinstance(value, str):
         return ["s", str.__str__(value)]
     if isinstance(value, (bytes, bytearray)):
-        return ["y", value.hex()]
+        return ["y", bytes.hex(value) if isinstance(value, bytes) else bytearray.hex(value)]
     raise TypeError(f"{type(value).__name__} is not plain data (numbers, text, lists, tuples, sets, dicts)")
 
 
@@ -178,12 +179,19 @@ def _leaf(tag: str, content: Any) -> Any:
     if tag == "b" and content in ("0", "1"):
         return content == "1"
     if tag == "f":
-        return float.fromhex(content)
+        return _float(content)
     if tag == "c" and content.count(" ") == 1:
-        return complex(*map(float.fromhex, content.split(" ")))
+        return complex(*map(_float, content.split(" ")))
     if tag == "y":
         return bytes.fromhex(content)
     raise ValueError(f"bad token {tag!r:.40}")
+
+
+def _float(text: str) -> float:
+    try:
+        return float.fromhex(text)
+    except OverflowError as error:
+        raise ValueError(str(error)) from None
 
 
 def message_size(value: Any) -> int:

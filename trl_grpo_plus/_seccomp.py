@@ -8,7 +8,8 @@ shared memory, message queues, io_uring, bpf, keyrings, userfaultfd.
 
 Some calls are allowed for some arguments only: `clone` makes threads, no processes; `kill` and `tgkill` reach the
 program itself; `open` opens for reading; `fcntl` and `ioctl` have no command that makes the kernel send signals
-elsewhere; `socketpair` makes connected streams alone (asyncio needs one), and `sendto` names no address.
+elsewhere; `socketpair` makes connected streams alone (asyncio needs one), `sendto` names no address, and neither it
+nor `recvfrom` does out-of-band data.
 
 The numbers are those of x86-64, where this was tried, and of aarch64, where it was not. Other machines are refused.
 """
@@ -29,6 +30,8 @@ OF_A_THREAD = 0x007D0F00  # VM FS FILES SIGHAND THREAD SYSVSEM SETTLS PARENT_SET
 WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # O_WRONLY RDWR CREAT TRUNC APPEND and TMPFILE's own bit
 FCNTL = (0, 1, 2, 3, 4, 1030)  # DUPFD GETFD SETFD GETFL SETFL DUPFD_CLOEXEC
 IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FIONREAD FIONBIO FIONCLEX FIOCLEX
+SENDING = 0x40 | 0x4000  # MSG_DONTWAIT NOSIGNAL
+RECEIVING = 0x2 | 0x40 | 0x100  # MSG_PEEK DONTWAIT WAITALL
 
 OWN_PID = 0xFEEDF00D  # stands for the number of the process under the filter
 
@@ -42,7 +45,7 @@ FREE: dict[str, tuple[int | None, int | None]] = {
     "lseek": (8, 62), "fstat": (5, 80), "pipe": (22, None), "pipe2": (293, 59), "eventfd2": (290, 19),
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72),
     "epoll_create": (213, None), "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None),
-    "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441), "recvfrom": (45, 207),
+    "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441),
     # names of files: Landlock does not hide them, and Python asks for them when it imports
     "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291), "access": (21, None),
     "faccessat": (269, 48), "faccessat2": (439, 439), "getdents64": (217, 61), "getcwd": (79, 17), "umask": (95, 166),
@@ -120,7 +123,7 @@ def _assemble(may_open: bool) -> Code:
 def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
     """Number of a call -> the code that decides on it."""
     own = _one_of(0, (OWN_PID,))
-    reading = (lambda flags: _without(flags, WRITING)) if may_open else (lambda flags: [_give(EPERM)])
+    reading = (lambda flags: [*_refuse(flags, WRITING), _give(ALLOW)]) if may_open else (lambda flags: [_give(EPERM)])
     table: list[tuple[tuple[int | None, int | None], Code]] = [
         *((numbers, [_give(ALLOW)]) for numbers in FREE.values()),
         *((numbers, [_give(ENOSYS)]) for numbers in ABSENT.values()),
@@ -133,7 +136,8 @@ def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
         ((72, 25), _one_of(1, FCNTL)),
         ((16, 29), _one_of(1, IOCTL)),
         ((53, 199), _stream_pair()),  # socketpair
-        ((44, 206), _null(4)),  # sendto: no address
+        ((44, 206), [*_refuse(3, ~SENDING), *_null(4)]),  # sendto: no address
+        ((45, 207), [*_refuse(3, ~RECEIVING), _give(ALLOW)]),  # recvfrom
     ]
     return {numbers[column]: code for numbers, code in table if numbers[column] is not None}  # type: ignore[misc]
 
@@ -164,8 +168,8 @@ def _one_of(place: int, values: tuple[int, ...]) -> Code:
     return [_argument(place), *(line for value in values for line in _when(value, [_give(ALLOW)])), _give(EPERM)]
 
 
-def _without(place: int, bits: int) -> Code:
-    return [_argument(place), (ANY_BIT, 0, 1, bits), _give(EPERM), _give(ALLOW)]
+def _refuse(place: int, bits: int) -> Code:
+    return [_argument(place), (ANY_BIT, 0, 1, bits & 0xFFFFFFFF), _give(EPERM)]
 
 
 def _null(place: int) -> Code:
@@ -174,8 +178,7 @@ def _null(place: int) -> Code:
 
 
 def _thread() -> Code:
-    others = 0xFFFFFFFF & ~OF_A_THREAD
-    return [_argument(0), (ANY_BIT, 0, 1, others), _give(EPERM), (ANY_BIT, 1, 0, THREAD), _give(EPERM), _give(ALLOW)]
+    return [*_refuse(0, ~OF_A_THREAD), (ANY_BIT, 1, 0, THREAD), _give(EPERM), _give(ALLOW)]
 
 
 def _stream_pair() -> Code:

@@ -108,7 +108,14 @@ class Channel:
 
 
 def relay(tests: Channel, program: Program, entry_point: str, source: str, time_s: float) -> Checked:
-    """Carry calls from the tests to the candidate and answers back, until the tests say how it went."""
+    """Carry calls from the tests to the candidate and answers back, until the tests say how it went.
+
+    Tests that pass on what cannot be passed on are at fault if that is their first call. Later it may be what the
+    candidate answered: `f(f(x))`.
+
+    Raises:
+        ValueError: the tests are at fault.
+    """
     deadline = time.monotonic() + time_s
     tests.send({"tests": source, "entry_point": entry_point}, deadline)
     calls = 0
@@ -121,7 +128,10 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, time_
                 return Checked(False, program.fault)
             tests.send(reply, deadline)
         elif "misuse" in said:
-            raise ValueError(f"the tests call {entry_point} with what cannot be passed on: {said['misuse']}")
+            problem = f"the tests call {entry_point} with what cannot be passed on: {said['misuse']}"
+            if not calls:
+                raise ValueError(problem)
+            return Checked(False, problem)
         elif not calls:
             outcome = f"fail ({said['failed']})" if "failed" in said else "pass"
             raise ValueError(f"the tests {outcome} without a single call of {entry_point}: {source!r:.200}")

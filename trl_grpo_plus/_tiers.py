@@ -19,10 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from ._lockdown import can_become_others
+
 
 HERE = Path(__file__).parent
 CHILD_FILES = ("forking", "sandbox_child", "_examiner", "_frames", "_lockdown", "_plain", "_seccomp")
-NAMESPACES = ("user", "pid", "net", "ipc", "uts")
+NAMESPACES = ("pid", "net", "ipc", "uts")
 
 
 class Tier(NamedTuple):
@@ -56,12 +58,20 @@ def bubblewrap() -> tuple[str, ...]:
 
     In sight are the interpreter, the system's libraries and this package's files for the child, to be read only.
     No /proc: it is not needed, and many containers forbid it.
+
+    Root makes namespaces by its own right, and each program becomes a user of its own inside. In a user namespace of
+    root's a program would still be root to the kernel, which counts no threads of root.
     """
     program = shutil.which("bwrap")
     if program is None:
         return ()
     command = [program, *(f"--unshare-{name}" for name in NAMESPACES), "--unshare-cgroup-try", "--die-with-parent"]
-    command += ["--uid", "65534", "--gid", "65534", "--cap-drop", "ALL", "--dev", "/dev"]
+    command += ["--cap-drop", "ALL", "--dev", "/dev"]
+    if os.geteuid() == 0 and can_become_others():
+        for name in ("SETUID", "SETGID", "KILL", "SYS_CHROOT"):
+            command += ["--cap-add", f"CAP_{name}"]
+    else:
+        command += ["--unshare-user", "--uid", "65534", "--gid", "65534"]
     for path in _in_sight():
         command += ["--ro-bind-try", path, path]
     for name in ("/lib", "/lib64", "/bin"):

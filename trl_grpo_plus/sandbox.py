@@ -45,6 +45,7 @@ logger = logging.getLogger(__name__)
 START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
 TESTS_MESSAGE_KB = 1 << 16
 MOST_CPU_S = 10**6
+UNFIT = "UnfitTests: "  # begins what the tests' process (_examiner.py) says of tests that it cannot run
 
 
 class SandboxError(RuntimeError):
@@ -92,6 +93,7 @@ class Sandbox:
         self_test: bool = True,
     ):
         self.time_s, self.memory_mb, self.output_bytes = time_s, memory_mb, output_kb << 10
+        self._closed = False
         self.tier, self._zygote = self._pick(tier, allow_unsafe)
         if self.tier == NO_TIER:
             logger.warning("Model-written programs run UNPROTECTED, with limits alone: allow_unsafe is set.")
@@ -144,25 +146,32 @@ class Sandbox:
             source (`str`), entry_point (`str`): as for [`Sandbox.load`].
             tests (`str`):
                 A script of asserts that call the entry point by its name. Where it defines `check(candidate)` that is
-                called, else each `test_...()`. Only plain data goes to the candidate and comes back; an exception
-                comes back by the name of its builtin type.
+                called, else each function `test...()`, `async` ones too, each method `test...` of a class `Test...`,
+                and each `unittest.TestCase`. It runs as `__main__`; `unittest.main()` is left out. Only plain data
+                goes to the candidate and comes back; an exception comes back by the name of its builtin type.
 
         Raises:
-            ValueError: the tests are at fault: they pass or fail without a call, or pass on what is no plain data.
+            ValueError: the tests are at fault: they pass or fail without a call, pass on what is no plain data, or
+                hold a test that cannot be run, as one that takes arguments or is a generator.
         """
         with self.load(source, entry_point) as program:
             if program.fault:
                 return Checked(False, program.fault)
             child = self._start("tests", self.time_s)
             try:
-                return relay(Channel(child.socket, TESTS_MESSAGE_KB << 10), program, entry_point, tests, self.time_s)
+                channel = Channel(child.socket, TESTS_MESSAGE_KB << 10)
+                checked = relay(channel, program, entry_point, tests, self.time_s)
+                if checked.reason.startswith(UNFIT):
+                    raise ValueError(f"the tests cannot be run: {checked.reason}: {tests!r:.200}")
+                return checked
             except Fault as error:
                 return Checked(False, str(error))
             finally:
                 self._end(child)
 
     def close(self) -> None:
-        """End the zygote."""
+        """End the zygote. Nothing more can be run."""
+        self._closed = True
         self._zygote.close()
 
     def __enter__(self) -> "Sandbox":
@@ -213,7 +222,12 @@ class Sandbox:
 
     def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> Child:
         cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
-        child = self._zygote.fork({"form": form, "limits": [self.memory_mb, cpu_s, _tasks()]})
+        if self._closed:
+            raise SandboxError("this sandbox is closed")
+        try:
+            child = self._zygote.fork({"form": form, "limits": [self.memory_mb, cpu_s, _tasks()]})
+        except (RuntimeError, OSError, EOFError) as error:
+            raise SandboxError(f"no process could be had: {error}") from error
         try:
             child.socket.settimeout(START_LIMIT_S)
             if fds:
