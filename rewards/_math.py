@@ -1,87 +1,14 @@
-r"""Final answers in LaTeX: where they stand, one spelling for each thing, brackets.
+r"""Final answers in LaTeX: one spelling for each thing, brackets.
 
 Everything here is linear, or works on at most `MAX_CHARS` characters, so it is safe on any text.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 
 MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
-
-_BRACES = re.compile(r"\\boxed\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]", re.DOTALL)
-_FAR = 30  # characters; blanks without end would make the pattern below quadratic
-_BETWEEN_BOXES = re.compile(r"[\s$]*(?:,|;|,?\s*(?:and|or))[\s$]*")
-
-
-@dataclass(slots=True)
-class _Box:
-    opened: int
-    start: int
-    outer: "_Box | None"  # the box that it opens in
-    end: int | None = None
-
-
-def final_answer(text: str) -> str | None:
-    r"""What the last `\boxed{}` or `<answer></answer>` holds, whichever opens last; `None` where there is none.
-
-    `None` also where it is cut off or nested. Boxes with nothing but a comma, "and" or "or" between them are one list.
-
-    Example:
-        >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
-        ('\\frac{1}{2}', '72', None)
-        >>> final_answer(r"\boxed{71} or \boxed{72}")
-        '71, 72'
-    """
-    box, tag = text.rfind("\\boxed"), text.rfind("<answer>")
-    if box > tag:
-        return last_box(text)
-    closing = text.find("</answer>", tag)
-    if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
-        return None
-    return text[tag + len("<answer>") : closing]
-
-
-def last_box(text: str) -> str | None:
-    r"""What the last `\boxed{}` holds (the last few, where they are one list); `None`: none, cut off or nested."""
-    boxes = _boxes(text)
-    if not boxes or boxes[-1].opened != text.rfind("\\boxed") or boxes[-1].end is None or _is_nested(boxes[-1]):
-        return None
-    found = [text[boxes[-1].start : boxes[-1].end]]
-    for before, after in zip(boxes[-2:-12:-1], boxes[:-12:-1], strict=False):
-        if before.end is None or not _BETWEEN_BOXES.fullmatch(text[before.end + 1 : after.opened][:_FAR]):
-            break
-        found.append(text[before.start : before.end])
-    return ", ".join(dict.fromkeys(reversed(found)))
-
-
-def _boxes(text: str) -> list[_Box]:
-    """All boxes in the order in which they open."""
-    boxes: list[_Box] = []
-    stack: list[_Box | None] = []  # what the open braces belong to
-    outer: _Box | None = None
-    for match in _BRACES.finditer(text, max(text.find("\\boxed"), 0)):
-        token = match[0]
-        if token.startswith("\\boxed"):
-            outer = _Box(match.start(), match.end(), outer)
-            boxes.append(outer)
-            stack.append(outer)
-        elif token == "{":
-            stack.append(None)
-        elif token == "}" and stack and (closed := stack.pop()) is not None:
-            closed.end, outer = match.start(), closed.outer
-    return boxes
-
-
-def _is_nested(box: _Box) -> bool:
-    """Whether it stands in a box that closes: one that is cut off holds nothing."""
-    outer = box.outer
-    while outer is not None and outer.end is None:
-        outer = outer.outer
-    return outer is not None
-
 
 # One spelling for each thing. The order counts.
 _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -92,6 +19,9 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"(?<!\\)\\[,;: ]|~|\s+"), " "),
     (re.compile(r"\\q?quad(?![A-Za-z])"), r" \\quad "),
     (re.compile(r"[−–]"), "-"),
+    (re.compile(r"²"), "^2 "),
+    (re.compile(r"³"), "^3 "),
+    (re.compile(r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))|[’′]"), "'"),
     (re.compile(r"π"), r"\\pi "),
     (re.compile(r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|°|\\degree(?![A-Za-z])"), r"\\degree "),
     (re.compile(r"∞"), r"\\infty "),
@@ -114,8 +44,24 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)"), r"\\text"),
+    (
+        re.compile(
+            r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})"
+        ),
+        "",
+    ),
     (re.compile(r"\\(?:mathbf|mathit|boldsymbol|bm|mathsf)\s*(?=\{)"), ""),
     (re.compile(r"\\text\s*\{\s*(?:,?\s*(?:and|or)|,)\s*\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z}])"), ","),
+    (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
+    (re.compile(r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$"), ""),
+    (re.compile(r"\\pmod\s*([0-9]|[a-z](?![a-z]))"), r"\\pmod{\1}"),
+    # A base: 52_{8}, (52)_8. Other indices of numbers mean nothing.
+    (
+        re.compile(
+            r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}"
+        ),
+        lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
+    ),
     (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
     (re.compile(r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])"), r"\\\1 "),
     (re.compile(r"\\(?:bar|dot)\s*(?=\{?[0-9])"), r"\\overline"),
@@ -124,6 +70,10 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\infin(?![A-Za-z])"), r"\\infty"),
 ]
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
+_UNIT_FRACTION = re.compile(
+    r"\\frac\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*\}\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*(\^\s*(?:[23]|\{[23]\}))?\s*\}"
+)
 _WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
 _SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
 _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
@@ -139,12 +89,14 @@ def clean(text: str) -> str | None:
     text = text.strip()
     if not text or len(text) > MAX_CHARS:
         return None
+    if bold := _BOLD.fullmatch(text):
+        text = bold[1]
     for pattern, plain in _PLAIN:
         text = pattern.sub(plain, text)
     text = text.strip()
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].rstrip()
-    text = _with_braces(" ".join(text.split()))
+    text = _UNIT_FRACTION.sub(r"\\text{\1/\2}\3", _with_braces(" ".join(text.split())))
     if whole := _WHOLE_TEXT.fullmatch(text):
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
@@ -229,14 +181,22 @@ def _cuts(separator: str) -> re.Pattern[str]:
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
     """The parts of a text between separators that stand outside of brackets."""
-    parts, depth, start = [], 0, 0
+    return split_with_signs(text, separator)[0]
+
+
+def split_with_signs(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The parts of a text between separators that stand outside of brackets, and these separators."""
+    parts: list[str] = []
+    signs: list[str] = []
+    depth = start = 0
     for match in _cuts(separator.pattern).finditer(text):
         if match["cut"] is None:
             depth += _step(match[0])
         elif depth == 0:
             parts.append(text[start : match.start()].strip())
+            signs.append(match[0])
             start = match.end()
-    return [*parts, text[start:].strip()]
+    return [*parts, text[start:].strip()], signs
 
 
 def _unwrapped(text: str) -> str | None:

@@ -7,8 +7,9 @@ expressions.
 import re
 from typing import NamedTuple
 
-from ._math import closing, depth_of, has_variable, split
-from ._math_terms import literal, split_unit, words
+from ._math import closing, depth_of, has_variable, split, split_with_signs
+from ._math_terms import literal, words
+from ._math_units import same_unit, split_unit
 from ._math_values import has_value, proportional, same_value
 
 
@@ -21,13 +22,20 @@ _SIGNS = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>=]")
 _ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
 _MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
 _VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
-_BY_TEXT = re.compile(r"\\infty|-\\infty|\\emptyset|[0-9]+(?:\s*:\s*[0-9]+)+|[0-9A-F]+_(?:[0-9]|\{[0-9]+\})")
-_BUILDER = re.compile(r"\\\{\s*([A-Za-z])\s*(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL)
-# x, x_1, f(3), AB, \theta, \angle ABC, (x, y), Area
-_NAME = re.compile(
-    r"(?:\\text\{[A-Za-z ]+\}|\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
-    r"(?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?'*(?:\s*\([A-Za-z0-9, ]+\))?|\([a-z](?:,\s*[a-z])+\)"
+# Compared as they are written.
+_BY_TEXT = re.compile(
+    r"\\infty|-\\infty|\\emptyset|[0-9]+(?:\s*:\s*[0-9]+)+|-?[0-9A-F]+_(?:[0-9]+|\{[0-9]+\})|[A-Za-z]'+(?:\([A-Za-z0-9]\))?"
+    r"|\\(?:overline|angle|triangle|vec|overrightarrow|overleftrightarrow)\s*\{?[A-Za-z]{1,4}\}?|[^=<>]+\\equiv[^=<>]+\\pmod\{\w+\}"
 )
+_BUILDER = re.compile(r"\\\{\s*([A-Za-z])\s*(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL)
+# x, x_1, f(3), AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+_NAME = re.compile(
+    r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
+    r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
+    r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\|"
+    r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
+)
+_INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
@@ -101,7 +109,7 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
         return None
     return (
         wanted.value == given.value
-        and (not unit or not gold_unit or unit == gold_unit)
+        and same_unit(gold_unit, unit)
         and (not evaluated or given.lowest or not wanted.lowest)
     )
 
@@ -128,7 +136,7 @@ def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
     decided = _same_number(gold, answer, evaluated)
     if decided is not None:
         return decided
-    if unit and (unit != gold_unit if gold_unit else has_variable(gold_value)):
+    if not same_unit(gold_unit, unit) or (unit and not gold_unit and has_variable(gold_value)):
         return False
     if evaluated and literal(gold_value):
         return False  # the answer is not a number that is written out
@@ -136,8 +144,10 @@ def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) -> bool:
-    """Whether the parts are the same in some order; those of `x = 1, y = 2` must have their names."""
+    """Whether the parts are the same in some order. Those of `x = 1, y = 2` must have their names, x_1 and x_2 not."""
     names = [{_squeezed(found.name) for part in parts if (found := shape(part))} for parts in (gold, answer)]
+    if names[0] <= {""} or names[1] <= {""}:
+        names = [{_INDEX.sub("", name) for name in some} for some in names]
     if any(len(some - {""}) > 1 for some in names) and names[0] != names[1]:
         return False
     left = list(answer)
@@ -160,7 +170,8 @@ def _as_equation(found: Shape) -> tuple[str, str] | None:
     if found.kind == "=":
         return _pair(found)
     # `x = 5` asks for the value: `2x = 10` is not it.
-    named = found.kind == "one" and found.name and has_variable(found.parts[0])
+    implicit = has_variable(found.parts[0]) or found.name.startswith(("\\sin", "\\cos", "\\tan"))
+    named = found.kind == "one" and found.name and implicit
     return (found.name, found.parts[0]) if named else None
 
 
@@ -186,8 +197,8 @@ def _union(text: str, parts: list[str]) -> Shape:
 
 
 def _relation(text: str, parts: list[str]) -> Shape | None:
-    signs = [match[0] for match in _SIGNS.finditer(text)]
-    if not all(parts) or len(signs) != len(parts) - 1:
+    _, signs = split_with_signs(text, _SIGNS)
+    if not all(parts):
         return None
     if signs == ["="]:
         return _equation(parts[0], parts[1])

@@ -1,4 +1,4 @@
-r"""Numbers as they are written, words and units in a cleaned answer (see `_math.clean`)."""
+r"""Numbers as they are written, and words, in a cleaned answer (see `_math.clean`)."""
 
 import math
 import re
@@ -70,102 +70,26 @@ def _signed(sign: str, value: Fraction) -> Fraction:
 
 
 _LETTERS = re.compile(r"[A-Za-z][A-Za-z' .-]*")
+_NUMBERED = re.compile(r"[A-Za-z][A-Za-z0-9' .,:-]*")
+_DATE = re.compile(r"[A-Za-z]{3,} [0-9]{1,4}(?:, [0-9]{4})?")
+_CLOCK = re.compile(r"([0-9]{1,2}:[0-9]{2}) ?([AaPp])\.? ?[Mm]\.?")
 _TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
 
 
 def words(text: str) -> str | None:
-    r"""A text that is words, in one spelling; `None` where it is (also) mathematics.
+    r"""A text that is words, in one spelling; `None` where it is (also) mathematics. A date or a time is words.
 
     Example:
         >>> words(r"\text{No solution}"), words("Monday"), words("B"), words("ab")
         ('no solution', 'monday', None, None)
+        >>> words(r"\text{June 20}"), words("June 20"), words(r"11:30\text{ a.m.}"), words(r"\text{6 eggs}")
+        ('june 20', 'june 20', '11:30 am', None)
     """
     bare = " ".join(_TEXT_COMMAND.sub(r" \1 ", text).split())
-    if not _LETTERS.fullmatch(bare) or ("\\text" not in text and not re.search(r"[A-Za-z]{3}|^[Nn]o$", bare)):
+    if clock := _CLOCK.fullmatch(bare):
+        return f"{clock[1]} {clock[2].lower()}m"
+    worded = re.search(r"[A-Za-z]{3}", bare) is not None
+    numbered = worded and _NUMBERED.fullmatch(bare) and (_TEXT_COMMAND.fullmatch(text) or _DATE.fullmatch(bare))
+    if not numbered and not (_LETTERS.fullmatch(bare) and ("\\text" in text or worded or bare in ("No", "no"))):
         return None
     return bare.rstrip(".").casefold()
-
-
-_NO_UNIT = frozenset({
-    "or", "and", "not", "no", "nor", "maybe", "perhaps", "possibly", "about", "approximately", "approx", "around",
-    "roughly", "nearly", "almost", "if", "when", "unless", "least", "most", "than", "more", "less", "minus", "plus",
-    "times", "half", "double", "hundred", "thousand", "million", "billion", "trillion", "dozen", "is", "to", "are",
-    "was", "negative", "infinity", "pi", "mod", "wrong", "false", "either", "neither", "but", "except", "so",
-    "with", "without", "also", "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "dozens",
-    "quarter", "third", "score", "pair", "point", "tenth", "tenths", "hundredth", "hundredths", "thousandth",
-    "thousandths", "quarters", "thirds", "halves", "factorial", "root", "over", "divided", "multiplied", "modulo",
-    "base", "power", "reciprocal", "inverse", "one", "two", "three", "four", "five", "six", "seven", "eight",
-    "nine", "ten", "eleven", "twelve", "twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety",
-    "zero", "then", "unknown", "guess", "answer", "correct", "incorrect", "option", "options",
-})  # fmt: skip
-_BARE_UNITS = (
-    "mm",
-    "cm",
-    "dm",
-    "km",
-    "kg",
-    "mg",
-    "ml",
-    "mL",
-    "ft",
-    "in",
-    "lb",
-    "oz",
-    "mi",
-    "yd",
-    "hr",
-    "min",
-    "sec",
-    "mph",
-    "rad",
-)
-_ALIASES = {
-    "$": "dollar", "usd": "dollar", "€": "euro", "£": "pound sterling", "centimetre": "cm", "centimeter": "cm",
-    "millimeter": "mm", "millimetre": "mm", "kilometer": "km", "kilometre": "km", "meter": "m", "metre": "m",
-    "inch": "in", "inche": "in", "feet": "ft", "foot": "ft", "hour": "h", "hr": "h", "minute": "min", "second": "s",
-    "sec": "s", "gram": "g", "kilogram": "kg", "liter": "l", "litre": "l", "deg": "degree", "pound": "lb",
-    "percentage": "percent", "pct": "percent", "mile per hour": "mph", "radian": "rad",
-}  # fmt: skip
-_WORD_POWERS = {"square": "^2", "sq": "^2", "squared": "^2", "cubic": "^3", "cu": "^3", "cubed": "^3"}
-_PHRASE = r"[A-Za-z][A-Za-z./ -]{0,40}"
-_POWER = r"(?:\s*\^\s*\{?\s*([23])\s*\}?)?"
-_TEXT_UNIT = re.compile(rf"(.+?)\s*\\text\{{\s*({_PHRASE}?)\s*\}}{_POWER}", re.DOTALL)
-_BARE_UNIT = re.compile(rf"(.*?[0-9)}}])\s*({'|'.join(_BARE_UNITS)}){_POWER}", re.DOTALL)
-_WORD_UNIT = re.compile(r"(.*?[0-9)}])\s+([A-Za-z]{4,}(?: [A-Za-z]+){0,3})", re.DOTALL)
-_SIGN_UNIT = re.compile(r"([+-]?)\s*(?:\\\$|(€|£))\s*(.+)", re.DOTALL)
-_MARK_UNIT = re.compile(r"(.+?)\s*(?:(\\degree)\s*(?:\\text\{\s*([CF])\s*\})?|(\\%)|(\\\$))", re.DOTALL)
-
-
-def split_unit(text: str) -> tuple[str, str]:
-    r"""A cleaned text as its value and its unit in one spelling ("" where it has none).
-
-    Words that change the number, hedge or deny ("million", "or", "not") are no unit.
-
-    Example:
-        >>> split_unit(r"5\text{ centimeters}^2"), split_unit(r"\$18"), split_unit("18 dollars"), split_unit(r"42\%")
-        (('5', 'cm^2'), ('18', 'dollar'), ('18', 'dollar'), ('42', 'percent'))
-        >>> split_unit(r"5\text{ million}"), split_unit("5m")
-        (('5\\text{ million}', ''), ('5m', ''))
-    """
-    if found := _SIGN_UNIT.fullmatch(text):
-        return found[1] + found[3], _ALIASES[found[2] or "$"]
-    if found := _MARK_UNIT.fullmatch(text):
-        return found[1], (found[2] and "degree" + (found[3] or "")) or (found[4] and "percent") or "dollar"
-    for pattern in (_TEXT_UNIT, _BARE_UNIT, _WORD_UNIT):
-        if (found := pattern.fullmatch(text)) and (unit := _unit(found[2])):
-            power = found[3] if pattern is not _WORD_UNIT else None
-            return found[1], f"{unit}^{power}" if power else unit
-    return text, ""
-
-
-def _unit(phrase: str) -> str | None:
-    parts = [part.lower() if len(part) > 2 else part for part in phrase.replace(".", " ").split()]
-    if not parts or len(parts) > 4 or _NO_UNIT.intersection(part.lower() for part in parts):
-        return None
-    power = _WORD_POWERS.get(parts[0]) or _WORD_POWERS.get(parts[-1])
-    name = " ".join(_singular(part) for part in parts if not (power and part in _WORD_POWERS))
-    return _ALIASES.get(name, name) + (power or "") if name else None
-
-
-def _singular(name: str) -> str:
-    return name[:-1] if len(name) > 3 and name.endswith("s") and name not in _ALIASES else name

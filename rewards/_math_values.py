@@ -5,13 +5,13 @@ slow, so this belongs in a process that can be killed.
 """
 
 import logging
-import math
 import re
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
 from ._math import depth_of, has_variable
+from ._math_undone import functions, functions_of_constants, leaves_undone, with_i
 
 
 _MAX_CHARS, _MAX_DEPTH = 400, 12
@@ -23,21 +23,18 @@ _COMMANDS = frozenset({
     "Lambda", "Sigma", "Phi", "Psi", "Omega",
 })  # fmt: skip
 _COMMAND = re.compile(r"\\([A-Za-z]+)")
-_WILD_CHARACTER = re.compile(r"\\[^A-Za-z]|[^\\A-Za-z0-9 +\-*/^_!.,|()\[\]{}']")
+_WILD_CHARACTER = re.compile(r"\\[^A-Za-z]|[^\\A-Za-z0-9 +\-*/^_!.,|()\[\]{}]")
 _WILD = re.compile(
     r"[0-9]{41}|![ )}]*!|[0-9]{4,}[ )}]*!|\)\s*!|\^\s*\{?[^{}^]*![^{}]*\}?"  # long numbers, factorials
     r"|\^\s*\{?\s*[-+]?[0-9]{5}|\)\s*\^\s*\{?\s*[-+]?[0-9]{3}|\\binom\{[^{}]*[0-9]{5}"  # powers, binomials
     r"|\^\s*(?:[^\s{}\\]|\\[A-Za-z]+|\{[^{}]*\})\s*\^|(?<![A-Za-z\\])[A-Za-z]{5}"  # double powers, prose
+    r"|[0-9)\]}]\s*_|[0-9A-F][A-F]+\s*_\s*\{?1[1-6]"  # numbers with a base: the reader drops it
     r"|[+\-*/^_][ {(]*[*/^_]|[+-]\s*[+-]|[+\-*/^_]\s*$|^\s*[*/^_]|\.\s*\."  # no formula
 )
 _SYMBOLIC_FACTORIAL = re.compile(r"\([^()!^\\]*[a-z][^()!^\\]*\)\s*!(?!\s*!)")
 _EXPONENT = re.compile(r"\^\s*(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\\[A-Za-z]+|.)")
 _DECIMAL = re.compile(r"(\^\s*)?([0-9]*\.[0-9]+|[0-9]+\.(?![0-9]))")
 _THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
-_WHOLE_BINOMIAL = re.compile(r"\\binom\{\s*[0-9]+\s*\}\{\s*[0-9]+\s*\}")
-_WHOLE_FRACTION = re.compile(
-    r"\\frac\{\s*-?([0-9]+)\s*\}\{\s*-?([0-9]+)\s*\}|(?<![0-9.}])([0-9]+)\s*/\s*([0-9]+)(?![0-9.])"
-)
 # Where an expression is tried: both signs, whole numbers and others; the last ones lie in (-1, 1).
 _POINTS = ("2.3", "-1.7", "3", "-2", "0.41", "-0.37", "5.2")
 _DIGITS, _SAME, _ZERO = 60, "1e-45", "1e-60"
@@ -73,14 +70,17 @@ def same_value(gold: str, answer: str, evaluated: bool) -> bool:
 
     Constants are compared exactly where they are rational, else to 45 of 60 digits; expressions with variables at
     points of both signs, and by math-verify where that cannot decide. With `evaluated` an answer that leaves
-    arithmetic undone, as in `17\cdot 23\pi`, equals only a gold that leaves some undone too.
+    arithmetic undone, as in `17\cdot 23\pi`, equals only a gold that leaves some undone too; one that takes a sine,
+    a logarithm or a modulus of a constant, only a gold with such a function.
     """
     left, right = read(gold), read(answer)
     if left is None or right is None:
         return False
-    if evaluated and (_undone_text(answer) or _undone(right)) and not (_undone_text(gold) or _undone(left)):
+    if evaluated and not functions_of_constants(right) <= functions(left):
         return False
-    return _equal(*_with_i([left, right]))
+    if evaluated and leaves_undone(answer, right) and not leaves_undone(gold, left):
+        return False
+    return _equal(with_i(left), with_i(right))
 
 
 def has_value(text: str) -> bool:
@@ -90,7 +90,7 @@ def has_value(text: str) -> bool:
     expression = read(text)
     if expression is None:
         return False
-    (expression,) = _with_i([expression])
+    expression = with_i(expression)
     if expression.has(AppliedUndef) or (expression.is_extended_real and expression.is_infinite):
         return True
     return any(_at(expression, point) is not None for point in _points(sorted(_names(expression))))
@@ -101,7 +101,7 @@ def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool)
     sides = [read(text) for text in (*gold, *answer)]
     if any(side is None for side in sides):
         return False
-    sides = _with_i(sides)
+    sides = [with_i(side) for side in sides]
     ratio = (sides[0] - sides[1]) / (sides[2] - sides[3])
     names = sorted(_names(ratio) | _names(sides[0] - sides[1]))
     if names != sorted(_names(sides[2] - sides[3])):
@@ -131,7 +131,7 @@ def _exact(match: re.Match[str]) -> str:
 @lru_cache(maxsize=256)
 def _read(text: str) -> Any:
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-    from sympy import Expr
+    from sympy import Derivative, Expr, Integral, Limit, Product, Sum
 
     # The parser's own message on a text that it does not take is of no use here, nor is anything that it raises.
     try:
@@ -143,13 +143,9 @@ def _read(text: str) -> Any:
         )
     except Exception:
         return None
-    return found if isinstance(found, Expr) else None
-
-
-def _with_i(expressions: list[Any]) -> list[Any]:
-    from sympy import I
-
-    return [e.xreplace({symbol: I for symbol in e.free_symbols if symbol.name == "i"}) for e in expressions]
+    # These it would work out for the answer.
+    undone = not isinstance(found, Expr) or found.has(Derivative, Integral, Limit, Product, Sum)
+    return None if undone else found
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -216,50 +212,3 @@ def _is_zero(value: Any) -> bool:
     from sympy import Float
 
     return bool(abs(value) <= Float(_ZERO))
-
-
-def _undone_text(text: str) -> bool:
-    """What the reader has worked out before it can be seen in the tree."""
-    found = [match[1:3] if match[1] else match[3:5] for match in map(list, _found(_WHOLE_FRACTION, text))]
-    return _WHOLE_BINOMIAL.search(text) is not None or any(
-        math.gcd(int(a), int(b)) != 1 or int(b) == 1 for a, b in found
-    )
-
-
-def _found(pattern: re.Pattern[str], text: str) -> Iterator[list[Any]]:
-    return ([match[0], *match.groups()] for match in pattern.finditer(text))
-
-
-def _undone(tree: Any) -> bool:
-    """Whether a tree that was not evaluated holds arithmetic on rational numbers that is yet to be done."""
-    return _undone_here(tree) or any(_undone(part) for part in tree.args)
-
-
-def _undone_here(tree: Any) -> bool:
-    if tree.is_Add:
-        return sum(_is_rational(part) for part in tree.args) > 1
-    if tree.is_Mul:
-        tops, bottoms = _factors(tree)
-        return len(tops) > 1 or len(bottoms) > 1 or any(math.gcd(a, b) != 1 for a in tops for b in bottoms)
-    if tree.is_Pow and tree.exp.is_Integer:
-        return _is_rational(tree.base) and abs(tree.exp) > 1 and tree.base != 10
-    return bool(tree.args) and _is_rational(tree)
-
-
-def _is_rational(tree: Any) -> bool:
-    return not tree.free_symbols and bool(tree.doit().is_Rational)
-
-
-def _factors(tree: Any) -> tuple[list[int], list[int]]:
-    """The whole numbers other than 1 that a product multiplies and divides by, powers of ten left out."""
-    tops: list[int] = []
-    bottoms: list[int] = []
-    for part in tree.args:
-        if part.is_Mul:
-            more = _factors(part)
-            tops, bottoms = tops + more[0], bottoms + more[1]
-        elif part.is_Rational:
-            tops, bottoms = [*tops, abs(int(part.p))], [*bottoms, int(part.q)]
-        elif part.is_Pow and part.exp == -1 and part.base.is_Integer:
-            bottoms = [*bottoms, abs(int(part.base))]
-    return [n for n in tops if n != 1], [n for n in bottoms if n != 1]

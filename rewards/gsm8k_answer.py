@@ -11,8 +11,10 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._math import clean, last_box
-from ._math_terms import literal, split_unit
+from ._math import clean
+from ._math_boxes import last_box
+from ._math_terms import literal
+from ._math_units import split_unit
 from ._text import after_thinking, text_of
 
 
@@ -21,7 +23,7 @@ SHOWN_ROWS = 5
 GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
 
 
-def _check_args(tolerance: float) -> None:
+def _check_args(tolerance: float, **_: Any) -> None:
     if not math.isfinite(tolerance) or tolerance < 0:
         raise ValueError(
             f"gsm8k_answer: tolerance={tolerance!r} must be a finite number, 0 or above; 0 asks for equality."
@@ -58,7 +60,7 @@ def _gold(answer: str | int | float, **_: Any) -> str | None:
     full_marks=BOX_POINTS + ANSWER_POINTS,
 )
 def gsm8k_answer(
-    completions: list[Any], answer: list[str | int | float], *, tolerance: float = 0.01
+    completions: list[Any], answer: list[str | int | float], *, tolerance: float = 0.01, think_opened: bool = False
 ) -> list[float | None]:
     r"""1.0 for the right number, and 0.5 for a number in a `\boxed{}`, right or wrong.
 
@@ -66,7 +68,8 @@ def gsm8k_answer(
     `####` on its line, as in the dataset. No other number of the text counts, so a model is not paid for the last
     number that it happens to write. There must be one number there, with its unit if any: `1,234`, `-5`, `\$18.00`,
     `18 dollars`, `42\%` (which is 42), `\frac12`. Two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`), words,
-    NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing.
+    NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing. An empty box
+    behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks of `**#### 18**`.
 
     Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
 
@@ -75,6 +78,8 @@ def gsm8k_answer(
         answer (`list[str | int | float]`): N golds: a solution ending in `#### 1,234`, as in GSM8K, or a number.
         tolerance (`float`, *optional*, defaults to `0.01`):
             The number is right where it is nearer to the gold than this. 0 asks for equality.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            Whether the prompt ends with `<think>`: a completion without `</think>` is all thinking then, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards: 0.0, 0.5 (boxed, wrong), 1.0 (right, not boxed) or 1.5.
@@ -92,16 +97,16 @@ def gsm8k_answer(
     """
     _check_args(tolerance)
     near = Fraction(repr(tolerance))
-    return [_score(text_of(text), gold, near) for text, gold in zip(completions, answer, strict=True)]
+    return [_score(text_of(text), gold, near, think_opened) for text, gold in zip(completions, answer, strict=True)]
 
 
-def _score(text: str, gold: Any, near: Fraction) -> float:
+def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> float:
     wanted = _gold_number(gold)
     if wanted is None:
         raise ValueError(
             f"gsm8k_answer: the answer {gold!r:.200} is no number and has no '#### NUMBER'. Mend or filter this row."
         )
-    final = after_thinking(text)
+    final = after_thinking(text, opened=think_opened)
     boxed = "\\boxed" in final
     number = _number(last_box(final) if boxed else _after_hashes(final))
     if number is None:
@@ -112,7 +117,8 @@ def _score(text: str, gold: Any, near: Fraction) -> float:
 
 def _after_hashes(text: str) -> str | None:
     _, hashes, rest = text.rpartition("####")
-    return rest.strip().partition("\n")[0] if hashes else None
+    # Asterisks are Markdown's: `**#### 18**`, `#### **18**`.
+    return rest.strip().partition("\n")[0].strip(" *") if hashes else None
 
 
 def _number(text: str | None) -> Fraction | None:

@@ -15,9 +15,11 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._math import clean, final_answer
+from ._math import clean
+from ._math_boxes import final_answer
 from ._math_shapes import readable, same
-from ._math_terms import literal, split_unit, words
+from ._math_terms import literal, words
+from ._math_units import split_unit
 from ._text import after_thinking, text_of
 
 
@@ -115,13 +117,14 @@ def math_answer(
     answer: list[str | int | float],
     *,
     evaluated: bool = True,
-    need_thinking: bool = False,
+    think_opened: bool = False,
 ) -> list[float | None]:
     r"""1.0 where the final answer is mathematically the gold, else 0.0.
 
     The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
     whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
-    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list.
+    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; `\boxed{}` and `\boxed{...}`
+    behind an answer are passed over as talk of the box.
 
     What counts as the gold:
 
@@ -131,26 +134,33 @@ def math_answer(
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
     - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
-    - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B";
+    - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
+      (`52_8`), segments, angles and congruences too;
     - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides.
 
-    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a chain (`x=71=72`), hedges and denials in words,
-    hidden text, a box in the box. With `evaluated`, neither does arithmetic left undone (`17\cdot 23`, `\frac{84}{2}`,
-    `\sqrt{16}`, `5!`, `2^3\pi`, a fraction that is not in lowest terms), unless the gold is itself written like that.
-    Sums, integrals and limits are never answers.
+    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a chain (`x=71=72`), hidden text, a box in the box,
+    hedges and denials in words, as far as a list knows them ("or", "not", "probably", "million"): any other words
+    behind a number are a unit, which is harmless as that number must be right. Derivatives, sums, integrals and limits
+    are never answers. With `evaluated`, neither is arithmetic left undone (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
+    `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold is itself written
+    like that, nor a function of a constant where the gold has none of its kind (`\arctan 1` for `\frac{\pi}{4}`).
+
+    Algebra is not arithmetic: as `(x+1)^2` is `x^2+2x+1`, a problem that says "expand", "factor" or "simplify" is
+    answered by repeating it. Filter such rows.
 
     Most integers are decided in microseconds, without math-verify. Answers above 1,000 characters (400 where they must
     be parsed), 12 brackets deep, with towers of powers or factorials of large numbers score 0 unparsed; for what is
     left each sample has 2 seconds in a process that is killed then, whichever thread calls. A completion without
-    `</think>` or `<think>` is read as a whole: where the prompt opens the thinking, set `need_thinking`.
+    `</think>` or `<think>` is read as a whole: where the prompt opens the thinking, set `think_opened`.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
         answer (`list[str | int | float]`):
             N golds: a number, a word, LaTeX with or without `$`, or a text with the answer in its last `\boxed{}`.
         evaluated (`bool`, *optional*, defaults to `True`): whether arithmetic left undone scores 0.
-        need_thinking (`bool`, *optional*, defaults to `False`): whether a completion without `</think>` scores 0.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            Whether the prompt ends with `<think>`: a completion without `</think>` is all thinking then, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
@@ -168,17 +178,15 @@ def math_answer(
         [1.0, 0.0]
     """
     return [
-        _score(text_of(completion), gold, evaluated, need_thinking)
+        _score(text_of(completion), gold, evaluated, think_opened)
         for completion, gold in zip(completions, answer, strict=True)
     ]
 
 
-def _score(text: str, gold: Any, evaluated: bool = True, need_thinking: bool = False) -> float:
+def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = False) -> float:
     if problem := _problem(gold):
         raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Mend or filter this row.")
-    if need_thinking and "</think>" not in text:
-        return 0.0
-    found = final_answer(after_thinking(text))
+    found = final_answer(after_thinking(text, opened=think_opened))
     return 0.0 if found is None else float(_is_gold(_gold(gold)[0], found, evaluated))
 
 

@@ -87,6 +87,20 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
         (r"\boxed{\frac12}", "0.5", 1.5, "a fraction"),
         (r"\boxed{0.333}", r"\frac13", 1.5, "within the tolerance"),
         (r"\boxed{2.5 million}", "2500000", 0.0, "a factor is no unit"),
+        (r"\boxed{\text{18 dollars}}", GOLD, 1.5, "all of it in a text command"),
+        (r"\boxed{\$18 \text{ per day}}", GOLD, 1.5, "a currency sign and words"),
+        (r"\boxed{\$18 \text{ million}}", GOLD, 0.0, "a factor is no unit"),
+        (r"\boxed{18€}", GOLD, 1.5, "a currency sign behind"),
+        (r"\boxed{18\text{ correct answers}}", GOLD, 1.5, "what is counted"),
+        (r"\boxed{18\text{ dollars more}}", GOLD, 1.5, "what is counted"),
+        (r"\boxed{18\text{ probably}}", GOLD, 0.0, "a hedge"),
+        (r"\boxed{18\text{ seventy-one}}", GOLD, 0.0, "two numbers"),
+        (r"\boxed{18_9}", "18", 0.0, "a number in base nine"),
+        (r"\boxed{18} (as asked, in \boxed{})", GOLD, 1.5, "a mention of the box behind"),
+        (r"\boxed{19} (as asked, in \boxed{...})", GOLD, 0.5, "a mention of the box behind a wrong answer"),
+        ("#### **18**", GOLD, 1.0, "Markdown's bold"),
+        ("**#### 18**", GOLD, 1.0, "Markdown's bold"),
+        ("**#### 19**", GOLD, 0.0, "Markdown's bold, wrong"),
         (r"\boxed{18}", 18, 1.5, "an int as gold"),
         (r"\boxed{18}", 18.0, 1.5, "a float as gold"),
         (r"\boxed{18}", "18", 1.5, "a plain gold"),
@@ -106,6 +120,14 @@ def test_verdicts(text: str, gold: object, reward: float, why: str) -> None:
 )  # fmt: skip
 def test_tolerance(tolerance: float, text: str, reward: float) -> None:
     assert score(f"\\boxed{{{text}}}", tolerance=float(tolerance)) == reward
+
+
+@pytest.mark.parametrize(("text", "reward"), [(r"\boxed{18}", 1.5), ("#### 18", 1.0)])
+def test_thinking_that_the_prompt_opened(text: str, reward: float) -> None:
+    assert score(text, think_opened=False) == reward
+    assert score(text, think_opened=True) == 0.0
+    assert score(f"so...</think>{text}", think_opened=True) == reward
+    assert score(f"{text}</think>so", think_opened=True) == 0.0
 
 
 def test_large_numbers_are_compared_exactly() -> None:

@@ -12,11 +12,20 @@ from bombs import BOMBS, placed
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
 
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.rewards import _math, _math_shapes, _math_terms, _math_values
+from trl_grpo_plus.rewards import (
+    _math,
+    _math_boxes,
+    _math_shapes,
+    _math_terms,
+    _math_undone,
+    _math_units,
+    _math_values,
+)
 from trl_grpo_plus.rewards.math_answer import _is_readable, _score, math_answer
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.math_answer")
+HELPERS = [_math, _math_boxes, _math_shapes, _math_terms, _math_undone, _math_units, _math_values]
 CASES = [*(case._replace(answer=boxed(case.answer)) for case in ANSWERS), *PLACES]
 # What no rule of ours covers, yet a mathematician would accept.
 MISSED = {r"\mathbb{R} \setminus \{2\}"}
@@ -101,10 +110,16 @@ def test_arithmetic_left_undone_counts_where_it_may(answer: str, gold: str) -> N
 
 
 @pytest.mark.parametrize("text", [r"\boxed{72}", r"I think so. \boxed{72}", "<answer>72</answer>"])
-def test_thinking_can_be_needed(text: str) -> None:
-    assert _score(text, "72", need_thinking=True) == 0.0
-    assert _score(f"so...</think>{text}", "72", need_thinking=True) == 1.0
-    assert _score(text, "72", need_thinking=False) == 1.0
+def test_thinking_that_the_prompt_opened(text: str) -> None:
+    assert _score(text, "72", think_opened=True) == 0.0
+    assert _score(f"so...</think>{text}", "72", think_opened=True) == 1.0
+    assert _score(f"{text}</think>so", "72", think_opened=True) == 0.0
+    assert _score(text, "72", think_opened=False) == 1.0
+
+
+@pytest.mark.parametrize("text", [r"\frac{d}{dx} x^3", r"y=\frac{d}{dx}(x^3)"])
+def test_a_derivative_is_never_an_answer(text: str) -> None:
+    assert _score(boxed(text), "3x^2", evaluated=False) == 0.0
 
 
 def test_takes_messages() -> None:
@@ -179,7 +194,7 @@ def test_bombs(name: str) -> None:
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
 def test_boxes_far_apart(between: str) -> None:
     start = time.monotonic()
-    assert _math.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
+    assert _math_boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
     assert time.monotonic() - start < 5
 
 
@@ -189,6 +204,7 @@ def test_boxes_far_apart(between: str) -> None:
         "9^{9^{9}}", "9^{9^9}", "9^9^9", r"2^{99999}", "10000!", "(9!)!", "9!!", "((x!)!)!", r"\binom{100000}{3}",
         r"\sum_{k=1}^{9} k", r"\int_0^1 x dx", r"\lim_{x\to 0} x", r"\phantom{7}2", r"\href{a}{b}", "7" * 41,
         "x" * 401, "(" * 13 + "1" + ")" * 13, "(x", "x)", "x+", "*x", "x+-+-x", "x^", "a#b", "a\x00b", "a@b", "２",
+        "52_9", "2_{71}x", "1A_{16}", "x'",
     ],
 )  # fmt: skip
 def test_what_is_never_parsed(text: str) -> None:
@@ -296,7 +312,7 @@ def test_many_plain_golds_are_checked_fast() -> None:
     ],
 )
 def test_where_the_answer_stands(text: str, found: str | None) -> None:
-    assert _math.final_answer(text) == found
+    assert _math_boxes.final_answer(text) == found
 
 
 def test_points_tell_variables_apart() -> None:
@@ -310,7 +326,7 @@ def test_points_tell_variables_apart() -> None:
             assert sum(point[names[one]] != point[names[other]] for point in points) >= 3
 
 
-@pytest.mark.parametrize("module", [MODULE, _math, _math_shapes, _math_terms, _math_values], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("module", [MODULE, *HELPERS], ids=lambda m: m.__name__)
 def test_docstrings(module: object) -> None:
     result = doctest.testmod(module)
     assert result.failed == 0
