@@ -1,6 +1,7 @@
 """How a row of a dataset says what a Python program must do: cases of a script, cases of a function, or asserts."""
 
 import ast
+import builtins
 import json
 import re
 import sys
@@ -9,8 +10,9 @@ from typing import Any, NamedTuple
 
 from trl_grpo_plus.sandbox import message_size
 
+from ._rows import refuse_rows
 
-SHOWN_ROWS = 3
+
 ENTRY_POINT = re.compile(r"[^\W\d]\w*(\(\))?(\.[^\W\d]\w*)*")
 FORMS = (
     "tests must be a list of {'stdin': text, 'stdout': text} or of {'args': list or dict, 'expected': value}, the "
@@ -78,16 +80,14 @@ def check_columns(
     """Refuse columns that cannot be used, naming the first bad rows."""
     if tests is None and test_code is None:
         raise ValueError(f"python_tests needs a column tests or a column test_code: {FORMS}.")
-    wrong = []
+    problems = {}
     rows = rows_of(tests, entry_point, test_code)
     for number, row in enumerate(rows):
         try:
             _check_row(row, output_kb)
         except ValueError as error:
-            wrong.append(f"row {number}: {error}")
-    if wrong:
-        shown = "; ".join(wrong[:SHOWN_ROWS])
-        raise ValueError(f"python_tests: {len(wrong)} of {len(rows)} rows cannot be used; {shown}. Here {FORMS}.")
+            problems[number] = str(error)
+    refuse_rows("python_tests", problems, len(rows), f"Mend or filter these rows: {FORMS}.")
 
 
 def _check_row(row: Row, output_kb: int) -> None:
@@ -119,6 +119,38 @@ def _check_asserts(test_code: str, entry_point: str) -> None:
     name = entry_point.replace("()", "").partition(".")[0]
     if not re.search(rf"\b({name}|candidate|check)\b", test_code):
         raise ValueError(f"test_code does not mention {name}")
+    _check_calls(tree, entry_point.replace("()", ""))
+
+
+def _check_calls(tree: ast.AST, entry_point: str) -> None:
+    """Refuse what no call can carry: other names of the program, and functions as arguments."""
+    first, _, method = entry_point.partition(".")
+    called = {first, "candidate", *(method.split(".")[-1:] if method else [])}
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module == "solution":
+            for alias in node.names:
+                if alias.name not in (first, "*"):
+                    raise ValueError(f"test_code imports {alias.name} from solution, which has {first} alone")
+                called.add(alias.asname or first)
+        elif isinstance(node, ast.FunctionDef) and node.name == "check" and node.args.args:
+            called.add(node.args.args[0].arg)
+    held = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    held |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and _name(node.func) in called:
+            for given in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(given, ast.Lambda | ast.GeneratorExp) or _is_function(_name(given), given, own, held):
+                    raise ValueError(f"test_code passes {ast.unparse(given)!r:.60} to {first}: only plain data can be")
+
+
+def _name(node: ast.AST) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
+
+
+def _is_function(name: str, node: ast.AST, own: set[str], held: set[str]) -> bool:
+    """Whether it is the name of a function or class, of the tests' own or built in, and of nothing else."""
+    return isinstance(node, ast.Name) and name not in held and (name in own or callable(getattr(builtins, name, None)))
 
 
 def _imported(tree: ast.AST) -> Iterator[str]:

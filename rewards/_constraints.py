@@ -4,7 +4,6 @@ All take time that grows with the text's length, whatever the text.
 """
 
 import itertools
-import json
 import unicodedata
 from collections.abc import Callable
 from functools import lru_cache
@@ -12,12 +11,15 @@ from typing import Any, Literal
 
 import regex
 
+from ._json import read_json
+from ._text import code_blocks
+
 
 Script = Literal["Arabic", "Cyrillic", "Devanagari", "Greek", "Han", "Hangul", "Hebrew", "Japanese", "Latin", "Thai"]
 
 BOUNDS = {"min": int, "max": int, "exactly": int}
 SCRIPT_SHARE = 0.9
-SEPARATORS = '"“”„«»「」 '
+SEPARATORS = '"“”„«»「」*_ '
 QUOTES = (('"', '"'), ("“", "”"), ("„", "“"), ("«", "»"), ("「", "」"))
 
 _CJK = r"[\p{Han}\p{Hiragana}\p{Katakana}]"
@@ -161,9 +163,10 @@ def _no_commas(text: str) -> bool:
 
 
 def _postscript(text: str, marker: str = "P.S.") -> bool:
-    said = False
+    said, wanted = False, marker.strip(SEPARATORS) or marker
     for line in text.splitlines():
-        if said and line.strip().casefold().startswith(marker.casefold()) and has_word(line.strip()[len(marker) :]):
+        bare = line.strip().strip(SEPARATORS)
+        if said and bare.casefold().startswith(wanted.casefold()) and has_word(bare[len(wanted) :]):
             return True
         said = said or has_word(line)
     return False
@@ -174,24 +177,15 @@ def _one_of(text: str, options: list[str]) -> bool:
 
 
 def _json(text: str) -> bool:
-    opening, _, fenced = text.partition("\n")
-    body, _, closing = fenced.rpartition("\n")
-    is_fenced = opening.strip().lower() in ("```", "```json") and closing.strip() == "```"
+    blocks = code_blocks(text) if text[:3] in ("```", "~~~") and text.endswith(text[:3]) else []
+    # One block, of all lines but the fences' own.
+    is_fenced = len(blocks) == 1 and blocks[0].body.count("\n") >= text.count("\n") - 1
+    if is_fenced and blocks[0].language not in ("", "json"):
+        return False
     try:
-        found = json.loads(body if is_fenced else text, parse_constant=_refuse, object_pairs_hook=_without_twins)
+        return isinstance(read_json(blocks[0].body if is_fenced else text), dict | list)
     except (ValueError, RecursionError):
         return False
-    return isinstance(found, dict | list)
-
-
-def _refuse(constant: str) -> None:
-    raise ValueError(f"{constant} is not JSON")
-
-
-def _without_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(dict(pairs)) < len(pairs):
-        raise ValueError("a key comes twice")
-    return dict(pairs)
 
 
 def _in_script(text: str, script: Script) -> bool:

@@ -1,10 +1,15 @@
 """What rewards share in reading a completion."""
 
+import os
 import re
-from typing import Any
+import unicodedata
+from typing import Any, NamedTuple
 
 
-_FENCE = re.compile(r"^[ \t]*```[ \t]*([\w+.-]*)[^\n]*\n(.*?)(?:^[ \t]*```[ \t]*$|\Z)", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)
+_LANGUAGE = re.compile(r"[\w+.#-]*")
+_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
+_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
 
 def text_of(completion: Any) -> str:
@@ -31,14 +36,67 @@ def after_thinking(text: str, opened: bool = False) -> str:
     return tail if closing else head + tail
 
 
-def last_code_block(text: str) -> str:
-    """The last fenced block's content, or the whole text where there is none."""
-    blocks = _FENCE.findall(text + "\n")  # without a line's end the pattern looks for one again at every character
-    return blocks[-1][1] if blocks else text
-
-
 def answer_of(text: str, opened: bool = False) -> str | None:
     """The body of the last `<answer>...</answer>` after the thinking; `None` where there is none, or no end of it."""
     head, closing, tail = after_thinking(text, opened).rpartition("</answer>")
     _, opening, body = head.rpartition("<answer>")
     return body if closing and opening and "<answer>" not in tail else None
+
+
+def is_seen(char: str) -> bool:
+    """Whether a character shows: no white space, nothing of no width, no control character."""
+    return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK
+
+
+class Block(NamedTuple):
+    """A fenced block: its language in small letters ("" where none is said), and what it holds."""
+
+    language: str
+    body: str
+
+
+def code_blocks(text: str) -> list[Block]:
+    """The fenced blocks of a text, in order; the last one may lack its end.
+
+    Read as Markdown has them, three or more backticks or tildes and as many at the end, and as models write them: in a
+    list, right after `<answer>`, with the end right after the last line's text, or with a tag right after the end.
+    """
+    lines, blocks, place = text.split("\n"), [], 0
+    while place < len(lines):
+        opening = _FENCE.match(lines[place])
+        place += 1
+        if opening and opening[1][0] not in opening[2]:  # else it is code within a line
+            body, place = _body(lines, place, opening[1])
+            language = _LANGUAGE.match(opening[2]) if opening[2] else None
+            blocks.append(Block(language[0].lower() if language else "", _dedented(body)))
+    return blocks
+
+
+def _body(lines: list[str], start: int, fence: str) -> tuple[list[str], int]:
+    """A block's lines, and the place of the first line after it."""
+    glued = None  # a line that ends with a fence is the last one, unless a proper end is the next fence
+    place = start
+    for place in range(start, len(lines)):
+        bare = lines[place].strip()
+        if bare.startswith(fence):
+            after = bare.lstrip(fence[0]).lstrip()
+            if not after or after.startswith("<"):
+                return lines[start:place], place + 1
+            if glued is not None:
+                break
+        elif glued is None and bare.endswith(fence):
+            glued = place
+    else:
+        place = len(lines)
+    if glued is None:
+        return lines[start:], place
+    return [*lines[start:glued], lines[glued].rstrip().rstrip(fence[0])], place
+
+
+def _dedented(lines: list[str]) -> str:
+    """Without the white space that all lines but blank ones begin with."""
+    if not lines:
+        return ""
+    margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line.strip()]
+    margin = os.path.commonprefix(margins)  # noqa: RUF071
+    return "".join(f"{line.removeprefix(margin)}\n" for line in lines)

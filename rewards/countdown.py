@@ -10,14 +10,15 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
+from ._rows import refuse_rows
 from ._text import answer_of, text_of
 
 
 MAX_LENGTH = 1000  # characters; bounds the nesting and the size of the numbers too
 GOLD_NUMBERS = 6
-SHOWN_ROWS = 3
 
-_SIGNS = str.maketrans({"×": "*", "÷": "/", "−": "-"})
+# As models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
+_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
 _ALLOWED = re.compile(r"[0-9+\-*/() \t]+")
 _OPERATIONS: dict[type[ast.operator], Any] = {
     ast.Add: Fraction.__add__,
@@ -27,27 +28,24 @@ _OPERATIONS: dict[type[ast.operator], Any] = {
 }
 
 
-def _check_args(format_reward: float) -> None:
+def _check_args(format_reward: float, **_: Any) -> None:
     if not 0 <= format_reward < 1:
         raise ValueError(f"countdown: format_reward={format_reward} must be at least 0 and less than 1. Try 0.1.")
 
 
 def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
-    problems = [
-        f"row {row}: {problem}"
+    problems = {
+        row: problem
         for row, (given, goal) in enumerate(zip(numbers, target, strict=True))
         if (problem := _problem(given, goal))
-    ]
-    if problems:
-        raise ValueError(
-            f"countdown: {len(problems)} of {len(numbers)} rows cannot be scored; {'; '.join(problems[:SHOWN_ROWS])}. "
-            "Mend or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
-        )
+    }
+    hint = "Mend or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
+    refuse_rows("countdown", problems, len(numbers), hint)
 
 
-def _gold(numbers: list[int], target: int, **_: Any) -> str | None:
+def _gold(numbers: list[int], target: int, think_opened: bool = False, **_: Any) -> str | None:
     found = solve(numbers, target)
-    return None if found is None else f"<answer>{found}</answer>"
+    return None if found is None else f"{'</think>' if think_opened else ''}<answer>{found}</answer>"
 
 
 @register_reward(
@@ -67,16 +65,22 @@ def _gold(numbers: list[int], target: int, **_: Any) -> str | None:
     gold=_gold,
 )
 def countdown(
-    completions: list[Any], numbers: list[list[int]], target: list[int], *, format_reward: float = 0.0
+    completions: list[Any],
+    numbers: list[list[int]],
+    target: list[int],
+    *,
+    format_reward: float = 0.0,
+    think_opened: bool = False,
 ) -> list[float | None]:
     """1.0 where the last `<answer>...</answer>` reaches the target with each number used once, else 0.0.
 
     The task of TinyZero (https://github.com/Jiayi-Pan/TinyZero, dataset Jiayi-Pan/Countdown-Tasks-3to4, whose column
     of numbers is called `nums`) and of Mini-R1. Theirs evaluate the text with Python's `eval` and a tolerance; here
     whole numbers, `+ - * /`, parentheses and a minus before a number or a parenthesis are read by a grammar, and the
-    value is an exact fraction. `× ÷ −` count as `* / -`. A tail `= 25` that repeats the target is allowed, since
-    Mini-R1's prompt shows one; any other equation is refused. So are powers, `//`, decimals, `1_0`, hexadecimal,
-    comments, names, LaTeX, a plus before a number, other digits than 0-9, and more than 1,000 characters.
+    value is an exact fraction. `× · ⋅ ∗` count as `*`, `÷` as `/`, a minus sign or en dash as `-`. A tail `= 25` that
+    repeats the target is allowed, on a line of its own too, since Mini-R1's prompt shows one; any other equation is
+    refused. So are powers, `//`, decimals, `1_0`, hexadecimal, comments, names, LaTeX, a plus before a number, other
+    digits than 0-9, and more than 1,000 characters.
 
     A minus before a number reaches no positive target that the given (positive) numbers do not reach without it.
 
@@ -87,6 +91,8 @@ def countdown(
         format_reward (`float`, *optional*, defaults to `0.0`):
             What an expression scores that uses each number once and misses the target. TinyZero pays 0.1 for anything
             in the tags, which a model can earn by a constant answer.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0, `format_reward` or 1.0.
@@ -103,12 +109,14 @@ def countdown(
     for completion, given, goal in zip(completions, numbers, target, strict=True):
         if problem := _problem(given, goal):
             raise ValueError(f"countdown: {problem}. Mend or filter this row.")
-        rewards.append(_score(text_of(completion), given, goal, format_reward))
+        rewards.append(_score(text_of(completion), given, goal, format_reward, think_opened))
     return rewards
 
 
-def _score(text: str, numbers: list[int], target: int, format_reward: float = 0.0) -> float:
-    tree = _parsed(answer_of(text) or "", target)
+def _score(
+    text: str, numbers: list[int], target: int, format_reward: float = 0.0, think_opened: bool = False
+) -> float:
+    tree = _parsed(answer_of(text, think_opened) or "", target)
     if tree is None or sorted(_numbers_in(tree)) != sorted(numbers):
         return 0.0
     return 1.0 if _value(tree) == target else format_reward
@@ -133,10 +141,11 @@ def _parsed(body: str, target: int) -> ast.expr | None:
     if len(body) > MAX_LENGTH:
         return None
     expression, equals, tail = body.translate(_SIGNS).strip().partition("=")
+    expression = expression.strip()
     if (equals and tail.strip() != str(target)) or not _ALLOWED.fullmatch(expression):
         return None
     try:
-        tree = ast.parse(expression.strip(), mode="eval").body
+        tree = ast.parse(expression, mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return None
     return tree if _is_arithmetic(tree) else None

@@ -4,19 +4,20 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._text import text_of
-
-
-SHOWN_ROWS = 3
+from ._rows import refuse_rows
+from ._text import is_seen, text_of
 
 
 def _check_columns(answer: list[Any]) -> None:
-    wrong = [f"row {row}: {gold!r}" for row, gold in enumerate(answer) if not isinstance(gold, str)]
-    if wrong:
-        raise ValueError(
-            f"exact_answer: {len(wrong)} of {len(answer)} answers are no text; {'; '.join(wrong[:SHOWN_ROWS])}. "
-            "Convert the column: dataset.map(lambda row: {'answer': str(row['answer'])})."
-        )
+    problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
+    hint = "Filter blank answers; convert others: dataset.map(lambda row: {'answer': str(row['answer'])})."
+    refuse_rows("exact_answer", problems, len(answer), hint)
+
+
+def _problem(gold: Any) -> str | None:
+    if not isinstance(gold, str):
+        return f"answer={gold!r:.100} is no text"
+    return None if any(map(is_seen, set(gold))) else f"answer={gold!r:.100} is blank, as is saying nothing"
 
 
 def _gold(answer: str) -> str:
@@ -46,6 +47,9 @@ def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0; `None` (not scored) where `answer` is `None`.
+
+    Raises:
+        ValueError: before training, answers that are no text, or blank ones, which saying nothing would earn.
 
     Example:
         >>> exact_answer(["46", " 46\\n", "forty-six", "46"], answer=["46", "46", "46", None])

@@ -12,19 +12,14 @@ from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._constraints import BOUNDS, CHECKS, COUNTS, KINDS, folded, has_word
+from ._rows import refuse_rows
 from ._text import after_thinking, text_of
 
 
-SHOWN_ROWS = 3
-
-
 def _check_columns(constraints: list[Any], **_: Any) -> None:
-    problems = [f"row {row}: {problem}" for row, given in enumerate(constraints) if (problem := _problem(given))]
-    if problems:
-        raise ValueError(
-            f"instruction_checks: {len(problems)} of {len(constraints)} rows have constraints that cannot be checked; "
-            f"{' '.join(problems[:SHOWN_ROWS])} Mend or drop these rows; a row without constraints has None."
-        )
+    problems = {row: problem for row, given in enumerate(constraints) if (problem := _problem(given))}
+    hint = "Mend or drop these rows; a row without constraints has None."
+    refuse_rows("instruction_checks", problems, len(constraints), hint)
 
 
 @register_reward(
@@ -43,7 +38,11 @@ def _check_columns(constraints: list[Any], **_: Any) -> None:
     check_columns=_check_columns,
 )
 def instruction_checks(
-    completions: list[Any], constraints: list[Any], *, credit: Literal["all", "fraction"] = "all"
+    completions: list[Any],
+    constraints: list[Any],
+    *,
+    credit: Literal["all", "fraction"] = "all",
+    think_opened: bool = False,
 ) -> list[float | None]:
     """1.0 where an answer keeps to all of its row's constraints (or the share of them that it keeps to).
 
@@ -61,13 +60,13 @@ def instruction_checks(
     | parts: separator | different parts between separators, such as `***` |
     | required_words, forbidden_words: words | all of them, none of them; as `keyword` |
     | case: case | `upper`, `lower`: no letter of the other case; `title`: words start with capitals |
-    | starts_with, ends_with: phrase | in any case; quotation marks around the answer do not count |
+    | starts_with, ends_with: phrase | in any case; quotation marks, `*` and `_` around the answer do not count |
     | paragraph_starts_with: paragraph, phrase | the first is 1 |
     | quoted | all within one pair of double quotation marks |
     | no_commas | of any script |
-    | postscript: marker="P.S." | a line that starts so and goes on, after something else |
+    | postscript: marker="P.S." | a line that starts so, also in bold, and goes on, after something else |
     | one_of: options | nothing but one of them |
-    | json | nothing but one object or array, which a code fence may hold; no NaN, no key twice |
+    | json | nothing but one object or array, which a code fence may hold; no NaN, no 1e999, no key twice |
     | script, ending_script: script | at least 90 % of the letters, of all or of the last line |
 
     A script is no language: `Latin` is English, French and Vietnamese alike. `Japanese` is Han and kana, with kana.
@@ -85,6 +84,8 @@ def instruction_checks(
             N lists of constraints, each list or constraint possibly as JSON, since a column of a dataset cannot mix
             types. Parameters that are None count as not given: that is how a dataset fills up rows.
         credit (`str`, *optional*, defaults to `"all"`): `"all"`: 1.0 or 0.0; `"fraction"`: the share that holds.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards from 0.0 to 1.0; `None` where `constraints` is `None`.
@@ -98,7 +99,7 @@ def instruction_checks(
         [1.0, 0.0]
     """
     return [
-        _score(after_thinking(text_of(completion)).strip(), given, credit)
+        _score(after_thinking(text_of(completion), think_opened).strip(), given, credit)
         for completion, given in zip(completions, constraints, strict=True)
     ]
 

@@ -2,17 +2,17 @@
 
 import functools
 import json
-import math
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._text import after_thinking, last_code_block, text_of
+from ._json import read_json
+from ._rows import refuse_rows
+from ._text import after_thinking, answer_of, code_blocks, text_of
 
 
-SHOWN_ROWS = 3
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
 UNLIKE: tuple[Any, ...] = (None, True, 0, "", [], {})
 _END = re.compile(r"(\\.|\[(?:\\.|[^\]\\])*\])|\$", re.DOTALL)
@@ -27,19 +27,18 @@ PERSON = {
 }
 
 
-def _check_columns(schema: list[Any]) -> None:
-    problems = []
+def _check_columns(schema: list[Any], **_: Any) -> None:
+    problems = {}
     for row, given in enumerate(schema):
         try:
             _validator(_as_text(given))
         except ValueError as error:
-            problems.append(f"row {row}: {error}")
-    if problems:
-        raise ValueError(
-            f"json_schema: {len(problems)} of {len(schema)} rows have no usable schema; "
-            f"{'; '.join(problems[:SHOWN_ROWS])}. Mend or filter these rows. Where they look right in your file, "
-            "store schemas as JSON text: a dataset that holds them as dicts gives each row the keys of all, as None."
-        )
+            problems[row] = str(error)
+    hint = (
+        "Mend or filter these rows. Where they look right in your file, store schemas as JSON text: a dataset that "
+        "holds them as dicts gives each row the keys of all, as None."
+    )
+    refuse_rows("json_schema", problems, len(schema), hint)
 
 
 @register_reward(
@@ -53,21 +52,27 @@ def _check_columns(schema: list[Any]) -> None:
         Example("I do not know.", PERSON, 0.0),
     ],
     # A recursive schema, `uniqueItems` or a `pattern` can take for ever on a text made for it, or on a broken record.
-    timeout=2.0,
+    timeout=5.0,
     on_timeout="zero",
     check_columns=_check_columns,
     preload=("jsonschema", "referencing", "trl_grpo_plus.rewards.json_schema"),
 )
-def json_schema(completions: list[Any], schema: list[dict[str, Any] | str]) -> list[float | None]:
+def json_schema(
+    completions: list[Any], schema: list[dict[str, Any] | str], *, think_opened: bool = False
+) -> list[float | None]:
     r"""1.0 where the final answer is one JSON document that is valid for the row's schema, else 0.0.
 
-    The final answer is what stands after the thinking: the last fenced block there, or else all of it, without
-    `<answer>` tags around it. It is read by the letter of RFC 8259, more strictly than Python does: `NaN` and
+    The final answer is what stands after the thinking, or in the last `<answer>...</answer>` there if there is one. Of
+    that it is the last fenced block labelled `json` or not at all (or else the last one), or all of it where there is
+    none. It is read by the letter of RFC 8259, more strictly than Python does: `NaN` and
     `Infinity` (and numbers beyond a double, which become that), keys that come twice, and anything before or after the
     document score 0. `true` is no integer; `1.0` is one, as JSON Schema has it. `format` is not looked at, as is JSON
     Schema's default; use `pattern`, where `$` is the end of the text and `\d` one of 0-9, as ECMA 262 has it. Nesting
     too deep for Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that takes
-    longer than 2 s.
+    longer than 5 s.
+
+    Valid is all that it asks: where `{}` or `[]` is valid for a schema, that constant answer earns 1.0. So require
+    what the answer must have, and reward what is in it besides.
 
     Needs `jsonschema` (`pip install trl-grpo-plus[rewards]`). Nothing is ever fetched for a `$ref`: only `#...` is
     allowed. Without `$schema` a schema is taken for draft 2020-12.
@@ -77,6 +82,8 @@ def json_schema(completions: list[Any], schema: list[dict[str, Any] | str]) -> l
         schema (`list[dict[str, Any] | str]`):
             For each of them a JSON Schema, as JSON text or as a dict. Text is safer: a dataset of dicts gives each row
             the keys of all the others, as None.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
@@ -92,14 +99,15 @@ def json_schema(completions: list[Any], schema: list[dict[str, Any] | str]) -> l
         [1.0, 0.0, 0.0, 0.0]
     """
     return [
-        _score(text_of(completion), _as_text(given)) for completion, given in zip(completions, schema, strict=True)
+        _score(text_of(completion), _as_text(given), think_opened)
+        for completion, given in zip(completions, schema, strict=True)
     ]
 
 
-def _score(text: str, schema: str) -> float:
+def _score(text: str, schema: str, think_opened: bool = False) -> float:
     validator = _validator(schema)
     try:
-        return float(validator.is_valid(_parsed(_final(text))))
+        return float(validator.is_valid(read_json(_final(text, think_opened))))
     except (ValueError, ArithmeticError, RecursionError):
         return 0.0
 
@@ -107,32 +115,23 @@ def _score(text: str, schema: str) -> float:
 # -- reading the answer
 
 
-def _final(text: str) -> str:
-    final = after_thinking(text).strip(" \t\r\n")
-    if final.startswith("<answer>") and final.endswith("</answer>"):
-        final = final[len("<answer>") : -len("</answer>")]
-    # Where the text ends with a line's end, the search for fences takes time in proportion to its length.
-    return last_code_block(final + "\n")
+def _final(text: str, think_opened: bool) -> str:
+    final = after_thinking(text, think_opened).strip(" \t\r\n")
+    if _is_json(final):  # tags and fences in it are its own
+        return final
+    answer = answer_of(final)
+    final = final if answer is None else answer
+    blocks = code_blocks(final)
+    right = [block for block in blocks if block.language in ("", "json")]
+    return (right or blocks)[-1].body if blocks else final
 
 
-def _parsed(text: str) -> Any:
-    return json.loads(text, object_pairs_hook=_distinct, parse_constant=_refused, parse_float=_finite)
-
-
-def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
-        raise ValueError("a key comes twice")
-    return found
-
-
-def _refused(name: str) -> Any:
-    raise ValueError(f"{name} is not JSON")
-
-
-def _finite(digits: str) -> float:
-    value = float(digits)
-    return value if math.isfinite(value) else _refused(digits)
+def _is_json(text: str) -> bool:
+    try:
+        read_json(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
 
 
 # -- reading the schema
@@ -174,7 +173,7 @@ def _validator(text: str) -> Any:
 
 def _read_schema(text: str) -> dict[str, Any]:
     try:
-        schema = _parsed(text)
+        schema = read_json(text)
     except (ValueError, RecursionError) as error:
         raise ValueError(f"schema={_short(text)} is not JSON: {error}") from None
     if not isinstance(schema, dict):

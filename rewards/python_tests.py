@@ -3,6 +3,7 @@
 import functools
 import math
 import os
+import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
@@ -10,10 +11,11 @@ from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
 
 from ._cases import Case, Row, check_columns, rows_of
-from ._text import after_thinking, last_code_block, text_of
+from ._text import after_thinking, code_blocks, text_of
 
 
 LEAST_MEMORY_MB = 64
+PYTHON = ("python", "py", "python3", "python2", "ipython")
 
 
 def _check_args(
@@ -76,11 +78,15 @@ def python_tests(
     memory_mb: int = 512,
     output_kb: int = 1024,
     allow_unsafe_code_execution: bool = False,
+    think_opened: bool = False,
 ) -> list[float | None]:
     r"""1.0 where the program in the completion passes its row's tests, else 0.0.
 
-    The program is the completion's last fenced block, after any thinking, or all of it where there is none. It runs
-    in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone; numpy is not to be had. A row has one of
+    The program is one fenced block after any thinking: with an entry point the last one that defines it at the left
+    margin (`def`, `class` or `=`), for a script the last one labelled as Python; where there is none such, the last
+    one; and without blocks all of the text. So an example of use or its output may follow. It runs in a sandbox
+    (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or files of the system
+    (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
 
     - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
       with status 0 and print the same lines; blanks at a line's end and blank lines at the end do not count.
@@ -92,7 +98,8 @@ def python_tests(
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or `test_...()`
       functions, which may `from solution import` it. They run in another process than the program and reach it by
       calls alone: plain data goes in and comes out, an exception by the name of its builtin type. Changes that it
-      makes to its arguments do not come back.
+      makes to its arguments do not come back. So asserts on a generator, a Decimal or a list sorted in place pass for
+      no program, which cannot be seen beforehand: score a known solution of each row once.
 
     A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
     it: what is expected never goes to the process where it runs.
@@ -114,6 +121,8 @@ def python_tests(
         allow_unsafe_code_execution (`bool`, *optional*, defaults to `False`):
             On a machine where no tier of the sandbox works, run programs with limits alone. They can then read, write
             and send what this user can.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`.
@@ -131,11 +140,22 @@ def python_tests(
         return [None] * len(completions)
     sandbox = _sandbox(os.getpid(), time_s, memory_mb, output_kb, allow_unsafe_code_execution)
     rows = rows_of(tests, entry_point, test_code)
-    return [_score(_program(text), row, sandbox, credit) for text, row in zip(completions, rows, strict=True)]
+    texts = [after_thinking(text_of(completion), think_opened) for completion in completions]
+    return [_score(text, row, sandbox, credit) for text, row in zip(texts, rows, strict=True)]
 
 
-def _program(completion: Any) -> str:
-    return last_code_block(after_thinking(text_of(completion)))
+def program_of(text: str, entry_point: str | None = None) -> str:
+    """The block that is the program; without an entry point, a script."""
+    blocks = code_blocks(text)
+    if entry_point is None:
+        right = [block for block in blocks if block.language in PYTHON]
+    else:
+        name = re.escape(entry_point.replace("()", "").partition(".")[0])
+        defines = re.compile(
+            rf"^(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?:=(?!=)|:)", re.MULTILINE
+        )
+        right = [block for block in blocks if defines.search(block.body)]
+    return (right or blocks)[-1].body if blocks else text
 
 
 @functools.cache
@@ -144,20 +164,21 @@ def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsa
     return Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe)
 
 
-def _score(program: str, row: Row, sandbox: Sandbox, credit: str) -> float | None:
+def _score(text: str, row: Row, sandbox: Sandbox, credit: str) -> float | None:
     if row.tests is None and row.test_code is None:
         return None
     try:
-        return _judge(program, row, sandbox, credit)
+        return _judge(text, row, sandbox, credit)
     except SandboxError:  # something killed its process, which the next run starts anew
-        return _judge(program, row, sandbox, credit)
+        return _judge(text, row, sandbox, credit)
 
 
-def _judge(program: str, row: Row, sandbox: Sandbox, credit: str) -> float:
+def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
     if row.test_code is not None:
-        return float(sandbox.check(program, row.name(), row.asserts()).passed)
+        return float(sandbox.check(program_of(text, row.name()), row.name(), row.asserts()).passed)
     cases = row.cases()
     is_script = cases[0].args is None
+    program = program_of(text, None if is_script else row.name())
     passed = 0
     for verdict in _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox):
         if credit == "all" and not verdict:

@@ -20,10 +20,9 @@ from datasets import Dataset
 from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import Example, register_reward
 
+from ._rows import refuse_rows
 from ._text import answer_of, text_of
 
-
-SHOWN_ROWS = 3
 
 # Measured with reasoning-gym 0.1.25.
 _EXECUTES = "its scorer executes the answer as a program"
@@ -54,21 +53,18 @@ SYSTEM_PROMPT = (
 
 
 def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
-    problems = [
-        f"row {row}: {problem}"
+    problems = {
+        row: problem
         for row, (name, item) in enumerate(zip(task, entry, strict=True))
         if (problem := _problem(name) or _problem_of_entry(name, item))
-    ]
-    if problems:
-        raise ValueError(
-            f"reasoning_gym: {len(problems)} of {len(task)} rows cannot be scored; {' '.join(problems[:SHOWN_ROWS])} "
-            "trl_grpo_plus.rewards.reasoning_gym_answer.make_dataset makes rows that can."
-        )
+    }
+    hint = "trl_grpo_plus.rewards.reasoning_gym_answer.make_dataset makes rows that can."
+    refuse_rows("reasoning_gym", problems, len(task), hint)
 
 
-def _gold(task: str, entry: Any, **_: Any) -> str | None:
+def _gold(task: str, entry: Any, think_opened: bool = False) -> str | None:
     answer = _item(entry).get("answer")
-    return None if answer is None else f"<answer>{answer}</answer>"
+    return None if answer is None else f"{'</think>' if think_opened else ''}<answer>{answer}</answer>"
 
 
 _SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "chain_sum"}}
@@ -87,7 +83,9 @@ _SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "ch
     gold=_gold,
     preload=("reasoning_gym",),
 )
-def reasoning_gym(completions: list[Any], task: list[str], entry: list[Any]) -> list[float | None]:
+def reasoning_gym(
+    completions: list[Any], task: list[str], entry: list[Any], *, think_opened: bool = False
+) -> list[float | None]:
     """What the task's own `score_answer` gives to the answer, from 0.0 to 1.0.
 
     The answer is what the last `<answer>...</answer>` after the thinking holds, without white space around. Without
@@ -109,6 +107,8 @@ def reasoning_gym(completions: list[Any], task: list[str], entry: list[Any]) -> 
             N items of reasoning-gym, each `{"question", "answer", "metadata"}` as a dict or, since a dataset's column
             cannot hold different dicts, as JSON; `config`, if there, are the settings of the task (some scorers need
             them). [`make_dataset`] writes them.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float]`: N rewards from 0.0 to 1.0.
@@ -123,7 +123,7 @@ def reasoning_gym(completions: list[Any], task: list[str], entry: list[Any]) -> 
         [1.0, 0.0, 0.0]
     """
     return [
-        _score(answer_of(text_of(completion)), name, _item(item))
+        _score(answer_of(text_of(completion), think_opened), name, _item(item))
         for completion, name, item in zip(completions, task, entry, strict=True)
     ]
 

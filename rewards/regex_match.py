@@ -7,31 +7,26 @@ import regex
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._text import after_thinking, text_of
+from ._rows import refuse_rows
+from ._text import after_thinking, is_seen, text_of
 
-
-SHOWN_ROWS = 3
 
 DATE = {"pattern": r"\d{4}-\d\d-\d\d"}
 
 
-def _check_args(match_timeout: float) -> None:
+def _check_args(match_timeout: float, **_: Any) -> None:
     if not 0 < match_timeout <= 10:
         raise ValueError(f"regex_match: match_timeout={match_timeout} must be above 0 and at most 10 seconds.")
 
 
-def _check_columns(pattern: list[Any], match_timeout: float) -> None:
-    problems = []
+def _check_columns(pattern: list[Any], **_: Any) -> None:
+    problems = {}
     for row, text in enumerate(pattern):
         try:
             _compiled(text)
         except ValueError as error:
-            problems.append(f"row {row}: {error}")
-    if problems:
-        raise ValueError(
-            f"regex_match: {len(problems)} of {len(pattern)} rows have no valid pattern; "
-            f"{'; '.join(problems[:SHOWN_ROWS])}. Mend or filter these rows."
-        )
+            problems[row] = str(error)
+    refuse_rows("regex_match", problems, len(pattern))
 
 
 @register_reward(
@@ -46,14 +41,17 @@ def _check_columns(pattern: list[Any], match_timeout: float) -> None:
     check_args=_check_args,
     check_columns=_check_columns,
 )
-def regex_match(completions: list[Any], pattern: list[str], *, match_timeout: float = 0.1) -> list[float | None]:
+def regex_match(
+    completions: list[Any], pattern: list[str], *, match_timeout: float = 0.1, think_opened: bool = False
+) -> list[float | None]:
     r"""1.0 where the row's pattern matches the whole final answer, else 0.0.
 
     The final answer is the text after the last `</think>` (all of it where there is no thinking), without white space
     around it. The pattern must match from its first character to its last, whether or not it has `^` and `$`, so
     `\d+` is no match for `42!` nor for `42\n43`. To let words stand around, say so: `(?s).*\b42\b.*`.
 
-    A blank answer scores 0 even where the pattern allows it, or saying nothing would satisfy `(?!.*never).*`.
+    An answer that shows nothing (blanks, zero-width characters) scores 0 even where the pattern allows it, or saying
+    nothing would satisfy `(?!.*never).*`.
 
     Patterns are those of the package `regex`, a superset of those of `re`; flags go into the pattern: `(?i)`, `(?s)`,
     `(?m)`, `(?x)`. A match that takes longer than `match_timeout` (nested quantifiers such as `(?:x+x+)+y` can take
@@ -63,6 +61,8 @@ def regex_match(completions: list[Any], pattern: list[str], *, match_timeout: fl
         completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
         pattern (`list[str]`): for each of them a regular expression.
         match_timeout (`float`, *optional*, defaults to `0.1`): seconds that one match may take, at most 10.
+        think_opened (`bool`, *optional*, defaults to `False`):
+            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
@@ -76,15 +76,17 @@ def regex_match(completions: list[Any], pattern: list[str], *, match_timeout: fl
         [1.0, 0.0, 0.0]
     """
     return [
-        _score(text_of(completion), _compiled(text), match_timeout)
+        _score(text_of(completion), _compiled(text), match_timeout, think_opened)
         for completion, text in zip(completions, pattern, strict=True)
     ]
 
 
-def _score(text: str, pattern: "regex.Pattern[str]", match_timeout: float) -> float:
-    final = after_thinking(text).strip()
+def _score(text: str, pattern: "regex.Pattern[str]", match_timeout: float, think_opened: bool = False) -> float:
+    final = after_thinking(text, think_opened).strip()
+    if not any(map(is_seen, set(final))):
+        return 0.0
     try:
-        return float(bool(final) and pattern.fullmatch(final, timeout=match_timeout) is not None)
+        return float(pattern.fullmatch(final, timeout=match_timeout) is not None)
     except (TimeoutError, MemoryError):
         return 0.0
 

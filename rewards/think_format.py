@@ -6,7 +6,7 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._text import text_of
+from ._text import is_seen, text_of
 
 
 _BOTH = re.compile(r"<think>(.*)</think>\s*<answer>(.*)</answer>", re.DOTALL)
@@ -20,9 +20,7 @@ _TAG_LIKE = re.compile(
 )
 # <|im_start|>, <|eot_id|>, <｜User｜>, [INST], <<SYS>>, <start_of_turn>
 _TEMPLATE = re.compile(r"<[|｜][^<>\s]{1,40}[|｜]>|\[/?INST\]|<</?SYS>>|<(?:start|end)_of_turn>")
-_ROLE = re.compile(r"^[ \t#*]*(?:user|human|assistant)[ \t*]*[:：]", re.IGNORECASE | re.MULTILINE)
-_UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
-_BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
+_ROLE = re.compile(r"^[ \t#*]*(?:system|user|human|assistant)[ \t*]*[:：]", re.IGNORECASE | re.MULTILINE)
 
 
 def _gold(think_opened: bool, answer_tag: bool) -> str:
@@ -48,7 +46,10 @@ def think_format(completions: list[Any], *, think_opened: bool = False, answer_t
     Both hold something that can be seen, and nothing but white space stands before, between and after them. It scores
     0 where a tag comes again, or anything like one does (another case, full-width, with a zero-width character or a
     blank in it, escaped, `<thinking>`); where the marks of a chat template stand anywhere (`<|im_start|>`, `[INST]`);
-    and where a line of the answer opens another turn (`User:`, `Human:`, `Assistant:`).
+    and where a line of the answer opens another turn (`System:`, `User:`, `Human:`, `Assistant:`).
+
+    It is the form alone, which `<think>.</think><answer>.</answer>` has: a model that earns this without a right
+    answer writes just that. So pay it behind the answer only, as `gate("think_format", by="math_answer")` does.
 
     TRL's `think_format_reward` asks for less: `<think>` at the start and `</think>` after it. It pays for
     `<think></think>` with nothing after it, for a second `</think>`, and for a next turn; and it takes lists of
@@ -84,11 +85,7 @@ def _score(text: str, think_opened: bool = False, answer_tag: bool = True) -> fl
     found = (_BOTH if answer_tag else _THINKING).fullmatch(text.strip())
     if not found or _TEMPLATE.search(text) or _ROLE.search(found[2]):
         return 0.0
-    return float(all(any(map(_is_seen, set(body))) for body in found.groups()))
-
-
-def _is_seen(char: str) -> bool:
-    return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK
+    return float(all(any(map(is_seen, set(body))) for body in found.groups()))
 
 
 def _normal(text: str) -> str:
@@ -98,7 +95,7 @@ def _normal(text: str) -> str:
 
 
 def _plain(char: str) -> str | None:
-    if not _is_seen(char):
+    if not is_seen(char):
         return char if char.isspace() else None
     plain = unicodedata.normalize("NFKC", char)
     return plain if len(plain) == 1 else char

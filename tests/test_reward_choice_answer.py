@@ -50,6 +50,92 @@ def test_the_text_counts_where_choices_are_given(stated):
         assert score(text, "B", None) == 0.0
 
 
+COMMON = [
+    pytest.param("The correct answer is **B**.", id="a stop after a bold letter"),
+    pytest.param("Answer: **B**.", id="a stop after a bold letter, Answer:"),
+    pytest.param("**Answer: B**.", id="a stop after a bold line"),
+    pytest.param("**Answer: B.**", id="a stop in a bold line"),
+    pytest.param("**Answer**: B", id="a bold word"),
+    pytest.param("**Final Answer:** **B**", id="a bold head and a bold letter"),
+    pytest.param("The answer is $B$.", id="a stop after dollars"),
+    pytest.param(r"The answer is \(B\).", id="LaTeX in a line"),
+    pytest.param("<answer>**B**.</answer>", id="a stop after a bold letter, in tags"),
+    pytest.param("**B**.", id="a stop after a bold letter, alone"),
+    pytest.param("### Answer: B", id="a heading"),
+    pytest.param("## Final Answer: **B**", id="a heading, bold"),
+    pytest.param("### **Answer: B**", id="a bold heading"),
+    pytest.param("**Final Answer**\n\nB", id="a bold line of its own before it"),
+    pytest.param("### Final Answer\nB", id="a heading of its own before it"),
+    pytest.param("So the correct answer is:\n\n**B**", id="the answer on the next line"),
+    pytest.param("The answer is:\n\n$\\boxed{B}$", id="a box on the next line"),
+    pytest.param("Rome? No.\n\n**B**", id="a bold letter as a paragraph"),
+    pytest.param("Rome? No.\n\n**B**.", id="a bold letter and a stop as a paragraph"),
+    pytest.param("<answer>The answer is B</answer>", id="a line in tags"),
+    pytest.param("<answer>Answer: **B**</answer>", id="a bold letter in a line in tags"),
+    pytest.param(r"\boxed{B} and again \boxed{B}", id="a box twice"),
+    pytest.param(r"\boxed{B}, \boxed{B}", id="a box twice, joined"),
+]
+COMMON_TEXTS = [
+    pytest.param("The correct answer is **B) Paris**.", id="a stop after a bold text"),
+    pytest.param("The answer is: **(B) Paris**", id="a bold text"),
+    pytest.param("The answer is B (Paris).", id="a text in parentheses"),
+    pytest.param("The answer is:\n\n**B) Paris**", id="a text on the next line"),
+    pytest.param(r"So \boxed{\textbf{(B)}\ \text{Paris}}.", id="as in the AMC"),
+    pytest.param(r"$\boxed{\textbf{(B) }\text{Paris}}$", id="as in the AMC, with a blank"),
+    pytest.param(r"\boxed{\text{B) Paris}}", id="a text in a box"),
+    pytest.param("<answer>Option B: Paris</answer>", id="an option and its text"),
+    pytest.param("**B.** Paris", id="a bold letter and its text"),
+    pytest.param("Answer: **B**: Paris", id="a bold letter, a colon and its text"),
+]
+
+
+@pytest.mark.parametrize("choices", [CITIES, None])
+@pytest.mark.parametrize("text", COMMON)
+def test_common_forms(text, choices):
+    assert score(text, "B", choices) == 1.0
+    assert score(text, "C", choices) == 0.0
+    assert score(text.replace("B", "C"), "B", choices) == 0.0
+    assert score(text.replace("B", "B or C"), "B", choices) == score(text.replace("B", "E"), "B", choices) == 0.0
+
+
+@pytest.mark.parametrize("text", COMMON_TEXTS)
+def test_common_forms_with_the_choice_s_text(text):
+    assert score(text) == 1.0
+    assert score(text, "C") == 0.0
+    for another in ("Rome", "Paris or Rome", "not Paris"):
+        assert score(text.replace("Paris", another)) == 0.0
+    assert score(text.replace("B", "A")) == 0.0
+    assert score(text, "B", None) == 0.0  # what the words mean cannot be known
+
+
+@pytest.mark.parametrize("answer", "ABCD")
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{C} or \boxed{B}", r"$\boxed{C}$ or $\boxed{B}$.", r"\boxed{C} and \boxed{B}", r"\boxed{C}, \boxed{B}",
+        r"\boxed{A}, \boxed{B}, or \boxed{B}", r"\boxed{C} / \boxed{B}", r"\boxed{C}\text{ or }\boxed{B}",
+        r"\boxed{C}, or maybe \boxed{B}",
+        "**B** or **C**", "The answer is **B** or **C**.", "Answer: **B**, **C**", "The answer is:\n\n**B** or **C**",
+        "The answer is:\nB\nC", "The wrong answer is:\nB", "Is B right?\nB", "I see.\nB", "A\n\nB",
+        "**Answer: B** or C", "<answer>The answer is not B</answer>", "<answer>Answer: A\nAnswer: B</answer>",
+        "The answer is B (not Paris).", "The answer is B (Rome).",
+    ],
+)  # fmt: skip
+def test_hedges_in_common_forms(text, answer):
+    assert score(text, answer) == 0.0
+
+
+@pytest.mark.parametrize("text", ["First I try \\boxed{B}. Wait", "Answer: B", "<answer>B</answer>", "B"])
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
+    columns = {"answer": ["B"], "choices": [CITIES]}
+    assert get_reward("choice_answer", think_opened=True)([text], **columns) == [0.0]
+    assert get_reward("choice_answer", think_opened=True)([f"C?</think>{text}"], **columns) == choice_answer(
+        [text], **columns
+    )
+    gold = choice_answer.definition.gold(answer="B", choices=CITIES, think_opened=True)
+    assert get_reward("choice_answer", think_opened=True)([gold], **columns) == [1.0]
+
+
 @pytest.mark.parametrize("answer", "ABCD")
 @pytest.mark.parametrize(
     "stated",
@@ -260,7 +346,7 @@ def test_other_texts_may_come_twice():
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name):
-    for text in placed(BOMBS[name]):
+    for text in [*placed(BOMBS[name]), f"The answer is:\n\n{BOMBS[name]}", f"## {BOMBS[name]}", f"**{BOMBS[name]}**."]:
         for choices in (CITIES, None):
             start = time.perf_counter()
             assert MODULE._score(text, 1, choices) == 0.0

@@ -32,6 +32,11 @@ def score(text, numbers=(2, 5, 7), target=25, **args):
         pytest.param("(7 - 2) × 5", [2, 5, 7], 25, id="multiplication sign"),
         pytest.param("(7 − 2) * 5", [2, 5, 7], 25, id="minus sign"),
         pytest.param("10 ÷ 4 * 2", [10, 4, 2], 5, id="division sign"),
+        pytest.param("(7 – 2) * 5", [2, 5, 7], 25, id="en dash"),
+        pytest.param("(7 - 2) · 5", [2, 5, 7], 25, id="middle dot"),
+        pytest.param("(7 - 2) ⋅ 5", [2, 5, 7], 25, id="dot operator"),
+        pytest.param("(7 - 2) ∗ 5", [2, 5, 7], 25, id="asterisk operator"),
+        pytest.param("(7 - 2) * 5\n= 25", [2, 5, 7], 25, id="the target on the next line"),
         pytest.param("(7 - 2) * 5 = 25", [2, 5, 7], 25, id="the target after an equals sign"),
         pytest.param("(7-2)*5=25", [2, 5, 7], 25, id="the same without blanks"),
         pytest.param("2 - 7 = −5", [2, 7], -5, id="a negative target after an equals sign"),
@@ -104,6 +109,8 @@ def test_what_reaches_the_target(body, numbers, target):
         pytest.param("7 -\0 2", [2, 7], 5, id="NUL"),
         pytest.param("7 - \ud800 2", [2, 7], 5, id="lone surrogate"),
         pytest.param("7\n- 2", [2, 7], 5, id="two lines"),
+        pytest.param("7 - 2\n= 6", [2, 7], 5, id="another target on the next line"),
+        pytest.param("7 ·· 2", [2, 7], 49, id="a power in dots"),
         pytest.param("(7\n- 2)", [2, 7], 5, id="two lines in parentheses"),
         pytest.param("7 - 2\n7 + 2", [2, 7], 5, id="two expressions"),
         pytest.param("7 - 2; 7 + 2", [2, 7], 5, id="two statements"),
@@ -187,6 +194,15 @@ def test_where_the_answer_stands(text, reward):
 )
 def test_format_reward(body, reward):
     assert score(f"<answer>{body}</answer>", format_reward=0.1) == reward
+
+
+@pytest.mark.parametrize("text", [f"I try <answer>{RIGHT}</answer>. Wait", f"<answer>{RIGHT}</answer>", RIGHT])
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
+    assert score(text, think_opened=True) == 0.0
+    assert score(text, think_opened=True, format_reward=0.1) == 0.0
+    assert score(f"a</think>{text}", think_opened=True) == score(text)
+    gold = countdown.definition.gold(numbers=[2, 5, 7], target=25, think_opened=True, format_reward=0.0)
+    assert score(gold, think_opened=True) == 1.0
 
 
 def test_format_reward_for_a_division_by_zero():

@@ -193,6 +193,24 @@ CASES = [
     ('"text"', {"kind": "json"}, False),
     ("12", {"kind": "json"}, False),
     ('```json\n{"a": 1}\n```\nThere you are.', {"kind": "json"}, False),
+    ('{"a": 1e999}', {"kind": "json"}, False),
+    ('~~~json\n{"a": 1}\n~~~', {"kind": "json"}, True),
+    ('```json\n{"a": 1}```', {"kind": "json"}, True),
+    ('````\n{"a": 1}\n````', {"kind": "json"}, True),
+    ('```python\n{"a": 1}\n```', {"kind": "json"}, False),
+    ('```json\n{"a": 1}\n```\nmore ```', {"kind": "json"}, False),
+    ('```json\n{"a": 1}\n```\n```json\n{"a": 1}\n```', {"kind": "json"}, False),
+    ('```json\n{"a": 1}', {"kind": "json"}, False),
+    # marks around
+    ("Text\n**P.S.** bye", {"kind": "postscript"}, True),
+    ("Text\n*P.S. bye*", {"kind": "postscript"}, True),
+    ("Text\n__P.S.__ bye", {"kind": "postscript"}, True),
+    ("Text\n**P.S.**", {"kind": "postscript"}, False),
+    ("Text. **Any questions?**", {"kind": "ends_with", "phrase": "Any questions?"}, True),
+    ("Text. __Any questions?__", {"kind": "ends_with", "phrase": "Any questions?"}, True),
+    ("**Dear Anna** hello", {"kind": "starts_with", "phrase": "Dear Anna"}, True),
+    ("**yes**", {"kind": "one_of", "options": ["yes", "no"]}, True),
+    ("**yes** or **no**", {"kind": "one_of", "options": ["yes", "no"]}, False),
     # scripts
     ("Voilà un texte!", {"kind": "script", "script": "Latin"}, True),
     ("Это текст", {"kind": "script", "script": "Cyrillic"}, True),
@@ -218,6 +236,13 @@ def score(text, *constraints, **args):
 @pytest.mark.parametrize(("text", "constraint", "holds"), CASES, ids=[f"{c['kind']}: {t[:30]!r}" for t, c, _ in CASES])
 def test_a_constraint_holds_or_does_not(text, constraint, holds):
     assert score(text, constraint) == float(holds)
+
+
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off():
+    for credit in ("all", "fraction"):
+        args = {"think_opened": True, "credit": credit}
+        assert score("I try this. Wait", {"kind": "no_commas"}, **args) == 0.0
+        assert score("I try, this.</think>So be it", {"kind": "no_commas"}, **args) == 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -46,6 +46,19 @@ def score(text, schema=PERSON):
         pytest.param(f"<answer>{ADA}</answer>", id="in answer tags"),
         pytest.param(f"<think>a</think>\n<answer>\n{ADA}\n</answer>\n", id="in answer tags after the thinking"),
         pytest.param(f"<answer>\n```json\n{ADA}\n```\n</answer>", id="in a fence in answer tags"),
+        pytest.param(f"Sure.\n<answer>{ADA}</answer>", id="words before answer tags"),
+        pytest.param(f"<answer>{ADA}</answer> x", id="words after the tags"),
+        pytest.param(f"<answer>{{}}</answer> No: <answer>{ADA}</answer>", id="the last answer"),
+        pytest.param(f"```json\n{ADA}\n```\nUse it:\n```python\nload()\n```", id="a program after it"),
+        pytest.param(f"```json\n{ADA}```", id="the fence's end on the line"),
+        pytest.param(f"```json\n{ADA}```\nRun:\n```bash\nrun\n```", id="the fence's end on the line, another block"),
+        pytest.param(f"<answer>```json\n{ADA}\n```</answer>", id="a fence right within answer tags"),
+        pytest.param(f"```json\n{ADA}\n```<|im_end|>", id="a mark right after the fence"),
+        pytest.param(f"1. Here:\n   ```json\n   {ADA}\n   ```\n", id="a fence in a list"),
+        pytest.param(f"````json\n{ADA}\n````", id="four backticks"),
+        pytest.param(f"~~~json\n{ADA}\n~~~", id="tildes"),
+        pytest.param(f"```json\r\n{ADA}\r\n```\r\n", id="lines' ends of Windows"),
+        pytest.param('{"name": "```", "age": 36}', id="a fence in a text"),
         pytest.param('{"age": 36, "name": "Ada"}', id="another order"),
         pytest.param('{"age":36,"name":"Ada"}', id="no blanks"),
         pytest.param('{\n  "age": 36,\n  "name": "Ada"\n}', id="on lines"),
@@ -121,12 +134,15 @@ def test_valid(text):
         pytest.param(f"```json\n{ADA}\n```\n```json\n{{}}\n```", id="another fence last"),
         pytest.param(f"```json\n{ADA}\n{ADA}\n```", id="twice in a fence"),
         pytest.param(f"```json\n{ADA}\n```</think>", id="a fence in the thinking"),
-        pytest.param(f"<answer>{ADA}</answer> x", id="words after the tags"),
+        pytest.param(f"{ADA}\n<answer>{{}}</answer>", id="another answer in the tags"),
+        pytest.param(f"<answer>So {ADA}</answer>", id="words in the tags"),
+        pytest.param(f"```json\n{{}}\n```\n```python\n{ADA}\n```", id="another document, and it as a program"),
+        pytest.param(f"````json\n{ADA}\n```", id="four backticks, closed by three"),
         pytest.param(f"<answer>{ADA}", id="the tag never ends"),
         pytest.param(f"<answer>{ADA}123456789", id="as many characters as a tag's end has"),
         pytest.param(f"12345678{ADA.replace('Ada', '<answer>')}</answer>", id="as many as its beginning has"),
         pytest.param(f"<answer><answer>{ADA}</answer></answer>", id="nested tags"),
-        pytest.param(f"<answer>{ADA}</answer><answer>{ADA}</answer>", id="two answers"),
+        pytest.param(f"<answer>{ADA}</answer><answer>{{}}</answer>", id="two answers, the last one wrong"),
         pytest.param(f"＜answer＞{ADA}＜/answer＞", id="full-width tags"),
         pytest.param(json.dumps(ADA), id="JSON in a JSON text"),
         pytest.param(json.dumps(PERSON), id="the schema itself"),
@@ -228,6 +244,12 @@ def test_bad_schemas_are_refused(schema, problem):
         json_schema.definition.check_columns(schema=[PERSON, schema])
     with pytest.raises(ValueError, match=problem):
         json_schema.definition.function(["null"], schema=[schema])
+
+
+@pytest.mark.parametrize("text", [ADA, f"I try\n```json\n{ADA}\n```", f"<answer>{ADA}</answer>"])
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
+    reward = get_reward("json_schema", think_opened=True)
+    assert reward([text, f"a</think>{text}"], schema=[PERSON] * 2) == [0.0, 1.0]
 
 
 def test_nothing_is_fetched(monkeypatch):

@@ -6,6 +6,7 @@ import json
 import time
 
 import pytest
+from bombs import BOMBS, placed
 from honest_programs import HONEST
 from hostile_programs import ATTACKS, descendants, files_left
 
@@ -122,6 +123,110 @@ def test_texts_that_are_no_program(text, form):
 )
 def test_which_program_is_run(completion, reward):
     assert score(completion, fence=False) == reward
+
+
+ADD = "def add(a, b):\n    return a + b"
+WRONG = "def add(a, b):\n    return a - b"
+CLASS = "class add:\n    def __new__(cls, a, b):\n        return a + b"
+
+
+def fenced(program, language="python"):
+    return f"```{language}\n{program}\n```\n"
+
+
+def indented(text, by="   "):
+    return "".join(f"{by}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        pytest.param(f"{fenced(ADD)}Example usage:\n{fenced('print(add(2, 3))')}", 1.0, id="an example of use"),
+        pytest.param(f"{fenced(ADD)}Output:\n{fenced('5', '')}", 1.0, id="its output"),
+        pytest.param(f"{fenced(ADD)}Run it:\n{fenced('python add.py', 'bash')}", 1.0, id="how to run it"),
+        pytest.param(fenced(WRONG) + fenced(ADD), 1.0, id="the last definition"),
+        pytest.param(fenced(ADD) + fenced(WRONG), 0.0, id="an earlier definition"),
+        pytest.param(fenced(ADD) + fenced("assert add(2, 3) == 5"), 1.0, id="a test"),
+        pytest.param(fenced(ADD) + fenced("x = add(2, 3)\nadd == x"), 1.0, id="a comparison is no definition"),
+        pytest.param(fenced(ADD) + fenced("def add_all(): pass"), 1.0, id="another name that begins so"),
+        pytest.param(fenced(ADD) + fenced("class T:\n    def add(self): pass"), 1.0, id="a method of that name"),
+        pytest.param(fenced("add = lambda a, b: a + b") + fenced("add(2, 3)"), 1.0, id="a lambda"),
+        pytest.param(fenced("add: object = lambda a, b: a + b") + fenced("add(2, 3)"), 1.0, id="a lambda, annotated"),
+        pytest.param(fenced(CLASS) + fenced("add(2, 3)"), 1.0, id="a class"),
+        pytest.param(fenced("import operator") + fenced("from operator import add"), 1.0, id="none defines it"),
+        pytest.param(f"1. So:\n\n{indented(fenced(ADD))}\n2. Done.", 1.0, id="in a list"),
+        pytest.param(f"- {indented(fenced(ADD), '  ').strip()}\n- Done.", 1.0, id="right behind a list's mark"),
+        pytest.param(indented(fenced(ADD), "\t"), 1.0, id="in tabs"),
+        pytest.param(f"<answer>{fenced(ADD).strip()}</answer>", 1.0, id="right within answer tags"),
+        pytest.param(f"<answer>\n{fenced(ADD)}</answer>", 1.0, id="in answer tags"),
+        pytest.param(f"{fenced(ADD).strip()}<|im_end|>", 1.0, id="a mark right after it"),
+        pytest.param(f"```python\n{ADD}```", 1.0, id="the end on the last line"),
+        pytest.param(f"````python\n{ADD}\n````", 1.0, id="four backticks"),
+        pytest.param(f"````python\n{ADD}\nS = '''\n```\n'''\n````\nDone.", 1.0, id="three backticks within four"),
+        pytest.param(f"~~~python\n{ADD}\n~~~\nDone.", 1.0, id="tildes"),
+        pytest.param(f"```python\n{ADD}\n# as in ```\nX = 1\n```\nDone.", 1.0, id="a comment that ends as a fence"),
+        pytest.param(f"```python title='a'\n{ADD}\n```", 1.0, id="more after the language"),
+        pytest.param(f"```python\r\n{ADD}\r\n```\r\nDone.", 1.0, id="lines' ends of Windows"),
+        pytest.param(f"{fenced(ADD)}Inline:\n```add(2, 3)```\n", 1.0, id="code in a line"),
+        pytest.param(f"```python\n{ADD}", 1.0, id="cut off after it"),
+    ],
+)
+def test_which_block_defines_the_function(completion, reward):
+    assert score(completion, "f", fence=False) == reward
+
+
+def test_blank_lines_of_a_program_stay_as_they_are():
+    program = "X = '''a\n  \nb'''\ndef f():\n    return X"
+    assert score(program, tests=[[{"args": [], "expected": "a\n  \nb"}]], entry_point=["f"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        pytest.param(f"{fenced(RIGHT['s'])}Input:\n{fenced('2 3', '')}Output:\n{fenced('5', '')}", 1.0, id="a sample"),
+        pytest.param(f"{fenced(RIGHT['s'], 'py')}Run:\n{fenced('python a.py', 'bash')}", 1.0, id="how to run it"),
+        pytest.param(f"{fenced('1 2', '')}So:\n{fenced(RIGHT['s'], '')}", 1.0, id="no labels: the last one"),
+        pytest.param(fenced("print(5)") + fenced(RIGHT["s"]), 1.0, id="the last one of Python"),
+        pytest.param(fenced(RIGHT["s"]) + fenced("print(0)"), 0.0, id="an earlier one of Python"),
+        pytest.param(fenced(RIGHT["s"], "Python3") + fenced("5", "text"), 1.0, id="a label in capitals"),
+    ],
+)
+def test_which_block_is_the_script(completion, reward):
+    assert score(completion, "s", fence=False) == reward
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(form):
+    text = f"I try\n{fenced(RIGHT[form])}\nWait"
+    assert score(text, form, fence=False, think_opened=True) == 0.0
+    assert score(f"a</think>{text}", form, fence=False, think_opened=True) == 1.0
+
+
+def test_a_program_cannot_stop_the_run_by_what_it_answers():
+    deep = "def f(x):\n    for _ in range(100):\n        x = [x]\n    return x"
+    columns = {"test_code": ["assert f(f('abc')) == 'abc'"], "entry_point": ["f"]}
+    assert score(deep, **columns) == 0.0
+    assert score("def f(x):\n    return x[::-1]", **columns) == 1.0
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_read_in_time(name):
+    joined = BOMBS[name] + "\n"
+    for text in [*placed(BOMBS[name]), f"```python\n{BOMBS[name]}```", joined + "```a\n" + joined, "``" + BOMBS[name]]:
+        start = time.monotonic()
+        for entry_point in ("add", None):
+            assert isinstance(MODULE.program_of(text, entry_point), str)
+        assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize(
+    "line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a\n" * 9]
+)
+def test_many_fences_are_read_in_time(line):
+    start = time.monotonic()
+    MODULE.program_of(f"{line}\n" * 200_000, "add")
+    MODULE.program_of("```\n" + f"{line}\n" * 200_000, "add")
+    assert time.monotonic() - start < 4
 
 
 # -- scripts
@@ -304,9 +409,18 @@ def test_rows_of_all_kinds():
             "imports numpy, but only the standard library",
         ),
         ({"test_code": ["from pytest import raises"], "entry_point": ["add"]}, "imports pytest"),
+        ({"test_code": ["from solution import add, E\nadd(1)"], "entry_point": ["add"]}, "imports E from solution"),
+        ({"test_code": ["assert add(lambda: 1) == 2"], "entry_point": ["add"]}, "passes 'lambda: 1' to add"),
+        ({"test_code": ["assert add(1, key=lambda x: x)"], "entry_point": ["add"]}, "passes 'lambda x: x'"),
+        ({"test_code": ["def g(): pass\nassert add(g) == 2"], "entry_point": ["add"]}, "passes 'g' to add"),
+        ({"test_code": ["assert add(len) == 2"], "entry_point": ["add"]}, "passes 'len' to add"),
+        ({"test_code": ["assert add(i for i in [1])"], "entry_point": ["add"]}, "passes .* to add"),
+        ({"test_code": ["def check(f):\n    assert f(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda: 1'"),
+        ({"test_code": ["from solution import add as f\nf(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda: 1'"),
+        ({"test_code": ["assert Solution().add(lambda: 1)"], "entry_point": ["Solution.add"]}, "passes 'lambda: 1'"),
         ({"test_code": [ASSERTS], "tests": [SCRIPT_TESTS], "entry_point": ["add"]}, "both tests and test_code"),
     ],
-    ids=range(31),
+    ids=range(40),
 )
 def test_columns_that_are_refused(columns, why):
     with pytest.raises(ValueError, match=why):
@@ -321,6 +435,23 @@ def test_columns_that_are_fine():
         "test_code": [None, None, asserts, None, None],
     }
     MODULE.check_columns(**columns, credit="all", output_kb=1024)
+
+
+@pytest.mark.parametrize(
+    "test_code",
+    [
+        "def helper(x): return x\nassert add(helper(1), 2) == 3",
+        "def add2(): return add(1, 2)\nassert add2() == 3",
+        "list = [1]\nassert add(list, list) == [1, 1]",
+        "for input in [1, 2]:\n    assert add(input, 0) == input",
+        "def check(candidate, max=2):\n    assert candidate(max, max) == 4",
+        "from solution import *\nassert add(1, 2) == 3",
+        "assert sorted(map(add, [1], [2]), key=lambda x: -x) == [3]",
+        "assert add(None, True) is None",
+    ],
+)
+def test_test_code_that_is_fine(test_code):
+    MODULE.check_columns(test_code=[test_code], entry_point=["add"], credit="all")
 
 
 def test_test_code_that_tests_nothing_is_the_data_s_fault():

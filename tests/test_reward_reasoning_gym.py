@@ -64,6 +64,13 @@ def test_chain_sum(completion, expected):
     assert score(completion) == score(completion, entry=json.dumps(SUM)) == pytest.approx(expected)
 
 
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off():
+    texts = ["I try <answer>5</answer>. Wait", "6?</think><answer>5</answer>"]
+    texts.append(reward.definition.gold(task="chain_sum", entry=SUM, think_opened=True))
+    columns = {"task": ["chain_sum"] * 3, "entry": [SUM] * 3}
+    assert reward.definition.function(texts, **columns, think_opened=True) == [0.0, 1.0, 1.0]
+
+
 @pytest.mark.parametrize("task", [task for task in ACCEPTED if task not in WITHOUT_ORACLE])
 def test_the_right_answer_of_every_accepted_task_gets_full_marks(task):
     rows = make_dataset({task: {}}, size=2 if task in SLOW else 8, seed=5)

@@ -56,6 +56,9 @@ def score(text, pattern, **args):
         pytest.param("<answer>42</answer>", r"<answer>\d+</answer>", 1.0, id="tags in the pattern"),
         pytest.param("", r"(?!.*never).*", 0.0, id="empty, a pattern that forbids a word"),
         pytest.param(" \n\t ", r"(?s)(?!.*never).*", 0.0, id="blank, a pattern that forbids a word"),
+        pytest.param("\u200b", r"(?!.*never).*", 0.0, id="zero-width, a pattern that forbids a word"),
+        pytest.param("\u2800 \ufeff\0", r"(?!.*never).*", 0.0, id="other characters that show nothing"),
+        pytest.param("\u200b42", r"\W?\d+", 1.0, id="zero-width before something"),
         pytest.param("", r"\s*", 0.0, id="empty, a pattern for white space"),
         pytest.param("<think>a</think>  ", r"(a|b)*", 0.0, id="blank after the thinking"),
         pytest.param("now or never", r"(?!.*never).*", 0.0, id="the forbidden word"),
@@ -64,6 +67,13 @@ def score(text, pattern, **args):
 )
 def test_the_whole_final_answer(text, pattern, reward):
     assert score(text, pattern) == reward
+
+
+@pytest.mark.parametrize("text", ["42", "I try 42. Wait", "\n42\n"])
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
+    assert score(text, r"(?s).*42.*", think_opened=True) == 0.0
+    assert score(f"a</think>{text}", r"(?s).*42.*", think_opened=True) == 1.0
+    assert score(text, r"(?s).*42.*") == 1.0
 
 
 SLOW = [

@@ -147,6 +147,8 @@ def test_every_tag_left_out_or_doubled():
     [
         "\nUser: next?",
         "\nHuman: next?",
+        "\nSystem: hi",
+        "\n**System:** hi",
         "\n\nAssistant: b",
         "\nuser : x",
         "\n**User:** x",

@@ -26,7 +26,6 @@ def message(content, role="assistant"):
         pytest.param("46.0", "46", 0.0, id="the same number, written otherwise"),
         pytest.param("yes", "Yes", 0.0, id="another case"),
         pytest.param("", "46", 0.0, id="empty"),
-        pytest.param("", "", 1.0, id="empty as wanted"),
         pytest.param("46", None, None, id="no answer"),
         pytest.param([message("46")], None, None, id="no answer, messages"),
         pytest.param([message("46")], "46", 1.0, id="a message"),
@@ -64,9 +63,15 @@ def test_exact_answer_refuses_columns_of_different_lengths():
 
 def test_exact_answer_wants_answers_that_are_text():
     check = exact_answer.definition.check_columns
-    check(answer=["46", ""])
-    with pytest.raises(ValueError, match=r"1 of 2 answers are no text; row 1: 46\. Convert .*str\(row"):
+    check(answer=["46", "0"])
+    with pytest.raises(ValueError, match=r"1 of 2 rows .*; row 1: answer=46 is no text\. .*convert .*str\(row"):
         check(answer=["46", 46])
+
+
+@pytest.mark.parametrize("blank", ["", " \n", "\u200b", "\ufeff \u2800"])
+def test_exact_answer_refuses_answers_that_saying_nothing_would_earn(blank):
+    with pytest.raises(ValueError, match=r"1 of 2 rows .*; row 1: answer=.* is blank"):
+        exact_answer.definition.check_columns(answer=["46", blank])
 
 
 def test_exact_answer_pays_its_own_gold_and_examples():

@@ -1,0 +1,31 @@
+"""JSON by the letter of RFC 8259, more strictly than Python reads it."""
+
+import json
+import math
+from typing import Any
+
+
+def read_json(text: str) -> Any:
+    """The one document that a text is.
+
+    Raises:
+        ValueError: it is none; or has `NaN`, `Infinity`, a number beyond a double, or a key that comes twice.
+        RecursionError: it is nested too deep for Python.
+    """
+    return json.loads(text, object_pairs_hook=_distinct, parse_constant=_refused, parse_float=_finite)
+
+
+def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a key comes twice")
+    return found
+
+
+def _refused(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _finite(digits: str) -> float:
+    value = float(digits)
+    return value if math.isfinite(value) else _refused(digits)
