@@ -95,9 +95,9 @@ def python_tests(
       throughout: 1 is neither 1.0 nor True, and NaN equals nothing; but a tuple counts as a list, which is all that
       JSON has, and a subclass (Counter, namedtuple) as its base. A column whose cases differ in type may hold `args`
       and `expected` as JSON text, both or neither, or `tests` as one.
-    - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or `test_...()`
-      functions, which may `from solution import` it. They run in another process than the program and reach it by
-      calls alone: plain data goes in and comes out, an exception by the name of its builtin type. Changes that it
+    - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest
+      and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
+      program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin type. Changes that it
       makes to its arguments do not come back. So asserts on a generator, a Decimal or a list sorted in place pass for
       no program, which cannot be seen beforehand: score a known solution of each row once.
 
