@@ -31,7 +31,7 @@ from typing import Any
 import trl
 from trl.rewards import accuracy_reward
 
-from trl_grpo_plus._tiers import NO_TIER
+from trl_grpo_plus._tiers import NO_TIER, tiers
 from trl_grpo_plus.registry import Reward, find, list_rewards
 from trl_grpo_plus.sandbox import Sandbox
 from trl_grpo_plus.workers import configure
@@ -211,7 +211,9 @@ def programs(scale: float, repeat: int, workers: int) -> dict[str, Rate]:
     }
     reward = Reward(find("python_tests"))
     assert set(reward(**{name: values[:8] for name, values in given.items()})) == {1.0}
-    locked, bare = Sandbox(), Sandbox(tier=NO_TIER.name, allow_unsafe=True)
+    # Without bubblewrap, which the one without locks does not have either.
+    plain = next(tier.name for tier in tiers() if not tier.wrap)
+    locked, bare = Sandbox(tier=plain), Sandbox(tier=NO_TIER.name, allow_unsafe=True)
     runs: dict[str, Callable[[], Any]] = {
         f"fresh python each, {workers} at a time": lambda: fresh([sys.executable], cases, workers),
         f"fresh python -I -S each, {workers} at a time": lambda: fresh([sys.executable, "-I", "-S"], cases, workers),

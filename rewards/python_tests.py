@@ -97,9 +97,9 @@ def python_tests(
       and `expected` as JSON text, both or neither, or `tests` as one.
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest
       and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
-      program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin type. Changes that it
-      makes to its arguments do not come back. So asserts on a generator, a Decimal or a list sorted in place pass for
-      no program, which cannot be seen beforehand: score a known solution of each row once.
+      program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin
+      type. Changes that it makes to its arguments do not come back. So asserts on a generator, a Decimal or a list
+      sorted in place pass for no program, which cannot be seen beforehand: score a known solution of each row once.
 
     A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
     it: what is expected never goes to the process where it runs.
