@@ -348,9 +348,9 @@ def test_other_texts_may_come_twice():
 def test_bombs(name):
     for text in [*placed(BOMBS[name]), f"The answer is:\n\n{BOMBS[name]}", f"## {BOMBS[name]}", f"**{BOMBS[name]}**."]:
         for choices in (CITIES, None):
-            start = time.perf_counter()
+            start = time.process_time()
             assert MODULE._score(text, 1, choices) == 0.0
-            assert time.perf_counter() - start < 2
+            assert time.process_time() - start < 2
 
 
 def test_messages_and_rows():

@@ -252,9 +252,9 @@ def test_only_the_first_bad_rows_are_named():
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name):
     for text in placed(BOMBS[name]):
-        start = time.perf_counter()
+        start = time.process_time()
         assert MODULE._score(text, [2, 5, 7], 25) == 0.0
-        assert time.perf_counter() - start < 2
+        assert time.process_time() - start < 2
 
 
 def test_messages_and_rows():

@@ -176,9 +176,9 @@ def test_the_gold_completion_has_full_marks(gold: object) -> None:
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name: str) -> None:
     for text in (*placed(BOMBS[name]), f"#### {BOMBS[name]}", f"{BOMBS[name]}#### 18 or 19"):
-        start = time.monotonic()
+        start = time.process_time()
         assert score(text) in (0.0, 0.5)
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
 
 def test_takes_messages() -> None:

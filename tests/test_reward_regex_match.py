@@ -143,9 +143,9 @@ def test_good_patterns_are_not():
 def test_bombs(name):
     pattern = MODULE._compiled(r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}")
     for text in placed(BOMBS[name]):
-        start = time.perf_counter()
+        start = time.process_time()
         assert MODULE._score(text, pattern, 0.1) == 0.0
-        assert time.perf_counter() - start < 2
+        assert time.process_time() - start < 2
 
 
 def test_messages_and_rows():

@@ -220,9 +220,9 @@ def test_trl_pays_for_all_of_these(text):
 def test_bombs(name, think_opened):
     for text in placed(BOMBS[name]):
         for answer_tag in (False, True):
-            start = time.perf_counter()
+            start = time.process_time()
             reward = MODULE._score(text, think_opened, answer_tag)
-            assert time.perf_counter() - start < 2
+            assert time.process_time() - start < 2
             # In the thinking or the answer a long text is no fault of form.
             assert reward == 0.0 or text.startswith("<think>") or (think_opened and not answer_tag)
 
