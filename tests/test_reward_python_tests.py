@@ -416,7 +416,7 @@ def test_rows_of_all_kinds():
         ({"test_code": ["assert add(len) == 2"], "entry_point": ["add"]}, "passes 'len' to add"),
         ({"test_code": ["assert add(i for i in [1])"], "entry_point": ["add"]}, "passes .* to add"),
         ({"test_code": ["def check(f):\n    assert f(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda ?: 1'"),
-        ({"test_code": ["from solution import add as f\nf(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda ?: 1'"),
+        ({"test_code": ["from solution import add as f\nf(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda"),
         ({"test_code": ["assert Solution().add(lambda: 1)"], "entry_point": ["Solution.add"]}, "passes 'lambda ?: 1'"),
         ({"test_code": [ASSERTS], "tests": [SCRIPT_TESTS], "entry_point": ["add"]}, "both tests and test_code"),
     ],
