@@ -229,8 +229,10 @@ def test_closing_leaves_nothing_and_can_be_undone(pool):
     assert pool.map(PID, {}, [{"completions": ""}], timeout=5)[0].score != first
 
 
+# A test run in the background may have inherited that Ctrl-C is ignored.
 SCRIPT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)
 from trl_grpo_plus.workers import shared
 texts = sys.argv[2:]
 print("start", flush=True)
@@ -295,10 +297,12 @@ def test_a_script_without_a_guard_is_not_run_again(tmp_path):
 
 def test_ctrl_c_while_scoring_does_not_spoil_the_next_batch(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         pool.map(JUDGE, {}, samples("hang", "hang"), timeout=30)
+    signal.signal(signal.SIGINT, before)
     assert not children(pool._zygote._stop.peek()[2][0].pid)  # the two that hang are ended, not forgotten
     assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1221"), timeout=5)] == [1.0, 0.0, 0.0, 1.0]
 

@@ -140,6 +140,12 @@ class Pool:
             self._zygote.close()
             self._zygote = None
 
+    def _drop_children_of(self, zygote: int) -> None:
+        """Idle workers whose zygote has died are dead, or about to be."""
+        for worker in [worker for worker in self._idle if worker.child.zygote == zygote]:
+            self._idle.remove(worker)
+            worker.connection.close()
+
     def _end(self, worker: "_Worker") -> int | None:
         worker.connection.close()
         return self._zygote.end(worker.child) if self._zygote is not None else None
@@ -223,6 +229,7 @@ class _Run:
         if status is None and worker.sample not in self._lost:  # its zygote was killed, and it with it
             self._lost.add(worker.sample)
             self._waiting.appendleft(worker.sample)
+            self._pool._drop_children_of(worker.child.zygote)
             return
         self._found[worker.sample] = Outcome(None, "error", _how_it_died(status, self._pool.memory_mb))
 
