@@ -194,9 +194,6 @@ def _is_gold(gold: str, found: str, evaluated: bool) -> bool:
     wanted, given = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(found)
     if wanted and given:
         return int(wanted[1]) == int(given[1])
-    # The text is the model's: what the parser or the algebra cannot take is not the answer.
-    try:
-        cleaned = clean(found)
-        return cleaned is not None and same(gold, cleaned, evaluated)
-    except Exception:
-        return False
+    # What the algebra fails on is not the answer, but no silent 0 either: `on_error` scores it and it is counted.
+    cleaned = clean(found)
+    return cleaned is not None and same(gold, cleaned, evaluated)

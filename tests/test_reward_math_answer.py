@@ -1,5 +1,6 @@
 """`math_answer`: verdicts on a labelled table, beside TRL's; texts that burn time; golds; where the answer stands."""
 
+import dataclasses
 import doctest
 import importlib
 import threading
@@ -11,7 +12,7 @@ import pytest
 from bombs import BOMBS, placed
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
 
-from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.registry import Reward, get_reward
 from trl_grpo_plus.rewards import (
     _math,
     _math_boxes,
@@ -342,3 +343,14 @@ def test_the_table_is_what_it_says() -> None:
     assert len({(case.answer, repr(case.gold)) for case in ANSWERS}) == len(ANSWERS)
     assert len(POISON) >= 58
     assert math_cases.boxed("72") == r"The answer is $\boxed{72}$."
+
+
+def test_a_failure_of_its_own_is_no_silent_0(monkeypatch):
+    def broken(*_):
+        raise TypeError("the algebra has changed")
+
+    monkeypatch.setattr(MODULE, "same", broken)
+    here = Reward(dataclasses.replace(math_answer.definition, timeout=None))
+    found = here.score([r"\boxed{\frac{1}{2}}", r"\boxed{3}"], answer=["0.5", "3"])
+    assert [(outcome.score, outcome.status) for outcome in found] == [(0.0, "error"), (1.0, "ok")]
+    assert "the algebra has changed" in found[0].message

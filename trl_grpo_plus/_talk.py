@@ -82,11 +82,13 @@ class Channel:
         self._socket, self._most = own, most
 
     def send(self, message: dict[str, Any], deadline: float) -> None:
+        """Send a message; `Fault` where the other side does not take it in time."""
         self._socket.settimeout(left(deadline))
         with _as_fault():
             self._socket.sendall(_frames.pack(message))
 
     def receive(self, deadline: float) -> dict[str, Any]:
+        """The next message; `Fault` where there is none in time, or it is too large or not well formed."""
         (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, deadline))
         if size > self._most:
             raise Fault(f"its answer has more than {self._most >> 10} KiB")
