@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+from trl_grpo_plus._plain import names_of
 from trl_grpo_plus.sandbox import message_size
 
 from ._rows import refuse_rows
@@ -116,10 +117,10 @@ def _check_asserts(test_code: str, entry_point: str) -> None:
     for name in _imported(tree):
         if name not in sys.stdlib_module_names and name != "solution":
             raise ValueError(f"test_code imports {name}, but only the standard library is in the sandbox")
-    name = entry_point.replace("()", "").partition(".")[0]
+    name, *_ = names_of(entry_point)
     if not re.search(rf"\b({name}|candidate|check)\b", test_code):
         raise ValueError(f"test_code does not mention {name}")
-    _check_calls(tree, entry_point.replace("()", ""))
+    _check_calls(tree, ".".join(names_of(entry_point)))
 
 
 def _check_calls(tree: ast.AST, entry_point: str) -> None:

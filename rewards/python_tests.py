@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, Literal
 
+from trl_grpo_plus._plain import names_of
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
 
@@ -150,7 +151,7 @@ def program_of(text: str, entry_point: str | None = None) -> str:
     if entry_point is None:
         right = [block for block in blocks if block.language in PYTHON]
     else:
-        name = re.escape(entry_point.replace("()", "").partition(".")[0])
+        name = re.escape(names_of(entry_point)[0])
         defines = re.compile(
             rf"^(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?:=(?!=)|:)", re.MULTILINE
         )

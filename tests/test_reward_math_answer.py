@@ -351,6 +351,6 @@ def test_a_failure_of_its_own_is_no_silent_0(monkeypatch):
 
     monkeypatch.setattr(MODULE, "same", broken)
     here = Reward(dataclasses.replace(math_answer.definition, timeout=None))
-    found = here.score([r"\boxed{\frac{1}{2}}", r"\boxed{3}"], answer=["0.5", "3"])
-    assert [(outcome.score, outcome.status) for outcome in found] == [(0.0, "error"), (1.0, "ok")]
-    assert "the algebra has changed" in found[0].message
+    (found,) = here.score([r"\boxed{\frac{1}{2}}"], answer=["0.5"])
+    assert (found.score, found.status) == (0.0, "error")
+    assert "the algebra has changed" in found.message

@@ -42,7 +42,7 @@ def run_tests(fd: int, tests: str, entry_point: str) -> int:
 
 def _run_asserts(tests: str, entry_point: str, candidate: Callable) -> None:
     """Run the script, then its `check(candidate)`, or else all that pytest or unittest would take for a test."""
-    first, *rest = entry_point.replace("()", "").split(".")
+    first, *rest = _plain.names_of(entry_point)
     given: Any = candidate
     for name in reversed(rest):
         given = _Holder(name, given)

@@ -28,6 +28,11 @@ _COLLECTIONS: dict[str, Callable[[list], Any]] = {
 _TAGS: tuple[tuple[Any, str], ...] = ((list, "l"), (tuple, "t"), (set, "S"), (frozenset, "F"))
 
 
+def names_of(entry_point: str) -> list[str]:
+    """`add` is `["add"]`; `Solution.add` and `Solution().add` are `["Solution", "add"]`."""
+    return entry_point.replace("()", "").split(".")
+
+
 def encode(value: Any) -> list[list]:
     """The tokens of a value.
 

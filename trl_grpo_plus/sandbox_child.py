@@ -185,7 +185,7 @@ def _serve_calls(fd: int, program: str, entry_point: str) -> int:
 
 def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
     """What gives the function: for `Solution.method`, of a new `Solution` each time."""
-    first, *rest = entry_point.replace("()", "").split(".")
+    first, *rest = _plain.names_of(entry_point)
     if first not in namespace:
         raise NameError(f"the program defines no {first}")
 
