@@ -205,6 +205,18 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
         get_reward("user_strict", size=4, way="left")
 
 
+def test_what_is_dear_to_check_is_checked_once(scratch):
+    """The recipe resolves before the model is loaded, and the trainer what it is given."""
+    calls = []
+    register_reward("user_dear", check_args=lambda **args: calls.append(args))(
+        lambda completions: [0.0] * len(completions)
+    )
+    (reward,), _ = resolve(["user_dear"])
+    (again,), _ = resolve([{"name": reward, "weight": 2}])
+    assert again is reward
+    assert calls == [{}]
+
+
 def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
     register_reward("user_needy", preload=["json", "no_such.library"])(plain)
     with pytest.raises(ValueError, match=re.escape("needs no_such.library, which is not installed")) as caught:

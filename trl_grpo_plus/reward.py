@@ -129,6 +129,7 @@ class Reward:
         self.__doc__ = definition.function.__doc__
         self.__module__ = definition.function.__module__
         self.__wrapped__ = definition.function
+        self._prepared = False
         for name, policy in (("on_timeout", self.on_timeout), ("on_error", self.on_error)):
             if policy not in POLICIES:
                 raise ValueError(f"reward {self.__name__!r}: {name}={policy!r} is none of {', '.join(POLICIES)}.")
@@ -185,7 +186,9 @@ class Reward:
         return None
 
     def prepare(self) -> "Reward":
-        """Check what only a run needs: that no argument is missing, that workers can load it, and `check_args`."""
+        """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
+        if self._prepared:
+            return self
         missing = [name for name in self.definition.arguments if name not in self.args and self._has_no_default(name)]
         if missing:
             raise ValueError(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
@@ -199,6 +202,7 @@ class Reward:
             )
         if self.definition.check_args:
             self.definition.check_args(**self.all_args())
+        self._prepared = True
         return self
 
     @property
