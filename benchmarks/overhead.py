@@ -151,7 +151,8 @@ def make_trainer(name: str, model: str, folder: Path, steps: int) -> Any:
         "beta": 0.04,
     }
     stock = name.startswith("TRL")
-    config = GRPOConfig(**arguments) if stock else GRPOPlusConfig(**arguments, **VARIANTS[name])
+    off: dict[str, Any] = {"trace_every": 0, "alarms": False}
+    config = GRPOConfig(**arguments) if stock else GRPOPlusConfig(**arguments, **off, **VARIANTS[name])
     prompts = [f"{i:04d}" for i in range(4096)]
     return (TimedStock if stock else TimedPlus)(
         model=model,

@@ -6,7 +6,7 @@ from typing import Any
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
-from .report import eval_reward
+from trl_grpo_plus.traces import evaluated
 
 
 class SlimProgress(ProgressCallback):
@@ -28,9 +28,9 @@ class SlimProgress(ProgressCallback):
 
 def describe(logs: dict[str, Any]) -> str:
     """The part of a log entry that says how the run is going, or an empty text."""
-    evaluated = eval_reward(logs)
-    if evaluated is not None:
-        return f"eval {evaluated[0]}: reward {evaluated[1]:.3f}"
+    found = evaluated(logs)
+    if found is not None:
+        return f"{found[0].replace('_', ' ', 1)}: reward {found[1]:.3f}"
     words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
     words += [
         f"{name} {100 * logs['groups/' + name]:.0f} %"

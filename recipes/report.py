@@ -3,19 +3,22 @@
 import itertools
 import json
 import os
-import re
 import statistics
 from pathlib import Path
 from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from trl_grpo_plus.traces import evaluated
+from trl_grpo_plus.view import write_page
+
 from .command_line import UserError, launch_command
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored")
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
-OF_A_RUN = ("checkpoint-*", "trainer_state.json", "summary.json")
+PAGE = "report.html"
+OF_A_RUN = ("checkpoint-*", "trainer_state.json", "summary.json", "rollouts", PAGE)
 
 
 def settle_folder(training_args: Any) -> None:
@@ -45,23 +48,13 @@ def settle_folder(training_args: Any) -> None:
     training_args.eval_on_start = False
 
 
-def eval_reward(entry: dict[str, Any]) -> tuple[str, float] | None:
-    """Split and mean reward of a log entry, or `None` where it is not of an evaluation."""
-    for key in entry:
-        # TRL logs the reward as `eval_reward` whatever the split; only the Trainer's own keys name it.
-        if match := re.fullmatch(r"eval_(.+)_runtime", key):
-            reward = entry.get(f"eval_{match[1]}_reward", entry.get("eval_reward"))
-            return None if reward is None else (match[1], reward)
-    return None
-
-
 def summarise(trainer: Any) -> dict[str, Any]:
     """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after `save_state`.
 
     Returns:
         `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
         there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
-        logged); `model`, `checkpoints` and `log` (paths).
+        logged); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
     checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -73,6 +66,7 @@ def summarise(trainer: Any) -> dict[str, Any]:
         "model": folder,
         "checkpoints": [str(path) for path in checkpoints],
         "log": os.path.join(folder, "trainer_state.json"),
+        "page": _write_page(folder),
     }
     Path(folder, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
     return summary
@@ -100,8 +94,19 @@ def report(summary: dict[str, Any]) -> str:
         f"checkpoints  {', '.join(Path(path).name for path in kept) if kept else 'none'}",
         f"log          {summary['log']}",
         f"summary      {os.path.join(summary['model'], 'summary.json')}",
+        *([f"attempts     {summary['page']}"] if summary["page"] else []),
     ]
     return "\n".join(lines)
+
+
+def _write_page(folder: str) -> str | None:
+    page = os.path.join(folder, PAGE)
+    try:
+        write_page(folder, page)
+    except (ValueError, OSError) as error:  # nothing was traced, or the disk is full: the run is done all the same
+        print(f"No page of the attempts: {error}")
+        return None
+    return page
 
 
 def _change(before: float, after: float) -> tuple[str, str]:
@@ -111,8 +116,8 @@ def _change(before: float, after: float) -> tuple[str, str]:
 def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     taken: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
-        if (evaluated := eval_reward(entry)) is not None:
-            taken.setdefault(evaluated[0], []).append((entry["step"], evaluated[1]))
+        if (found := evaluated(entry)) is not None:
+            taken.setdefault(found[0].removeprefix("eval_"), []).append((entry["step"], found[1]))
     return {
         split: {
             "before": rewards[0][1] if len(rewards) > 1 else None,

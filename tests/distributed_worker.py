@@ -204,6 +204,20 @@ def outcomes(folder):
     return result(trained, timeout=tiny.logged(trained, "rewards/hangs_on_one/timeout"))
 
 
+TRACED = {**EXACT, "max_steps": 4, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2}
+TRACED |= {"num_generations_eval": 2, "beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}
+TRACED_MODES = {"keep": {}, "drop": {}, "resample": {"max_resample_rounds": 2}}
+
+
+def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
+    for mode in modes:
+        options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
+        options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}
+        options["extra"] = {**EXACT["extra"], "eval_dataset": tiny.prompts(9).select(range(1, 9))}
+        train(folder, tiny.half_dead, **options)
+    return {}
+
+
 # An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.
 LONG = {**RESAMPLE, "max_steps": 9, "save_strategy": "steps", "save_steps": 5, "steps_per_generation": 2}
 LONG |= {"per_device_train_batch_size": 6, "data": tiny.prompts(13)}

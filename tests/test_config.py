@@ -290,10 +290,9 @@ def test_there_are_new_fields():
 def test_each_field_is_documented(field):
     assert len(field.metadata["help"]) > 15
     assert field.metadata["help"].endswith(".")
-    kind = {"str": "str", "int": "int", "int | None": "int", "float": "float", "float | None": "float"}[
-        _type_name(field)
-    ]
-    kind = r"`str` or `bool`" if field.name == "scale_rewards" else f"`{kind}`"
+    kind = f"`{_type_name(field).removesuffix(' | None')}`"
+    of_several = {"scale_rewards": "`str` or `bool`", "alarm_thresholds": r"`dict\[str, Any\]` or `str`"}
+    kind = of_several.get(field.name, kind)
     default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
     entry = rf"(?m)^        {field.name} \({kind}, \*optional\*{default}\):\n            \S"
     assert re.search(entry, GRPOPlusConfig.__doc__)
@@ -348,6 +347,12 @@ STRINGS = {
     "kl_horizon": "2000",
     "reward_workers": "3",
     "reward_worker_memory_mb": "1024",
+    "trace_every": "5",
+    "trace_max_groups": "16",
+    "trace_compress": "true",
+    "trace_log_groups": "2",
+    "alarms": "false",
+    "alarm_thresholds": '{"dead_groups": 0.5}',
 }
 PARSED = {
     **STRINGS,
@@ -365,6 +370,12 @@ PARSED = {
     "kl_horizon": 2000,
     "reward_workers": 3,
     "reward_worker_memory_mb": 1024,
+    "trace_every": 5,
+    "trace_max_groups": 16,
+    "trace_compress": True,
+    "trace_log_groups": 2,
+    "alarms": False,
+    "alarm_thresholds": {"dead_groups": 0.5},
 }
 
 

@@ -10,7 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import distributed_worker
 import pytest
+
+from trl_grpo_plus import traces
 
 
 WORKER = Path(__file__).with_name("distributed_worker.py")
@@ -28,6 +31,7 @@ SCENARIOS = [
     "fallback_raise",
     "reward_fails",
     "outcomes",
+    "traces",
     "whole",
 ]
 
@@ -140,6 +144,19 @@ def test_outcome_rates_are_of_all_ranks(out):
     assert first["weights"] == second["weights"]
 
 
+@pytest.mark.parametrize("mode", distributed_worker.TRACED_MODES)
+def test_traces_are_those_of_one_process(out, tmp_path, mode):
+    """The same prompts and completions, on one process and on two: the same rows, whoever sampled them."""
+    distributed_worker.traces(tmp_path, rows=16, modes=[mode])
+    ours, theirs = list(traces.groups(tmp_path / mode)), list(traces.groups(out / "traces" / mode))
+    assert len(ours) == len(theirs) > 16
+    rounded = [[[{**row, "kl": None, "advantage": None} for row in group] for group in run] for run in (ours, theirs)]
+    assert rounded[0] == rounded[1]
+    for mine, other in zip(ours, theirs, strict=True):
+        for key in ("kl", "advantage"):
+            assert [row[key] for row in mine] == pytest.approx([row[key] for row in other], abs=1e-4), key
+
+
 @pytest.fixture(scope="module")
 def killed(out):
     """SIGKILL two steps after a checkpoint in the midst of a generation batch, in the second epoch."""
@@ -158,6 +175,12 @@ def test_killed_and_resumed_is_uninterrupted(killed):
         assert rank["weights"] == expected["weights"]
     assert results(killed, "resumed")[0]["losses"] == expected["losses"]
     assert expected["step"] == 9
+
+
+def test_killed_and_resumed_traces_are_uninterrupted(killed):
+    assert list(traces.groups(killed / "killed" / "run")) == list(traces.groups(killed / "whole" / "run"))
+    superseded = killed / "killed" / "run" / "rollouts" / "superseded-1"
+    assert [path.name for path in superseded.glob("train*")] == ["train-00000006.jsonl"]
 
 
 def test_resumed_without_a_rank_s_state_the_ranks_still_agree(killed):

@@ -20,6 +20,7 @@ from accelerate import Accelerator
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
+from trl_grpo_plus import traces
 from trl_grpo_plus.recipes import arithmetic, command_line, console, grpo, report
 from trl_grpo_plus.recipes.command_line import UserError, load, parse
 from trl_grpo_plus.recipes.grpo import main, make_parser
@@ -699,7 +700,12 @@ def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
         line = rf"^{split} +{was['before']:.3f} +{was['after']:.3f} +{re.escape(f'{points:+.1f}')}$"
         assert len(re.findall(line, whole, re.M)) == 1
     assert f"groups sampled: {summary['groups']['alive']:.0%} alive" in whole
-    assert whole.rstrip().endswith("whole/summary.json")
+    assert whole.rstrip().endswith("whole/report.html")
+    assert summary["page"] == "whole/report.html"
+    assert "attempts" in (folder / "whole" / "report.html").read_text()
+    splits = {(group[0]["split"], group[0]["step"]) for group in traces.groups(folder / "whole")}
+    evaluated = {(f"eval_{split}", step) for split in summary["eval"] for step in (0, STEPS)}
+    assert splits == {("train", step) for step in range(STEPS)} | evaluated
     for line in [
         "model        whole",
         "checkpoints  checkpoint-5, checkpoint-8",
@@ -729,6 +735,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     ours, theirs = (json.loads((run / "summary.json").read_text()) for run in (out, folder / "whole"))
     assert ours["eval"] == theirs["eval"]
     assert ours["groups"] == theirs["groups"]
+    assert list(traces.groups(out)) == list(traces.groups(folder / "whole"))
     assert f"step    {step}  reward" not in resumed, "a step done twice"
     for noise in ["arning", "issing", "nexpected", "moved to", "Warm-up"]:
         assert noise not in resumed
@@ -751,7 +758,8 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     assert not (folder / "again" / "summary.json").exists()
     moved = folder / "again" / "earlier-1"
     assert checkpoints(moved) == checkpoints(folder / "whole")
-    for name in ["summary.json", "trainer_state.json"]:
+    assert list(traces.groups(moved)) == list(traces.groups(folder / "whole"))
+    for name in ["summary.json", "trainer_state.json", "report.html"]:
         assert (moved / name).read_text() == (folder / "whole" / name).read_text()
 
 

@@ -44,6 +44,7 @@ ATTRIBUTES = {
     "_pending_extra_logs": "columns from log_extra",
     "_buffered_inputs": "the micro-batches of the generation batch",
     "_step": "where in the generation batch a checkpoint lies",
+    "_tokenizer": "tells whether a completion ran into the limit",
 }
 BATCH_KEYS = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch"}
 LOSS_TYPES = {"grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"}
@@ -133,6 +134,11 @@ def test_what_log_probs_take():
     wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
     passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     assert passed_on or wanted <= set(parameters), broken(f"log-probs take {list(parameters)}", "KL in the reward")
+
+
+def test_what_an_evaluation_is_told():
+    parameters = inspect.signature(GRPOTrainer.evaluation_loop).parameters
+    assert "metric_key_prefix" in parameters, broken("evaluation_loop takes no prefix", "the traces name the split")
 
 
 def test_which_loss_types_there_are():

@@ -1,4 +1,4 @@
-"""The command line: `trl-grpo-plus check rewards`."""
+"""The command line: `trl-grpo-plus check rewards` and `trl-grpo-plus view`."""
 
 import argparse
 import json
@@ -18,6 +18,14 @@ own rows, and must not in each other's.
   trl-grpo-plus check rewards
   trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
   trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
+"""
+
+VIEW_HELP = """\
+Write a run's traces as one page that opens from disk, without a network: curves, alarms, every group of attempts, and
+the attempts on one prompt side by side, the best first.
+
+  trl-grpo-plus view outputs/my_run
+  trl-grpo-plus view outputs/my_run -o report.html --max-mb 300
 """
 
 
@@ -54,6 +62,16 @@ def _parser() -> argparse.ArgumentParser:
     rewards.add_argument("--args", default="{}", help="the reward's arguments, as JSON")
     rewards.add_argument("--limit", type=int, default=200, help="most rows to score (default: %(default)s)")
     rewards.set_defaults(run=_check_rewards)
+    view = commands.add_parser(
+        "view",
+        help="write a page with every attempt beside its siblings",
+        description=VIEW_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    view.add_argument("folder", metavar="RUN", help="the run's output_dir")
+    view.add_argument("-o", "--output", metavar="FILE", help="the page (default: RUN/report.html)")
+    view.add_argument("--max-mb", type=float, default=100, help="largest size of the page (default: %(default)s)")
+    view.set_defaults(run=_view)
     return parser
 
 
@@ -70,6 +88,16 @@ def _check_rewards(options: argparse.Namespace) -> int:
         findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
     print(table(findings))
     return int(any(finding.problems for finding in findings))
+
+
+def _view(options: argparse.Namespace) -> int:
+    from .view import write_page
+
+    page = write_page(options.folder, options.output or os.path.join(options.folder, "report.html"), options.max_mb)
+    print(f"{page.path}: {page.groups_written} groups, {page.attempts_written} attempts, {page.bytes / 1e6:.1f} MB")
+    if page.groups_written < page.groups_total:
+        print(f"{page.groups_total - page.groups_written} groups found no room: raise --max-mb to see them.")
+    return 0
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -7,11 +7,13 @@ error here costs a second, in mid-run a GPU-hour.
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import trl
 from packaging.version import Version
 from trl import GRPOConfig
+
+from .alarms import Thresholds
 
 
 ZERO_VARIANCE_MODES = ("keep", "drop", "resample")
@@ -109,7 +111,28 @@ class GRPOPlusConfig(GRPOConfig):
             its machine, and at most 16.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
             Address space of each worker, in MiB.
+
+        > Parameters that control traces and alarms
+
+        trace_every (`int`, *optional*, defaults to `1`):
+            The attempts of every n-th generation batch, and of every evaluation, are written to
+            `output_dir/rollouts`; see [`trl_grpo_plus.traces`]. `0` writes nothing.
+        trace_max_groups (`int`, *optional*):
+            Most groups of a batch that are written, taken from each verdict in turn. `None` writes all.
+        trace_compress (`bool`, *optional*, defaults to `False`):
+            Whether to gzip the files of attempts.
+        trace_log_groups (`int`, *optional*, defaults to `4`):
+            Groups that are shown in wandb or trackio, where `report_to` names them, at most 100 times a run. `0` shows
+            none.
+        alarms (`bool`, *optional*, defaults to `True`):
+            Whether to watch for signs of reward hacking and of dead training; see [`trl_grpo_plus.alarms`]. What is
+            told from texts is told from those that are traced.
+        alarm_thresholds (`dict[str, Any]` or `str`, *optional*):
+            Thresholds other than the defaults of [`~trl_grpo_plus.alarms.Thresholds`], by name; `null` switches that
+            alarm off. As JSON on the command line.
     """
+
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "alarm_thresholds"]
 
     # Parameters that control zero-variance groups
     zero_variance_groups: str = field(
@@ -212,12 +235,32 @@ class GRPOPlusConfig(GRPOConfig):
         default=4096, metadata={"help": "Address space of each reward worker process, in MiB."}
     )
 
+    # Parameters that control traces and alarms
+    trace_every: int = field(
+        default=1,
+        metadata={"help": "Write the attempts of every n-th generation batch, and of evaluations. 0 writes nothing."},
+    )
+    trace_max_groups: int | None = field(
+        default=None, metadata={"help": "Most groups of a batch that are written. None writes all."}
+    )
+    trace_compress: bool = field(default=False, metadata={"help": "Whether to gzip the files of attempts."})
+    trace_log_groups: int = field(
+        default=4, metadata={"help": "Groups that are shown in wandb or trackio, at most 100 times a run."}
+    )
+    alarms: bool = field(
+        default=True, metadata={"help": "Whether to watch for signs of reward hacking and of dead training."}
+    )
+    alarm_thresholds: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Thresholds of alarms, by name, other than the defaults. null: off."}
+    )
+
     def __post_init__(self) -> None:
         super().__post_init__()
         self._check_values()
         self._check_advantage()
         self._check_kl()
         self._check_liger()
+        self._check_traces()
 
     @property
     def filters_groups(self) -> bool:
@@ -327,6 +370,18 @@ class GRPOPlusConfig(GRPOConfig):
                 f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
                 "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
             )
+
+    def _check_traces(self) -> None:
+        _number("trace_every", self.trace_every, at_least=0, integer=True)
+        _number("trace_log_groups", self.trace_log_groups, at_least=0, integer=True)
+        if self.trace_max_groups is not None:
+            _number("trace_max_groups", self.trace_max_groups, at_least=1, integer=True)
+        if self.alarm_thresholds is not None and not isinstance(self.alarm_thresholds, dict):
+            raise ValueError(
+                f"alarm_thresholds={self.alarm_thresholds!r} must be thresholds by name, such as "
+                '{"near_duplicates": 0.8, "length_drift": null}.'
+            )
+        Thresholds.of(self.alarm_thresholds or {})
 
 
 _ADVANTAGE_FIELDS = (

@@ -30,6 +30,8 @@ class Attempt:
     logprobs: list[float | None] | None = None  # of the sampling engine
     tool_mask: list[int] | None = None  # 1 where the policy wrote the token
     logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
+    outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None where it does not tell
+    truncated: bool = False  # it ran into the limit
 
     @property
     def num_tokens(self) -> int:

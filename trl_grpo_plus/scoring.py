@@ -39,6 +39,11 @@ class Scoring:
         """(K, 4): how many samples of each reward had each of [`STATUSES`]."""
         return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
 
+    def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
+        """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
+        none = [None] * rows
+        return list(zip(*([o.status for o in found] if found else none for found in self.outcomes), strict=True))
+
     def _watched(self, index: int, reward: Any, name: str) -> Any:
         if isinstance(reward, Reward):
             return _named(name, lambda **given: self._score(index, reward, given))

@@ -10,14 +10,16 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
 - `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
+- `log`, `evaluation_loop`: what is logged, and which split is evaluated, for the traces.
 - checkpoints: what the above must know to resume exactly.
 
-Evaluation is left to TRL.
+Evaluation is left to TRL, but its attempts are traced too.
 """
 
 import copy
 import math
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +30,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 from datasets import Dataset
 from torch import Tensor
+from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
@@ -36,11 +39,13 @@ from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
 from .rounds import resample, settle
 from .scoring import STATUSES, Scoring
 from .selection import PromptStream
+from .traces import Scored
 
 
 logger = get_logger(__name__)
@@ -107,10 +112,15 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
             )
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
+        self._generated: tuple[Any, ...] = ()  # what TRL's `_generate` returned for it
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
-        self._rounds: Sequence[Round] = ()  # likewise
+        self._rounds: list[Round] = []  # likewise
         self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
         self._outcomes = torch.empty(0, 0)  # (K, 4), how many samples had each of STATUSES, of all ranks, likewise
+        self._statuses: list[tuple[str | None, ...]] = []  # of this rank's samples that were scored last
+        self._kl_of_rows: Tensor | None = None  # (B,), mean over each completion's tokens, where it is computed
+        self._entropy: float | None = None  # as last measured
+        self._split = "eval"  # that is being evaluated
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
         self._running_variance: float | None = None
@@ -133,6 +143,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             raise ValueError("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
         if args.zero_variance_groups == "resample":
             self._stream = self._make_stream()
+        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        self._recorder = Recorder(args, self.reward_func_names, self.reward_weights.tolist(), *ranks)
+        # First, since trackio's own callback closes its run when training ends.
+        self.callback_handler.callbacks.insert(0, _Recording(self._recorder))
 
     # -- construction
 
@@ -191,9 +205,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list) -> tuple:
         if not (self.args.filters_groups and self.model.training):
-            generated = super()._generate(prompts)
-            self._tokens_generated = sum(map(sum, generated[2])) if generated[2] else sum(map(len, generated[1]))
-            return generated
+            self._generated = super()._generate(prompts)
+            return self._generated
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
         if self._stream is None:
             rounds = [self._sample(self._inputs, prompts)]
@@ -215,16 +228,26 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
-        prompt_ids, completion_ids, tool_mask, completions, logprobs, extra, _, _ = super()._generate(prompts)
+        self._generated = super()._generate(prompts)
+        _, completion_ids, _, completions, _, extra, _, _ = self._generated
         if len(completion_ids) != len(prompts):
             raise ValueError(
                 f"rollout_func returned {len(completion_ids)} completions for {len(prompts)} prompts. To drop or "
                 "resample groups, it must return one for each prompt it is given."
             )
         inputs = [{**row, **_row_of(extra, i)} for i, row in enumerate(inputs)]
-        rewards = self._score(inputs, prompts, completions, completion_ids)
-        logged = self._take_logged(len(prompts))
-        attempts = tuple(
+        rewards = self._score(inputs, prompts, completions, completion_ids).cpu()
+        attempts = self._attempts(inputs, prompts)
+        self._pending_extra_logs.clear()  # they travel with their rows
+        return Round(attempts, rewards, tuple(self._judge(rewards)))
+
+    def _attempts(self, inputs: list[dict[str, Any]], prompts: list) -> tuple[Attempt, ...]:
+        """What was generated and scored last on this rank."""
+        prompt_ids, completion_ids, tool_mask, completions, logprobs, _, _, _ = self._generated
+        columns = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
+        tokenizer = self._tokenizer
+        ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+        return tuple(
             Attempt(
                 inputs=inputs[i],
                 prompt=prompts[i],
@@ -233,11 +256,12 @@ class GRPOPlusTrainer(GRPOTrainer):
                 completion=completions[i],
                 logprobs=None if logprobs is None else logprobs[i],
                 tool_mask=None if tool_mask is None else tool_mask[i],
-                logged=logged[i],
+                logged={name: values[i] for name, values in columns.items()},
+                outcomes=self._statuses[i],
+                truncated=not ends.intersection(completion_ids[i][-1:]),
             )
-            for i in range(len(prompts))
+            for i in range(len(inputs))
         )
-        return Round(attempts, rewards.cpu(), tuple(self._judge(rewards.cpu())))
 
     # -- rewards
 
@@ -247,6 +271,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         rewards = self._score(inputs, prompts, completions, completion_ids_list)
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         self._rewards = rewards.cpu()
+        attempts = self._attempts(inputs, prompts)
+        self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
+        self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
         return rewards
 
     def _score(self, *batch: Any) -> Tensor:
@@ -259,7 +286,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         if counts[-1, 0]:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         self._outcomes = counts[:-1] + (self._outcomes if self._outcomes.numel() else 0)
+        self._statuses = scoring.statuses(len(batch[0]))
         return rewards
+
+    @property
+    def _group_size(self) -> int:
+        return self.num_generations if self.model.training else self.num_generations_eval
 
     def _totals(self, rewards: Tensor) -> Tensor:
         """(N, K) -> (N,), NaN where no reward with a weight scored; as TRL sums them."""
@@ -274,8 +306,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             "solved_reward": args.solved_reward,
             "failed_reward": args.failed_reward,
         }
-        totals = self._totals(rewards).view(-1, self.num_generations)
-        components = rewards.view(-1, self.num_generations, rewards.shape[1])
+        totals = self._totals(rewards).view(-1, self._group_size)
+        components = rewards.view(-1, self._group_size, rewards.shape[1])
         by_itself = self.multi_objective_aggregation == "normalize_then_sum"
         if args.filter_metric == "any" or (args.filter_metric == "total" and by_itself):
             return judge_any(components[..., self.reward_weights.cpu() != 0], totals, **limits)
@@ -286,12 +318,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         metric = torch.where(metric.isnan().all(dim=1, keepdim=True), totals, metric)
         return judge(metric, **limits)
 
-    def _take_logged(self, num_rows: int) -> list[dict[str, Any]]:
-        """Move what reward functions logged through `log_extra` from TRL's buffer to the rows that it is about."""
-        columns = {name: values for name, values in self._pending_extra_logs.items() if len(values) == num_rows}
-        self._pending_extra_logs.clear()
-        return [{name: values[i] for name, values in columns.items()} for i in range(num_rows)]
-
     def _put_back_logged(self, attempts: Sequence[Attempt]) -> None:
         # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
         names = sorted(set(gather_object(sorted({name for attempt in attempts for name in attempt.logged}))))
@@ -301,21 +327,21 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- the batch that is trained on
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, (), torch.empty(0, 0)
+        self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
         output = super()._generate_and_score_completions(inputs)
+        self._plan = plan = self._plan or Plan.as_sampled(len(self._rounds[0].verdicts))
         if self.model.training:
-            if self._plan is None:
-                self._rounds = [Round((), self._rewards, tuple(self._judge(self._rewards)))]
-                self._plan = Plan.as_sampled(len(self._rounds[0].verdicts))
-            if not all(self._plan.live):
-                self._mask_filler(output, self._plan)
+            if not all(plan.live):
+                self._mask_filler(output, plan)
             if self.args.changes_advantages:
-                self._replace_advantages(output, num_live=sum(self._plan.live))
-            self._log_batch(output, self._rounds, self._plan)
+                self._replace_advantages(output, plan)
+            self._log_batch(output, self._rounds, plan)
         self._log_outcomes()
-        self._inputs, self._plan, self._rounds, self._rewards = [], None, (), torch.empty(0, 0)
+        self._record(output, plan)
+        self._inputs, self._plan, self._rounds, self._rewards = [], None, [], torch.empty(0, 0)
+        self._generated, self._kl_of_rows = (), None
         return output
 
     def _mine(self, gathered: Tensor) -> Tensor:
@@ -332,8 +358,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         output["num_items_in_batch"] = self.accelerator.gather(_loss_mask(output).sum()).sum()
         output["live"] = live
 
-    def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
-        values = self._compute_advantages(output, num_live)  # (P_live, G) or (P_live, G, T), on the CPU
+    def _replace_advantages(self, output: dict[str, Any], plan: Plan) -> None:
+        values = self._compute_advantages(output, sum(plan.live))  # (P_live, G) or (P_live, G, T), on the CPU
         if self.args.advantage_clip is not None:
             values = values.clamp(-self.args.advantage_clip, self.args.advantage_clip)
         flat = values.flatten(0, 1)
@@ -393,6 +419,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if logps is None:
             logps = self._policy_logps(output)
         to_go = kl.kl_to_go(logps, output["ref_per_token_logps"], mask)
+        self._kl_of_rows = to_go[:, 0] / mask.sum(dim=1).clamp(min=1)
         sums = self.accelerator.reduce(torch.stack([to_go[:, 0].sum(), mask.sum().float()]), reduction="sum")
         mean = (sums[0] / sums[1].clamp(min=1.0)).item()
         self._metrics["train"]["kl"].append(mean)
@@ -448,6 +475,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         before = {} if rows else {name: len(values) for name, values in metrics.items()}
         with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
             loss = super()._compute_loss(model, inputs)
+        if rows and metrics.get("entropy"):
+            self._entropy = metrics["entropy"][-1]
         if beta:
             self._kl_seen.append((metrics["kl"][-1], rows))
         if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
@@ -501,6 +530,53 @@ class GRPOPlusTrainer(GRPOTrainer):
             if isinstance(reward, Reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
                     metrics[f"rewards/{name}/{status}"].append(share)
+
+    # -- traces
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, and into the run's journal."""
+        super().log(logs, *args, **kwargs)
+        self._recorder.log(self.state.log_history[-1])
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """As the `Trainer`'s; notes which split it is about."""
+        name = re.sub(r"[^\w.-]", "_", metric_key_prefix)
+        self._split = name if name.startswith("eval") else f"eval_{name}"
+        return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+
+    def _record(self, output: dict[str, Any], plan: Plan) -> None:
+        mode = "train" if self.model.training else "eval"
+        advantages = output["advantages"]
+        kl_of_rows = self._kl_per_attempt(output)
+        failing = (self._outcomes[:, 2:].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
+        numbers = Scored(
+            rounds=self._rounds,
+            plan=plan,
+            names=self._recorder.names,
+            totals=[self._totals(sampled.rewards) for sampled in self._rounds],
+            advantages=self.accelerator.gather(advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()),
+            kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows),
+            size=self._group_size,
+            evaluation=mode == "eval",
+        )
+        sampled = Sampled(
+            split="train" if mode == "train" else self._split,
+            step=self.state.global_step,
+            number=self._step // (self.args.steps_per_generation * self.num_iterations),
+            numbers=numbers,
+            failing=dict(zip(self._recorder.names, failing, strict=True)),
+            entropy=self._entropy,
+        )
+        for name, value in self._recorder.record(sampled).items():
+            self._metrics[mode][name].append(value)
+
+    def _kl_per_attempt(self, output: dict[str, Any]) -> Tensor | None:
+        """(B,), nats a token, where the run has both log-probs at hand."""
+        old, ref = output.get("old_per_token_logps"), output.get("ref_per_token_logps")
+        if self._kl_of_rows is not None or old is None or ref is None:
+            return self._kl_of_rows
+        mask = _loss_mask(output)
+        return ((old - ref) * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
     def _forget_logged_rows(self) -> None:
         # TRL's table of completions is as long as a full batch: a smaller one would leave older rows in it.
@@ -562,12 +638,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             "beta": self.beta,
             "running_variance": self._running_variance,
             "stream": self._stream.state_dict() if self._stream is not None else None,
+            "alarms": self._recorder.state_dict(),
         }
 
     def _load_run_state(self, state: dict[str, Any]) -> None:
         if self.args.kl_target is not None:
             self.beta = state["beta"]
         self._running_variance = state["running_variance"]
+        self._recorder.load_state_dict(state.get("alarms"))
         if self._stream is not None and state["stream"] is not None:
             self._stream.load_state_dict(state["stream"])
 
@@ -575,6 +653,17 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._step = state["step"]
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
+
+
+class _Recording(TrainerCallback):
+    def __init__(self, recorder: Recorder):
+        self._recorder = recorder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.begin(state.global_step, state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.end()
 
 
 def _check_columns(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:

@@ -1,0 +1,237 @@
+"""What traces cost: milliseconds and bytes a step of 64 attempts of 2 kB, and their share of the demo's step.
+
+    python benchmarks/traces.py [--steps 100] [--demo-steps 40] [--output results.json]
+
+The first table calls the recorder as the trainer does, with each sink by itself, on texts made up of words. "here" is
+how long the training thread is held up (median), "in all" the processor time of the process with its worker thread;
+trackers show four groups at most 100 times a run, so theirs is the cost of one such log. wandb runs offline; it and
+trackio are left out where they are not installed.
+
+The second runs the demo's recipe and clocks the recorder within it: gathering, JSON, alarms, files. The page is
+written after training and timed by itself, for a run of 50,000 attempts of 2 kB.
+"""
+
+import argparse
+import contextlib
+import importlib
+import importlib.util
+import io
+import json
+import os
+import platform
+import random
+import shutil
+import statistics
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trl_grpo_plus.groups import Attempt, Plan, Round, judge
+from trl_grpo_plus.recorder import Recorder, Sampled
+from trl_grpo_plus.traces import Scored
+
+
+GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
+OFF = {"trace_every": 0, "trace_log_groups": 0, "alarms": False}
+SINKS: dict[str, dict[str, Any]] = {
+    "nothing": OFF,
+    "alarms alone": {**OFF, "alarms": True},
+    "JSON lines": {**OFF, "trace_every": 1},
+    "JSON lines, gzip": {**OFF, "trace_every": 1, "trace_compress": True},
+    "JSON lines and alarms (the default)": {**OFF, "trace_every": 1, "alarms": True},
+    "wandb, offline": {**OFF, "trace_every": 1, "trace_log_groups": 4, "report_to": ["wandb"]},
+    "trackio": {**OFF, "trace_every": 1, "trace_log_groups": 4, "report_to": ["trackio"]},
+}
+PAGE_STEPS, PAGE_GROUPS = 250, 25  # of 8 attempts each: 50,000
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--demo-steps", type=int, default=40)
+    parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
+    options = parser.parse_args()
+    warnings.filterwarnings("ignore")
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
+    print(versions)
+    with tempfile.TemporaryDirectory() as scratch, _quiet_trackers(Path(scratch)):
+        figures: dict[str, Any] = {"versions": versions, "sinks": sinks(Path(scratch), options.steps)}
+        figures["page"] = page(Path(scratch))
+        figures["demo"] = demo(Path(scratch), options.demo_steps)
+    if options.output:
+        options.output.write_text(json.dumps(figures, indent=2) + "\n")
+
+
+def sinks(scratch: Path, steps: int) -> dict[str, dict[str, float]]:
+    """Milliseconds and bytes a step, for each sink."""
+    print(f"\n{GROUPS * SIZE} attempts of {LENGTH} characters a step{'':8}{'here':>10}{'in all':>12}{'bytes':>12}")
+    figures: dict[str, dict[str, float]] = {}
+    for name, chosen in SINKS.items():
+        package = (chosen.get("report_to") or [""])[0]
+        if package and importlib.util.find_spec(package) is None:
+            print(f"{name:40} not installed")
+            continue
+        folder = scratch / f"sink-{len(figures)}"
+        with _open_run(package, folder):
+            figures[name] = one_sink(folder, {**OFF, "trace_compress": False, "report_to": [], **chosen}, steps)
+        shown = figures[name]
+        print(f"{name:40}{shown['here_ms']:7.2f} ms{shown['cpu_ms']:9.2f} ms{shown['bytes']:12,.0f}")
+    return figures
+
+
+def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, float]:
+    """Records `steps` batches."""
+    args = argparse.Namespace(
+        **chosen, output_dir=str(folder), alarm_thresholds=None, trace_max_groups=None, num_generations=SIZE
+    )
+    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0, world_size=1)
+    recorder.begin(0, max_steps=steps)
+    batches = [sampled(step) for step in range(steps)]
+    taken, before = [], time.process_time()
+    for batch in batches:
+        start = time.perf_counter()
+        recorder.record(batch)
+        taken.append(time.perf_counter() - start)
+        if chosen["report_to"]:
+            time.sleep(0.2)  # as a step would take: a log that comes while the last one goes on is skipped
+    recorder.end()
+    cpu = time.process_time() - before
+    written = sum(path.stat().st_size for path in (folder / "rollouts").glob("train*"))
+    return {"here_ms": 1000 * statistics.median(taken), "cpu_ms": 1000 * cpu / steps, "bytes": written / steps}
+
+
+def sampled(step: int) -> Sampled:
+    """A batch of one in four alive, of which each attempt says something else."""
+    rng = random.Random(step)
+    scores = [[float(rng.random() < 0.5) if g % 4 == 0 else float(g % 4 == 1)] * 1 for g in range(GROUPS)]
+    totals = torch.tensor([[rng.random() if g % 4 == 0 else scores[g][0] for _ in range(SIZE)] for g in range(GROUPS)])
+    attempts = tuple(
+        Attempt(
+            inputs={"prompt": f"Problem {step}.{i // SIZE}. {words(rng, 300)}", "answer": "42"},
+            prompt=f"Problem {step}.{i // SIZE}. {words(rng, 300)}",
+            prompt_ids=[0] * 80,
+            completion_ids=[0] * 500,
+            completion=words(rng, LENGTH),
+        )
+        for i in range(GROUPS * SIZE)
+    )
+    rewards = torch.stack([totals.flatten(), torch.ones(GROUPS * SIZE)], dim=1)
+    one_round = Round(attempts, rewards, tuple(judge(totals)))
+    flat = totals.flatten()
+    numbers = Scored([one_round], Plan.as_sampled(GROUPS), ["a", "b"], [flat], flat - flat.mean(), None, SIZE)
+    return Sampled("train", step, step, numbers, {}, 1.0)
+
+
+def words(rng: random.Random, length: int) -> str:
+    """About `length` characters of made-up words."""
+    return " ".join(f"{rng.getrandbits(20):x}" for _ in range(length // 6))
+
+
+def page(scratch: Path) -> dict[str, float]:
+    """Seconds and bytes of the page of 50,000 attempts."""
+    from trl_grpo_plus.view import write_page
+
+    folder = scratch / "page"
+    args = argparse.Namespace(
+        **{**OFF, "trace_every": 1, "report_to": []},
+        **{"output_dir": str(folder), "alarm_thresholds": None, "trace_compress": False, "trace_max_groups": None},
+        num_generations=SIZE,
+    )
+    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0, world_size=1)
+    recorder.begin(0, max_steps=PAGE_STEPS)
+    for step in range(PAGE_STEPS * PAGE_GROUPS // GROUPS):
+        recorder.record(sampled(step))
+    start = time.perf_counter()
+    written = write_page(folder, scratch / "page.html")
+    took = time.perf_counter() - start
+    print(
+        f"\npage of {written.attempts_total:,} attempts: {took:.1f} s, {written.bytes / 1e6:.1f} MB, "
+        f"{written.attempts_written:,} of them in it"
+    )
+    return {"seconds": took, "bytes": written.bytes, "attempts": written.attempts_total}
+
+
+def demo(scratch: Path, steps: int) -> dict[str, float]:
+    """The recorder's share of the demo's training time."""
+    import transformers
+
+    grpo = importlib.import_module("trl_grpo_plus.recipes.grpo")
+    parse = importlib.import_module("trl_grpo_plus.recipes.command_line").parse
+    spent: list[float] = []
+    kept: Any = {name: getattr(Recorder, name) for name in ("record", "log")}
+    for name, method in kept.items():
+        setattr(Recorder, name, _clocked(method, spent))
+    arguments = ["--config", "arithmetic_cpu", "--output_dir", str(scratch / "demo"), "--max_steps", str(steps)]
+    arguments += [
+        "--eval_on_start",
+        "false",
+        "--eval_strategy",
+        "no",
+        "--save_strategy",
+        "no",
+        "--disable_tqdm",
+        "true",
+    ]
+    transformers.utils.logging.set_verbosity_error()
+    start = time.perf_counter()
+    with contextlib.redirect_stdout(io.StringIO()):
+        grpo.main(*parse(grpo.make_parser(), arguments))
+    took = time.perf_counter() - start
+    for name, method in kept.items():
+        setattr(Recorder, name, method)
+    state = json.loads((scratch / "demo" / "trainer_state.json").read_text())
+    runtime = next(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
+    rows = sum(len(path.read_text().splitlines()) for path in (scratch / "demo" / "rollouts").glob("train*"))
+    own = sum(spent)
+    print(
+        f"demo, {steps} steps of {rows / steps:.0f} attempts: {1000 * own / steps:.1f} ms of "
+        f"{1000 * runtime / steps:.0f} ms a step, {own / runtime:.1%} ({took:.0f} s in all)"
+    )
+    return {"record_ms": 1000 * own / steps, "step_ms": 1000 * runtime / steps, "share": own / runtime}
+
+
+def _clocked(method: Callable[..., Any], spent: list[float]) -> Callable[..., Any]:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        start = time.perf_counter()
+        try:
+            return method(*args, **kwargs)
+        finally:
+            spent.append(time.perf_counter() - start)
+
+    return call
+
+
+@contextlib.contextmanager
+def _open_run(package: str, folder: Path) -> Iterator[None]:
+    if not package:
+        yield
+        return
+    module = importlib.import_module(package)
+    folder.mkdir(parents=True)
+    with contextlib.redirect_stdout(io.StringIO()):
+        module.init(project="traces", **({"mode": "offline", "dir": str(folder)} if package == "wandb" else {}))
+    try:
+        yield
+    finally:
+        with contextlib.redirect_stdout(io.StringIO()):
+            module.finish()
+        shutil.rmtree(folder / "wandb", ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _quiet_trackers(scratch: Path) -> Iterator[None]:
+    # Nothing is to be left in the home folder.
+    for name in ("WANDB_DATA_DIR", "WANDB_CACHE_DIR", "WANDB_CONFIG_DIR", "TRACKIO_DIR"):
+        os.environ[name] = str(scratch / name.lower())
+    os.environ |= {"WANDB_SILENT": "true", "HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+    yield
+
+
+if __name__ == "__main__":
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+    main()

@@ -1,0 +1,635 @@
+"""The page in a real Chromium, off line, opened from disk."""
+
+import json
+import shutil
+import time
+
+import pandas as pd
+import pytest
+import traced
+
+from trl_grpo_plus.view import panel, write_page
+
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
+
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
+LONG = " ".join(f"word{i}" for i in range(400))
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with sync_api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page that may neither load nor say anything; gives it back once it is drawn."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, offline=True)
+    faults = []
+
+    def look_out(page):
+        page.on("console", lambda message: faults.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
+        page.on("request", lambda request: request.url.startswith(("file:", "blob:")) or faults.append(request.url))
+        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+
+    def open_page(path, hash=""):
+        page = context.new_page()
+        look_out(page)
+        page.goto(f"file://{path}{hash}")
+        page.wait_for_selector(".attempt, .empty, #note:not([hidden])")
+        return page
+
+    yield open_page
+    context.close()
+    assert faults == []
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return write_page(a_run(tmp_path_factory.mktemp("run")), tmp_path_factory.mktemp("out") / "report.html").path
+
+
+def asked(step):
+    return [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"solved at {step}\nline two"}]
+
+
+def a_run(folder):
+    """Steps 0, 1 and 5 of training, three groups each, and an evaluation at 5; an alarm at 5 names group 2."""
+    groups = []
+    for step in (0, 1, 5):
+        groups += [
+            traced.group([0.0, 1.0, 0.0, 1.0], step=step, group=0, prompt=f"alive at {step}"),
+            traced.group([1.0, 1.0, 1.0, 1.0], step=step, group=1, prompt=asked(step)),
+            traced.group([0.0, 0.0, 0.0, 0.0], step=step, group=2, prompt=f"bad at {step}", round=step % 2),
+        ]
+    groups.append([{**row, "kept": False, "reason": "evaluation"} for row in groups[0]])
+    groups[-1] = [{**row, "step": 5, "split": "eval_easy"} for row in groups[-1]]
+    # Step 1, group 0: what is hard to show. Step 5, group 0: what is easy to compare.
+    said = [HOSTILE, "", "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028", "no end <think>" + LONG]
+    outcomes = {"accuracy": "timeout", "format": "ok"}
+    groups[3] = [{**row, "completion": text} for row, text in zip(groups[3], said, strict=True)]
+    groups[3] = [{**row, "extra": {HOSTILE: HOSTILE}, "outcomes": outcomes} for row in groups[3]]
+    groups[3][0] |= {"reward": None, "truncated": True, "kl": 0.25}
+    compared = ["<think>a b c</think> one two three four", "one two 3 four five", "one two three four", "None"]
+    groups[6] = [{**row, "completion": text} for row, text in zip(groups[6], compared, strict=True)]
+    alarms = [
+        {"step": 5, "name": "repetition", "message": "it loops", "groups": [[0, 1, 2]]},
+        {"step": 1, "name": "dead_groups", "message": "most are dead", "groups": []},
+    ]
+    rollouts = folder / "rollouts"
+    rollouts.mkdir()
+    for rows in groups:
+        with open(rollouts / f"{rows[0]['split']}-{rows[0]['step']:08d}.jsonl", "a") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    (rollouts / "alarms.jsonl").write_text("".join(json.dumps(alarm) + "\n" for alarm in alarms))
+    metrics = [{"step": step + 1, "reward": step / 10, "kl": 0.5, "entropy": 1.0} for step in range(6)]
+    (rollouts / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    (rollouts / "run.json").write_text(json.dumps({"rewards": {"accuracy": 1.0, "format": 0.0}}))
+    return folder
+
+
+# -- what the tests ask of the page
+
+
+def until(page, condition, *args):
+    """`condition` is JavaScript; the page's policy forbids playwright's own waiting, which evaluates a text."""
+    end = time.monotonic() + 20
+    while not page.evaluate(condition, *args):
+        assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
+        time.sleep(0.02)
+
+
+def shows(page, title):
+    """Wait for the group of that name."""
+    until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
+
+
+def titles(page):
+    return page.locator(".row-title bdi").all_inner_texts()
+
+
+def settled(page, status):
+    until(page, "text => document.querySelector('#status').textContent === text", status)
+
+
+def attempts(page):
+    return [node.get_attribute("data-attempt") for node in page.locator(".attempt").all()]
+
+
+def body(page, attempt):
+    return page.locator(f".attempt[data-attempt='{attempt}'] .body")
+
+
+# -- steps and the list
+
+
+def test_it_opens_at_the_first_step(opened, report):
+    page = opened(report)
+    assert page.title().startswith("run")
+    assert "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts")
+    assert titles(page) == ["alive at 0", "solved at 0", "bad at 0"]
+    shows(page, "train, step 0, batch 0, round 0, group 0")
+    assert page.locator("#note").is_hidden()
+
+
+def test_the_slider_knows_only_steps_with_traces(opened, report):
+    page = opened(report)
+    slider = page.locator("#step")
+    assert (slider.get_attribute("min"), slider.get_attribute("max")) == ("0", "2")
+    slider.fill("2")
+    shows(page, "train, step 5, batch 0, round 0, group 0")
+    assert slider.get_attribute("aria-valuetext") == "step 5"
+    assert titles(page)[0] == "alive at 5"
+    page.click("#step-back")
+    shows(page, "train, step 1, batch 0, round 0, group 0")
+
+
+def test_a_row_says_what_its_group_was(opened, report):
+    page = opened(report, "#split=train&step=1&group=0.0.0")
+    alive, good, bad = page.locator(".row").all()
+    assert "mean 1.67 max 2" in " ".join(alive.inner_text().split())
+    assert "alive" in alive.inner_text()
+    assert "trained on" in alive.inner_text()
+    assert (alive.locator(".dot").count(), alive.locator(".dot.hollow").count()) == (4, 1)
+    assert "all good" in good.inner_text()
+    assert "zero variance" in good.inner_text()
+    assert "round 1" in bad.inner_text()
+    colours = {node.evaluate("node => node.style.background") for node in alive.locator(".dot:not(.hollow)").all()}
+    assert len(colours) == 2
+
+
+def test_the_split_is_chosen(opened, report):
+    page = opened(report)
+    page.select_option("#split", "eval_easy")
+    shows(page, "eval_easy, step 5, batch 0, round 0, group 0")
+    assert page.locator("#step-field").is_hidden()
+    page.select_option("#split", "train")
+    shows(page, "train, step 5, batch 0, round 0, group 0")
+
+
+def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
+    run = traced.write_run(tmp_path, steps=2, groups=400, size=2, length=3)
+    page = opened(write_page(run, tmp_path / "report.html").path)
+    assert page.locator(".row").count() < 40
+    page.locator("#list").evaluate("node => { node.scrollTop = node.scrollHeight; }")
+    until(page, "document.querySelector('#row-399') !== null")
+    assert page.locator(".row").count() < 40
+    assert page.locator("#row-399").get_attribute("aria-setsize") == "400"
+
+
+# -- filters
+
+
+@pytest.mark.parametrize(
+    ("control", "value", "here", "everywhere"),
+    [
+        ("#verdict", "all_good", ["solved at 0"], 3),
+        ("#verdict", "alive", ["alive at 0"], 3),
+        ("#alarm", "*", [], 1),
+        ("#alarm", "repetition", [], 1),
+        ("#kept", "*", ["alive at 0"], 3),
+        ("#kept", "zero_variance", ["solved at 0", "bad at 0"], 6),
+    ],
+)
+def test_filters_by_choice(opened, report, control, value, here, everywhere):
+    page = opened(report)
+    page.select_option(control, value)
+    assert titles(page) == here
+    assert page.locator(".attempt, .empty").count() > 0
+    page.check("input[value=all]")
+    settled(page, f"{everywhere} group{'s' * (everywhere > 1)} over all steps.")
+    assert page.locator(".row").count() == everywhere
+    page.click("#clear")
+    settled(page, "9 groups over all steps.")
+
+
+def test_filter_by_reward(opened, report):
+    page = opened(report)
+    page.fill("#reward-max", "1.5")
+    assert titles(page) == ["alive at 0", "bad at 0"]
+    page.fill("#reward-min", "1.25")
+    assert titles(page) == []
+    page.fill("#reward-max", "")
+    assert titles(page) == ["alive at 0", "solved at 0"]
+
+
+@pytest.mark.parametrize(
+    ("query", "regex", "matches"),
+    [
+        ("ALIVE AT 5", False, ["alive at 5"]),
+        ("be brief.", False, [f"solved at {step}" for step in (0, 1, 5)]),
+        ("alive at .", False, []),
+        ("alive at [15]", True, ["alive at 1", "alive at 5"]),
+        ("^word0 |^bad.*5$", True, ["bad at 5"]),
+        ("</script>", False, ["alive at 1"]),
+        ("42", False, [f"{name} at {step}" for step in (0, 1, 5) for name in ("alive", "solved", "bad")]),
+    ],
+)
+def test_search_through_all_steps(opened, report, query, regex, matches):
+    page = opened(report)
+    page.check("input[value=all]")
+    page.set_checked("#regex", regex)
+    page.fill("#query", query)
+    settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
+    assert titles(page) == matches
+    assert page.locator("#cancel").is_hidden()
+
+
+def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
+    page = opened(report, "#split=train&step=5&group=0.0.1")
+    page.check("input[value=all]")
+    page.check("#regex")
+    page.fill("#query", "at [05]$")
+    settled(page, "6 groups over all steps.")
+    shows(page, "train, step 5, batch 0, round 0, group 1")
+    page.keyboard.press("Enter")
+    for key, step in (("h", 0), ("h", 0), ("l", 5)):  # step 1 has no match
+        page.keyboard.press(key)
+        shows(page, f"train, step {step}, batch 0, round 0, group 0")
+    page.fill("#query", "nothing")
+    settled(page, "0 groups over all steps.")
+    page.wait_for_selector(".empty")
+    page.fill("#query", "")
+    shows(page, "train, step 5, batch 0, round 0, group 0")
+
+
+def test_hits_are_marked_and_unfolded(opened, report):
+    page = opened(report, "#split=train&step=1&group=0.0.0")
+    page.fill("#query", "word399")
+    until(page, "document.querySelectorAll('mark.hit').length === 1")
+    assert page.locator("mark.hit").inner_text() == "word399"
+    assert page.locator("mark.hit").is_visible()
+
+
+def test_an_invalid_pattern_says_so(opened, report):
+    page = opened(report)
+    page.check("#regex")
+    page.fill("#query", "(")
+    settled(page, "3 groups here. Not a regular expression: Unterminated group.")
+    assert page.locator("#query").get_attribute("aria-invalid") == "true"
+    page.fill("#query", "()alive")
+    settled(page, "1 group here.")
+    assert page.locator("#query").get_attribute("aria-invalid") is None
+
+
+def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
+    page = opened(report)
+    page.check("input[value=all]")
+    page.check("#regex")
+    page.fill("#query", r"(\w+\s?)+$!")
+    until(page, "document.querySelector('#status').textContent.includes('Searching')")
+    page.wait_for_timeout(500)
+    assert page.evaluate("1 + 1") == 2  # the page still answers
+    assert len(page.workers) == 1
+    page.click("#cancel")
+    settled(page, "0 groups over all steps. Search cancelled.")
+    page.wait_for_timeout(2000)  # a second of which the marks may take
+    assert page.workers == []
+    page.fill("#query", "alive at 5")
+    settled(page, "1 group over all steps.")
+
+
+# -- a group
+
+
+def test_attempts_stand_best_first(opened, report):
+    page = opened(report)
+    assert attempts(page) == ["1", "3", "0", "2"]
+    first = page.locator(".attempt").first
+    assert "best" in first.inner_text()
+    assert "+0.5" in first.inner_text()
+    assert "50 tokens" in first.inner_text()
+    assert "monitor" in first.inner_text()
+    assert page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"]
+
+
+def test_what_became_of_an_attempt_is_told(opened, report):
+    page = opened(report, "#split=train&step=1&group=0.0.0")
+    worst = page.locator(".attempt[data-attempt='0']")
+    assert worst.locator(".outcome").all_inner_texts() == ["timeout", "truncated"]
+    assert "KL 0.25" in worst.inner_text()
+    assert worst.locator(".extra dd").inner_text() == HOSTILE
+
+
+def test_messages_show_the_system_prompt_once(opened, report):
+    page = opened(report, "#split=train&step=0&group=0.0.1")
+    assert page.locator(".prompt .label").all_inner_texts() == ["system", "user"]
+    assert page.locator(".prompt .text").all_inner_texts() == ["Be brief.", "solved at 0\nline two"]
+    assert page.inner_text("#group").count("Be brief.") == 1
+
+
+def test_thinking_folds_and_the_answer_is_marked(opened, report):
+    page = opened(report)
+    think = body(page, 1).locator("details")
+    assert think.locator("summary").inner_text() == "Thinking, 40 words"
+    assert think.get_attribute("open") is None
+    assert body(page, 1).locator("mark.answer").inner_text() == "42"
+    assert body(page, 1).locator("mark.answer").is_visible()
+    think.locator("summary").click()
+    assert think.get_attribute("open") is not None
+    page.click("#unfold")
+    until(page, "document.querySelectorAll('details.think[open]').length === 4")
+
+
+def test_thinking_that_never_ends_is_not_hidden(opened, report):
+    page = opened(report, "#split=train&step=1&group=0.0.0")
+    think = body(page, 3).locator("details")
+    assert "400 words, never closed" in think.locator("summary").inner_text()
+    assert think.get_attribute("open") is not None
+
+
+@pytest.mark.parametrize(
+    ("text", "folded", "open_to_see"),
+    [
+        ("begun in the prompt </think>\n\n42", ["begun in the prompt </think>\n\n"], ["42"]),
+        ("<think>a</think>b<think>c</think>d", ["<think>a</think>", "<think>c</think>"], ["b", "d"]),
+        ("<thinking is hard>", [], ["<thinking is hard>"]),
+    ],
+)
+def test_what_counts_as_thinking(opened, tmp_path, text, folded, open_to_see):
+    (tmp_path / "panel.html").write_text(panel([[traced.row(completion=text, size=1)]]))
+    page = opened(tmp_path / "panel.html")
+    assert page.locator(".think .text").all_text_contents() == folded
+    assert page.locator(".body > .text").all_text_contents() == open_to_see
+
+
+def test_messages_of_a_completion_keep_their_roles(opened, tmp_path):
+    said = [{"role": "assistant", "content": "<think>hm"}, {"role": "tool", "content": "\U0001f600 5"}]
+    said.append({"role": "assistant", "content": "#### 5"})
+    (tmp_path / "panel.html").write_text(panel([[traced.row(completion=said, size=1)]]))
+    page = opened(tmp_path / "panel.html")
+    assert page.locator(".body .label").all_inner_texts() == ["assistant", "tool", "assistant"]
+    assert page.locator(".body .text").all_text_contents() == ["<think>hm", "\U0001f600 5", "#### 5"]
+    assert page.locator("mark.answer").all_text_contents() == ["5"]
+
+
+def test_words_that_differ_from_the_best(opened, report):
+    page = opened(report, "#split=train&step=5&group=0.0.0")
+    assert attempts(page) == ["1", "3", "0", "2"]
+    assert page.locator("mark.differs").count() == 0
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('mark.differs').length > 0")
+    marked = {n: body(page, n).locator("mark.differs").all_text_contents() for n in attempts(page)}
+    assert marked == {"1": [], "3": ["None"], "0": ["<think>a b c</think>", "three"], "2": ["three"]}
+    assert page.locator(".think summary").all_inner_texts() == ["Thinking, 3 words, 1 difference"]
+    assert page.locator("#diff").get_attribute("aria-pressed") == "true"
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('mark.differs').length === 0")
+
+
+def test_two_pinned_attempts_stand_side_by_side(opened, report):
+    page = opened(report, "#split=train&step=5&group=0.0.0")
+    page.click("#pin-1")
+    until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
+    assert len(attempts(page)) == 4
+    page.click("#pin-2")
+    until(page, "document.querySelectorAll('.attempt').length === 2")
+    assert attempts(page) == ["1", "2"]
+    assert body(page, 1).locator("mark.differs").all_text_contents() == ["3", "five"]
+    assert body(page, 2).locator("mark.differs").all_text_contents() == ["three"]
+    assert page.locator(".attempt").first.bounding_box()["width"] > 400
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('mark.differs').length === 0")
+    page.keyboard.press("Escape")
+    until(page, "document.querySelectorAll('.attempt').length === 4")
+
+
+def test_pins_go_with_their_group(opened, report):
+    page = opened(report)
+    page.keyboard.press("p")
+    page.keyboard.press("j")
+    shows(page, "train, step 0, batch 0, round 0, group 1")
+    page.keyboard.press("k")
+    shows(page, "train, step 0, batch 0, round 0, group 0")
+    assert page.locator(".attempt.pinned").count() == 0
+
+
+def test_texts_too_different_to_align_say_so(opened, tmp_path):
+    texts = [" ".join(f"{name}{i}" for i in range(1500)) + " same" for name in ("a", "b")]
+    rows = [{**row, "completion": t} for row, t in zip(traced.group([1.0, 0.0]), texts, strict=True)]
+    (tmp_path / "panel.html").write_text(panel([rows]))
+    page = opened(tmp_path / "panel.html")
+    page.click("#diff")
+    until(page, "document.querySelector('.body p.muted') !== null")
+    assert "Too different to align" in body(page, 1).inner_text()
+    assert body(page, 1).locator("mark.differs").count() == 1
+    assert "same" not in body(page, 1).locator("mark.differs").inner_text()
+
+
+# -- keys and addresses
+
+
+def test_keys_move_between_groups_and_steps(opened, report):
+    page = opened(report)
+    for key, title in [
+        ("j", "train, step 0, batch 0, round 0, group 1"),
+        ("ArrowDown", "train, step 0, batch 0, round 0, group 2"),
+        ("j", "train, step 0, batch 0, round 0, group 2"),
+        ("k", "train, step 0, batch 0, round 0, group 1"),
+        ("l", "train, step 1, batch 0, round 0, group 0"),
+        ("ArrowRight", "train, step 5, batch 0, round 0, group 0"),
+        ("h", "train, step 1, batch 0, round 0, group 0"),
+        ("ArrowLeft", "train, step 0, batch 0, round 0, group 0"),
+        ("ArrowUp", "train, step 0, batch 0, round 0, group 0"),
+    ]:
+        page.keyboard.press(key)
+        shows(page, title)
+
+
+def test_keys_search_pin_and_help(opened, report):
+    page = opened(report)
+    page.keyboard.press("/")
+    page.keyboard.type("jd")
+    assert page.input_value("#query") == "jd"
+    settled(page, "0 groups here.")
+    page.keyboard.press("Escape")
+    settled(page, "3 groups here.")
+    page.keyboard.press("p")
+    until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
+    page.locator(".attempt[data-attempt='2'] .body").focus()
+    page.keyboard.press("p")
+    until(page, "document.querySelectorAll('.attempt').length === 2")
+    assert attempts(page) == ["1", "2"]
+    page.keyboard.press("?")
+    assert page.locator("#help").is_visible()
+    page.keyboard.press("Escape")
+    assert page.locator("#help").is_hidden()
+    assert attempts(page) == ["1", "2"]
+    page.keyboard.press("t")
+    until(page, "document.querySelectorAll('details.think[open]').length === 2")
+
+
+def test_a_reload_comes_back(opened, report):
+    page = opened(report)
+    page.keyboard.press("l")
+    page.keyboard.press("j")
+    shows(page, "train, step 1, batch 0, round 0, group 1")
+    assert page.url.endswith("#split=train&step=1&group=0.0.1")
+    page.reload()
+    shows(page, "train, step 1, batch 0, round 0, group 1")
+
+
+@pytest.mark.parametrize(
+    ("hash", "title"),
+    [
+        ("#split=eval_easy&step=5&group=0.0.0", "eval_easy, step 5, batch 0, round 0, group 0"),
+        ("#split=train&step=5&group=0.1.2", "train, step 5, batch 0, round 1, group 2"),
+        ("#split=gone&step=4&group=9.9.9", "train, step 5, batch 0, round 0, group 0"),
+        ("#step=NaN&__proto__=1", "train, step 0, batch 0, round 0, group 0"),
+    ],
+)
+def test_a_link_leads_to_its_group(opened, report, hash, title):
+    page = opened(report, hash)
+    shows(page, title)
+    step = title.split("step ")[1].split(",")[0]
+    assert page.locator("#step").get_attribute("aria-valuetext") == f"step {step}"
+    assert page.locator(".row[aria-selected=true]").count() == 1
+
+
+# -- alarms and curves
+
+
+def test_an_alarm_leads_to_its_group(opened, report):
+    page = opened(report)
+    page.select_option("#verdict", "all_good")
+    assert page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"]
+    page.click(".alarm:has-text('repetition') button")
+    shows(page, "train, step 5, batch 0, round 1, group 2")
+    settled(page, "Step 5: it loops")
+    assert page.locator(".row[aria-selected=true] .alarm-mark").inner_text() == "repetition"
+    page.click(".alarm:has-text('dead groups') button")
+    shows(page, "train, step 1, batch 0, round 0, group 0")
+    settled(page, "Step 1: most are dead It names no group.")
+
+
+def test_curves_tell_values_and_lead_to_steps(opened, report):
+    page = opened(report)
+    assert page.locator(".curve b").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"]
+    reward = page.locator(".curve").first
+    assert "0 at 1" in reward.locator(".value").inner_text()  # the step after which it was logged
+    box = reward.locator("svg").bounding_box()
+    reward.locator("svg").hover(position={"x": box["width"] - 5, "y": 20})
+    assert "0.5 at 6" in reward.locator(".value").inner_text()
+    reward.locator("svg").click(position={"x": box["width"] - 5, "y": 20})
+    shows(page, "train, step 5, batch 0, round 0, group 0")
+
+
+# -- what is not to be trusted
+
+
+def test_what_models_write_stays_text(opened, report):
+    page = opened(report, "#split=train&step=1&group=0.0.0")
+    page.keyboard.press("t")
+    until(page, "document.querySelectorAll('details.think[open]').length === 1")
+    assert body(page, 0).locator(".text").text_content() == HOSTILE
+    assert body(page, 2).locator(".text").evaluate("node => node.textContent") == (
+        "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028"
+    )
+    assert "(empty)" in body(page, 1).inner_text()
+    assert page.locator("img, main script, main b b, main a").count() == 0
+    assert page.evaluate("window.hacked") is None
+    assert body(page, 2).locator(".text").evaluate("node => getComputedStyle(node).unicodeBidi") == "plaintext"
+
+
+def test_the_policy_stops_what_would_load_or_run(browser, report):
+    page = browser.new_page()
+    page.goto(f"file://{report}")
+    blocked = page.evaluate("""async () => {
+      const blocked = [];
+      document.addEventListener("securitypolicyviolation", (event) => blocked.push(event.effectiveDirective));
+      const script = document.createElement("script");
+      script.textContent = "window.hacked = 1";
+      const image = document.createElement("img");
+      image.src = "data:image/gif;base64,R0lGODlhAQABAAAAACw=";
+      document.body.append(script, image);
+      await new Promise((done) => setTimeout(done, 200));
+      return [...blocked.sort(), window.hacked];
+    }""")
+    page.close()
+    assert blocked == ["img-src", "script-src-elem", None]
+
+
+# -- other pages
+
+
+def test_what_was_left_out_is_told(opened, tmp_path):
+    run = traced.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
+    written = write_page(run, tmp_path / "report.html", max_mb=0.3)
+    page = opened(written.path)
+    left = 200 - written.groups_written
+    assert page.locator("#note").is_visible()
+    assert f"Left out for size: {left} of 200 groups ({4 * left} of 800 attempts)" in page.inner_text("#note")
+
+
+def test_a_panel_shows_its_groups(opened, tmp_path):
+    groups = [traced.group([1.0, 0.0], step=3, prompt="first"), traced.group([0.0, 0.0], step=4, prompt=HOSTILE)]
+    (tmp_path / "panel.html").write_text(panel(groups, "Step 12"))
+    page = opened(tmp_path / "panel.html")
+    assert page.inner_text("#run") == "Step 12"
+    assert titles(page) == ["first", HOSTILE]
+    assert page.locator("#curves, #alarms, #note").filter(visible=True).count() == 0
+    page.keyboard.press("j")
+    shows(page, "train, step 4, batch 0, round 0, group 0")
+    page.fill("#query", "first")
+    settled(page, "1 group over all steps.")
+
+
+def test_a_panel_works_in_a_frame_that_may_only_run_scripts(opened, tmp_path):
+    (tmp_path / "panel.html").write_text(panel([traced.group([1.0, 0.0], prompt="first")]))
+    (tmp_path / "frame.html").write_text(
+        "<p class=attempt>.</p><iframe sandbox=allow-scripts src=panel.html></iframe>"
+    )
+    frame = opened(tmp_path / "frame.html").frame_locator("iframe")
+    frame.locator("#columns .attempt").first.wait_for()
+    for query, status in (("nothing", "0 groups here."), ("fir", "1 group here.")):
+        frame.locator("#query").fill(query)
+        frame.get_by_text(status, exact=True).wait_for()
+
+
+def test_trl_files_are_shown_as_far_as_they_go(opened, tmp_path):
+    (tmp_path / "completions").mkdir()
+    said = [[{"role": "assistant", "content": text}] for text in ("one", "two", "three", "four")]
+    asked = [[{"role": "user", "content": text}] for text in ("first", "first", "second", "second")]
+    table = {"step": [5] * 4, "prompt": asked, "completion": said, "accuracy": [0.0, 1.0, 0.5, 0.5]}
+    table |= {"format": [0.5] * 4, "advantage": [-1.0, 1.0, 0.0, 0.0]}
+    pd.DataFrame(table).to_parquet(tmp_path / "completions" / "completions_00005.parquet")
+    page = opened(write_page(tmp_path, tmp_path / "report.html").path)
+    assert "Read from TRL's own completions" in page.inner_text("#note")
+    assert titles(page) == ["first", "second"]
+    assert attempts(page) == ["1", "0"]
+    assert "1.5" in page.locator(".total").first.inner_text()
+    assert "sum" in page.locator(".total").first.inner_text()
+    assert page.locator("#verdict, #kept, #alarm, .badge").filter(visible=True).count() == 0
+
+
+def test_a_browser_that_cannot_unpack_is_told(browser, report):
+    context = browser.new_context(offline=True)
+    context.add_init_script("delete window.DecompressionStream")
+    page = context.new_page()
+    page.goto(f"file://{report}")
+    page.wait_for_selector("#note:not([hidden])")
+    assert "lacks DecompressionStream" in page.inner_text("#note")
+    context.close()
+
+
+@pytest.mark.parametrize("width", [1280, 1920])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme):
+    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(f"file://{report}")
+    page.wait_for_selector(".attempt")
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    light, dark = "rgb(255, 255, 255)", "rgb(13, 17, 23)"
+    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert background == {"light": light, "dark": dark}[scheme]
+    context.close()

@@ -1,0 +1,90 @@
+"""Runs that were never run: traces made up by rule, for tests of what reads them."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """One attempt, as a line of a trace."""
+    return {
+        "step": 0,
+        "split": "train",
+        "batch": 0,
+        "round": 0,
+        "group": 0,
+        "attempt": 0,
+        "size": 4,
+        "prompt": "What is 6 times 7?",
+        "completion": "<think>six sevens</think> <answer>42</answer>",
+        "reference": {"answer": "42"},
+        "rewards": {"accuracy": 1.0, "format": 1.0},
+        "outcomes": {"accuracy": "ok", "format": "ok"},
+        "reward": 2.0,
+        "advantage": 0.0,
+        "verdict": "all_good",
+        "kept": True,
+        "reason": None,
+        "tokens": 12,
+        "truncated": False,
+        "kl": None,
+        "extra": {},
+        "alarms": [],
+        **changes,
+    }
+
+
+def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """The attempts on one prompt: `scores` are their accuracies; each writes about `length` words."""
+    rng = random.Random(f"{seed} {changes}")
+    mean = sum(scores) / len(scores)
+    spread = max(scores) - min(scores)
+    alike = "all_good" if scores[0] >= 1 else "all_bad" if scores[0] <= 0 else "tied"
+    answers = [42 if score >= 1 else rng.randrange(40) for score in scores]
+    return [
+        row(
+            attempt=attempt,
+            size=len(scores),
+            completion=f"<think>{_prose(rng, length)}</think> <answer>{answers[attempt]}</answer>",
+            rewards={"accuracy": score, "format": 1.0},
+            reward=score + 1.0,
+            advantage=score - mean,
+            verdict="alive" if spread > 0 else alike,
+            kept=spread > 0,
+            reason=None if spread > 0 else "zero_variance",
+            tokens=length + 10,
+            **changes,
+        )
+        for attempt, score in enumerate(scores)
+    ]
+
+
+def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, length: int = 40, seed: int = 0) -> Path:
+    """A run of `steps` batches of `groups` groups in `folder`, with metrics, whose accuracy rises."""
+    rng = random.Random(seed)
+    rollouts = folder / "rollouts"
+    rollouts.mkdir(parents=True, exist_ok=True)
+    about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": size, "max_steps": steps}
+    (rollouts / "run.json").write_text(json.dumps(about))
+    metrics = []
+    for step in range(steps):
+        ability = 0.2 + 0.6 * step / max(steps - 1, 1)
+        lines = []
+        for number in range(groups):
+            chance = min(1.0, max(0.0, ability + rng.choice([-1.0, 0.0, 0.0, 1.0])))
+            scores = [float(rng.random() < chance) for _ in range(size)]
+            place = {"step": step, "group": number, "prompt": f"Problem {step}.{number}: what is 6 times 7?"}
+            lines += group(scores, length, seed, **place)
+        path = rollouts / f"train-{step:08d}.jsonl"
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        mean = sum(line["reward"] for line in lines) / len(lines)
+        metrics.append({"step": step + 1, "reward": mean, "kl": 0.001 * step, "entropy": 1.0 - 0.5 * step / steps})
+    (rollouts / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
+    (rollouts / "alarms.jsonl").write_text("")
+    return folder
+
+
+def _prose(rng: random.Random, length: int) -> str:
+    syllables = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
+    return " ".join("".join(rng.choices(syllables, k=rng.randrange(1, 4))) for _ in range(length))

@@ -1,0 +1,84 @@
+"""What a completion's text alone tells: its words, how much it repeats itself, where its answer stands."""
+
+import re
+from collections import Counter
+from typing import Any
+
+
+# The forms in which runs ask for an answer, besides tags, the surest first.
+_ANSWERS = (
+    re.compile(r"^####[ \t]*(\S.*)$", re.MULTILINE),
+    re.compile(r"(?:final answer|the answer) is:?[ \t]*(\S[^\n]*)", re.IGNORECASE),
+)
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def as_text(messages: Any) -> str:
+    """A prompt or completion as one text: itself, or what its messages say, tool calls included.
+
+    Example:
+        >>> as_text([{"role": "assistant", "content": "42"}])
+        '42'
+    """
+    if isinstance(messages, str):
+        return messages
+    return "\n".join(_said(message) for message in messages or ())
+
+
+def find_answer(text: str) -> tuple[int, int] | None:
+    """Where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
+
+    The last `\\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". A guess for
+    people's eyes and for alarms; rewards have rules of their own.
+
+    Example:
+        >>> text = "so <answer>42</answer>"
+        >>> text[slice(*find_answer(text))]
+        '42'
+    """
+    start = text.rfind("\\boxed{")
+    if start >= 0 and (end := _closing(text, start + len("\\boxed"))) is not None:
+        return start + len("\\boxed{"), end
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, max(end, 0))
+    if start >= 0:
+        return start + len("<answer>"), end
+    for pattern in _ANSWERS:
+        found = list(pattern.finditer(text))
+        if found:
+            return found[-1].span(1)
+    return None
+
+
+def words(text: str) -> list[str]:
+    """Words and punctuation marks, in lower case."""
+    return _WORD.findall(text.lower())
+
+
+def repeated(tokens: list[str], n: int = 4) -> float:
+    """Share of n-grams that have occurred before in the same text: 0 where each is new, near 1 in a loop.
+
+    Example:
+        >>> repeated("a b a b a b a b".split(), n=2)
+        0.7142857142857143
+    """
+    count = len(tokens) - n + 1
+    return 1 - len(Counter(zip(*(tokens[i:] for i in range(n)), strict=False))) / count if count > 0 else 0.0
+
+
+def _closing(text: str, opening: int) -> int | None:
+    """Index of the brace that closes the one at `opening`."""
+    depth = 0
+    for at in range(opening, len(text)):
+        depth += {"{": 1, "}": -1}.get(text[at], 0)
+        if depth == 0:
+            return at
+    return None
+
+
+def _said(message: dict[str, Any]) -> str:
+    content = message.get("content") or ""
+    if not isinstance(content, str):  # blocks
+        content = "\n".join(block.get("text") or f"<{block.get('type', 'block')}>" for block in content)
+    calls = [str(call.get("function", call)) for call in message.get("tool_calls") or ()]
+    return "\n".join(part for part in (content, *calls) if part)

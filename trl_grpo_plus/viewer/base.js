@@ -1,0 +1,135 @@
+// -- elements, numbers, and the data that the page carries
+
+const $ = (id) => document.getElementById(id);
+
+// All text of the run goes through here or through paint(): it becomes text nodes, never markup.
+function el(name, properties = {}, ...children) {
+  const node = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key in node) node[key] = value;
+    else node.setAttribute(key, value);
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+function number(value, digits = 4) {
+  if (value === null || value === undefined) return "–";
+  if (Number.isInteger(value)) return value.toLocaleString("en-US");
+  const size = Math.abs(value);
+  return size >= 1e5 || size < 1e-4 ? value.toExponential(2) : String(Number(value.toPrecision(digits)));
+}
+
+const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
+const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
+const words = (name) => name.replaceAll("_", " ");
+
+// ColorBrewer's RdYlBu: its ends stay apart in every kind of colour blindness, and on light and dark ground.
+const SCALE = ["#d73027", "#fc8d59", "#fee090", "#ffffbf", "#e0f3f8", "#91bfdb", "#4575b4"];
+
+function colour(reward, [low, high]) {
+  const share = high > low ? (reward - low) / (high - low) : 0.5;
+  return SCALE[Math.max(0, Math.min(SCALE.length - 1, Math.floor(share * SCALE.length)))];
+}
+
+function dot(reward, range) {
+  const node = el("span", { className: "dot" });
+  if (reward === null) node.classList.add("hollow");
+  else node.style.background = colour(reward, range);
+  return node;
+}
+
+// These three also run inside the worker of search.js, from their source text.
+
+function bytes(base64) {
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(base64);
+  const raw = atob(base64);
+  const out = new Uint8Array(raw.length);
+  for (let i = 0; i < raw.length; i++) out[i] = raw.charCodeAt(i);
+  return out;
+}
+
+async function unpack(data, packed) {
+  if (!packed) return JSON.parse(data);
+  const stream = new Blob([bytes(data)]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return JSON.parse(await new Response(stream).text());
+}
+
+function textsOf(group) {
+  return [...group.prompt, ...group.reference].map(([, text]) => text).concat(group.attempts.map((a) => a.text));
+}
+
+function block(id) {
+  const node = $(id);
+  return { data: node.textContent, packed: node.type !== "application/json" };
+}
+
+// -- chunks of texts, the last few of which are kept
+
+const KEPT = 8;
+const chunks = new Map();
+
+function chunk(n) {
+  const found = chunks.get(n) || unpack(block(`chunk-${n}`).data, block(`chunk-${n}`).packed);
+  chunks.delete(n);
+  chunks.set(n, found);
+  if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
+  return found;
+}
+
+async function texts(g) {
+  return (await chunk(data.chunk[g]))[data.place[g]];
+}
+
+// -- the list's columns
+
+const data = {};
+
+function load(head, index) {
+  const { words, groups, rewards, chunks: sizes } = index;
+  const word = (code) => (code < 0 ? null : words[code]);
+  Object.assign(data, groups, { head, n: groups.step.length, rewards, first: [], chunk: [], place: [] });
+  for (const name of ["split", "verdict", "reason"]) data[name] = groups[name].map(word);
+  data.alarms = groups.alarms.map((codes) => codes.map(word));
+  let at = 0;
+  for (const size of groups.size) {
+    data.first.push(at);
+    at += size;
+  }
+  sizes.forEach((size, n) => {
+    for (let i = 0; i < size; i++) {
+      data.chunk.push(n);
+      data.place.push(i);
+    }
+  });
+  data.range = extremes(rewards);
+  data.splits = [...new Set(data.split)].sort((a, b) => (b === "train") - (a === "train") || (a < b ? -1 : 1));
+  data.steps = Object.fromEntries(data.splits.map((split) => [split, stepsOf(split)]));
+}
+
+function extremes(values) {
+  let low = Infinity;
+  let high = -Infinity;
+  for (const value of values) {
+    if (value === null) continue;
+    if (value < low) low = value;
+    if (value > high) high = value;
+  }
+  return low <= high ? [low, high] : [0, 1];
+}
+
+function stepsOf(split) {
+  const steps = new Set();
+  for (let g = 0; g < data.n; g++) if (data.split[g] === split) steps.add(data.step[g]);
+  return [...steps].sort((a, b) => a - b);
+}
+
+const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
+const keyOf = (g) => `${data.batch[g]}.${data.round[g]}.${data.group[g]}`;
+
+function findGroup(split, step, key) {
+  for (let g = 0; g < data.n; g++) {
+    if (data.step[g] === step && data.split[g] === split && keyOf(g) === key) return g;
+  }
+  return -1;
+}

@@ -1,0 +1,102 @@
+// -- start
+
+function options(id, choices) {
+  $(id).append(...choices.map(([value, name]) => el("option", { value }, name)));
+  $(id).closest("label").hidden = choices.length < 2;
+}
+
+function fillControls() {
+  const used = (list) => [...new Set(list)].filter(Boolean).sort();
+  const named = (list) => list.map((value) => [value, words(value)]);
+  options("split", data.splits.map((split) => [split, split]));
+  const verdicts = used(data.verdict);
+  options("verdict", verdicts.length ? [["", "any"], ...named(verdicts)] : []);
+  const alarms = used(data.alarms.flat());
+  options("alarm", alarms.length ? [["", "–"], ["*", "any alarm"], ...named(alarms)] : []);
+  const reasons = used(data.reason);
+  options("kept", data.kept.some((kept) => kept !== null) ? [["", "–"], ["*", "yes"], ...reasons.map((r) => [r, `no: ${words(r)}`])] : []);
+}
+
+function fillHead() {
+  const { title, groups, groups_total: total, attempts, attempts_total: all, note, panel } = data.head;
+  document.title = `${title}: attempts side by side`;
+  $("run").replaceChildren(el("bdi", {}, title));
+  const steps = data.splits.map((split) => `${count(data.steps[split].length, "step")} of ${split}`).join(", ");
+  const left = total - groups;
+  $("facts").textContent = `${steps}; ${count(groups, "group")}, ${count(attempts, "attempt")}`;
+  const told = [];
+  if (left) told.push(`Left out for size: ${number(left)} of ${number(total)} groups (${number(all - attempts)} of ${number(all)} attempts), evenly over the steps; those that an alarm names and live ones stay longest.`);
+  if (note) told.push(note);
+  $("note").textContent = told.join(" ");
+  $("note").hidden = !told.length;
+  document.body.classList.toggle("panel", panel);
+}
+
+function fillAlarms() {
+  const { alarms } = data.head;
+  if (!alarms.length) return;
+  $("alarms").hidden = false;
+  $("alarms").open = true;
+  $("alarms").querySelector("summary").textContent = count(alarms.length, "alarm");
+  for (const { name, count: n, times } of alarms) {
+    const buttons = times.map((time) => {
+      const button = el("button", { type: "button", title: time.message }, `step ${time.step}`);
+      button.addEventListener("click", () => goToAlarm(time));
+      return button;
+    });
+    const more = n > times.length ? ` ${times.length} of ${n} shown` : "";
+    const told = el("bdi", { className: "muted" }, times[0].message);
+    $("alarm-list").append(el("div", { className: "alarm" }, el("b", {}, words(name)), el("span", { className: "times" }, ...buttons, more), told));
+  }
+}
+
+function listen() {
+  const soon = { timer: 0 };
+  $("controls").addEventListener("submit", (event) => event.preventDefault());
+  $("query").addEventListener("keydown", (event) => event.key === "Enter" && $("list").focus());
+  $("query").addEventListener("input", () => {
+    clearTimeout(soon.timer);
+    soon.timer = setTimeout(refresh, 250);
+  });
+  for (const id of ["verdict", "alarm", "kept", "reward-min", "reward-max", "regex"]) $(id).addEventListener("input", refresh);
+  $("split").addEventListener("input", () => {
+    setSplit($("split").value);
+    refresh();
+  });
+  $("step").addEventListener("input", () => goToStep(data.steps[state.split][$("step").value]));
+  $("step-back").addEventListener("click", () => moveStep(-1));
+  $("step-on").addEventListener("click", () => moveStep(1));
+  $("scope").addEventListener("input", (event) => {
+    state.scope = event.target.value;
+    refresh();
+  });
+  $("cancel").addEventListener("click", cancel);
+  $("clear").addEventListener("click", clearFilters);
+  $("keys").addEventListener("click", () => $("help").showModal());
+  $("list").addEventListener("scroll", drawRows);
+  new ResizeObserver(drawRows).observe($("list"));
+  document.addEventListener("keydown", onKey);
+  addEventListener("hashchange", recall);
+}
+
+async function start() {
+  const index = block("index");
+  if (index.packed && !("DecompressionStream" in window)) {
+    throw new Error("This browser cannot unpack the texts: it lacks DecompressionStream. Chrome 103, Firefox 113, Safari 16.4 and later have it.");
+  }
+  load(JSON.parse(block("head").data), await unpack(index.data, index.packed));
+  fillHead();
+  if (!data.n) throw new Error("There are no groups to show.");
+  fillAlarms();
+  fillControls();
+  drawLegend();
+  if (data.head.panel) setScope("all");
+  listen();
+  drawCurves(data.head.curves);
+  recall();
+}
+
+start().catch((error) => {
+  $("note").hidden = false;
+  $("note").textContent = error.message;
+});
