@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from tests.traced import group
-from trl_grpo_plus import alarms
+from trl_grpo_plus import alarm_history, alarms
 from trl_grpo_plus.alarms import ALARMS, Alarm, Batch, Thresholds, Watch
 from trl_grpo_plus.groups import judge
 
@@ -185,8 +185,8 @@ def test_a_trend_is_believed_only_where_noise_allows(noise: float, rise: float, 
 def test_the_groups_of_a_flat_monitor_pay_attempts_that_it_fails_the_highest_first() -> None:
     watch = Watch(Thresholds(window=10, min_batches=5))
     columns = {
-        "judge": [1.0] * SIZE + [0.0] * (GROUPS - 2) * SIZE + [3.0] * SIZE,
-        "exact": [0.0] * SIZE + [0.0, 1.0] * ((GROUPS - 2) * SIZE // 2) + [0.0] * SIZE,
+        "judge": [1.0] * SIZE + [0.0] * (GROUPS - 3) * SIZE + [3.0] * 2 * SIZE,
+        "exact": [0.0] * SIZE + [0.0, 1.0] * ((GROUPS - 3) * SIZE // 2) + [1.0] * SIZE + [0.0] * SIZE,
     }
     for step in range(10):
         shown = {**columns, "judge": [score * (1 + step) / 10 for score in columns["judge"]]}
@@ -254,6 +254,7 @@ def test_perfect_from_the_start() -> None:
         ({"accuracy": 0.0}, (1.0,), {"dead_groups"}),
         ({"accuracy": -1.0}, (1.0,), {"dead_groups"}),
         ({"accuracy": 0.0, "format": 1.0}, (1.0, 1.0), {"dead_groups"}),  # accuracy was never earned
+        ({"format": 1.0, "accuracy": 0.0}, (1.0, 1.0), {"dead_groups"}),
         ({"accuracy": -1.0, "format": 2.0}, (1.0, 1.0), {"dead_groups"}),
         ({"accuracy": 1.0, "cost": -1.0}, (1.0, -1.0), {"perfect_scores", "dead_groups"}),
         ({"accuracy": 1.0, "exact": 0.0}, (1.0, 0.0), {"perfect_scores", "dead_groups"}),
@@ -516,11 +517,11 @@ def test_entropy_that_collapses_below_share_and_floor(start: float | None, end: 
 
     def make(step: int) -> Batch:
         columns = {"accuracy": scores(rng, 0.4)}
-        return batch(step, columns, entropy=start if step < 30 else end, rows=rows_of(columns, step))
+        return batch(step, columns, entropy=start if step < 20 else end, rows=rows_of(columns, step))
 
     found = raised(make, 120)
     if raises:
-        assert only(found, "entropy_collapse", 60, 85).groups
+        assert only(found, "entropy_collapse", 39, 39).groups
     else:
         assert found == []
 
@@ -741,7 +742,7 @@ def test_unscored_attempts_leave_the_means_alone() -> None:
 def test_only_some_groups_and_attempts_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever the size of a batch: texts are what costs."""
     read: list[str] = []
-    monkeypatch.setattr(alarms, "words", lambda text: read.append(text) or text.split())
+    monkeypatch.setattr(alarm_history, "words", lambda text: read.append(text) or text.split())
     one = group([0.0, 1.0] * 32, length=3000)
     rows = [{**row, "group": number} for number in range(64) for row in one]
     Watch().see(batch(0, {"a": [0.0, 1.0] * 2048}, size=64, rows=rows))

@@ -178,7 +178,7 @@ class Recorder:
     def _sound(self, alarms: list[Alarm]) -> None:
         new = [asdict(alarm) for alarm in alarms if alarm.new]
         for alarm in new:
-            logger.warning(f"Alarm {alarm['name']}, step {alarm['step']}: {alarm['message']}")
+            logger.warning(f"Alarm {alarm['message']}")
             del alarm["new"]
         if self._writer is not None and new:
             self._writer.note("alarms", traces.plain(new))
