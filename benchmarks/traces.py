@@ -7,8 +7,8 @@ how long the training thread is held up (median), "in all" the processor time of
 trackers show four groups at most 100 times a run, so theirs is the cost of one such log. wandb runs offline; it and
 trackio are left out where they are not installed.
 
-The second runs the demo's recipe and clocks the recorder within it: gathering, JSON, alarms, files. The page is
-written after training and timed by itself, for a run of 50,000 attempts of 2 kB.
+The second runs the demo's recipe and clocks what is done for the record within it: gathering, JSON, alarms, files. The
+page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB.
 """
 
 import argparse
@@ -31,9 +31,10 @@ from typing import Any
 
 import torch
 
+from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.groups import Attempt, Plan, Round, judge
 from trl_grpo_plus.recorder import Recorder, Sampled
-from trl_grpo_plus.traces import Scored
+from trl_grpo_plus.trace_rows import Scored
 
 
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
@@ -89,13 +90,13 @@ def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, floa
     args = argparse.Namespace(
         **chosen, output_dir=str(folder), alarm_thresholds=None, trace_max_groups=None, num_generations=SIZE
     )
-    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0, world_size=1)
+    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0)
     recorder.begin(0, max_steps=steps)
     batches = [sampled(step) for step in range(steps)]
     taken, before = [], time.process_time()
     for batch in batches:
         start = time.perf_counter()
-        recorder.record(batch)
+        recorder.record(batch, traced=bool(args.trace_every))
         taken.append(time.perf_counter() - start)
         if chosen["report_to"]:
             time.sleep(0.2)  # as a step would take: a log that comes while the last one goes on is skipped
@@ -108,8 +109,7 @@ def one_sink(folder: Path, chosen: dict[str, Any], steps: int) -> dict[str, floa
 def sampled(step: int) -> Sampled:
     """A batch of one in four alive, of which each attempt says something else."""
     rng = random.Random(step)
-    scores = [[float(rng.random() < 0.5) if g % 4 == 0 else float(g % 4 == 1)] * 1 for g in range(GROUPS)]
-    totals = torch.tensor([[rng.random() if g % 4 == 0 else scores[g][0] for _ in range(SIZE)] for g in range(GROUPS)])
+    totals = torch.tensor([[float(rng.random() < (0.5, 0, 1, 1)[g % 4]) for _ in range(SIZE)] for g in range(GROUPS)])
     attempts = tuple(
         Attempt(
             inputs={"prompt": f"Problem {step}.{i // SIZE}. {words(rng, 300)}", "answer": "42"},
@@ -123,8 +123,8 @@ def sampled(step: int) -> Sampled:
     rewards = torch.stack([totals.flatten(), torch.ones(GROUPS * SIZE)], dim=1)
     one_round = Round(attempts, rewards, tuple(judge(totals)))
     flat = totals.flatten()
-    numbers = Scored([one_round], Plan.as_sampled(GROUPS), ["a", "b"], [flat], flat - flat.mean(), None, SIZE)
-    return Sampled("train", step, step, numbers, {}, 1.0)
+    scored = Scored([one_round], Plan.as_sampled(GROUPS), [flat], flat - flat.mean(), None, SIZE)
+    return Sampled("train", step, scored, True, {}, 1.0)
 
 
 def words(rng: random.Random, length: int) -> str:
@@ -142,10 +142,10 @@ def page(scratch: Path) -> dict[str, float]:
         **{"output_dir": str(folder), "alarm_thresholds": None, "trace_compress": False, "trace_max_groups": None},
         num_generations=SIZE,
     )
-    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0, world_size=1)
+    recorder = Recorder(args, ["accuracy", "format"], [1.0, 0.5], rank=0)
     recorder.begin(0, max_steps=PAGE_STEPS)
     for step in range(PAGE_STEPS * PAGE_GROUPS // GROUPS):
-        recorder.record(sampled(step))
+        recorder.record(sampled(step), traced=True)
     start = time.perf_counter()
     written = write_page(folder, scratch / "page.html")
     took = time.perf_counter() - start
@@ -163,9 +163,11 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
     grpo = importlib.import_module("trl_grpo_plus.recipes.grpo")
     parse = importlib.import_module("trl_grpo_plus.recipes.command_line").parse
     spent: list[float] = []
-    kept: Any = {name: getattr(Recorder, name) for name in ("record", "log")}
-    for name, method in kept.items():
-        setattr(Recorder, name, _clocked(method, spent))
+    # The trainer's part too: what it makes of a batch for the traces, and gathers.
+    clocked = [(Recorder, "log"), (GRPOPlusTrainer, "_record")]
+    kept: list[Any] = [(owner, name, getattr(owner, name)) for owner, name in clocked]
+    for owner, name, method in kept:
+        setattr(owner, name, _clocked(method, spent))
     arguments = ["--config", "arithmetic_cpu", "--output_dir", str(scratch / "demo"), "--max_steps", str(steps)]
     arguments += [
         "--eval_on_start",
@@ -182,8 +184,8 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
     with contextlib.redirect_stdout(io.StringIO()):
         grpo.main(*parse(grpo.make_parser(), arguments))
     took = time.perf_counter() - start
-    for name, method in kept.items():
-        setattr(Recorder, name, method)
+    for owner, name, method in kept:
+        setattr(owner, name, method)
     state = json.loads((scratch / "demo" / "trainer_state.json").read_text())
     runtime = next(entry["train_runtime"] for entry in state["log_history"] if "train_runtime" in entry)
     rows = sum(len(path.read_text().splitlines()) for path in (scratch / "demo" / "rollouts").glob("train*"))

@@ -103,7 +103,7 @@ def _write_page(folder: str) -> str | None:
     page = os.path.join(folder, PAGE)
     try:
         write_page(folder, page)
-    except (ValueError, OSError) as error:  # nothing was traced, or the disk is full: the run is done all the same
+    except Exception as error:  # nothing was traced, the disk is full...: the run is done all the same
         print(f"No page of the attempts: {error}")
         return None
     return page

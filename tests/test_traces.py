@@ -9,13 +9,13 @@ import pytest
 import torch
 import traced
 
-from trl_grpo_plus import traces
+from trl_grpo_plus import trace_rows, traces
 from trl_grpo_plus.groups import Attempt, Plan, Round
 from trl_grpo_plus.texts import as_text, find_answer, repeated, words
 from trl_grpo_plus.trace_writer import Writer
 
 
-ABOUT = {"rewards": {"accuracy": 1.0}, "num_generations": 2, "max_steps": 9}
+ABOUT = {"rewards": {"accuracy": 1.0}, "num_generations": 2}
 
 
 def attempt(text, **changes):
@@ -43,15 +43,20 @@ def steps_of(run):
 # -- rows
 
 
+def whole(scored, names=("r",), split="train"):
+    chosen = trace_rows.pick(scored.rounds, None)
+    told = [trace_rows.said(r.attempts, range(len(r.attempts)), 0, scored.size, True) for r in scored.rounds]
+    return trace_rows.lines(scored, told, chosen, names, 7, split)
+
+
 def test_rows_say_what_became_of_each_group():
     first = one_round([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["alive", "all_bad", "all_good", "all_bad"], "a")
     second = one_round([1.0, 0.0, 0.0, 1.0], ["alive", "alive"], "b")
     plan = Plan(order=((0, 0), (1, 0), (0, 3)), live=(True, True, False))
-    texts = {(r, i): t for r, got in enumerate([first, second]) for i, t in enumerate(traces.said(got.attempts))}
     advantages = torch.tensor([-0.5, 0.5, 0.25, -0.25, 0.0, 0.0])
     totals = [got.rewards[:, 0] for got in (first, second)]
-    numbers = traces.Scored([first, second], plan, ["r"], totals, advantages, torch.full((6,), 0.1), size=2)
-    got = traces.rows(numbers, texts, step=7)
+    numbers = trace_rows.Scored([first, second], plan, totals, advantages, torch.full((6,), 0.1), size=2)
+    got = whole(numbers)
     assert {row["step"] for row in got} == {7}
 
     found = {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in got}
@@ -72,9 +77,8 @@ def test_rows_say_what_became_of_each_group():
 
 def test_of_an_evaluation_nothing_is_trained_on():
     sampled = one_round([0.0, 1.0], ["alive"])
-    texts = {(0, i): text for i, text in enumerate(traces.said(sampled.attempts))}
-    numbers = (["r"], [torch.tensor([0.0, 1.0])], torch.tensor([-0.5, 0.5]), None)
-    got = traces.rows(traces.Scored([sampled], Plan.as_sampled(1), *numbers, size=2, evaluation=True), texts, step=0)
+    numbers = ([torch.tensor([0.0, 1.0])], torch.tensor([-0.5, 0.5]), None)
+    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), split="eval")
     assert {(row["kept"], row["reason"]) for row in got} == {(False, "evaluation")}
 
 
@@ -84,9 +88,8 @@ def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
         torch.tensor([[0.0, math.nan], [1.0, 0.3]]),
         ("alive",),
     )
-    texts = {(0, i): text for i, text in enumerate(traces.said(sampled.attempts))}
-    numbers = (["x", "y"], [torch.tensor([0.0, 1.3])], torch.zeros(2), None)
-    got = traces.rows(traces.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), texts, step=0)
+    numbers = ([torch.tensor([0.0, 1.3])], torch.zeros(2), None)
+    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), ("x", "y"))
     assert got[0]["outcomes"] == {"x": "timeout", "y": "abstain"}
     assert got[1]["outcomes"] == {"x": "ok", "y": "ok"}
     assert got[0]["rewards"] == {"x": 0.0, "y": None}
@@ -96,10 +99,10 @@ def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
 def test_a_sample_of_groups_shows_each_verdict():
     verdicts = ["all_bad"] * 5 + ["alive"] * 3 + ["all_good"]
     rounds = [one_round([0.0] * 18, verdicts), one_round([0.0] * 2, ["tied"])]
-    assert traces.pick(rounds, None) == [(0, g) for g in range(9)] + [(1, 0)]
-    assert traces.pick(rounds, 4) == [(0, 0), (0, 5), (0, 8), (1, 0)]
-    assert traces.pick(rounds, 6) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 8), (1, 0)]
-    assert len(traces.pick(rounds, 99)) == 10
+    assert trace_rows.pick(rounds, None) == [list(range(9)), [0]]
+    assert trace_rows.pick(rounds, 4) == [[0, 5, 8], [0]]
+    assert trace_rows.pick(rounds, 6) == [[0, 1, 5, 6, 8], [0]]
+    assert trace_rows.pick(rounds, 99) == trace_rows.pick(rounds, None)
 
 
 @pytest.mark.parametrize(
@@ -115,16 +118,18 @@ def test_a_sample_of_groups_shows_each_verdict():
         (b"abc", "b'abc'"),
         (object, "<class 'object'>"),
         (frozenset("a" * 400), "frozenset({'a'})"),
+        (np.longdouble(2), "2.0"),
+        (type("Text", (str,), {})("a" * 5000), "a" * 5000),
     ],
 )
 def test_anything_becomes_json(value, expected):
-    assert traces.plain(value) == expected
-    json.dumps(traces.plain(value), allow_nan=False)
+    assert trace_rows.plain(value) == expected
+    json.dumps(trace_rows.plain(value), allow_nan=False)
 
 
 def test_what_is_no_data_is_cut_short():
-    assert len(traces.plain(range(3))) == len("range(0, 3)")
-    assert len(traces.plain(b"x" * 1000)) == 203
+    assert len(trace_rows.plain(range(3))) == len("range(0, 3)")
+    assert len(trace_rows.plain(b"x" * 1000)) == 203
 
 
 # -- files
@@ -132,8 +137,8 @@ def test_what_is_no_data_is_cut_short():
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_what_is_written_is_read_back(tmp_path, compress):
-    writer = Writer(str(tmp_path), compress)
-    writer.begin(0, ABOUT)
+    writer = Writer(str(tmp_path), compress, ABOUT)
+    writer.begin(0, 9)
     text = "a\u2028b \ud800 </script> \x00 é"
     writer.write("eval_easy", 0, lines(0, "eval_easy"))
     writer.write("train", 0, lines(0, completion=text))
@@ -148,14 +153,14 @@ def test_what_is_written_is_read_back(tmp_path, compress):
     assert [row["completion"] for group in traces.groups(tmp_path) for row in group].count(text) == 4
     assert traces.journal(tmp_path, "metrics") == [{"step": 1, "reward": 0.5}]
     assert traces.journal(tmp_path, "alarms") == []
-    assert traces.about(tmp_path) == ABOUT
+    assert traces.about(tmp_path) == {**ABOUT, "max_steps": 9}
     assert (tmp_path / "rollouts" / ("train-00000012.jsonl" + ".gz" * compress)).exists()
     assert list(traces.groups(tmp_path)) == list(traces.groups(tmp_path / "rollouts"))
 
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
-    writer = Writer(str(tmp_path), compress)
+    writer = Writer(str(tmp_path), compress, ABOUT)
     writer.write("train", 0, lines(0))
     path = next((tmp_path / "rollouts").iterdir())
     first = path.stat().st_size
@@ -173,16 +178,16 @@ def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
 
 
 def test_a_resumed_run_tells_each_step_once(tmp_path):
-    first = Writer(str(tmp_path))
-    first.begin(0, ABOUT)
+    first = Writer(str(tmp_path), about=ABOUT)
+    first.begin(0, 9)
     for step in range(6):
         if step in (0, 4):
             first.write("eval", step, lines(step, "eval", completion="first"))
         first.write("train", step, lines(step, completion="first"))
         first.note("alarms", [{"step": step, "name": "x"}])
         first.note("metrics", [{"step": step + 1}])
-    second = Writer(str(tmp_path))
-    second.begin(4, ABOUT)
+    second = Writer(str(tmp_path), about=ABOUT)
+    second.begin(4, 9)
     # As a checkpoint at step 4 would have it: evaluated and logged then, batch 4 not yet made.
     assert {(split, step) for split, step, _, _ in steps_of(tmp_path)} == {
         ("eval", 0),
@@ -197,31 +202,76 @@ def test_a_resumed_run_tells_each_step_once(tmp_path):
     aside = sorted(path.name for path in (tmp_path / "rollouts" / "superseded-1").iterdir())
     assert aside == ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
 
-    third = Writer(str(tmp_path))
-    third.begin(5, ABOUT)
+    third = Writer(str(tmp_path), about=ABOUT)
+    third.begin(5, 9)
     assert not (tmp_path / "rollouts" / "superseded-2").exists()
 
 
+def found_in(run):
+    return {(group[0]["split"], group[0]["step"], group[0]["completion"]) for group in traces.groups(run)}
+
+
 def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
-    old = Writer(str(tmp_path), compress=True)
-    old.begin(0, ABOUT)
+    old = Writer(str(tmp_path), compress=True, about=ABOUT)
+    old.begin(0, 9)
     old.write("eval", 0, lines(0, "eval"))
     old.write("train", 7, lines(7))
-    new = Writer(str(tmp_path))
-    new.write("eval", 0, lines(0, "eval", completion="before training"))
-    new.begin(0, ABOUT)
-    new.write("train", 0, lines(0))
-    found = {(group[0]["split"], group[0]["step"], group[0]["completion"]) for group in traces.groups(tmp_path)}
-    assert found == {("eval", 0, "before training"), ("train", 0, traced.row()["completion"])}
-    new.begin(0, ABOUT)  # the same trainer, trained anew
+    old.note("metrics", [{"step": 8}])
+    new = Writer(str(tmp_path), about=ABOUT)
+    new.begin(0, 9)
+    new.write("train", 0, lines(0, completion="new"))
+    assert found_in(tmp_path) == {("train", 0, "new")}
+    assert traces.journal(tmp_path, "metrics") == []
+    assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
+    new.begin(0, 9)  # the same trainer, trained anew
     with pytest.raises(ValueError, match="has no traces"):
         traces.find(tmp_path)
 
 
+def test_an_evaluation_before_training_is_part_of_the_run(tmp_path):
+    writer = Writer(str(tmp_path), about=ABOUT)
+    writer.fresh("eval", 0)
+    writer.write("eval", 0, lines(0, "eval", completion="before"))
+    writer.note("metrics", [{"step": 0, "eval_reward": 0.5}])
+    assert traces.about(tmp_path) == ABOUT
+    writer.begin(0, 9)
+    writer.write("train", 0, lines(0, completion="trained"))
+    assert found_in(tmp_path) == {("eval", 0, "before"), ("train", 0, "trained")}
+    assert traces.journal(tmp_path, "metrics") == [{"step": 0, "eval_reward": 0.5}]
+
+
+def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
+    run = Writer(str(tmp_path), about=ABOUT)
+    run.begin(0, 9)
+    run.write("eval", 0, lines(0, "eval"))
+    run.write("train", 0, lines(0))
+    run.note("metrics", [{"step": 1}])
+    before = list(traces.groups(tmp_path)), traces.journal(tmp_path, "metrics")
+    alone = Writer(str(tmp_path), about=ABOUT)
+    alone.fresh("eval", 0)
+    alone.write("eval", 0, lines(0, "eval", completion="alone"))
+    alone.note("metrics", [{"step": 0}])
+    assert (list(traces.groups(tmp_path)), traces.journal(tmp_path, "metrics")) == before
+    assert found_in(tmp_path / "rollouts" / "evaluation-1") == {("eval", 0, "alone")}
+
+
+def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
+    writer = Writer(str(tmp_path), about=ABOUT)
+    writer.begin(0, 9)
+    for text in ("first", "second"):
+        writer.fresh("eval", 4)
+        assert [writer.number("eval", 4), writer.number("eval", 4)] == [0, 1]
+        for batch in (0, 1):
+            writer.write("eval", 4, lines(4, "eval", batch=batch, completion=text))
+    assert found_in(tmp_path) == {("eval", 4, "second")}
+    assert len(steps_of(tmp_path)) == 4
+    assert (tmp_path / "rollouts" / "superseded-1" / "eval-00000004.jsonl").exists()
+
+
 def test_batches_of_a_step_are_numbered(tmp_path):
-    writer = Writer(str(tmp_path))
+    writer = Writer(str(tmp_path), about=ABOUT)
     assert [writer.number("train", 0), writer.number("eval", 0), writer.number("train", 0)] == [0, 0, 1]
-    writer.begin(1, ABOUT)
+    writer.begin(1, 9)
     assert writer.number("train", 0) == 0
 
 
@@ -253,7 +303,7 @@ def test_no_traces_is_said(tmp_path, name):
 
 
 def test_gzip_files_are_ordinary_gzip(tmp_path):
-    writer = Writer(str(tmp_path), compress=True)
+    writer = Writer(str(tmp_path), compress=True, about=ABOUT)
     writer.write("train", 0, lines(0))
     writer.write("train", 0, lines(0, batch=1))
     with gzip.open(tmp_path / "rollouts" / "train-00000000.jsonl.gz", "rt") as file:

@@ -8,13 +8,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from datasets import Dataset
 
 from trl_grpo_plus import traces
+from trl_grpo_plus.alarm_rules import ALARMS
 from trl_grpo_plus.groups import judge
+from trl_grpo_plus.recorder import _distinct
 
 
 MODES = {
@@ -185,14 +188,105 @@ def test_tracing_does_not_touch_the_training(tmp_path, mode):
 
 
 def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
+    """Said once, whatever file it is about; alarms do not depend on it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rollouts").write_text("in the way")
-    trained = tiny.trainer(tmp_path, half, max_steps=5)
+    thresholds = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
+    trained = tiny.trainer(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=thresholds)
     trained.train()
-    assert trained.state.global_step == 5
+    assert trained.state.global_step == 6
     said = [record.message for record in caplog.records if "training goes on" in record.message]
-    assert said
-    assert len(said) == len(set(said))
+    assert sum("Traces could not be kept" in message for message in said) == 1
+    assert len(said) == len({message.partition(":")[0] for message in said})
+    assert tiny.logged(trained, "alarms/dead_groups")[-1] == 1.0
+
+
+def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):
+    def broken(*args):
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(ALARMS, "dead_groups", broken)
+    trained = tiny.trainer(tmp_path, half, max_steps=3, alarm_thresholds={"min_batches": 1})
+    trained.train()
+    assert len(list(traces.groups(tmp_path / "run"))) == 6
+    assert sum("Alarms could not be kept" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_columns_may_be_tensors(tmp_path, form):
+    vectors = {"vector": [[float(i), 0.5] for i in range(30)]}
+    data = Dataset.from_dict({"prompt": [f"{i:02d}+1=" for i in range(30)], **vectors}).with_format(form)
+    trained = tiny.trainer(tmp_path, tiny.digits, data=data, max_steps=2)
+    trained.train()
+    for group in traces.groups(tmp_path / "run"):
+        for row in group:
+            assert row["reference"]["vector"] == [float(row["prompt"][:2]), 0.5]
+
+
+def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog):
+    """And no rank waits for one that failed: the failure is gathered."""
+
+    class Odd:
+        def __str__(self):
+            raise RuntimeError("odd")
+
+    def logs(completions, trainer_state, log_extra=None, **kwargs):
+        log_extra("odd", [Odd() if trainer_state.global_step == 1 else np.longdouble(2)] * len(completions))
+        return tiny.digits(completions)
+
+    trained = tiny.trainer(tmp_path, logs, max_steps=3)
+    trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert {group[0]["step"] for group in groups} == {0, 2}
+    assert groups[0][0]["extra"]["odd"] in (2.0, "2.0")
+    assert sum("RuntimeError: odd" in record.message for record in caplog.records) == 1
+
+
+def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
+    def rollout(prompts, trainer):
+        told = tiny.scripted(prompts, trainer)
+        told["completion_ids"] = [torch.tensor(ids) for ids in told["completion_ids"]]
+        return {**told, "of_attempt": [f"{i}" for i in range(len(prompts))]}
+
+    trained = tiny.trainer(tmp_path, tiny.digits, extra={"rollout_func": rollout}, max_steps=1)
+    trained.train()
+    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    assert [row["reference"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
+    assert not any(row["truncated"] for row in rows)
+    assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)
+
+
+def test_truncated_is_what_trl_calls_clipped(tmp_path):
+    trained = tiny.trainer(tmp_path, half, max_steps=3)
+    trained.train()
+    shares = tiny.logged(trained, "completions/clipped_ratio")
+    for step, share in enumerate(shares):
+        rows = [row for group in traces.groups(tmp_path / "run") for row in group if row["step"] == step]
+        assert sum(row["truncated"] for row in rows) / len(rows) == pytest.approx(share)
+    assert 0 < sum(shares) < len(shares)
+
+
+def test_what_stopped_a_run_is_there_to_look_at(tmp_path):
+    options = {"zero_variance_groups": "resample", "resample_fallback": "raise", "max_resample_rounds": 1}
+    trained = tiny.trainer(tmp_path, tiny.always_dead, **options)
+    with pytest.raises(RuntimeError, match="still dead"):
+        trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert [(group[0]["round"], group[0]["group"]) for group in groups] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {row["reason"] for group in groups for row in group} == {"zero_variance"}
+
+
+def test_rewards_of_one_name_have_a_column_each(tmp_path):
+    def same(completions, **kwargs):
+        return [0.25] * len(completions)
+
+    same.__name__ = "half"
+    trained = tiny.trainer(tmp_path, [half, same], max_steps=1)
+    trained.train()
+    row = next(traces.groups(tmp_path / "run"))[0]
+    assert row["rewards"]["half-2"] == 0.25
+    assert row["reward"] == pytest.approx(row["rewards"]["half"] + 0.25)
+    assert _distinct(["a", "a", "a-2", "a"]) == ("a", "a-2", "a-2-2", "a-3")
 
 
 def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
@@ -272,6 +366,8 @@ def _as_two_rewards(groups):
         ({"trace_every": 1.5}, "trace_every=1.5"),
         ({"trace_max_groups": 0}, "trace_max_groups=0"),
         ({"trace_log_groups": -2}, "trace_log_groups=-2"),
+        ({"trace_compress": "no"}, "trace_compress='no'"),
+        ({"alarms": 1}, "alarms=1"),
         ({"alarm_thresholds": "none"}, "alarm_thresholds='none'"),
         ({"alarm_thresholds": {"dead_group": 0.5}}, "dead_groups"),
         ({"alarm_thresholds": {"dead_groups": "much"}}, "dead_groups"),

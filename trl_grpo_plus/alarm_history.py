@@ -254,9 +254,10 @@ def key_of(row: dict[str, Any]) -> Key:
 
 def by_group(rows: Rows) -> dict[Key, Rows]:
     """Rows of the same group together."""
-    groups: dict[Key, Rows] = {}
-    for row in rows:
-        groups.setdefault(key_of(row), []).append(row)
+    groups, at = {}, 0
+    while at < len(rows):
+        groups[key_of(rows[at])] = rows[at : at + rows[at]["size"]]
+        at += rows[at]["size"]
     return groups
 
 

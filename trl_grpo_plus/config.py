@@ -122,8 +122,8 @@ class GRPOPlusConfig(GRPOConfig):
         trace_compress (`bool`, *optional*, defaults to `False`):
             Whether to gzip the files of attempts.
         trace_log_groups (`int`, *optional*, defaults to `4`):
-            Groups that are shown in wandb or trackio, where `report_to` names them, at most 100 times a run. `0` shows
-            none.
+            Of the groups that are traced, so many are shown in wandb or trackio, where `report_to` names them, about
+            100 times a run. `0` shows none.
         alarms (`bool`, *optional*, defaults to `True`):
             Whether to watch for signs of reward hacking and of dead training; see [`trl_grpo_plus.alarms`]. What is
             told from texts is told from those that are traced.
@@ -245,7 +245,7 @@ class GRPOPlusConfig(GRPOConfig):
     )
     trace_compress: bool = field(default=False, metadata={"help": "Whether to gzip the files of attempts."})
     trace_log_groups: int = field(
-        default=4, metadata={"help": "Groups that are shown in wandb or trackio, at most 100 times a run."}
+        default=4, metadata={"help": "Traced groups that are shown in wandb or trackio, about 100 times a run."}
     )
     alarms: bool = field(
         default=True, metadata={"help": "Whether to watch for signs of reward hacking and of dead training."}
@@ -382,6 +382,9 @@ class GRPOPlusConfig(GRPOConfig):
                 '{"near_duplicates": 0.8, "length_drift": null}.'
             )
         Thresholds.of(self.alarm_thresholds or {})
+        for name in ("trace_compress", "alarms"):
+            if not isinstance(getattr(self, name), bool):
+                raise ValueError(f"{name}={getattr(self, name)!r} must be true or false.")
 
 
 _ADVANTAGE_FIELDS = (

@@ -36,7 +36,7 @@ class Attempt:
     @property
     def num_tokens(self) -> int:
         """Tokens that the policy generated."""
-        return len(self.completion_ids) if self.tool_mask is None else sum(self.tool_mask)
+        return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Hands each batch of a run to the traces on disk, the alarms and the trackers.
 
-All ranks take part in gathering, rank 0 alone keeps. What goes wrong there (a full disk, a tracker that is down) is
-said once and is no reason to lose a run.
+All ranks take part in gathering, rank 0 alone keeps. What goes wrong (a full disk, a tracker that is down) is said
+once and is no reason to lose a run; and none of the three depends on another.
 """
 
 import statistics
@@ -9,21 +9,22 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 
-from . import traces
 from .alarms import Alarm, Batch, Thresholds, Watch
+from .trace_rows import Row, Said, Scored, lines, pick, plain, said
 from .trace_writer import Writer
 from .trackers import Trackers
 
 
 logger = get_logger(__name__)
 
-Row = dict[str, Any]
+Lengths = list[list[tuple[int, bool]]]  # of each round, each row's tokens and whether it was cut off
 
 
 @dataclass(frozen=True)
@@ -33,16 +34,16 @@ class Sampled:
     Args:
         split (`str`): "train", "eval" or "eval_<name>".
         step (`int`): optimizer steps done.
-        number (`int`): of the generation batch, from 0.
-        numbers ([`~trl_grpo_plus.traces.Scored`]): what was sampled and what became of it.
+        scored ([`~trl_grpo_plus.trace_rows.Scored`]): what was sampled and what became of it.
+        alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
         failing (`dict[str, float]`): reward -> share of time-outs and errors.
         entropy (`float`, *optional*): the policy's, as last measured.
     """
 
     split: str
     step: int
-    number: int
-    numbers: traces.Scored
+    scored: Scored
+    alike: bool
     failing: dict[str, float]
     entropy: float | None
 
@@ -53,38 +54,48 @@ class Recorder:
     Args:
         args ([`GRPOPlusConfig`]): of the trainer.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the K rewards; weight 0 is a monitor.
-        rank, world_size (`int`): of this process.
+        rank (`int`): of this process.
+
+    Attributes:
+        names (`tuple[str, ...]`): of the rewards, no two alike.
     """
 
-    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, world_size: int):
-        self._args, self._rank, self._world_size = args, rank, world_size
-        self.names, self._weights = _distinct(names), tuple(weights)
-        self._main = rank == 0
-        self._watch = Watch(Thresholds.of(args.alarm_thresholds or {})) if args.alarms else None
-        self._writer = Writer(args.output_dir, args.trace_compress) if args.trace_every and self._main else None
+    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int):
+        self.names = _distinct(names)
+        self._args, self._rank, self._main = args, rank, rank == 0
+        self._weights = tuple(weights)
+        self._watch = self._new_watch()
+        self._resumed = False
+        about = {"rewards": dict(zip(self.names, weights, strict=True)), "num_generations": args.num_generations}
+        traces = args.trace_every and self._main
+        self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._trackers: Trackers | None = None
+        self._said: set[tuple[str, type]] = set()
 
     # -- of a run
 
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts at `step` of `max_steps`."""
-        if not self._main:
-            return
-        if step == 0 and self._watch is not None:
-            self._watch = Watch(Thresholds.of(self._args.alarm_thresholds or {}))
-        with _never_fatal("Traces"):
-            if self._writer is not None:
-                rewards = dict(zip(self.names, self._weights, strict=True))
-                about = {"rewards": rewards, "num_generations": self._args.num_generations, "max_steps": max_steps}
-                self._writer.begin(step, about)
-            if self._args.trace_log_groups:
-                self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
+        if not self._resumed:
+            self._watch = self._new_watch()
+        self._resumed = False
+        if self._writer is not None:
+            with self._never_fatal("Traces"):
+                self._writer.begin(step, max_steps)
+        if self._main and self._args.trace_log_groups:
+            self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
+
+    def evaluate(self, split: str, step: int) -> None:
+        """An evaluation of `split` starts, after `step` steps."""
+        if self._writer is not None:
+            with self._never_fatal("Traces"):
+                self._writer.fresh(split, step)
 
     def log(self, entry: dict[str, Any]) -> None:
         """Keep what the trainer logs."""
         if self._writer is not None:
-            with _never_fatal("Metrics"):
-                self._writer.note("metrics", [traces.plain(entry)])
+            with self._never_fatal("Metrics"):
+                self._writer.note("metrics", [plain(entry)])
 
     def end(self) -> None:
         """Training is over."""
@@ -100,80 +111,91 @@ class Recorder:
         """Go on from a checkpoint."""
         if self._watch is not None and state is not None:
             self._watch.load_state_dict(state)
+            self._resumed = True
 
     # -- of a batch
 
-    def record(self, sampled: Sampled) -> dict[str, float]:
-        """Trace a batch and look for alarms. Collective.
+    def traces(self, split: str, number: int) -> bool:
+        """Whether the attempts of the `number`-th generation batch are written."""
+        return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
+
+    def watches(self, split: str) -> bool:
+        """Whether alarms look at batches of this split."""
+        return self._watch is not None and split == "train"
+
+    def record(self, sampled: Sampled, traced: bool) -> dict[str, float]:
+        """Look for alarms and, where it is `traced`, keep a batch. Collective.
 
         Returns:
             `dict[str, float]`: metrics, on rank 0.
         """
-        training = sampled.split == "train"
-        traced = self._args.trace_every and not (training and sampled.number % self._args.trace_every)
-        if not traced and not (training and self._watch is not None):
-            return {}
-        rounds = sampled.numbers.rounds
-        chosen = set(traces.pick(rounds, self._args.trace_max_groups)) if traced else set()
-        gathered = gather_object([self._mine(sampled.numbers, chosen)])
+        rounds = sampled.scored.rounds
+        chosen = pick(rounds, self._args.trace_max_groups) if traced else [[] for _ in rounds]
+        gathered = gather_object([self._mine(sampled, chosen)])
         if not self._main:
             return {}
-        texts = {place: text for part in gathered for place, text in part[0].items()}
-        lengths = [_in_order([part[1][r] for part in gathered]) for r in range(len(rounds))]
-        with _never_fatal("Traces and alarms"):
-            return self._keep(sampled, texts, lengths)
+        failed = [part for part in gathered if isinstance(part, Exception)]
+        with self._never_fatal("Traces"):
+            if failed:
+                raise failed[0]
+            return self._keep(sampled, chosen, gathered)
         return {}
 
-    def _mine(self, numbers: traces.Scored, chosen: set[tuple[int, int]]) -> tuple[dict[tuple[int, int], Row], list]:
-        """This rank's attempts: texts of those in chosen groups by (round, row), and all lengths, a list a round."""
-        texts: dict[tuple[int, int], Row] = {}
-        lengths = []
-        for r, one_round in enumerate(numbers.rounds):
-            first = self._rank * len(one_round.attempts)
-            lengths.append([(attempt.num_tokens, attempt.truncated) for attempt in one_round.attempts])
-            here = [i for i in range(len(one_round.attempts)) if (r, (first + i) // numbers.size) in chosen]
-            told = traces.said([one_round.attempts[i] for i in here])
-            texts.update({(r, first + i): text for i, text in zip(here, told, strict=True)})
-        return texts, lengths
+    def _mine(self, sampled: Sampled, chosen: list[list[int]]) -> tuple[list[dict[int, Said]], Lengths] | Exception:
+        """Of this rank's attempts: what is to be said of those in chosen groups, and all lengths; a list a round."""
+        try:
+            told, lengths = [], []
+            for r, groups in enumerate(chosen):
+                attempts, size = sampled.scored.rounds[r].attempts, sampled.scored.size
+                first = self._rank * len(attempts)
+                of_groups = (range(group * size, (group + 1) * size) for group in groups)
+                rows = [row for group in of_groups for row in group if 0 <= row - first < len(attempts)]
+                told.append(said(attempts, rows, first, size, sampled.alike))
+                lengths.append([(attempt.num_tokens, attempt.truncated) for attempt in attempts])
+            return told, lengths
+        except Exception as error:  # of data that only this rank has: the others are waiting
+            return RuntimeError(f"{type(error).__name__}: {error}")
 
-    def _keep(self, sampled: Sampled, texts: dict[tuple[int, int], Row], lengths: list) -> dict[str, float]:
-        split, step, numbers = sampled.split, sampled.step, sampled.numbers
+    def _keep(self, sampled: Sampled, chosen: list[list[int]], gathered: list) -> dict[str, float]:
+        split, step = sampled.split, sampled.step
+        every_round = range(len(chosen))
+        told = [{row: text for part in gathered for row, text in part[0][r].items()} for r in every_round]
+        lengths = [[pair for part in gathered for pair in part[1][r]] for r in every_round]
         batch = self._writer.number(split, step) if self._writer is not None else 0
-        lines = traces.rows(numbers, texts, step=step, split=split, batch=batch)
+        rows = lines(sampled.scored, told, chosen, self.names, step, split, batch)
+        alarms: list[Alarm] = []
+        if self._watch is not None and split == "train":
+            with self._never_fatal("Alarms"):
+                alarms = self._watch.see(self._batch(sampled, rows, lengths))
+                _mark(rows, alarms)
+        if self._writer is not None and rows:
+            with self._never_fatal("Traces"):
+                self._writer.write(split, step, rows)
         if split != "train":
-            self._write(split, step, lines)
             return {}
-        alarms = self._watch.see(self._batch(sampled, lines, lengths)) if self._watch is not None else []
-        _mark(lines, alarms)
-        self._write(split, step, lines)
         self._sound(alarms)
-        if self._trackers is not None and lines and self._trackers.due(step):
-            grouped = [list(group) for _, group in groupby(lines, key=lambda line: (line["round"], line["group"]))]
-            self._trackers.log(step, grouped, torch.cat(list(numbers.totals)).view(-1, numbers.size))
+        self._show(sampled, rows)
         on = {alarm.name for alarm in alarms}
         names = self._watch.names if self._watch is not None else ()
-        return {**_lengths(numbers, lengths), **{f"alarms/{name}": float(name in on) for name in names}}
+        return {**_lengths(sampled.scored, lengths), **{f"alarms/{name}": float(name in on) for name in names}}
 
-    def _batch(self, sampled: Sampled, lines: list[Row], lengths: list) -> Batch:
-        everything = [pair for one_round in lengths for pair in one_round]
+    def _batch(self, sampled: Sampled, rows: list[Row], lengths: Lengths) -> Batch:
+        scored = sampled.scored
+        every = [pair for of_round in lengths for pair in of_round]
         return Batch(
             step=sampled.step,
             names=self.names,
             weights=self._weights,
-            rewards=torch.cat([one_round.rewards for one_round in sampled.numbers.rounds]),
-            totals=torch.cat(list(sampled.numbers.totals)),
-            size=sampled.numbers.size,
-            tokens=tuple(tokens for tokens, _ in everything),
-            truncated=tuple(truncated for _, truncated in everything),
-            verdicts=tuple(verdict for one_round in sampled.numbers.rounds for verdict in one_round.verdicts),
+            rewards=torch.cat([one_round.rewards for one_round in scored.rounds]),
+            totals=torch.cat(list(scored.totals)),
+            size=scored.size,
+            tokens=tuple(tokens for tokens, _ in every),
+            truncated=tuple(truncated for _, truncated in every),
+            verdicts=tuple(verdict for one_round in scored.rounds for verdict in one_round.verdicts),
             failing=sampled.failing,
             entropy=sampled.entropy,
-            rows=lines,
+            rows=rows,
         )
-
-    def _write(self, split: str, step: int, lines: list[Row]) -> None:
-        if self._writer is not None and lines:
-            self._writer.write(split, step, lines)
 
     def _sound(self, alarms: list[Alarm]) -> None:
         new = [asdict(alarm) for alarm in alarms if alarm.new]
@@ -181,7 +203,27 @@ class Recorder:
             logger.warning(f"Alarm {alarm['message']}")
             del alarm["new"]
         if self._writer is not None and new:
-            self._writer.note("alarms", traces.plain(new))
+            with self._never_fatal("Alarms"):
+                self._writer.note("alarms", plain(new))
+
+    def _show(self, sampled: Sampled, rows: list[Row]) -> None:
+        if self._trackers is not None and rows and self._trackers.due(sampled.step):
+            groups = [list(group) for _, group in groupby(rows, key=itemgetter("round", "group"))]
+            totals = torch.cat(list(sampled.scored.totals)).view(-1, sampled.scored.size)
+            self._trackers.log(sampled.step, groups, totals)
+
+    def _new_watch(self) -> Watch | None:
+        wanted = self._args.alarms and self._main
+        return Watch(Thresholds.of(self._args.alarm_thresholds or {})) if wanted else None
+
+    @contextmanager
+    def _never_fatal(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if (what, type(error)) not in self._said:
+                self._said.add((what, type(error)))
+                logger.warning(f"{what} could not be kept; training goes on. {type(error).__name__}: {error}")
 
 
 def _mark(lines: list[Row], alarms: list[Alarm]) -> None:
@@ -191,32 +233,23 @@ def _mark(lines: list[Row], alarms: list[Alarm]) -> None:
             line["alarms"] = [alarm.name for alarm in alarms if place in alarm.groups]
 
 
-def _lengths(numbers: traces.Scored, lengths: list) -> dict[str, float]:
+def _lengths(scored: Scored, lengths: Lengths) -> dict[str, float]:
     """Mean number of tokens of the attempts in groups of each verdict that occurs."""
     found: dict[str, list[int]] = {}
-    for one_round, of_rows in zip(numbers.rounds, lengths, strict=True):
+    for one_round, of_rows in zip(scored.rounds, lengths, strict=True):
         for group, verdict in enumerate(one_round.verdicts):
-            of_group = of_rows[group * numbers.size : (group + 1) * numbers.size]
+            of_group = of_rows[group * scored.size : (group + 1) * scored.size]
             found.setdefault(verdict, []).extend(tokens for tokens, _ in of_group)
     return {f"completions/mean_length/{verdict}": statistics.fmean(tokens) for verdict, tokens in found.items()}
 
 
-def _in_order(shares: list[list]) -> list:
-    """What each rank has of a round, rank after rank."""
-    return [pair for share in shares for pair in share]
-
-
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     """TRL lets two reward functions bear one name: the second becomes name-2."""
-    return tuple(
-        name if names[:i].count(name) == 0 else f"{name}-{names[:i].count(name) + 1}"
-        for i, name in enumerate(list(names))
-    )
-
-
-@contextmanager
-def _never_fatal(what: str) -> Iterator[None]:
-    try:
-        yield
-    except Exception as error:
-        logger.warning_once(f"{what} could not be kept; training goes on. {type(error).__name__}: {error}")
+    taken: list[str] = []
+    for name in names:
+        number, free = 1, name
+        while free in taken:
+            number += 1
+            free = f"{name}-{number}"
+        taken.append(free)
+    return tuple(taken)

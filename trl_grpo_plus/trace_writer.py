@@ -11,7 +11,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from .traces import FOLDER, JOURNALS, parse_name, read_lines, to_lines
+from .trace_rows import to_lines
+from .traces import FOLDER, JOURNALS, parse_name, read_lines
 
 
 class Writer:
@@ -20,32 +21,41 @@ class Writer:
     Args:
         output_dir (`str`): of the run.
         compress (`bool`, *optional*, defaults to `False`): gzip files of attempts, a member a batch.
+        about (`dict`, *optional*): what to keep in run.json.
+
+    Evaluations without a training, in the folder of another run, go to `rollouts/evaluation-N`.
     """
 
-    def __init__(self, output_dir: str, compress: bool = False):
-        self.folder = Path(output_dir) / FOLDER
+    def __init__(self, output_dir: str, compress: bool = False, about: dict[str, Any] | None = None):
+        self._root = Path(output_dir) / FOLDER
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
+        self._about = about or {}
         self._own: set[Path] = set()  # files that this run has made
         self._batches: dict[tuple[str, int], int] = {}
-        self._began = False
+        self._folder: Path | None = None  # chosen with the first file
 
-    def begin(self, step: int, about: dict[str, Any]) -> None:
-        """Training starts or goes on at `step`: nothing that it will write may be there already.
+    def begin(self, step: int, max_steps: int) -> None:
+        """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
+        before_training = {path for path in self._own if path.parent == self._root and path.stem[:5] != "train"}
+        found = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
+        journals = {self._root / f"{name}.jsonl": self._kept(name, step) for name in JOURNALS}
+        cut = [
+            path
+            for path, data in journals.items()
+            if path not in before_training and _content(path) not in (None, data)
+        ]
+        self._folder = self._root
+        self._move_aside([*found, *cut])
+        for path in cut:
+            _replace(path, journals[path])
+        self._describe({"max_steps": max_steps})
+        self._own = before_training
+        self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
 
-        Args:
-            step (`int`): optimizer steps done.
-            about (`dict`): what to keep in run.json.
-        """
-        before_training = set() if self._began else self._own
-        stale = [path for path in self.folder.glob("*") if path not in before_training and _made_again(path, step)]
-        journals = {f"{name}.jsonl": self._kept(name, step) for name in JOURNALS}
-        cut = [name for name, data in journals.items() if _content(self.folder / name) not in (None, data)]
-        self._move_aside([*stale, *(self.folder / name for name in cut)])
-        self.folder.mkdir(parents=True, exist_ok=True)
-        for name in cut:
-            self._replace(name, journals[name])
-        self._replace("run.json", (json.dumps(about, indent=2) + "\n").encode())
-        self._own, self._batches, self._began = before_training, {}, True
+    def fresh(self, split: str, step: int) -> None:
+        """An evaluation starts: an earlier one of the same split and step moves aside."""
+        self._own.discard(self._path(split, step))
+        self._batches.pop((split, step), None)
 
     def number(self, split: str, step: int) -> int:
         """Which batch of its split and step the next one is, from 0."""
@@ -54,37 +64,61 @@ class Writer:
 
     def write(self, split: str, step: int, rows: list[dict[str, Any]]) -> None:
         """Append a batch."""
-        path = self.folder / f"{split}-{step:08d}{self._suffix}"
+        path = self._path(split, step)
         if path not in self._own:
-            self._move_aside(list(self.folder.glob(f"{split}-{step:08d}.jsonl*")))
+            self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
             self._own.add(path)
         data = to_lines(rows)
-        _append(path, gzip.compress(data, compresslevel=6) if path.suffix == ".gz" else data)
+        # Training waits for it: the fastest level.
+        _append(path, gzip.compress(data, compresslevel=1) if path.suffix == ".gz" else data)
 
     def note(self, name: str, entries: list[dict[str, Any]]) -> None:
         """Append to the journal `name`."""
-        _append(self.folder / f"{name}.jsonl", to_lines(entries))
+        path = self._where() / f"{name}.jsonl"
+        if not path.exists():
+            self._own.add(path)
+        _append(path, to_lines(entries))
+
+    def _path(self, split: str, step: int) -> Path:
+        return self._where() / f"{split}-{step:08d}{self._suffix}"
+
+    def _where(self) -> Path:
+        if self._folder is None:
+            strangers = self._root.is_dir() and any(parse_name(path) for path in self._root.iterdir())
+            self._folder = _unused(self._root, "evaluation") if strangers else self._root
+            self._describe({})
+        return self._folder
+
+    def _describe(self, more: dict[str, Any]) -> None:
+        folder = self._where()
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "run.json", (json.dumps({**self._about, **more}, indent=2) + "\n").encode())
 
     def _kept(self, name: str, step: int) -> bytes:
         """What a journal holds of the steps that are not made again."""
-        path = self.folder / f"{name}.jsonl"
+        path = self._root / f"{name}.jsonl"
         entries = read_lines(path) if path.exists() and step else ()
         # What is logged at a step comes before its checkpoint, alarms come with the batch after it.
         return to_lines(entry for entry in entries if entry["step"] < step + (name == "metrics"))
 
     def _move_aside(self, paths: list[Path]) -> None:
-        if not paths:
-            return
-        names = (self.folder / f"superseded-{n}" for n in itertools.count(1))
-        aside = next(folder for folder in names if not folder.exists())
-        aside.mkdir()
-        for path in paths:
-            path.rename(aside / path.name)
+        there = [path for path in paths if path.exists()]
+        if there:
+            aside = _unused(self._where(), "superseded")
+            aside.mkdir()
+            for path in there:
+                path.rename(aside / path.name)
 
-    def _replace(self, name: str, data: bytes) -> None:
-        unfinished = self.folder / f".{name}.tmp"
-        unfinished.write_bytes(data)
-        unfinished.rename(self.folder / name)
+
+def _unused(folder: Path, name: str) -> Path:
+    """`folder/name-N`, the first N that is free."""
+    return next(path for n in itertools.count(1) if not (path := folder / f"{name}-{n}").exists())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_bytes(data)
+    unfinished.rename(path)
 
 
 def _made_again(path: Path, step: int) -> bool:

@@ -19,7 +19,6 @@ Evaluation is left to TRL, but its attempts are traced too.
 import copy
 import math
 import os
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -45,7 +44,8 @@ from .reward import Reward, RewardError
 from .rounds import resample, settle
 from .scoring import STATUSES, Scoring
 from .selection import PromptStream
-from .traces import Scored
+from .trace_rows import Scored
+from .traces import split_name
 
 
 logger = get_logger(__name__)
@@ -143,8 +143,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             raise ValueError("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
         if args.zero_variance_groups == "resample":
             self._stream = self._make_stream()
-        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
-        self._recorder = Recorder(args, self.reward_func_names, self.reward_weights.tolist(), *ranks)
+        rewards = (self.reward_func_names, self.reward_weights.tolist())
+        self._recorder = Recorder(args, *rewards, self.accelerator.process_index)
         # First, since trackio's own callback closes its run when training ends.
         self.callback_handler.callbacks.insert(0, _Recording(self._recorder))
 
@@ -215,9 +215,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             data = (self._stream, self.train_dataset)
             rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
         fallback = "drop" if self._stream is None else self.args.resample_fallback
-        plan = settle(rounds, fallback, self.state.global_step, self._groups_at_least())
+        self._rounds = rounds
+        try:
+            plan = settle(rounds, fallback, self.state.global_step, self._groups_at_least())
+        except RuntimeError:  # on all ranks: what is to be looked at must be there
+            self._record(Plan((), ()), torch.empty(0, device=self.accelerator.device))
+            raise
         attempts = exchange(rounds, plan.order, self.num_generations, *ranks)
-        self._rounds, self._plan = rounds, plan
+        self._plan = plan
         grouped = [sampled.rewards.view(-1, self.num_generations, len(self.reward_funcs)) for sampled in rounds]
         self._rewards = torch.cat([grouped[r][group] for r, group in plan.order])
         self._tokens_generated = sum(attempt.num_tokens for sampled in rounds for attempt in sampled.attempts)
@@ -258,7 +263,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 tool_mask=None if tool_mask is None else tool_mask[i],
                 logged={name: values[i] for name, values in columns.items()},
                 outcomes=self._statuses[i],
-                truncated=not ends.intersection(completion_ids[i][-1:]),
+                truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
             )
             for i in range(len(inputs))
         )
@@ -339,7 +344,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 self._replace_advantages(output, plan)
             self._log_batch(output, self._rounds, plan)
         self._log_outcomes()
-        self._record(output, plan)
+        self._record(plan, output["advantages"], self._kl_per_attempt(output))
         self._inputs, self._plan, self._rounds, self._rewards = [], None, [], torch.empty(0, 0)
         self._generated, self._kl_of_rows = (), None
         return output
@@ -540,35 +545,35 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """As the `Trainer`'s; notes which split it is about."""
-        name = re.sub(r"[^\w.-]", "_", metric_key_prefix)
-        self._split = name if name.startswith("eval") else f"eval_{name}"
+        self._split = split_name(metric_key_prefix)
+        self._recorder.evaluate(self._split, self.state.global_step)
         return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
 
-    def _record(self, output: dict[str, Any], plan: Plan) -> None:
-        mode = "train" if self.model.training else "eval"
-        advantages = output["advantages"]
-        kl_of_rows = self._kl_per_attempt(output)
-        failing = (self._outcomes[:, 2:].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
-        numbers = Scored(
+    def _record(self, plan: Plan, advantages: Tensor, kl_of_rows: Tensor | None = None) -> None:
+        """Traces and alarms. `advantages` and `kl_of_rows` are of this rank's rows of the plan."""
+        split = "train" if self.model.training else self._split
+        traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
+        if not traced and not (self.args.alarms and self.model.training):
+            return
+        scored = Scored(
             rounds=self._rounds,
             plan=plan,
-            names=self._recorder.names,
             totals=[self._totals(sampled.rewards) for sampled in self._rounds],
             advantages=self.accelerator.gather(advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()),
             kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows),
             size=self._group_size,
-            evaluation=mode == "eval",
         )
+        failing = (self._outcomes[:, 2:].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
         sampled = Sampled(
-            split="train" if mode == "train" else self._split,
+            split=split,
             step=self.state.global_step,
-            number=self._step // (self.args.steps_per_generation * self.num_iterations),
-            numbers=numbers,
+            scored=scored,
+            alike=self.rollout_func is None and self.environment_factories is None,
             failing=dict(zip(self._recorder.names, failing, strict=True)),
             entropy=self._entropy,
         )
-        for name, value in self._recorder.record(sampled).items():
-            self._metrics[mode][name].append(value)
+        for name, value in self._recorder.record(sampled, traced).items():
+            self._metrics["train"][name].append(value)
 
     def _kl_per_attempt(self, output: dict[str, Any]) -> Tensor | None:
         """(B,), nats a token, where the run has both log-probs at hand."""
@@ -639,6 +644,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             "running_variance": self._running_variance,
             "stream": self._stream.state_dict() if self._stream is not None else None,
             "alarms": self._recorder.state_dict(),
+            "entropy": self._entropy,
         }
 
     def _load_run_state(self, state: dict[str, Any]) -> None:
@@ -646,6 +652,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self.beta = state["beta"]
         self._running_variance = state["running_variance"]
         self._recorder.load_state_dict(state.get("alarms"))
+        self._entropy = state.get("entropy")
         if self._stream is not None and state["stream"] is not None:
             self._stream.load_state_dict(state["stream"])
 
