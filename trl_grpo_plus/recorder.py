@@ -1,11 +1,14 @@
 """Hands each batch of a run to the traces on disk, the alarms and the trackers.
 
-All ranks take part in gathering, rank 0 alone keeps. What goes wrong (a full disk, a tracker that is down) is said
-once and is no reason to lose a run; and none of the three depends on another.
+All ranks take part in gathering, rank 0 alone keeps, in a thread beside training: at most one batch is on its way.
+What goes wrong (a full disk, a tracker that is down) is said once and is no reason to lose a run; and none of the
+three depends on another.
 """
 
+import contextvars
 import statistics
 from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from itertools import groupby
@@ -71,11 +74,15 @@ class Recorder:
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._trackers: Trackers | None = None
         self._said: set[tuple[str, type]] = set()
+        # Python waits for it when it exits, so that what is on its way is written.
+        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
+        self._pending: Future[dict[str, float]] | None = None
 
     # -- of a run
 
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts at `step` of `max_steps`."""
+        self.settle()
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False
@@ -86,7 +93,7 @@ class Recorder:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
     def evaluate(self, split: str, step: int) -> None:
-        """An evaluation of `split` starts, after `step` steps."""
+        """An evaluation of `split` starts, after `step` steps; [`settle`] comes first."""
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.fresh(split, step)
@@ -99,6 +106,7 @@ class Recorder:
 
     def end(self) -> None:
         """Training is over."""
+        self.settle()
         if self._trackers is not None:
             self._trackers.close()
             self._trackers = None
@@ -123,21 +131,30 @@ class Recorder:
         """Whether alarms look at batches of this split."""
         return self._watch is not None and split == "train"
 
-    def record(self, sampled: Sampled, traced: bool) -> dict[str, float]:
-        """Look for alarms and, where it is `traced`, keep a batch. Collective.
+    def settle(self) -> dict[str, float]:
+        """Wait until the last batch is kept.
 
         Returns:
-            `dict[str, float]`: metrics, on rank 0.
+            `dict[str, float]`: its metrics, on rank 0; none where they were taken before.
         """
+        pending, self._pending = self._pending, None
+        return pending.result() if pending is not None else {}
+
+    def record(self, sampled: Sampled, traced: bool) -> None:
+        """Look for alarms and, where it is `traced`, keep a batch; see [`settle`], which comes first. Collective."""
         rounds = sampled.scored.rounds
         chosen = pick(rounds, self._args.trace_max_groups) if traced else [[] for _ in rounds]
         gathered = gather_object([self._mine(sampled, chosen)])
-        if not self._main:
-            return {}
-        failed = [part for part in gathered if isinstance(part, Exception)]
+        if self._main:
+            # trackio keeps its run in a context variable.
+            job = contextvars.copy_context().run
+            self._pending = self._beside.submit(job, self._kept, sampled, chosen, gathered)
+
+    def _kept(self, sampled: Sampled, chosen: list[list[int]], gathered: list) -> dict[str, float]:
         with self._never_fatal("Traces"):
-            if failed:
-                raise failed[0]
+            for part in gathered:
+                if isinstance(part, Exception):
+                    raise part
             return self._keep(sampled, chosen, gathered)
         return {}
 

@@ -220,6 +220,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             plan = settle(rounds, fallback, self.state.global_step, self._groups_at_least())
         except RuntimeError:  # on all ranks: what is to be looked at must be there
             self._record(Plan((), ()), torch.empty(0, device=self.accelerator.device))
+            self._settle_record()
             raise
         attempts = exchange(rounds, plan.order, self.num_generations, *ranks)
         self._plan = plan
@@ -540,14 +541,18 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, and into the run's journal."""
+        self._settle_record()
         super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
         """As the `Trainer`'s; notes which split it is about."""
+        self._settle_record()
         self._split = split_name(metric_key_prefix)
         self._recorder.evaluate(self._split, self.state.global_step)
-        return super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        evaluated = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self._settle_record()
+        return evaluated
 
     def _record(self, plan: Plan, advantages: Tensor, kl_of_rows: Tensor | None = None) -> None:
         """Traces and alarms. `advantages` and `kl_of_rows` are of this rank's rows of the plan."""
@@ -572,7 +577,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             failing=dict(zip(self._recorder.names, failing, strict=True)),
             entropy=self._entropy,
         )
-        for name, value in self._recorder.record(sampled, traced).items():
+        self._settle_record()
+        self._recorder.record(sampled, traced)
+
+    def _settle_record(self) -> None:
+        for name, value in self._recorder.settle().items():
             self._metrics["train"][name].append(value)
 
     def _kl_per_attempt(self, output: dict[str, Any]) -> Tensor | None:
@@ -634,6 +643,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return [self.accelerator.num_processes, *sizes, self.num_iterations, self.num_generations]
 
     def _resume_state(self) -> dict[str, Any]:
+        self._settle_record()
         generate_every = self.args.steps_per_generation * self.num_iterations
         return {
             "layout": self._layout(),
