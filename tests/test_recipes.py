@@ -808,3 +808,15 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
     assert command[0] in ("accelerate", accelerate)
     assert command[1:] == [*launcher[1:], *options, "--resume_from_checkpoint", f"left/earlier-1/{checkpoint}"]
     assert (folder / "left" / "earlier-1" / checkpoint / "optimizer.pt").exists()
+
+
+def test_the_demo_learns_and_raises_no_alarm(folder):
+    """`make demo`, whole: healthy, though three groups in four are dead, and it ends with hardly any entropy."""
+    output = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "demo"], folder).end(0, seconds=600)
+    edge = json.loads((folder / "demo" / "summary.json").read_text())["eval"]["edge"]
+    assert edge["after"] > edge["before"] + 0.4
+    assert traces.journal(folder / "demo", "alarms") == []
+    assert "Alarm" not in output
+    alarms = [name for name in traces.journal(folder / "demo", "metrics")[-5] if name.startswith("alarms/")]
+    assert len(alarms) == 11
+    assert output.rstrip().endswith("demo/report.html")

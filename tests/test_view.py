@@ -12,6 +12,7 @@ import pytest
 import traced
 
 from trl_grpo_plus import trl_completions
+from trl_grpo_plus.cli import main
 from trl_grpo_plus.texts import as_text
 from trl_grpo_plus.view import Stored, choose, panel, write_page
 from trl_grpo_plus.view_groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
@@ -463,3 +464,30 @@ def test_a_parquet_file_that_is_not_trls_is_refused(tmp_path):
     path.write_bytes(b"PAR1 cut off")
     with pytest.raises(ValueError, match=r"completions_00005\.parquet cannot be read as parquet"):
         list(trl_completions.groups(tmp_path))
+
+
+# -- the command
+
+
+def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
+    run = traced.write_run(tmp_path / "run", steps=2)
+    assert main(["view", str(run)]) == 0
+    page = run / "report.html"
+    assert f"{page}: 12 groups, 48 attempts, {page.stat().st_size / 1e6:.1f} MB" in capsys.readouterr().out
+    assert main(["view", str(run), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").read_text() == page.read_text()
+
+
+def test_the_command_says_what_found_no_room(tmp_path, capsys):
+    run = traced.write_run(tmp_path / "run", steps=6, length=4000)
+    assert main(["view", str(run), "--max-mb", "0.3"]) == 0
+    assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
+
+
+def test_the_command_refuses_what_it_cannot_show(tmp_path, capsys):
+    assert main(["view", str(tmp_path / "typo")]) == 2
+    assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err
+    run = traced.write_run(tmp_path / "run")
+    assert main(["view", str(run), "--max-mb", "0.01"]) == 2
+    assert "leaves no room" in capsys.readouterr().err
+    assert not (run / "report.html").exists()
