@@ -1,8 +1,9 @@
-"""The command line: `trl-grpo-plus check rewards` and `trl-grpo-plus view`."""
+"""The command line, `trl-grpo-plus`: ls, cp, run, check, view, env."""
 
 import argparse
 import json
 import os
+import shlex
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -28,6 +29,14 @@ the attempts on one prompt side by side, the best first.
   trl-grpo-plus view outputs/my_run -o report.html --max-mb 300
 """
 
+RUN_HELP = """\
+Launch a recipe with accelerate. The command is printed first; options that are not listed here go to the recipe.
+
+  trl-grpo-plus run arithmetic_cpu
+  trl-grpo-plus run my_run.yaml --learning_rate 2e-6 --output_dir outputs/second
+  trl-grpo-plus run my_run.yaml --accelerate_config zero2 --num_processes 4
+"""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
@@ -35,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong.
     """
-    options = _parser().parse_args(argv)
+    parser = _parser()
+    options, rest = parser.parse_known_args(argv)
+    if rest and options.run is not _run:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest = rest
     try:
         return options.run(options)
     except (ValueError, ImportError) as error:
@@ -47,6 +60,25 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trl-grpo-plus", description="GRPO on Hugging Face TRL, plus.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+    ls = commands.add_parser("ls", help="list recipes and rewards")
+    ls.set_defaults(run=_ls)
+    cp = commands.add_parser("cp", help="copy a recipe, to change it")
+    cp.add_argument("name", metavar="NAME")
+    cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
+    cp.set_defaults(run=_cp)
+    run = commands.add_parser(
+        "run",
+        help="launch a recipe",
+        description=RUN_HELP,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    run.add_argument("name", metavar="NAME|FILE")
+    run.add_argument("--accelerate_config", metavar="NAME|FILE", help="one of TRL's presets, or accelerate's own file")
+    run.add_argument("--num_processes", type=int, help="default: the preset's, else one a GPU, else one")
+    run.set_defaults(run=_run)
+    env = commands.add_parser("env", help="show versions, GPUs and what is missing for what")
+    env.set_defaults(run=_env)
     check = commands.add_parser("check", help="find out before a run whether it can work")
     what = check.add_subparsers(title="what", required=True, metavar="WHAT")
     rewards = what.add_parser(
@@ -73,6 +105,57 @@ def _parser() -> argparse.ArgumentParser:
     view.add_argument("--max-mb", type=float, default=100, help="largest size of the page (default: %(default)s)")
     view.set_defaults(run=_view)
     return parser
+
+
+def _ls(options: argparse.Namespace) -> int:
+    from .launch import headline, recipes
+    from .registry import find, list_rewards
+
+    told = {name: headline(recipe) for name, recipe in recipes().items()}
+    print("\n".join(["recipes", *_two_columns(told)]))
+    rewards = {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
+    print("\n".join(["", "rewards", *_two_columns(rewards)]))
+    return 0
+
+
+def _two_columns(lines: dict[str, str]) -> list[str]:
+    width = max(map(len, lines)) + 2
+    return [f"  {name:<{width}}{text}" for name, text in lines.items()]
+
+
+def _cp(options: argparse.Namespace) -> int:
+    from .launch import recipes
+
+    known = recipes()
+    if options.name not in known:
+        raise ValueError(f"There is no recipe {options.name!r}, only {', '.join(known)}.{near(options.name, known)}")
+    target = options.file or f"{options.name}.yaml"
+    if os.path.isdir(target):
+        target = os.path.join(target, f"{options.name}.yaml")
+    try:
+        with open(target, "x") as file:
+            file.write(known[options.name].read_text())
+    except FileExistsError:
+        raise ValueError(f"{target} is there already. Give another name, or remove it.") from None
+    print(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    from .environment import gpus
+    from .launch import launch_command
+
+    launcher = (options.accelerate_config, options.num_processes, len(gpus()))
+    command = launch_command(options.name, options.rest, *launcher)
+    print(shlex.join(["accelerate", *command[1:]]), flush=True)
+    os.execv(command[0], command)
+
+
+def _env(options: argparse.Namespace) -> int:
+    from .environment import described
+
+    print(described())
+    return 0
 
 
 def _check_rewards(options: argparse.Namespace) -> int:

@@ -1,0 +1,121 @@
+"""The commands that list, copy and launch recipes; `check` and `view` have tests of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trl_grpo_plus import launch
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.registry import list_rewards
+
+
+COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
+TASK = """
+from trl_grpo_plus.recipes import arithmetic
+
+arithmetic.WARM_STEPS = 120
+prepare = arithmetic.prepare
+"""
+SHORT = ["--prepare", "task.py:prepare", "--max_steps", "1", "--eval_on_start", "false", "--output_dir", "out"]
+
+
+def test_every_recipe_and_reward_has_a_line(capsys):
+    assert main(["ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    recipes, rewards = lines[1 : lines.index("")], lines[lines.index("rewards") + 1 :]
+    assert [line.split()[0] for line in recipes] == list(launch.recipes())
+    assert [line.split()[0] for line in rewards] == list_rewards()
+    assert all(len(line.split()) > 4 for line in (*recipes, *rewards))
+
+
+def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["cp", "arithmetic_cpu"]) == 0
+    assert "trl-grpo-plus run arithmetic_cpu.yaml" in capsys.readouterr().out
+    copied = Path("arithmetic_cpu.yaml").read_text()
+    assert copied == launch.recipes()["arithmetic_cpu"].read_text()
+    assert yaml.safe_load(copied)["reward_funcs"] == ["exact_answer"]
+    Path("arithmetic_cpu.yaml").write_text("mine")
+    assert main(["cp", "arithmetic_cpu", "."]) == 2
+    assert "is there already" in capsys.readouterr().err
+    assert Path("arithmetic_cpu.yaml").read_text() == "mine"
+    assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
+    assert main(["cp", "aritmetic_cpu"]) == 2
+    assert "Did you mean arithmetic_cpu?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["run", "arithmetic"], "is neither a file nor a recipe"),
+        (["run", "arithmetic_cpu", "--accelerate_config", "zero4"], "Did you mean zero"),
+        (["run", "missing.yaml"], "'missing.yaml' is neither a file nor a recipe"),
+    ],
+)
+def test_what_cannot_be_launched_is_refused(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_an_option_of_no_command_is_refused(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["ls", "--all"])
+    assert "--all" in capsys.readouterr().err
+
+
+def test_the_command_says_how_many_processes(tmp_path):
+    def launched(*given, **how):
+        return " ".join(launch.launch_command("arithmetic_cpu", *given, **how)[1:])
+
+    script = "-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu"
+    plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
+    assert launched() == f"launch --num_processes 1 {plain} {script}"
+    assert launched(["--seed", "2"], num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
+    assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
+    assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
+    zero2 = launch.presets()["zero2"]
+    assert launched(accelerate_config="zero2", num_gpus=4) == f"launch --config_file {zero2} {script}"
+    wanted = f"launch --config_file {zero2} --num_processes 2 {script}"
+    assert launched(accelerate_config="zero2", num_processes=2, num_gpus=4) == wanted
+    own = tmp_path / "own.yaml"
+    own.write_text("{}")
+    assert f"--config_file {own} " in launched(accelerate_config=str(own))
+
+
+def test_trls_presets_are_there():
+    assert list(launch.presets()) == ["fsdp1", "fsdp2", "multi_gpu", "single_gpu", "zero1", "zero2", "zero3"]
+    for path in launch.presets().values():
+        assert "distributed_type" in yaml.safe_load(Path(path).read_text())
+
+
+def run(folder, *arguments):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [*COMMAND, *arguments]
+    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_recipe_is_launched(tmp_path):
+    (tmp_path / "task.py").write_text(TASK)
+    done = run(tmp_path, "run", "arithmetic_cpu", *SHORT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    first, _, _ = done.stdout.partition("\n")
+    assert first.startswith("accelerate launch --num_processes 1 ")
+    assert first.endswith(f"-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu {' '.join(SHORT)}")
+    assert (tmp_path / "out" / "report.html").exists()
+
+
+def test_the_recipes_exit_status_and_message_come_through(tmp_path):
+    done = run(tmp_path, "run", "arithmetic_cpu", "--lerning_rate", "1")
+    assert done.returncode != 0
+    assert "learning_rate" in done.stderr
+
+
+def test_the_environment_is_described(capsys):
+    assert main(["env"]) == 0
+    told = capsys.readouterr().out
+    for name in ("python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"):
+        assert f"\n{name} " in f"\n{told}"
