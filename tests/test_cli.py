@@ -119,3 +119,9 @@ def test_the_environment_is_described(capsys):
     told = capsys.readouterr().out
     for name in ("python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"):
         assert f"\n{name} " in f"\n{told}"
+
+
+def test_a_reader_that_has_enough_is_no_error(tmp_path):
+    command = f"{' '.join(COMMAND)} ls | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "recipes\n", "")

@@ -127,10 +127,6 @@ class Recorder:
         """Whether the attempts of the `number`-th generation batch are written."""
         return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
 
-    def watches(self, split: str) -> bool:
-        """Whether alarms look at batches of this split."""
-        return self._watch is not None and split == "train"
-
     def settle(self) -> dict[str, float]:
         """Wait until the last batch is kept.
 

@@ -69,7 +69,7 @@ class Writer:
             self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
             self._own.add(path)
         data = to_lines(rows)
-        # Training waits for it: the fastest level.
+        # The next batch waits for this one: the fastest level.
         _append(path, gzip.compress(data, compresslevel=1) if path.suffix == ".gz" else data)
 
     def note(self, name: str, entries: list[dict[str, Any]]) -> None:

@@ -560,12 +560,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
         if not traced and not (self.args.alarms and self.model.training):
             return
+        first = advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
         scored = Scored(
             rounds=self._rounds,
             plan=plan,
             totals=[self._totals(sampled.rewards) for sampled in self._rounds],
-            advantages=self.accelerator.gather(advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()),
-            kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows),
+            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            advantages=self.accelerator.gather(first).cpu(),
+            kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows).cpu(),
             size=self._group_size,
         )
         failing = (self._outcomes[:, 2:].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
