@@ -9,7 +9,8 @@ trackio are left out where they are not installed.
 
 The second runs the demo's recipe and clocks what is done for the record within it, in the training thread (gathering,
 waiting for the batch before) and beside it (JSON, alarms, files), where it may slow training by as much at most. The
-page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB.
+page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB, and opened in Chromium where
+that is installed.
 """
 
 import argparse
@@ -156,7 +157,41 @@ def page(scratch: Path) -> dict[str, float]:
         f"\npage of {written.attempts_total:,} attempts: {took:.1f} s, {written.bytes / 1e6:.1f} MB, "
         f"{written.attempts_written:,} of them in it"
     )
-    return {"seconds": took, "bytes": written.bytes, "attempts": written.attempts_total}
+    return {"seconds": took, "bytes": written.bytes, "attempts": written.attempts_total, **browse(written.path)}
+
+
+def browse(path: Path) -> dict[str, float]:
+    """Seconds in headless Chromium: until a group is drawn, for a filter over all steps, for a search of all texts."""
+    chromium = shutil.which("chromium")
+    if importlib.util.find_spec("playwright") is None or chromium is None:
+        print("no playwright or no chromium: the page was not opened")
+        return {}
+    from playwright.sync_api import sync_playwright
+
+    took: dict[str, float] = {}
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        tab = browser.new_page()
+
+        def clock(what: str, act: Callable[[], Any], done: str) -> None:
+            start = time.perf_counter()
+            act()
+            while not tab.evaluate(done):
+                time.sleep(0.01)
+            took[what] = time.perf_counter() - start
+
+        clock("open_s", lambda: tab.goto(f"file://{path}"), "document.querySelector('.attempt') !== null")
+        tab.check("input[value=all]")
+        before = tab.inner_text("#status")
+        changed = f"document.querySelector('#status').textContent !== {json.dumps(before)}"
+        clock("filter_s", lambda: tab.select_option("#verdict", "alive"), changed)
+        tab.select_option("#verdict", "")
+        finished = "document.querySelector('#status').textContent.startsWith('0 groups') && "
+        finished += "document.querySelector('#cancel').hidden"
+        clock("search_s", lambda: tab.fill("#query", "written nowhere"), finished)
+        browser.close()
+    print(", ".join(f"{what.removesuffix('_s')} {seconds:.2f} s" for what, seconds in took.items()) + " in Chromium")
+    return took
 
 
 def demo(scratch: Path, steps: int) -> dict[str, float]:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import tiny
 import torch
@@ -396,3 +397,11 @@ def test_every_line_is_strict_json(tmp_path):
     rows = [row for group in traces.groups(tmp_path / "run") for row in group]
     assert {row["extra"]["odd"] for row in rows} == {None}
     assert [row["rewards"]["strange"] for row in rows[:4]] == [1.0, None, None, None]
+
+
+def test_a_run_is_a_table(tmp_path):
+    """As the README has it; columns that are null in one step and not in the next are no obstacle."""
+    tiny.trainer(tmp_path, tiny.half_dead, zero_variance_groups="drop", max_steps=6).train()
+    attempts = pd.DataFrame(row for group in traces.groups(tmp_path / "run") for row in group)
+    assert len(attempts) == 6 * 8
+    assert "zero_variance" in set(attempts["reason"].dropna()) <= {"zero_variance", "filler"}
