@@ -68,4 +68,7 @@ def test_the_metrics_are_trl_and_more(tmp_path):
         timing = {"step_time", "train_runtime", "train_samples_per_second", "train_steps_per_second"}
         shared = {key: value for key, value in stock.items() if key not in timing}
         assert {key: mine[key] for key in shared} == shared
-        assert all(key.startswith(("groups/", "tokens/")) for key in mine.keys() - stock.keys())
+        assert all(
+            key.startswith(("groups/", "tokens/", "alarms/", "completions/mean_length/"))
+            for key in mine.keys() - stock.keys()
+        )
