@@ -351,6 +351,18 @@ def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_
     assert steps == list(range(1, 10))
 
 
+def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
+    """What the thread beside training has not written yet is written before Python exits."""
+    slow = "import time; from trl_grpo_plus import trace_writer as w; append = w._append\n"
+    slow += "w._append = lambda *given: (time.sleep(1), append(*given))\n"
+    code = slow + KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)")
+    code = code.replace('"max_steps": 9', '"max_steps": 9, "logging_steps": 100')
+    command = [sys.executable, "-c", code, str(tmp_path), "4"]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    assert subprocess.run(command, env=environment, capture_output=True, timeout=300).returncode == 3
+    assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 0, 1, 1, 2, 2]
+
+
 def _as_two_rewards(groups):
     for group in groups:
         for row in group:

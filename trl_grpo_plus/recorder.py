@@ -236,7 +236,9 @@ class Recorder:
         except Exception as error:
             if (what, type(error)) not in self._said:
                 self._said.add((what, type(error)))
-                logger.warning(f"{what} could not be kept; training goes on. {type(error).__name__}: {error}")
+                bug = not isinstance(error, OSError)  # then where it came from matters
+                told = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
+                logger.warning(told, exc_info=bug)
 
 
 def _mark(lines: list[Row], alarms: list[Alarm]) -> None:
