@@ -5,6 +5,8 @@ TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C 
 """
 
 import argparse
+import inspect
+import json
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +16,7 @@ from typing import Any
 import yaml
 from trl import ScriptArguments
 
+from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import resolve
 
 from .command_line import UserError, launch_command, launched_as, load, parse, said_plainly
@@ -29,8 +32,11 @@ class GRPOPlusScriptArguments(ScriptArguments):
             id, or `{name: ..., args: ..., weight: ..., ...}`; see [`~trl_grpo_plus.registry.RewardSpec`].
         prepare (`str`, *optional*):
             Function, given like a reward function, that makes or loads the run's data and, where wanted, its model:
-            `(script_args, training_args, model_args) -> DatasetDict`. It is called on the main process first, then on
-            the others. Without it, `dataset_name` or `datasets` says what to load.
+            `(script_args, training_args, model_args, **prepare_args) -> DatasetDict`. It is called on the main process
+            first, then on the others. Where it takes `smoke`, `trl-grpo-plus check` passes `smoke=True` and wants
+            the same in little time. Without it, `dataset_name` or `datasets` says what to load.
+        prepare_args (`dict[str, Any]` or `str`, *optional*):
+            Keyword arguments of `prepare`. As JSON on the command line.
     """
 
     reward_funcs: list[str] | None = field(
@@ -47,10 +53,19 @@ class GRPOPlusScriptArguments(ScriptArguments):
             "data, given as pkg.mod.func, pkg.mod:func or path/to/file.py:func."
         },
     )
+    prepare_args: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Keyword arguments of `prepare`, as JSON on the command line."}
+    )
 
 
-def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+def main(
+    script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, trainer_class: type | None = None
+) -> int:
     """Train, evaluate and report.
+
+    Args:
+        script_args, training_args, model_args, dataset_args: what [`make_parser`]'s parser returns.
+        trainer_class (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusTrainer`] to use in its place.
 
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
@@ -68,13 +83,13 @@ def main(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):
-        dataset = _dataset(script_args, training_args, model_args, dataset_args)
+        dataset = load_data(script_args, training_args, model_args, dataset_args)
     if model_args.model_name_or_path is None:
         raise UserError("model_name_or_path is missing.")
     _set_model_init(training_args, model_args)
 
     with said_plainly():
-        trainer = GRPOPlusTrainer(
+        trainer = (trainer_class or GRPOPlusTrainer)(
             model=model_args.model_name_or_path,
             reward_funcs=rewards,
             args=training_args,
@@ -116,20 +131,50 @@ def make_parser(subparsers: Any = None, prog: str | None = None) -> argparse.Arg
     return TrlParser(dataclass_types, prog=prog, usage="%(prog)s --config NAME|PATH [--option value ...]")
 
 
-def _dataset(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
-    from datasets import load_dataset
+def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
+    """The run's data: what `prepare` returns, the mixture `datasets`, or `dataset_name`.
+
+    Args:
+        script_args, training_args, model_args, dataset_args: what [`make_parser`]'s parser returns.
+        smoke (`bool`, *optional*, defaults to `False`): passed to a `prepare` that takes it.
+
+    Raises:
+        UserError: the recipe names no data, or `prepare` does not take what it is given.
+    """
     from trl import get_dataset
 
+    from trl_grpo_plus.data import load as load_splits
+
     if script_args.prepare:
-        prepare: Callable[..., Any] = load(script_args.prepare, "prepare")
-        return prepare(script_args, training_args, model_args)
+        prepare = load(script_args.prepare, "prepare")
+        given = _prepare_args(prepare, script_args.prepare_args, smoke)
+        with said_plainly():
+            return prepare(script_args, training_args, model_args, **given)
+    if script_args.prepare_args:
+        raise UserError("prepare_args are given, but prepare names no function to give them to.")
     if dataset_args.datasets:
         return get_dataset(dataset_args)
     if script_args.dataset_name:
-        return load_dataset(
-            script_args.dataset_name, name=script_args.dataset_config, streaming=script_args.dataset_streaming
-        )
+        with said_plainly("dataset_name"):
+            return load_splits(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
     raise UserError("There is no data: set dataset_name, datasets or prepare.")
+
+
+def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[str, Any]:
+    if isinstance(given, str):
+        try:
+            given = json.loads(given)
+        except ValueError:
+            raise UserError(f"prepare_args: {given!r} is not JSON.") from None
+    if not isinstance(given, dict | None):
+        raise UserError(f"prepare_args: {given!r} must be the arguments of prepare by name.")
+    parameters = inspect.signature(prepare).parameters.values()
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    free = [name for name in takes[3:] if name != "smoke"]
+    for name in given or {}:
+        if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            raise UserError(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
+    return {**(given or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
 
 
 def _train_set(dataset: Any, split: str) -> Any:

@@ -165,6 +165,7 @@ def _env(options: argparse.Namespace) -> int:
 
 def _check_rewards(options: argparse.Namespace) -> int:
     from .check import check_examples, check_gold, table
+    from .data import load
     from .registry import get_reward, list_rewards
 
     args = _arguments(options.args)
@@ -172,8 +173,13 @@ def _check_rewards(options: argparse.Namespace) -> int:
         raise ValueError("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
     if options.dataset:
-        dataset = _load_dataset(options.dataset, options.config, options.split)
-        findings += check_gold(get_reward(options.names[0], **args), dataset, options.limit)
+        splits = load(options.dataset, options.config)
+        if options.split not in splits:
+            guess = near(options.split, splits)
+            raise ValueError(
+                f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
+            )
+        findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
     print(table(findings))
     return int(any(finding.problems for finding in findings))
 
@@ -196,21 +202,6 @@ def _arguments(text: str) -> dict[str, Any]:
     if not isinstance(args, dict):
         raise ValueError(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
     return args
-
-
-def _load_dataset(where: str, config: str | None, split: str) -> Any:
-    from datasets import DatasetDict, load_dataset, load_from_disk
-
-    kinds = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
-    kind = kinds.get(os.path.splitext(where)[1])
-    if kind and os.path.isfile(where):
-        return load_dataset(kind, data_files=where, split="train")
-    found = load_from_disk(where) if os.path.isdir(where) else load_dataset(where, config)
-    if not isinstance(found, DatasetDict):
-        return found
-    if split not in found:
-        raise ValueError(f"--split: {where} has no split {split!r}, only {', '.join(found)}.{near(split, found)}")
-    return found[split]
 
 
 if __name__ == "__main__":
