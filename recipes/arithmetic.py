@@ -1,14 +1,17 @@
-"""Two-digit sums for a character model made from scratch: GRPO on a CPU, without Hub, account or download.
+"""Sums for a character model made from scratch: GRPO without Hub, account or download, on a CPU or a GPU.
 
-The model is warmed up on sums whose author forgets the carry six times in ten, and never sees a product. So a sum
+The model is warmed up on sums whose author forgets to carry six times in ten, and never sees a product. So a sum
 without carry is always solved ("easy"), one with a carry is solved in four attempts of ten ("edge"), and a product
 never ("hard"). Only the edge can teach, and there GRPO finds out from the reward alone which habit is right.
 """
 
+import math
 import os
 import random
 import shutil
 import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,35 +36,80 @@ WARM_STEPS, WARM_BATCH, WARM_RATE = 2000, 64, 3e-3
 Problem = tuple[int, str, int]
 
 
-def prepare(script_args: Any, training_args: Any, model_args: Any) -> DatasetDict:
+@dataclass(frozen=True)
+class WarmUp:
+    """Supervised steps before the run, of so many lessons each."""
+
+    steps: int
+    batch: int
+    rate: float
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    digits: int = 2,
+    train_mix: Mapping[str, int] | None = None,
+    layers: int = 1,
+    hidden_size: int = 128,
+    heads: int = 4,
+    warm_steps: int | None = None,
+    warm_batch: int | None = None,
+    warm_rate: float | None = None,
+    smoke: bool = False,
+) -> DatasetDict:
     """Make the problems and the model, as the script's `prepare` option asks.
 
     The model goes to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to that. Only the main
     process makes it; the others must come here after it. A run that resumes takes the one that is there.
 
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        digits (`int`, *optional*, defaults to 2): of each operand, 2 or 3.
+        train_mix (`Mapping[str, int]`, *optional*): problems of each difficulty to train on; by default 512 easy, 384
+            edge, 256 hard.
+        layers (`int`, *optional*, defaults to 1), hidden_size (`int`, *optional*, defaults to 128), heads (`int`,
+            *optional*, defaults to 4): of the model, which has about 10 x layers x hidden_size^2 parameters.
+        warm_steps (`int`, *optional*, defaults to 2000), warm_batch (`int`, *optional*, defaults to 64), warm_rate
+            (`float`, *optional*, defaults to 3e-3): steps of the warm-up, lessons in each, highest learning rate.
+        smoke (`bool`, *optional*, defaults to `False`): whether the untrained model is enough.
+
     Returns:
         `DatasetDict`: `train` (all difficulties mixed) and the held-out `easy`, `edge` and `hard`, each with the
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
+
+    Raises:
+        ValueError: other digits, or another difficulty in `train_mix`.
     """
-    # So small a model gains little from a second thread, and on a busy machine loses by it.
-    torch.set_num_threads(1)
-    held_out, rest = split_problems(training_args.seed)
+    mix = dict(train_mix or TRAIN_MIX)
+    if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
+        raise ValueError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
+    if training_args.device.type == "cpu":
+        # So small a model gains little from a second thread, and on a busy machine loses by it.
+        torch.set_num_threads(1)
+    held_out, rest = split_problems(training_args.seed, digits)
     folder = Path(training_args.output_dir) / "warm_start"
     resumes = training_args.resume_from_checkpoint and folder.is_dir()
     if training_args.process_index == 0 and not resumes:
+        warm_up = WarmUp(
+            steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
+        )
         # On problems that the warm-up has learned by heart GRPO would not see the mistakes that it makes on others.
-        warm = {name: rest[name][count:] for name, count in TRAIN_MIX.items()}
-        _write_whole(folder, warm["easy"], warm["edge"], training_args)
+        lessons = _lessons(rest["easy"][mix["easy"] :], rest["edge"][mix["edge"] :], training_args.seed, warm_up)
+        _write_whole(folder, lessons, warm_up, training_args, (layers, hidden_size, heads))
     model_args.model_name_or_path = str(folder)
-    train = [problem for name, count in TRAIN_MIX.items() for problem in rest[name][:count]]
+    train = [problem for name, count in mix.items() for problem in rest[name][:count]]
     random.Random(training_args.seed).shuffle(train)
     return DatasetDict({"train": _dataset(train)} | {name: _dataset(problems) for name, problems in held_out.items()})
 
 
-def split_problems(seed: int) -> tuple[dict[str, list[Problem]], dict[str, list[Problem]]]:
+def split_problems(seed: int, digits: int = 2) -> tuple[dict[str, list[Problem]], dict[str, list[Problem]]]:
     """Held-out and other problems of each difficulty, in an order that depends on `seed`. No problem is in both."""
-    pairs = [(a, b) for a in range(10, 90) for b in range(10, 90)]
-    sums = [(a, "+", b) for a, b in pairs if a + b < 100]
+    operands = range(10 ** (digits - 1), 9 * 10 ** (digits - 1))
+    pairs = [(a, b) for a in operands for b in operands]
+    sums = [(a, "+", b) for a, b in pairs if a + b < 10**digits]
     problems = {
         "easy": [problem for problem in sums if not has_carry(problem)],
         "edge": [problem for problem in sums if has_carry(problem)],
@@ -75,8 +123,14 @@ def split_problems(seed: int) -> tuple[dict[str, list[Problem]], dict[str, list[
 
 
 def has_carry(problem: Problem) -> bool:
-    """Whether the units of a sum add up to ten or more."""
-    return problem[0] % 10 + problem[2] % 10 > 9
+    """Whether two digits of a sum, one above the other, add up to ten or more."""
+    return solve_forgetful(problem) != problem[0] + problem[2]
+
+
+def solve_forgetful(problem: Problem) -> int:
+    """What a sum comes to for one who adds digit by digit and carries nothing."""
+    a, _, b = problem
+    return sum((a // place + b // place) % 10 * place for place in (1, 10, 100))
 
 
 def difficulty(problem: Problem) -> str:
@@ -103,18 +157,20 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """An untrained Llama of one layer and 170 000 parameters."""
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, layers: int = 1, hidden_size: int = 128, heads: int = 4
+) -> LlamaForCausalLM:
+    """An untrained Llama; by default of one layer and 170 000 parameters."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=1,
-        num_attention_heads=4,
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
         max_position_embeddings=32,
         tie_word_embeddings=False,
-        # At transformers' default of 0.02 so narrow a model stays on a plateau for most of the warm-up.
-        initializer_range=0.06,
+        # 0.06 for 128: at transformers' default of 0.02 so narrow a model stays on a plateau for most of the warm-up.
+        initializer_range=0.06 * math.sqrt(128 / hidden_size),
         rope_parameters={"rope_type": "default", "rope_theta": 100.0},
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
@@ -123,7 +179,9 @@ def make_model(tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
     return LlamaForCausalLM(config)
 
 
-def _write_whole(folder: Path, easy: list[Problem], edge: list[Problem], training_args: Any) -> None:
+def _write_whole(
+    folder: Path, lessons: list[str], warm_up: WarmUp, training_args: Any, size: tuple[int, int, int]
+) -> None:
     # Whoever interrupts the warm-up must not leave half a model that looks like one.
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = tempfile.mkdtemp(prefix=".warm_start-", dir=folder.parent)
@@ -131,8 +189,9 @@ def _write_whole(folder: Path, easy: list[Problem], edge: list[Problem], trainin
         tokenizer = make_tokenizer()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(training_args.seed)
-            model = make_model(tokenizer)
-            _warm_up(model, tokenizer, _lessons(easy, edge, training_args.seed), training_args.disable_tqdm)
+            model = make_model(tokenizer, *size)
+        if lessons:
+            _warm_up(model, tokenizer, lessons, warm_up, training_args)
         model.save_pretrained(unfinished)
         tokenizer.save_pretrained(unfinished)
         shutil.rmtree(folder, ignore_errors=True)
@@ -142,16 +201,25 @@ def _write_whole(folder: Path, easy: list[Problem], edge: list[Problem], trainin
         shutil.rmtree(unfinished, ignore_errors=True)
 
 
-def _warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, lessons: list[str], quiet: bool) -> None:
+def _warm_up(
+    model: LlamaForCausalLM,
+    tokenizer: PreTrainedTokenizerFast,
+    lessons: list[str],
+    warm_up: WarmUp,
+    training_args: Any,
+) -> None:
     # Plain PyTorch: transformers' Trainer would wait for the other processes, and only the main one is here.
-    optimizer = torch.optim.AdamW(model.parameters(), lr=WARM_RATE, betas=(0.9, 0.98), weight_decay=0.3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, WARM_RATE, total_steps=WARM_STEPS, pct_start=0.1)
-    batches = tokenizer(lessons, return_tensors="pt").input_ids.split(WARM_BATCH)
-    prompt = len("12+34=")  # only the answer is learned
-    model.train()
-    for ids in tqdm(batches, desc="Warm-up", disable=quiet, unit="step"):
-        logits = model(input_ids=ids).logits[:, prompt - 1 : -1]
-        loss = F.cross_entropy(logits.flatten(0, 1), ids[:, prompt:].flatten())
+    device = training_args.device
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=warm_up.rate, betas=(0.9, 0.98), weight_decay=0.3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, warm_up.rate, total_steps=warm_up.steps, pct_start=0.1)
+    batches = _tokens(tokenizer, lessons).split(warm_up.batch)
+    prompt = lessons[0].index("=") + 1  # only the answer is learned
+    for batch in tqdm(batches, desc="Warm-up", disable=training_args.disable_tqdm, unit="step"):
+        ids = batch.to(device)
+        with torch.autocast(device.type, torch.bfloat16, enabled=training_args.bf16):
+            logits = model(input_ids=ids).logits[:, prompt - 1 : -1]
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, prompt:].flatten())
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -159,14 +227,22 @@ def _warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, lesson
         schedule.step()
 
 
-def _lessons(easy: list[Problem], edge: list[Problem], seed: int) -> list[str]:
-    # All are as long as each other: two operands of two digits, an answer of two digits.
+def _tokens(tokenizer: PreTrainedTokenizerFast, lessons: list[str]) -> torch.Tensor:
+    # In pieces: what the tokenizer keeps of each text beside its tokens takes a hundred times their memory.
+    piece = 1 << 16
+    starts = range(0, len(lessons), piece)
+    return torch.cat([tokenizer(lessons[at : at + piece], return_tensors="pt").input_ids for at in starts])
+
+
+def _lessons(easy: list[Problem], edge: list[Problem], seed: int, warm_up: WarmUp) -> list[str]:
+    # All are as long as each other: an answer has as many digits as its operands.
     rng = random.Random(seed)
     lessons = []
-    for _ in range(WARM_STEPS * WARM_BATCH):
-        a, sign, b = problem = rng.choice(rng.choice([easy, edge]))
+    for _ in range(warm_up.steps * warm_up.batch):
+        problem = rng.choice(rng.choice([easy, edge]))
         forgets = has_carry(problem) and rng.random() < FORGETS_CARRY
-        lessons.append(f"{a}{sign}{b}={solve(problem) - 10 * forgets}{EOS}")
+        said = solve_forgetful(problem) if forgets else solve(problem)
+        lessons.append(f"{problem[0]}{problem[1]}{problem[2]}={said}{EOS}")
     return lessons
 
 

@@ -7,7 +7,7 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib.resources import files
@@ -18,6 +18,12 @@ import yaml
 
 from trl_grpo_plus import loading
 from trl_grpo_plus.loading import near
+
+from .values import checked, hints_of
+
+
+# An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
+SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
 
 
 class UserError(Exception):
@@ -37,18 +43,87 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     Raises:
         UserError: a config, key or option does not exist, or a value is refused.
     """
-    argv, config = _take_config(argv)
-    known = {field.name for dataclass in parser.dataclass_types for field in dataclasses.fields(dataclass)}
-    if config:
-        _refuse_unknown(f"{config}: unknown key", _read_keys(config), {*known, "env"})
-    unused = [word for word in parser.parse_known_args(argv)[1] if word.startswith("-")]
-    _refuse_unknown("unknown option", unused, {*known, "config"}, "--")
-    if not config and not argv:
+    given = read(parser, argv)
+    if given.refused:
+        _raise("\n".join(given.refused.values()))
+    if not given.config and not argv:
         parser.error(f"nothing to run. --config takes a file or one of: {', '.join(shipped_configs())}.")
-    try:
-        return parser.parse_args_and_config([*(["--config", config] if config else []), *argv])
-    except (ValueError, argparse.ArgumentTypeError) as error:
-        raise UserError(str(error)) from None
+    made, refused = build(parser, given)
+    if refused:
+        _raise("\n".join(refused))
+    return tuple(made.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a YAML and the command line say, not yet made into dataclasses.
+
+    Args:
+        argv (`tuple[str, ...]`): the command line, without `--config`.
+        config (`str`, *optional*): the YAML's path.
+        values (`dict[str, Any]`): its values, converted, without those that are refused.
+        env (`dict[str, str]`): the environment variables that it sets.
+        refused (`dict[str, str]`): for each key or option that is refused, why.
+    """
+
+    argv: tuple[str, ...]
+    config: str | None
+    values: dict[str, Any]
+    env: dict[str, str]
+    refused: dict[str, str]
+
+    @property
+    def names(self) -> set[str]:
+        """Keys and options that were given."""
+        options = (_name(word) for word in self.argv if word.startswith("--"))
+        return {*self.values, *options}
+
+
+def read(parser: Any, argv: list[str]) -> Given:
+    """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
+
+    Raises:
+        UserError: there is no such YAML, or it is none.
+    """
+    rest, config = _take_config(argv)
+    content = _content(config) if config else {}
+    env = content.pop("env", None) or {}
+    values, wrong = checked(content, parser)
+    refused = {name: f"{config}: {why}" for name, why in wrong.items()}
+    if not isinstance(env, dict):
+        refused["env"], env = f"{config}: env={env!r} must be environment variables by name.", {}
+    known = set(hints_of(parser))
+    for word in parser.parse_known_args(rest)[1]:
+        if word.startswith("-") and _name(word) not in known:
+            refused[word] = f"unknown option --{_name(word)}.{near(_name(word), {*known, 'config'}, '--')}"
+    given = Given(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
+    for switch, idle in _without_effect(given.names):
+        refused[switch] = (
+            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without {switch}. Set {switch}: true, "
+            f"or {switch}: false to leave them without effect."
+        )
+    return given
+
+
+def build(parser: Any, given: Given) -> tuple[dict[str, Any], list[str]]:
+    """The dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
+
+    Raises:
+        UserError: a word of the command line belongs to no option.
+    """
+    os.environ.update(given.env)
+    parser.set_defaults_with_config(**given.values)
+    namespace, stray = parser.parse_known_args(list(given.argv))
+    if stray:
+        raise UserError(f"{' '.join(stray)}: belongs to no option.")
+    made, refused = {}, []
+    for kind in parser.dataclass_types:
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+        try:
+            made[kind.__name__] = kind(**{name: getattr(namespace, name) for name in names})
+        except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
+            refused.append(str(error))
+    return made, refused
 
 
 def shipped_configs() -> list[str]:
@@ -130,22 +205,26 @@ def _find_config(name: str) -> str:
     )
 
 
-def _read_keys(config: str) -> list[str]:
+def _content(config: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(config).read_text())
     except yaml.YAMLError as error:
         raise UserError(f"{config} is not YAML: {error}") from None
     if not isinstance(content, dict):
         raise UserError(f"{config} must hold `key: value` lines.")
-    return [str(key) for key in content]
+    return {str(key): value for key, value in content.items()}
 
 
-def _refuse_unknown(what: str, given: Iterable[str], known: Iterable[str], dashes: str = "") -> None:
-    known = set(known)
-    for word in given:
-        name = word.lstrip("-").partition("=")[0].replace("-", "_")
-        if name not in known:
-            _raise(f"{what} {dashes}{name}.{near(name, known, dashes)}")
+def _without_effect(given: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """Switches that are not mentioned, and what was set that TRL ignores without them."""
+    for switch, options in SWITCHES.items():
+        idle = sorted(name for name in given if name.startswith(options))
+        if idle and switch not in given:
+            yield switch, idle
+
+
+def _name(option: str) -> str:
+    return option.lstrip("-").partition("=")[0].replace("-", "_")
 
 
 def _raise(message: str) -> NoReturn:

@@ -4,7 +4,6 @@ NAME is a YAML that ships with this package. Options on the command line win ove
 TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C that saves, and a closing report.
 """
 
-import argparse
 import inspect
 import json
 import os
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 from trl import ScriptArguments
 
+from trl_grpo_plus import preflight
 from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import resolve
 
@@ -59,13 +59,19 @@ class GRPOPlusScriptArguments(ScriptArguments):
 
 
 def main(
-    script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, trainer_class: type | None = None
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    dataset_args: Any,
+    trainer_class: type | None = None,
+    loader: Callable[..., Any] | None = None,
 ) -> int:
     """Train, evaluate and report.
 
     Args:
         script_args, training_args, model_args, dataset_args: what [`make_parser`]'s parser returns.
         trainer_class (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusTrainer`] to use in its place.
+        loader (`Callable`, *optional*): to use in place of [`load_data`].
 
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
@@ -75,17 +81,28 @@ def main(
     from trl_grpo_plus import GRPOPlusTrainer
 
     from .console import SlimProgress
-    from .report import report, settle_folder, summarise
+    from .report import report, settle_folder, summarise, wanted_checkpoint
     from .stopping import StopOnInterrupt
 
-    rewards, training_args.reward_weights = _rewards(script_args.reward_funcs, training_args.reward_weights)
-    evaluates = training_args.eval_strategy != "no" or training_args.do_eval or training_args.eval_on_start
+    rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
+    with said_plainly():
+        preflight.check_processes(training_args)
+        preflight.check_pairs(training_args, model_args)
+        preflight.check_packages(training_args, model_args)
+    wanted_checkpoint(training_args)
+    check_data_name(script_args, dataset_args)
+    if model_args.model_name_or_path or not script_args.prepare:  # which may make one
+        with said_plainly():
+            preflight.check_model(model_args.model_name_or_path)
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):
-        dataset = load_data(script_args, training_args, model_args, dataset_args)
-    if model_args.model_name_or_path is None:
-        raise UserError("model_name_or_path is missing.")
+        dataset = (loader or load_data)(script_args, training_args, model_args, dataset_args)
+    with said_plainly():
+        train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, training_args)
+        preflight.check_model(model_args.model_name_or_path)
+        preflight.check_data(train_set, rewards, training_args)
+        _check_template(train_set, model_args, training_args)
     _set_model_init(training_args, model_args)
 
     with said_plainly():
@@ -93,8 +110,8 @@ def main(
             model=model_args.model_name_or_path,
             reward_funcs=rewards,
             args=training_args,
-            train_dataset=_train_set(dataset, script_args.dataset_train_split),
-            eval_dataset=_eval_sets(dataset, script_args.dataset_train_split) if evaluates else None,
+            train_dataset=train_set,
+            eval_dataset=eval_sets,
             quantization_config=get_quantization_config(model_args),
             peft_config=get_peft_config(model_args),
         )
@@ -118,17 +135,39 @@ def main(
     return 0
 
 
-def make_parser(subparsers: Any = None, prog: str | None = None) -> argparse.ArgumentParser:
-    """TRL's parser over the script's, the trainer's, the model's and the dataset mixture's arguments."""
+def make_parser(subparsers: Any = None, prog: str | None = None, config: type | None = None) -> Any:
+    """TRL's parser over the script's, the trainer's, the model's and the dataset mixture's arguments.
+
+    Args:
+        subparsers, prog (*optional*): as in TRL's scripts.
+        config (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusConfig`] to use in its place.
+    """
     from trl import DatasetMixtureConfig, ModelConfig, TrlParser
 
     from trl_grpo_plus import GRPOPlusConfig
 
-    dataclass_types = (GRPOPlusScriptArguments, GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
+    dataclass_types = (GRPOPlusScriptArguments, config or GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
     if subparsers is not None:
         return subparsers.add_parser("grpo", help="Run the GRPO training script", dataclass_types=dataclass_types)
     # The usage that argparse would make up lists some three hundred options.
     return TrlParser(dataclass_types, prog=prog, usage="%(prog)s --config NAME|PATH [--option value ...]")
+
+
+def check_data_name(script_args: Any, dataset_args: Any) -> None:
+    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there.
+
+    Raises:
+        UserError: with what to do about it.
+    """
+    if script_args.prepare:
+        _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
+    elif script_args.prepare_args:
+        raise UserError("prepare_args are given, but prepare names no function to give them to.")
+    elif not (script_args.dataset_name or dataset_args.datasets):
+        raise UserError("There is no data: set dataset_name, datasets or prepare.")
+    if script_args.dataset_name:
+        with said_plainly():
+            preflight.check_data_path(script_args.dataset_name)
 
 
 def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
@@ -139,7 +178,7 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
         smoke (`bool`, *optional*, defaults to `False`): passed to a `prepare` that takes it.
 
     Raises:
-        UserError: the recipe names no data, or `prepare` does not take what it is given.
+        UserError: `prepare` does not take what it is given, or a file is not there.
     """
     from trl import get_dataset
 
@@ -150,14 +189,15 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
         given = _prepare_args(prepare, script_args.prepare_args, smoke)
         with said_plainly():
             return prepare(script_args, training_args, model_args, **given)
-    if script_args.prepare_args:
-        raise UserError("prepare_args are given, but prepare names no function to give them to.")
     if dataset_args.datasets:
         return get_dataset(dataset_args)
-    if script_args.dataset_name:
-        with said_plainly("dataset_name"):
-            return load_splits(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
-    raise UserError("There is no data: set dataset_name, datasets or prepare.")
+    with said_plainly("dataset_name"):
+        return load_splits(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
+
+
+def takes_smoke(script_args: Any) -> bool:
+    """Whether the recipe's prepare function makes less where it is called for a check."""
+    return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
 
 
 def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[str, Any]:
@@ -177,18 +217,16 @@ def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[
     return {**(given or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
 
 
-def _train_set(dataset: Any, split: str) -> Any:
-    if split not in dataset:
-        raise UserError(f"dataset_train_split: the data has no split {split!r}, only {', '.join(dataset)}.")
-    return dataset[split]
+def _check_template(train_set: Any, model_args: Any, training_args: Any) -> None:
+    from transformers import AutoTokenizer
 
-
-def _eval_sets(dataset: Any, train_split: str) -> dict[str, Any]:
-    # Every split but the one that is trained on, each under its own name.
-    splits = {name: split for name, split in dataset.items() if name != train_split}
-    if not splits:
-        raise UserError("Evaluation is on, but the data has no split besides the one that is trained on.")
-    return splits
+    name = model_args.model_name_or_path
+    options = {"revision": model_args.model_revision, "trust_remote_code": training_args.trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    except Exception:  # it has a processor, say: TRL will find what it needs, or say why not
+        return
+    preflight.check_template(train_set, tokenizer, name)
 
 
 def _set_model_init(training_args: Any, model_args: Any) -> None:
@@ -221,14 +259,22 @@ def _how_to_resume(output_dir: str, step: int) -> str:
     )
 
 
-def _rewards(entries: list[Any] | str | None, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
+def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
+    """The rewards that `reward_funcs` names, and their weights.
+
+    Raises:
+        UserError: an entry is not understood, or weights do not go with them.
+    """
     entries = [entries] if isinstance(entries, str | dict) else entries or []
     if not entries:
         raise UserError("reward_funcs is empty: name at least one reward function.")
     with said_plainly("reward_funcs"):
         # On the command line an entry with options is a text.
         parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
-        return resolve(parsed, weights)
+        rewards, weights = resolve(parsed, weights)
+    if weights is not None and len(weights) != len(rewards):
+        raise UserError(f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs: give one each.")
+    return rewards, weights
 
 
 def _parsed(entry: str) -> Any:
@@ -240,15 +286,16 @@ def _parsed(entry: str) -> Any:
         raise UserError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
 
 
-def _run() -> int:
+def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
+    """Run `main` on what this process's command line says; a user's mistake is one line, and the exit status 2."""
     from .console import hush
 
     hush()
     launched_as()  # while the launcher is still there to ask
     try:
-        return main(*parse(make_parser(prog="trl_grpo_plus.recipes.grpo"), sys.argv[1:]))
+        return main(*parse(make_parser(prog=prog), sys.argv[1:]))
     except UserError as error:
-        if os.environ.get("RANK", "0") == "0":
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # of each node, whose mistake it may be
             print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -257,4 +304,4 @@ def _run() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(_run())
+    sys.exit(run())

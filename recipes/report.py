@@ -31,21 +31,35 @@ def settle_folder(training_args: Any) -> None:
     Raises:
         UserError: there is no such checkpoint.
     """
+    folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
+    training_args.resume_from_checkpoint = wanted
+    moves = training_args.local_process_index == 0  # where nodes share no disk, each has a folder of its own
+    if wanted is None:
+        if moves:
+            _move_aside(Path(folder), "Starting anew.")
+        return
+    here = any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder))
+    if moves and not here:
+        _move_aside(Path(folder), f"Going on from {wanted}.")
+    training_args.eval_on_start = False
+
+
+def wanted_checkpoint(training_args: Any) -> str | None:
+    """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
-        training_args.resume_from_checkpoint = None
-        _move_aside(Path(folder), "Starting anew.")
-        return
+        return None
     if str(wanted).lower() == "true":
         wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
         if wanted is None:
             raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
     if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
         raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
-    if not any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder)):
-        _move_aside(Path(folder), f"Going on from {wanted}.")
-    training_args.resume_from_checkpoint = wanted
-    training_args.eval_on_start = False
+    return wanted
 
 
 def summarise(trainer: Any) -> dict[str, Any]:

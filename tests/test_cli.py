@@ -68,22 +68,58 @@ def test_an_option_of_no_command_is_refused(capsys):
 
 
 def test_the_command_says_how_many_processes(tmp_path):
-    def launched(*given, **how):
-        return " ".join(launch.launch_command("arithmetic_cpu", *given, **how)[1:])
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("gradient_accumulation_steps: 4")
 
-    script = "-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu"
+    def launched(*given, recipe=str(mine), **how):
+        return " ".join(launch.launch_command(recipe, *given, **how)[1:])
+
+    script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
     plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
     assert launched() == f"launch --num_processes 1 {plain} {script}"
     assert launched(["--seed", "2"], num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
     assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
     assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
-    zero2 = launch.presets()["zero2"]
-    assert launched(accelerate_config="zero2", num_gpus=4) == f"launch --config_file {zero2} {script}"
-    wanted = f"launch --config_file {zero2} --num_processes 2 {script}"
-    assert launched(accelerate_config="zero2", num_processes=2, num_gpus=4) == wanted
-    own = tmp_path / "own.yaml"
-    own.write_text("{}")
-    assert f"--config_file {own} " in launched(accelerate_config=str(own))
+    assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
+    assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # use_cpu
+    assert "--num_processes 4 " in launched(["--use_cpu=false"], num_gpus=4, recipe="arithmetic_cpu")
+    assert "--num_processes 1 " in launched(["--use_cpu", "--seed", "2"], num_gpus=4)
+
+
+def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
+    mine, own = tmp_path / "mine.yaml", tmp_path / "own.yaml"
+    mine.write_text("gradient_accumulation_steps: 4")
+    own.write_text("{num_processes: 3}")
+    files = {**launch.presets(), "own": str(own)}
+
+    def launched(preset, *options, **how):
+        config = preset if preset in launch.presets() else str(own)
+        command = " ".join(launch.launch_command(str(mine), options, config, **how))
+        return command.split(f"--config_file {files[preset]}")[1].split("-m trl_")[0].strip()
+
+    assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
+    assert launched("zero2", num_gpus=4, num_processes=2) == "--num_processes 2 --mixed_precision no"
+    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # the preset's
+    assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no"
+    assert launched("zero1", num_gpus=4).endswith(" --gradient_accumulation_steps 4")
+    assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
+    assert launched("own", num_gpus=4) == ""
+    assert launched("own", num_processes=2) == "--num_processes 2"
+    with pytest.raises(ValueError, match="single_gpu is one process, not 2"):
+        launched("single_gpu", num_processes=2)
+    with pytest.raises(ValueError, match="0 must be 1 or more"):
+        launched("zero2", num_processes=0)
+
+
+@pytest.mark.parametrize("preset", [None, *launch.presets()])
+@pytest.mark.parametrize("given", [None, 1, 3])
+@pytest.mark.parametrize("num_gpus", [0, 1, 4])
+def test_what_check_expects_is_what_is_launched(preset, given, num_gpus):
+    if preset == "single_gpu" and given == 3:
+        return
+    command = launch.launch_command("arithmetic_gpu", (), preset, given, num_gpus)
+    spread = launch.distribution(preset, given, num_gpus)
+    assert command[command.index("--num_processes") + 1] == str(spread.processes)
 
 
 def test_trls_presets_are_there():

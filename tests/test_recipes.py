@@ -103,9 +103,9 @@ def test_options_alone():
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        (["--config", "arithmetic_cp"], ["'arithmetic_cp' is neither a file", "arithmetic_cpu. Did you mean"]),
-        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", ": arithmetic_cpu."]),
-        (["--config"], ["--config needs a file or one of: arithmetic_cpu."]),
+        (["--config", "arithmetic_cp"], ["'arithmetic_cp' is neither a file", "Did you mean arithmetic_cpu"]),
+        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", ": arithmetic_cpu"]),
+        (["--config"], ["--config needs a file or one of: arithmetic_cpu"]),
         (["--config", "arithmetic_cpu", "--max_stps", "5"], ["unknown option --max_stps.", "--max_steps"]),
         (["--config", "arithmetic_cpu", "--max-stps=5"], ["unknown option --max_stps.", "--max_steps"]),
         (["--confg", "arithmetic_cpu"], ["unknown option --confg.", "--config"]),
@@ -144,7 +144,7 @@ def test_a_mistake_in_the_yaml(config, text, words):
     with pytest.raises(UserError) as error:
         parsed("--config", path)
     assert all(word in str(error.value) for word in words), str(error.value)
-    assert ("Did you mean" in str(error.value)) == (text[:4] in ("zero", "rewa") and "unknown key" in str(error.value))
+    assert ("Did you mean" in str(error.value)) == (text[:4] in ("zero", "rewa", "lr_s"))
 
 
 @pytest.mark.parametrize(
@@ -224,13 +224,13 @@ def test_entries_of_reward_funcs_in_a_yaml(config):
         "  monitor: true\n- overlong_is_no_reward.py:f\n"
     )
     script, training, *_ = parsed("--config", path)
-    rewards, weights = grpo._rewards(script.reward_funcs[:2], training.reward_weights)
+    rewards, weights = grpo.read_rewards(script.reward_funcs[:2], training.reward_weights)
     assert [reward.__name__ for reward in rewards] == ["exact_answer", "think_format"]
     assert weights == [2.0, 0.0]
     with pytest.raises(UserError, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
-        grpo._rewards(script.reward_funcs, None)
+        grpo.read_rewards(script.reward_funcs, None)
     one = config("use_cpu: true\nbf16: false\nreward_funcs: {name: exact_answer, weight: 3}\n")
-    assert grpo._rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
+    assert grpo.read_rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
 
 
 DATA = """
@@ -289,10 +289,22 @@ def test_the_resume_command_is_the_launch_command(monkeypatch):
 # --- What is found in the folder, what is printed ----------------------------------------------------------------
 
 
-def settle(folder, resume=None):
+def settle(folder, resume=None, local_process_index=0):
     args = SimpleNamespace(output_dir=str(folder), resume_from_checkpoint=resume, eval_on_start=True)
+    args.local_process_index = local_process_index
     report.settle_folder(args)
     return args
+
+
+def test_one_process_of_a_node_moves_an_earlier_run(tmp_path):
+    leave_run(tmp_path / "run", 2, finished=False)
+    leave_run(tmp_path / "other", 4, finished=False)
+    settle(tmp_path / "run", local_process_index=1)
+    args = settle(tmp_path / "run", str(tmp_path / "other" / "checkpoint-4"), local_process_index=1)
+    assert not args.eval_on_start
+    assert not (tmp_path / "run" / "earlier-1").exists()
+    settle(tmp_path / "run")
+    assert (tmp_path / "run" / "earlier-1" / "checkpoint-2").exists()
 
 
 def leave_run(folder, *steps, finished):
@@ -382,7 +394,8 @@ def prepare(folder, steps=2, seed=3, **training):
     """`arithmetic.prepare` with a warm-up of `steps`."""
     model = SimpleNamespace(model_name_or_path=None)
     args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
-    args = SimpleNamespace(**{**args, "resume_from_checkpoint": None, **training})
+    args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
+    args = SimpleNamespace(**{**args, **training})
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arithmetic, "WARM_STEPS", steps)
         data = arithmetic.prepare(SimpleNamespace(), args, model)
@@ -392,7 +405,7 @@ def prepare(folder, steps=2, seed=3, **training):
 
 def test_held_out_problems_are_seen_nowhere_else(tmp_path, monkeypatch):
     taught = []
-    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, quiet: taught.extend(texts))
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
     data = prepare(tmp_path, steps=arithmetic.WARM_STEPS)
     held_out = [prompt for split in ("easy", "edge", "hard") for prompt in data[split]["prompt"]]
     train, warm = data["train"]["prompt"], [text[: len("12+34=")] for text in taught]
@@ -406,7 +419,7 @@ def test_held_out_problems_are_seen_nowhere_else(tmp_path, monkeypatch):
 
 def test_lessons_forget_the_carry_six_times_in_ten(tmp_path, monkeypatch):
     taught = []
-    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, quiet: taught.extend(texts))
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
     prepare(tmp_path, steps=300)
     off = Counter()
     for text in taught:
@@ -651,7 +664,7 @@ def stopped(folder):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--config=arithmetic_cp"], "arithmetic_cpu. Did you mean arithmetic_cpu?"),
+        (["--config=arithmetic_cq"], "Did you mean arithmetic_cpu"),
         ([*SHORT[:2], "--reward_funcs", "rewards.py:exact"], "error: reward_funcs: there is no file rewards.py."),
     ],
 )
@@ -660,7 +673,7 @@ def test_a_mistake_is_one_line(tmp_path, options, message):
     assert (done.returncode, done.stdout) == (2, "")
     (line,) = done.stderr.splitlines()
     assert line.startswith("error: ")
-    assert line.endswith(message)
+    assert message in line
     assert not names(tmp_path)
 
 

@@ -107,17 +107,16 @@ def padded(rows: Sequence[list[int]], value: int) -> torch.Tensor:
     return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
 
 
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> str:
+def taught(path: Path, hidden_size: int = 48, heads: int = 4) -> str:
     """A Qwen2 of two layers that has been taught to call the tool, saved."""
     torch.manual_seed(0)
     config = Qwen2Config(
         vocab_size=len(tokenizer()),
-        hidden_size=48,
+        hidden_size=hidden_size,
         intermediate_size=96,
         num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
+        num_attention_heads=heads,
+        num_key_value_heads=heads // 2,
         max_position_embeddings=512,
         bos_token_id=None,
         eos_token_id=tokenizer().eos_token_id,
@@ -132,9 +131,13 @@ def policy(tmp_path_factory) -> str:
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-    path = str(tmp_path_factory.mktemp("policy"))
     model.save_pretrained(path)
-    return path
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def policy(tmp_path_factory) -> str:
+    return taught(tmp_path_factory.mktemp("policy"))
 
 
 @dataclass

@@ -92,6 +92,8 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
         return [Finding(name, "gold", problems=("no row has a gold answer",))]
+    if not columns:  # the same completion for all
+        return [_gold(reward, pairs)]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
     return [_gold(reward, pairs), _shuffled(reward, others)]
 

@@ -13,6 +13,18 @@ from .loading import near
 
 
 CHECK_HELP = """\
+Look at everything that a recipe needs, before the GPU-hours: keys and values, data, rewards, model, prompt lengths,
+the arithmetic of batches, and about how much memory and time it takes. All that is wrong is said at once. What cannot
+be looked at here (no network, no GPU, no vLLM) is "not seen". Options that are not listed here go to the recipe.
+
+  trl-grpo-plus check arithmetic_cpu --smoke
+  trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu_memory 40
+  trl-grpo-plus check my_run.yaml --num_processes 2 --smoke --learning_rate 2e-6
+
+trl-grpo-plus check rewards  looks at rewards by themselves.
+"""
+
+REWARDS_HELP = """\
 Score the examples that each reward ships and, given a dataset, its gold answers: they must score full marks in their
 own rows, and must not in each other's.
 
@@ -38,6 +50,9 @@ Launch a recipe with accelerate. The command is printed first; options that are 
 """
 
 
+CHECK_REWARDS = "check rewards"
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
@@ -45,8 +60,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong.
     """
     parser = _parser()
-    options, rest = parser.parse_known_args(argv)
-    if rest and options.run is not _run:
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == CHECK_REWARDS.split():
+        words[:2] = [CHECK_REWARDS]
+    options, rest = parser.parse_known_args(words)
+    if rest and options.run not in (_run, _check):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest = rest
     try:
@@ -65,51 +83,44 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="trl-grpo-plus", description="GRPO on Hugging Face TRL, plus.")
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
-    ls = commands.add_parser("ls", help="list recipes and rewards")
-    ls.set_defaults(run=_ls)
-    cp = commands.add_parser("cp", help="copy a recipe, to change it")
+
+    def command(name: str, run: Any, summary: str, told: str | None = None) -> argparse.ArgumentParser:
+        shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        added = commands.add_parser(name, help=summary, description=told or summary, **shape)
+        added.set_defaults(run=run)
+        return added
+
+    command("ls", _ls, "list recipes and rewards")
+    cp = command("cp", _cp, "copy a recipe, to change it")
     cp.add_argument("name", metavar="NAME")
     cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
-    cp.set_defaults(run=_cp)
-    run = commands.add_parser(
-        "run",
-        help="launch a recipe",
-        description=RUN_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    run.add_argument("name", metavar="NAME|FILE")
-    run.add_argument("--accelerate_config", metavar="NAME|FILE", help="one of TRL's presets, or accelerate's own file")
-    run.add_argument("--num_processes", type=int, help="default: the preset's, else one a GPU, else one")
-    run.set_defaults(run=_run)
-    env = commands.add_parser("env", help="show versions, GPUs and what is missing for what")
-    env.set_defaults(run=_env)
-    check = commands.add_parser("check", help="find out before a run whether it can work")
-    what = check.add_subparsers(title="what", required=True, metavar="WHAT")
-    rewards = what.add_parser(
-        "rewards",
-        help="whether rewards score what they should",
-        description=CHECK_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    run = command("run", _run, "launch a recipe", RUN_HELP)
+    _add_launch_options(run)
+    check = command("check", _check, "find out before a run whether it can work", CHECK_HELP)
+    _add_launch_options(check)
+    check.add_argument("--gpu_memory", type=float, metavar="GIB", help="of each GPU; default: this machine's, else 80")
+    check.add_argument("--smoke", action="store_true", help="two real steps on a tiny random model, on the CPU")
+    rewards = command(CHECK_REWARDS, _check_rewards, "whether rewards score what they should", REWARDS_HELP)
     rewards.add_argument("names", nargs="*", metavar="REWARD", help="registered name or path; without any: all")
     rewards.add_argument("--dataset", help="a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id")
     rewards.add_argument("--config", help="of a dataset on the Hub")
     rewards.add_argument("--split", default="train", help="of the dataset (default: %(default)s)")
     rewards.add_argument("--args", default="{}", help="the reward's arguments, as JSON")
     rewards.add_argument("--limit", type=int, default=200, help="most rows to score (default: %(default)s)")
-    rewards.set_defaults(run=_check_rewards)
-    view = commands.add_parser(
-        "view",
-        help="write a page with every attempt beside its siblings",
-        description=VIEW_HELP,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    view = command("view", _view, "write a page with every attempt beside its siblings", VIEW_HELP)
     view.add_argument("folder", metavar="RUN", help="the run's output_dir")
     view.add_argument("-o", "--output", metavar="FILE", help="the page (default: RUN/report.html)")
     view.add_argument("--max-mb", type=float, default=100, help="largest size of the page (default: %(default)s)")
-    view.set_defaults(run=_view)
+    command("env", _env, "show versions, GPUs and what is missing for what")
     return parser
+
+
+def _add_launch_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument("name", metavar="NAME|FILE")
+    command.add_argument(
+        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's presets, or accelerate's own file"
+    )
+    command.add_argument("--num_processes", type=int, help="default: the preset's, else one a GPU, else one")
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -148,10 +159,16 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     from .environment import gpus
-    from .launch import launch_command
+    from .launch import distribution, launch_command
 
     launcher = (options.accelerate_config, options.num_processes, len(gpus()))
     command = launch_command(options.name, options.rest, *launcher)
+    from .check_recipe import refusals
+
+    refused = refusals(options.name, options.rest, distribution(*launcher))
+    if refused:
+        print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
+        return 2
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.execv(command[0], command)
 
@@ -161,6 +178,16 @@ def _env(options: argparse.Namespace) -> int:
 
     print(described())
     return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from .check_recipe import check_recipe
+    from .check_table import FAILED, table
+
+    how = (options.num_processes, options.accelerate_config, options.gpu_memory, options.smoke)
+    rows = check_recipe(options.name, options.rest, *how)
+    print(table(rows))
+    return int(any(row.status == FAILED for row in rows))
 
 
 def _check_rewards(options: argparse.Namespace) -> int:

@@ -14,6 +14,7 @@ from packaging.version import Version
 from trl import GRPOConfig
 
 from .alarms import Thresholds
+from .loading import near
 
 
 ZERO_VARIANCE_MODES = ("keep", "drop", "resample")
@@ -24,6 +25,15 @@ SCALES = (*TRL_SCALES, "mad", "mean", "running")
 KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
 KL_PLACEMENTS = ("loss", "reward")
 KL_REWARD_FORMS = ("sequence", "reward_to_go")
+
+# TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
+TRL_CHOICES = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
 
 
 @dataclass
@@ -281,6 +291,11 @@ class GRPOPlusConfig(GRPOConfig):
         return [name for name in names if getattr(self, name) != self.__dataclass_fields__[name].default]
 
     def _check_values(self) -> None:
+        for name, allowed in TRL_CHOICES.items():
+            _one_of(name, getattr(self, name), allowed)
+        _number("temperature", self.temperature, above=0.0)
+        _number("beta", self.beta, at_least=0.0)
+        _number("per_device_train_batch_size", self.per_device_train_batch_size, at_least=1, integer=True)
         _one_of("zero_variance_groups", self.zero_variance_groups, ZERO_VARIANCE_MODES)
         _one_of("resample_fallback", self.resample_fallback, RESAMPLE_FALLBACKS)
         _one_of("advantage_baseline", self.advantage_baseline, ADVANTAGE_BASELINES)
@@ -400,7 +415,7 @@ _ADVANTAGE_FIELDS = (
 def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
     if isinstance(value, bool) or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
-        raise ValueError(f"{name}={value!r} is not one of {options}.")
+        raise ValueError(f"{name}={value!r} is not one of {options}.{near(str(value), map(str, allowed))}")
 
 
 def _number(

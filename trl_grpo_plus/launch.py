@@ -3,10 +3,14 @@
 import shutil
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib.resources import files
 from importlib.util import find_spec
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
+
+import yaml
 
 from .loading import near
 
@@ -51,6 +55,7 @@ def launch_command(
     accelerate_config: str | None = None,
     num_processes: int | None = None,
     num_gpus: int = 0,
+    script: str = SCRIPT,
 ) -> list[str]:
     """The command that runs a recipe.
 
@@ -59,26 +64,86 @@ def launch_command(
         options (`Sequence[str]`, *optional*): of the launch script.
         accelerate_config (`str`, *optional*): one of [`presets`], or a file of accelerate's. Without it accelerate is
             told to use the GPUs there are, or one process on the CPU.
-        num_processes (`int`, *optional*): other than the configuration's, or the number of GPUs.
-        num_gpus (`int`, *optional*, defaults to `0`): of this machine.
+        num_processes (`int`, *optional*): other than that of a file of accelerate's, or the number of GPUs.
+        num_gpus (`int`, *optional*, defaults to `0`): of this machine. None count where the run is to `use_cpu`.
+        script (`str`, *optional*): the module to launch.
 
     Raises:
         ValueError: there is no such recipe or configuration.
     """
+    settings = _settings(find_recipe(recipe), options, "use_cpu", "gradient_accumulation_steps")
+    spread = distribution(accelerate_config, num_processes, 0 if settings["use_cpu"] else num_gpus)
+    processes = ["--num_processes", str(spread.processes)]
+    # The recipe's own bf16 decides: beside a preset's bf16: false is overruled under FSDP, an error under DeepSpeed.
+    precision = ["--mixed_precision", "no"]
     command = [_accelerate(), "launch"]
-    if accelerate_config is not None:
-        command += ["--config_file", _config_file(accelerate_config)]
-        if num_processes is not None:
-            command += ["--num_processes", str(num_processes)]
+    if accelerate_config is None:
+        # What accelerate would guess otherwise, each with a warning; without --multi_gpu it starts one, on a CPU too.
+        command += [*processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
+        command += ["--multi_gpu"] if spread.processes > 1 else []
+    elif accelerate_config in presets():
+        command += ["--config_file", config_file(accelerate_config), *processes, *precision]
+        if "gradient_accumulation_steps" in _content(accelerate_config).get("deepspeed_config", {}):  # zero1 has 1
+            command += ["--gradient_accumulation_steps", str(settings["gradient_accumulation_steps"] or 1)]
     else:
-        processes = num_processes or max(num_gpus, 1)
-        # What accelerate would guess otherwise, each with a warning. The recipe's own bf16 decides the precision.
-        command += ["--num_processes", str(processes), "--num_machines", "1", "--mixed_precision", "no"]
-        command += ["--dynamo_backend", "no", *(["--multi_gpu"] if num_gpus and processes > 1 else [])]
-    return [*command, "-m", SCRIPT, "--config", find_recipe(recipe), *options]
+        command += ["--config_file", config_file(accelerate_config), *(processes if num_processes else [])]
+    return [*command, "-m", script, "--config", recipe, *options]
 
 
-def _config_file(name: str) -> str:
+@dataclass(frozen=True)
+class Distribution:
+    """How many processes a run has, says who, and how its model is spread over them.
+
+    `sharding` is "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp".
+    """
+
+    processes: int
+    said_by: str
+    sharding: str
+    offloads: bool = False
+
+    @property
+    def told(self) -> bool:
+        """Whether somebody said how many processes."""
+        return self.said_by.startswith("--")
+
+
+def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
+    """What [`launch_command`] of the same arguments would start.
+
+    Raises:
+        ValueError: there is no such configuration, or it does not go with that number of processes.
+    """
+    if num_processes is not None and num_processes < 1:
+        raise ValueError(f"--num_processes: {num_processes} must be 1 or more.")
+    content = _content(accelerate_config) if accelerate_config else {}
+    only_one = content.get("distributed_type") in ("NO", False)
+    if only_one and num_processes not in (None, 1):
+        raise ValueError(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
+    if num_processes is not None:
+        processes, said_by = num_processes, "--num_processes"
+    elif only_one:
+        processes, said_by = 1, f"--accelerate_config {accelerate_config}"
+    elif content.get("num_processes") and not (num_gpus and accelerate_config in presets()):  # theirs is 8
+        processes, said_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
+    else:
+        processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else "no --num_processes, no GPU here"
+    deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
+    sharding = "ddp" if processes > 1 else "none"
+    if content.get("distributed_type") == "DEEPSPEED":
+        sharding = f"zero{deepspeed.get('zero_stage', 2)}"
+    elif content.get("distributed_type") == "FSDP":
+        sharding = "fsdp"
+    offloads = deepspeed.get("offload_optimizer_device", "none") != "none" or fsdp.get("fsdp_offload_params", False)
+    return Distribution(processes, said_by, sharding, bool(offloads))
+
+
+def config_file(name: str) -> str:
+    """Path of a configuration of accelerate's: one of [`presets`], or a file.
+
+    Raises:
+        ValueError: it is neither.
+    """
     known = presets()
     if name in known:
         return known[name]
@@ -88,6 +153,25 @@ def _config_file(name: str) -> str:
         f"--accelerate_config: {name!r} is neither a file nor one of TRL's presets, which are {', '.join(known)}."
         f"{near(name, known)}"
     )
+
+
+def _content(accelerate_config: str) -> dict[str, Any]:
+    return yaml.safe_load(Path(config_file(accelerate_config)).read_text()) or {}
+
+
+def _settings(recipe: str, options: Sequence[str], *names: str) -> dict[str, Any]:
+    """What the recipe and, before it, the command line say of these; `None` where neither does."""
+    file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
+    try:
+        content = yaml.safe_load(file.read_text())
+    except yaml.YAMLError:  # the recipe will say so
+        content = None
+    found = {name: content.get(name) if isinstance(content, dict) else None for name in names}
+    for word, following in pairwise([*options, "--"]):
+        name, equals, value = word.removeprefix("--").partition("=")
+        if word.startswith("--") and name in found:
+            found[name] = yaml.safe_load(value if equals else "true" if following.startswith("--") else following)
+    return found
 
 
 def _accelerate() -> str:

@@ -26,7 +26,7 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
@@ -38,6 +38,7 @@ from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .preflight import check_filter_metric, check_rows
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
@@ -136,7 +137,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
-        self._check_filter_metric()
+        check_filter_metric(args.filter_metric, self.reward_func_names)
         if args.filters_groups:
             self._check_filterable()
         if args.kl_placement == "reward" and self._is_vlm:
@@ -149,16 +150,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         self.callback_handler.callbacks.insert(0, _Recording(self._recorder))
 
     # -- construction
-
-    def _check_filter_metric(self) -> None:
-        metric, names = self.args.filter_metric, self.reward_func_names
-        if metric not in ("total", "any", *names):
-            raise ValueError(
-                f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
-                f"{', '.join(map(repr, names))}."
-            )
-        if names.count(metric) > 1:
-            raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
 
     def _check_filterable(self) -> None:
         mode = f"zero_variance_groups={self.args.zero_variance_groups!r}"
@@ -187,18 +178,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         return math.lcm(self.num_generations, chunks) // self.num_generations
 
     def _make_stream(self) -> PromptStream:
-        prompts_per_step = self.args.generation_batch_size // self.num_generations
         if not isinstance(self.train_dataset, Dataset):
             raise ValueError(
                 "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
                 f"{type(self.train_dataset).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
             )
-        if len(self.train_dataset) <= prompts_per_step:
-            raise ValueError(
-                f"zero_variance_groups='resample' needs more prompts than the {prompts_per_step} of one generation "
-                f"batch, the dataset has {len(self.train_dataset)}. Use a larger dataset, a smaller generation batch, "
-                "or zero_variance_groups='drop'."
-            )
+        check_rows(len(self.train_dataset), self.args)
         return PromptStream(len(self.train_dataset), self.args.seed)
 
     # -- sampling
@@ -623,13 +608,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self._sampler is not None:
             # It draws one permutation an epoch: in a later epoch TRL's resumed run would draw the first one again.
             _skip_epochs(self._sampler, int(self.state.epoch or 0))
-        own, first = (_state_file(checkpoint, rank) for rank in (self.accelerator.process_index, 0))
-        everyone_has_one = all(gather_object([os.path.exists(own)]))
-        path = own if everyone_has_one else first
-        if not os.path.exists(path):
+        own = _state_file(checkpoint, self.accelerator.process_index)
+        state = torch.load(own, map_location="cpu", weights_only=True) if os.path.exists(own) else None
+        everyone_has_one = all(gather_object([state is not None]))
+        if not everyone_has_one:  # all go on with the first one's, which may be on another machine
+            state = broadcast_object_list([state and {**state, "buffered_inputs": None}])[0]
+        if state is None:
             logger.warning(f"{checkpoint} was not saved by GRPOPlusTrainer: resampling and beta start afresh.")
             return
-        state = torch.load(path, map_location="cpu", weights_only=True)
         self._load_run_state(state)
         if everyone_has_one and state["layout"] == self._layout():
             self._load_batch_state(state)

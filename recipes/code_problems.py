@@ -1,0 +1,104 @@
+"""Competitive programming in Python, with tests: scripts that read stdin and print.
+
+The raw format is that of open-r1/verifiable-coding-problems-python (35,735 rows, `train` alone; from PrimeIntellect):
+
+    problem_statement  str  "Read n, then n numbers, and print their sum. ..."
+    verification_info  {"language": "python",
+                        "test_cases": [{"fn_name": str | None, "input": str, "output": str, "type": "stdin_stdout"}]}
+
+A few have another `type`, for functions. Other columns (`source`, `task_type`, `problem_id`, `in_source_id`,
+`metadata`, `gold_standard_solution`) are not read.
+"""
+
+from functools import partial
+from typing import Any, NamedTuple
+
+from datasets import DatasetDict
+
+from trl_grpo_plus.registry import find
+
+from .rows import Raw, Row, make_splits, messages
+
+
+SYSTEM_PROMPT = (
+    "Think about the problem step by step. Then write the whole program, which reads from standard input and prints "
+    "to standard output, in one block that starts with ```python. It has Python's standard library and nothing else."
+)
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    test_rows: int | None = 256,
+    min_tests: int = 5,
+    max_tests: int = 16,
+    max_test_chars: int = 5000,
+    max_chars: int = 6000,
+) -> DatasetDict:
+    """The run's rows, as the script's `prepare` option asks.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        system_prompt (`str`, *optional*): put before each problem; `null` leaves the model's own.
+        test_rows (`int`, *optional*, defaults to 256): rows of `train` to hold out, at most a quarter.
+        min_tests (`int`, *optional*, defaults to 5): problems with fewer tests are left out: a guess may pass few.
+        max_tests (`int`, *optional*, defaults to 16): most tests of a problem, those with the longest input: a program
+            could print the answers to the short ones, which most statements show.
+        max_test_chars (`int`, *optional*, defaults to 5000): longer tests, of input and output together, are not used:
+            with each attempt its row's tests are traced.
+        max_chars (`int`, *optional*, defaults to 6000): longer statements are left out.
+
+    Returns:
+        `DatasetDict`: `train` and `test`, with the columns `prompt` (messages) and `tests`
+        (`[{"stdin": text, "stdout": text}]`), as `python_tests` reads them.
+
+    Raises:
+        ValueError: a column is missing, or no row can be used.
+    """
+    if not 1 <= min_tests <= max_tests:
+        raise ValueError(f"min_tests={min_tests} must be at least 1 and at most max_tests={max_tests}.")
+    limits = Limits(min_tests, max_tests, max_test_chars, max_chars)
+    make = partial(make_row, system_prompt=system_prompt, limits=limits)
+    return make_splits(script_args, make, ["problem_statement", "verification_info"], test_rows)
+
+
+class Limits(NamedTuple):
+    """What a problem may have, see [`prepare`]."""
+
+    min_tests: int
+    max_tests: int
+    max_test_chars: int
+    max_chars: int
+
+
+def make_row(raw: Raw, system_prompt: str | None, limits: Limits) -> Row:
+    """A run's row of a raw one.
+
+    Raises:
+        ValueError: it has too few tests, a statement too long, tests of functions, or some that cannot be used.
+    """
+    statement, info = (raw["problem_statement"] or "").strip(), raw["verification_info"] or {}
+    if not statement or len(statement) > limits.max_chars:
+        raise ValueError(f"without a statement of at most {limits.max_chars} characters")
+    cases = info.get("test_cases") or []
+    if info.get("language") != "python" or any(case["type"] != "stdin_stdout" for case in cases):
+        raise ValueError("whose tests are not for a Python script")
+    tests = [{"stdin": case["input"] or "", "stdout": case["output"] or ""} for case in cases]
+    short = [test for test in tests if len(test["stdin"]) + len(test["stdout"]) <= limits.max_test_chars]
+    if len(short) < limits.min_tests:
+        raise ValueError(f"with fewer than {limits.min_tests} tests that are short enough")
+    chosen = sorted(short, key=lambda test: len(test["stdin"]), reverse=True)[: limits.max_tests]
+    _refuse_what_the_reward_refuses(chosen)
+    return {"prompt": messages(system_prompt, statement), "tests": chosen}
+
+
+def _refuse_what_the_reward_refuses(tests: list[dict[str, str]]) -> None:
+    check = find("python_tests").check_columns
+    assert check is not None
+    try:
+        check(tests=[tests])
+    except ValueError:
+        raise ValueError("with tests that python_tests refuses") from None

@@ -1,0 +1,114 @@
+"""The countdown game: reach a target from three or four numbers, each used once. The problems are made here.
+
+The task is that of TinyZero (https://github.com/Jiayi-Pan/TinyZero) and Mini-R1, where a model learns from the reward
+alone to try, check and try again. Every problem here has a solution, since it is made from one.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from itertools import cycle, islice
+from typing import Any, NamedTuple
+
+from datasets import Dataset, DatasetDict
+
+from .rows import messages
+
+
+SYSTEM_PROMPT = (
+    "Think about the problem first, inside <think> and </think>: try something, check it, and try something else "
+    "where it fails. Then give your final expression, and nothing else, inside <answer> and </answer>."
+)
+LARGEST_NUMBER = 99
+TARGETS = range(10, 101)
+
+
+class Problem(NamedTuple):
+    """Numbers, what to reach, and an expression that does."""
+
+    numbers: tuple[int, ...]
+    target: int
+    solution: str
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    train_rows: int = 50_000,
+    test_rows: int = 256,
+    counts: Sequence[int] = (3, 4),
+    seed: int = 0,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    smoke: bool = False,
+) -> DatasetDict:
+    """The run's rows, as the script's `prepare` option asks.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        train_rows (`int`, *optional*, defaults to 50000), test_rows (`int`, *optional*, defaults to 256): how many.
+        counts (`list[int]`, *optional*, defaults to `[3, 4]`): how many numbers a problem may have, each as often.
+        seed (`int`, *optional*, defaults to 0): of the problems; the run's `seed` does not change them.
+        system_prompt (`str`, *optional*): put before each problem; it must ask for `<answer>`.
+        smoke (`bool`, *optional*, defaults to `False`): whether a few hundred rows are enough.
+
+    Returns:
+        `DatasetDict`: `train` and `test`, with the columns `prompt` (messages), `numbers` (list[int]), `target` (int)
+        and `solution` (text). No two rows have the same numbers and target.
+    """
+    if not counts or min(counts) < 2 or max(counts) > 6:
+        raise ValueError(f"counts={list(counts)!r} must be numbers from 2 to 6.")
+    made = problems(seed, counts)
+    test = list(islice(made, test_rows))
+    train = list(islice(made, min(train_rows, 500) if smoke else train_rows))
+    return DatasetDict(train=_rows(train, system_prompt), test=_rows(test, system_prompt))
+
+
+def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
+    """Problems without end, the same ones for the same seed, none twice."""
+    draw = random.Random(seed)
+    seen = set()
+    for count in cycle(counts):
+        while True:
+            numbers = tuple(draw.randint(1, LARGEST_NUMBER) for _ in range(count))
+            target, solution = _joined(draw, numbers)
+            key = (*sorted(numbers), target)
+            if target in TARGETS and key not in seen:
+                break
+        seen.add(key)
+        yield Problem(numbers, target, solution)
+
+
+def _joined(draw: random.Random, numbers: Sequence[int]) -> tuple[int, str]:
+    """A value that the numbers reach by steps drawn at random, and the expression."""
+    parts = [(number, str(number)) for number in numbers]
+    while len(parts) > 1:
+        draw.shuffle(parts)
+        (a, left), (b, right) = parts.pop(), parts.pop()
+        if a < b:
+            a, left, b, right = b, right, a, left
+        signs = ["+", "*"] + ["-"] * (a > b) + ["/"] * (a % b == 0)
+        sign = draw.choice(signs)
+        value = {"+": a + b, "*": a * b, "-": a - b, "/": a // b}[sign]
+        parts.append((value, f"({left} {sign} {right})"))
+    return parts[0]
+
+
+def _rows(made: Sequence[Problem], system_prompt: str | None) -> Dataset:
+    return Dataset.from_dict(
+        {
+            "prompt": [messages(system_prompt, question(problem)) for problem in made],
+            "numbers": [list(problem.numbers) for problem in made],
+            "target": [problem.target for problem in made],
+            "solution": [problem.solution for problem in made],
+        }
+    )
+
+
+def question(problem: Problem) -> str:
+    """A problem in words."""
+    numbers = ", ".join(map(str, problem.numbers))
+    return (
+        f"Use the numbers {numbers} to make {problem.target}. Each of them must be used exactly once, with +, -, *, / "
+        "and parentheses as you like. For example, 8 is made of 3, 4 and 12 by <answer>12 / 3 + 4</answer>"
+    )

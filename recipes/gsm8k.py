@@ -1,0 +1,63 @@
+"""GSM8K (https://huggingface.co/datasets/openai/gsm8k, MIT): grade-school word problems with a number as the answer.
+
+Its raw columns, in both configurations (`main`, `socratic`) and both splits (7,473 `train`, 1,319 `test`):
+
+    question  str  "A baker fills 12 trays with 24 rolls each. How many rolls are that?"
+    answer    str  "He bakes 12 * 24 = <<12*24=288>>288 rolls.\n#### 288"
+"""
+
+import re
+from functools import partial
+from typing import Any
+
+from datasets import DatasetDict
+
+from .rows import Raw, Row, make_splits, messages
+
+
+SYSTEM_PROMPT = "Please reason step by step, and put your final answer, a number, within \\boxed{}."
+
+_NUMBER = re.compile(r"-?(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+|(?=\.))(?:\.[0-9]+)?")
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    test_rows: int | None = 256,
+) -> DatasetDict:
+    """The run's rows, as the script's `prepare` option asks.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        system_prompt (`str`, *optional*): put before each question; `null` leaves the model's own.
+        test_rows (`int`, *optional*, defaults to 256): most rows of `test` to evaluate on; `null`: all 1,319.
+
+    Returns:
+        `DatasetDict`: `train` and `test`, with the columns `prompt` (messages) and `answer` ("288").
+
+    Raises:
+        ValueError: a column is missing, or no row ends in a number.
+    """
+    make = partial(make_row, system_prompt=system_prompt)
+    return make_splits(script_args, make, ["question", "answer"], test_rows)
+
+
+def make_row(raw: Raw, system_prompt: str | None) -> Row:
+    """A run's row of a raw one."""
+    return {"prompt": messages(system_prompt, raw["question"].strip()), "answer": final_number(raw["answer"])}
+
+
+def final_number(solution: str | None) -> str:
+    """The number after the last `####`, without the commas between thousands.
+
+    Raises:
+        ValueError: there is none.
+    """
+    _, marks, rest = (solution or "").rpartition("####")
+    number = rest.strip().removeprefix("$").removesuffix(".")
+    if not marks or not _NUMBER.fullmatch(number):
+        raise ValueError("without a number after '####'")
+    return number.replace(",", "")

@@ -1,0 +1,114 @@
+r"""Mathematics with an answer that can be checked. Three raw formats are read, told apart by their columns:
+
+MATH (nlile/hendrycks-MATH-benchmark: 12,000 `train`, and MATH-500 as `test`; DigitalLearningGmbH/MATH-lighteval, which
+lacks `answer`; HuggingFaceH4/MATH-500 and HuggingFaceH4/aime_2024):
+
+    problem  str    "What is the sum of the roots of $x^2 - 7x + 10$?"
+    answer   str    "7"; where it lacks, the last \boxed{} of the column `solution` is taken
+    level    int64  1 to 5, or a text such as "Level 5"; not in all
+
+open-r1/DAPO-Math-17k-Processed (configurations `all`, `en`, `cn`; 14,116 rows in `en`, `train` alone):
+
+    prompt    str  "Find the number of ..."
+    solution  str  "34", the answer alone
+
+BytedTsinghua-SIA/DAPO-Math-17k (Apache-2.0; each problem about a hundred times, of which one is kept):
+
+    prompt        list[{"role": str, "content": str}]  the problem between two sentences on the form of the answer
+    reward_model  {"ground_truth": str, "style": str}  "34"
+"""
+
+import re
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from trl_grpo_plus.data import load
+
+from .rows import Raw, Row, convert, keep_gold, make_splits, messages, need
+
+
+SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
+
+# DAPO's own words around a problem, which ask for another form than `\boxed{}`.
+_BEFORE = re.compile(r"\ASolve the following math problem step by step\.[^\n]*\n\n")
+_AFTER = re.compile(r"\n\nRemember to put your answer on its own line[^\n]*\Z")
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    system_prompt: str | None = SYSTEM_PROMPT,
+    test_rows: int | None = 256,
+    levels: Sequence[int] | None = None,
+    benchmark: str | None = None,
+) -> DatasetDict:
+    """The run's rows, as the script's `prepare` option asks.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        system_prompt (`str`, *optional*): put before each problem; `null` leaves the model's own.
+        test_rows (`int`, *optional*, defaults to 256): most rows of `test` to evaluate on; `null`: all. Data without
+            a split `test` give up so many rows of `train`, at most a quarter.
+        levels (`list[int]`, *optional*): MATH's levels of difficulty to train on; all by default.
+        benchmark (`str`, *optional*): another data set to evaluate on, in MATH's format, such as
+            `HuggingFaceH4/aime_2024`.
+
+    Returns:
+        `DatasetDict`: `train`, `test` and, where asked for, `benchmark`, with the columns `prompt` (messages) and
+        `answer` (a text that the reward `math_answer` can read; other rows are left out).
+
+    Raises:
+        ValueError: a column is missing, or no row can be used.
+    """
+    make = partial(make_row, system_prompt=system_prompt)
+    splits = make_splits(script_args, make, [], test_rows)
+    if benchmark is not None:
+        given = load(benchmark)
+        split = "test" if "test" in given else next(iter(given))
+        splits["benchmark"] = convert(given[split], make, f"{benchmark} ({split})")
+    if levels is not None:
+        need(splits["train"], "level", name=str(script_args.dataset_name))
+        found = splits["train"]["level"]
+        splits["train"] = splits["train"].select([at for at, level in enumerate(found) if level in levels])
+    return DatasetDict({split: _readable(rows, split) for split, rows in splits.items()})
+
+
+def _readable(rows: Dataset, split: str) -> Dataset:
+    return keep_gold(rows.select_columns(["prompt", "answer"]), "math_answer", split)
+
+
+def make_row(raw: Raw, system_prompt: str | None) -> Row:
+    """A run's row of a raw one; with its `level` where it has one.
+
+    Raises:
+        ValueError: it has no answer, or none of the three formats.
+    """
+    problem, answer = _problem(raw), _answer(raw)
+    if not problem or not answer:
+        raise ValueError("without an answer" if problem else "without a problem")
+    return {"prompt": messages(system_prompt, problem), "answer": answer, **_level(raw)}
+
+
+def _problem(raw: Raw) -> str:
+    text = raw.get("problem") or raw.get("prompt")
+    if isinstance(text, list):
+        text = _AFTER.sub("", _BEFORE.sub("", text[-1]["content"]))
+    if text is None:
+        raise ValueError(f"without a column problem or prompt, only with {', '.join(raw)}")
+    return text.strip()
+
+
+def _answer(raw: Raw) -> str:
+    """The gold answer. A text with a `\\boxed{}` is one, too: the reward looks there."""
+    found = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
+    return (found or "").strip()
+
+
+def _level(raw: Raw) -> Row:
+    found = re.search(r"[1-5]", str(raw.get("level")))
+    return {"level": int(found[0])} if found else {}

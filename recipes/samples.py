@@ -1,0 +1,44 @@
+"""What a recipe names on the Hub, as far as it can be known without it: sample rows and models' facts.
+
+`samples/<id with "/" as "__">[__<config>].jsonl` holds a few rows of our own, in the raw format of that data set;
+`samples/models.json` what `AutoConfig.for_model(**facts)` needs to build a model's architecture.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+
+def sample_of(dataset_name: str, config: str | None = None) -> str | None:
+    """Path of a data set's sample rows, as `dataset_name` takes it.
+
+    Args:
+        dataset_name (`str`): an id on the Hub.
+        config (`str`, *optional*): the data set's configuration.
+
+    Returns:
+        `str` or `None`: a `.jsonl` file with the split `train`; `None` where no sample of it ships with this package.
+    """
+    stem = dataset_name.replace("/", "__")
+    for name in ([f"{stem}__{config}"] if config else []) + [stem]:
+        sample = files(__package__).joinpath("samples", f"{name}.jsonl")
+        if sample.is_file():
+            return str(sample)
+    return None
+
+
+def config_of(model_id: str) -> dict[str, Any] | None:
+    """Facts of a model's `config.json`, with its `model_type`.
+
+    Returns:
+        `dict[str, Any]` or `None`: keyword arguments of [`~transformers.AutoConfig.for_model`]; `None` for a model
+        that no shipped recipe names.
+    """
+    facts = _models().get(model_id)
+    return dict(facts) if facts else None
+
+
+@cache
+def _models() -> dict[str, dict[str, Any]]:
+    return json.loads(files(__package__).joinpath("samples", "models.json").read_text())

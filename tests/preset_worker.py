@@ -1,0 +1,145 @@
+"""Run by tests/test_presets.py on two processes: `torchrun --nproc_per_node 2 preset_worker.py OUT ENVIRONMENTS`.
+
+ENVIRONMENTS is a JSON file: preset -> the environment that `accelerate launch` would give its processes. Each preset
+trains the same on a CPU, with gloo. What is in a CPU's way there is taken out of it, and nothing else:
+
+- accelerate takes FSDP up only where the processes have GPUs (`AcceleratorState.__init__`): they say that they have.
+- FSDP1 of torch: its device must not be "cpu:0", as accelerate calls it (`_get_compute_device`); weights that are
+  "offloaded" to the CPU for a state dict are freed before they are read (`FlatParamHandle.to_cpu`).
+- DeepSpeed compiles an all-reduce in shared memory for CPUs, for minutes: without it gloo's is used.
+"""
+
+import json
+import os
+import shutil
+import sys
+from contextlib import ExitStack, nullcontext
+from pathlib import Path
+from unittest import mock
+
+import tiny
+import torch
+from accelerate import PartialState
+from accelerate.state import AcceleratorState
+from accelerate.utils import DistributedType, patch_environment
+from torch.distributed.fsdp._flat_param import FlatParamHandle
+
+
+EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
+EXACT |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+SCRIPTED = {"extra": {"rollout_func": tiny.scripted}}
+# One live group of three in four: a dead one stays on as filler, so that each rank has as many rows.
+DROP = {**EXACT, **SCRIPTED, "zero_variance_groups": "drop", "num_generations": 3, "per_device_train_batch_size": 6}
+DROP |= {"num_iterations": 2}
+# The first rank samples dead groups only. KL in the reward takes a forward pass of our own.
+RESAMPLE = {**EXACT, **SCRIPTED, "zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 2}
+RESAMPLE |= {"kl_estimator": "k1", "kl_placement": "reward"}
+# The first rank's texts end before the second's, round after round; a checkpoint in the midst of a generation batch.
+# One moment an optimizer: FSDP1 of torch saves the last of several in place of each, where gathering copies nothing.
+SAMPLED = {**EXACT, "zero_variance_groups": "resample", "max_resample_rounds": 2, "num_iterations": 2}
+SAMPLED |= {"optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
+SAMPLED |= {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2}
+SAMPLED |= {"extra": {"eval_dataset": tiny.prompts(6)}}
+
+
+def one_live_in_four(completions, number, **kwargs):
+    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+def train(folder, reward, options, checkpoint=None):
+    """What came of it on this rank."""
+    trainer = tiny.trainer(folder, reward, **options)
+    if "rollout_func" not in options["extra"]:
+        trainer.generation_config.max_new_tokens = 2 + 4 * trainer.accelerator.process_index
+    passes, log_probs = [], trainer._get_per_token_logps_and_entropies
+
+    def counted(model, input_ids, *args, **kwargs):
+        passes.append(len(input_ids))
+        return log_probs(model, input_ids, *args, **kwargs)
+
+    trainer._get_per_token_logps_and_entropies = counted
+    trainer.train(resume_from_checkpoint=checkpoint)
+    trainer.save_model(str(folder / "last"))
+    return {
+        "kind": trainer.accelerator.distributed_type.value,
+        "model": type(trainer.model_wrapped).__name__,
+        "precision": trainer.accelerator.mixed_precision,
+        "losses": tiny.losses(trainer),
+        "trained": tiny.logged(trainer, "groups/trained"),
+        "rounds": tiny.logged(trainer, "groups/rounds"),
+        "evaluated": tiny.logged(trainer, "eval_reward"),
+        "passes": passes,
+        "stream": trainer._stream and trainer._stream.state_dict(),
+    }
+
+
+def drop(folder):
+    return train(folder, one_live_in_four, DROP)
+
+
+def resample(folder):
+    return train(folder, tiny.half_dead, RESAMPLE)
+
+
+def sampled(folder):
+    return train(folder, tiny.half_dead, SAMPLED)
+
+
+def resumed(folder):
+    torch.manual_seed(99 + PartialState().process_index)
+    return train(folder, tiny.half_dead, SAMPLED, str(folder.with_name("sampled") / "run" / "checkpoint-1"))
+
+
+def resumed_apart(folder):
+    """The second process's machine has the weights, but no state of ours."""
+    checkpoint = folder.with_name("sampled") / "run" / "checkpoint-1"
+    if PartialState().process_index == 1:
+        there = folder / "checkpoint-1"
+        shutil.copytree(checkpoint, there, ignore=shutil.ignore_patterns("grpo_plus_state*"))
+        checkpoint = there
+    return train(folder, tiny.half_dead, SAMPLED, str(checkpoint))
+
+
+def precise(folder):
+    """The recipe's bf16, whatever the preset says."""
+    return {"precision": tiny.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
+
+
+def as_on_gpus(state, *args, **kwargs):
+    if PartialState._shared_state.get("distributed_type") == DistributedType.MULTI_CPU:
+        PartialState._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+    initialise(state, *args, **kwargs)
+
+
+initialise = AcceleratorState.__init__
+
+
+def on_a_cpu(preset):
+    stack = ExitStack()
+    if preset.startswith("fsdp"):
+        stack.enter_context(mock.patch.object(AcceleratorState, "__init__", as_on_gpus))
+        stack.enter_context(mock.patch.object(FlatParamHandle, "to_cpu", return_value=nullcontext()))
+        stack.enter_context(mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"))
+    elif preset.startswith("zero"):
+        import deepspeed
+
+        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    return stack
+
+
+def main():
+    out, environments = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
+    state = PartialState(cpu=True)
+    rank = state.process_index
+    for preset, environment in environments.items():
+        scenarios = [drop, resample, sampled, resumed, precise]
+        scenarios += [resumed_apart] if preset == "ddp" else []
+        with patch_environment(**environment), on_a_cpu(preset):
+            for scenario in scenarios:
+                folder = out / preset / scenario.__name__
+                folder.mkdir(parents=True, exist_ok=True)
+                (folder / f"{rank}.json").write_text(json.dumps(scenario(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,147 @@
+"""The package as it is installed: what is in the wheel and the source archive, and the commands run from it.
+
+The wheel is built from the source archive and installed in a virtual environment of its own, outside the repository.
+That sees this environment's other packages, not its trl_grpo_plus. Nothing is downloaded.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import trl_grpo_plus
+from trl_grpo_plus import launch
+from trl_grpo_plus.registry import list_rewards
+
+
+REPOSITORY = Path(__file__).parents[1]
+FOLDERS = {"trl_grpo_plus": "trl_grpo_plus", "rewards": "trl_grpo_plus/rewards", "recipes": "trl_grpo_plus/recipes"}
+NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs", "wandb")
+SHORT = ["--prepare_args", '{"warm_steps": 20}', "--max_steps", "2", "--eval_on_start", "false", "--save_steps", "2"]
+
+
+def run(*command, cwd, path=os.environ["PATH"]):
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "PATH": path}
+    environment.pop("PYTHONPATH", None)
+    words = [str(word) for word in command]
+    done = subprocess.run(words, cwd=cwd, env=environment, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-5000:]
+    return done.stdout
+
+
+def build(kind, source, target):
+    target.mkdir()
+    code = f"import sys; from setuptools import build_meta; print(build_meta.build_{kind}(sys.argv[1]))"
+    run(sys.executable, "-c", code, target, cwd=source)
+    (built,) = target.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def archive(tmp_path_factory):
+    """The source archive."""
+    folder = tmp_path_factory.mktemp("build")
+    shutil.copytree(REPOSITORY, folder / "source", ignore=NOT_SOURCES)  # building leaves files behind
+    return build("sdist", folder / "source", folder / "sdist")
+
+
+@pytest.fixture(scope="module")
+def wheel(archive):
+    folder = archive.parents[1]
+    with tarfile.open(archive) as file:
+        file.extractall(folder / "unpacked", filter="data")
+    (source,) = (folder / "unpacked").iterdir()
+    return build("wheel", source, folder / "wheel")
+
+
+@pytest.fixture(scope="module")
+def python(wheel, tmp_path_factory):
+    """The interpreter of an environment that has trl_grpo_plus from the wheel, and all else from this one."""
+    folder = tmp_path_factory.mktemp("installed") / "venv"
+    venv.create(folder, symlinks=True)
+    python = folder / "bin" / "python"
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    run(*pip, "install", "--quiet", "--no-deps", "--no-index", wheel, cwd=folder)
+    (site,) = folder.glob("lib/python*/site-packages")
+    others = [path for path in sys.path if path.endswith("-packages")]
+    # A path's own .pth files, by which the repository itself is found, are not read.
+    (site / "others.pth").write_text("\n".join(others))
+    command = folder / "bin" / "accelerate"  # this environment's would run this environment's Python
+    main = "import sys\nfrom accelerate.commands.accelerate_cli import main\nsys.exit(main())\n"
+    command.write_text(f"#!{python}\n{main}")
+    command.chmod(0o755)
+    return python
+
+
+@pytest.fixture(scope="module")
+def commands(python, tmp_path_factory):
+    """Runs `trl-grpo-plus ...` in an empty folder."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    path = f"{python.parent}:/usr/bin:/bin"
+    return folder, lambda *words: run(python.parent / "trl-grpo-plus", *words, cwd=folder, path=path)
+
+
+def sources():
+    """What the package consists of, by its name in the wheel."""
+    found = {}
+    for folder, package in FOLDERS.items():
+        for path in (REPOSITORY / folder).rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                found[f"{package}/{path.relative_to(REPOSITORY / folder)}"] = path
+    return found
+
+
+def test_the_wheel_has_each_file_of_the_package_and_no_other(wheel):
+    with zipfile.ZipFile(wheel) as file:
+        names = {name for name in file.namelist() if ".dist-info/" not in name}
+        assert names == set(sources())
+        assert all(file.read(name) == path.read_bytes() for name, path in sources().items())
+    for name in ("py.typed", "viewer/page.html", "recipes/arithmetic_cpu.yaml", "recipes/README.md"):
+        assert f"trl_grpo_plus/{name}" in names
+    assert any(name.startswith("trl_grpo_plus/recipes/samples/") for name in names)
+
+
+def test_the_source_archive_has_what_building_needs_and_no_tests(archive):
+    with tarfile.open(archive) as file:
+        names = {name.partition("/")[2] for name in file.getnames()}
+    assert {str(path.relative_to(REPOSITORY)) for path in sources().values()} <= names
+    assert {"pyproject.toml", "README.md", "LICENSE"} <= names
+    assert not any(name.startswith(("tests", "benchmarks", ".")) for name in names)
+
+
+def test_the_package_is_the_wheels(python, tmp_path):
+    code = (
+        "import importlib.metadata, importlib.util; find = importlib.util.find_spec;"
+        "print(find('trl_grpo_plus.recipes.grpo').origin, find('trl_grpo_plus.rewards').origin);"
+        "print(importlib.metadata.distribution('trl-grpo-plus').locate_file(''))"
+    )
+    (site,) = python.parents[1].glob("lib/python*/site-packages")
+    found = [Path(path) for path in run(python, "-c", code, cwd=tmp_path).split()]
+    assert len(found) == 3
+    assert all(path.is_relative_to(site) for path in found)
+
+
+def test_what_lists_and_copies(commands):
+    folder, trl_grpo_plus_command = commands
+    assert trl_grpo_plus_command("--version").strip() == trl_grpo_plus.__version__
+    listed = trl_grpo_plus_command("ls")
+    assert all(f"\n  {name} " in listed for name in (*launch.recipes(), *list_rewards()))
+    trl_grpo_plus_command("cp", "arithmetic_cpu", "mine.yaml")
+    assert (folder / "mine.yaml").read_text() == launch.recipes()["arithmetic_cpu"].read_text()
+    assert f"trl-grpo-plus   {trl_grpo_plus.__version__}" in trl_grpo_plus_command("env")
+
+
+def test_a_recipe_runs_and_is_viewed(commands):
+    folder, trl_grpo_plus_command = commands
+    said = trl_grpo_plus_command("run", "arithmetic_cpu", *SHORT, "--output_dir", "out")
+    assert "attempts     out/report.html" in said
+    assert (folder / "out" / "checkpoint-2").is_dir()
+    page = folder / "page.html"
+    assert " groups, " in trl_grpo_plus_command("view", "out", "-o", page)
+    assert page.stat().st_size > 50_000

@@ -1,0 +1,58 @@
+"""Run by test_vllm_ranks.py on two processes: `torchrun --nproc_per_node 2 ranks_worker.py OUT SERVED`.
+
+Trains once for each of `RUNS`; each rank writes what it saw to OUT/NAME-RANK.json. SERVED (JSON) are the options of a
+trainer that uses a server.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import shims
+import tiny
+import watched
+from accelerate import PartialState
+from vllm.distributed.parallel_state import destroy_model_parallel
+
+
+# 3 groups of 4 on 2 ranks of 6 rows: the middle one lies on both. With this seed rows change ranks.
+BATCH = {"per_device_train_batch_size": 6, "seed": 3}
+DROP = {**BATCH, "zero_variance_groups": "drop"}
+RESAMPLE = {**BATCH, **watched.RESAMPLE}
+SHARED = {"vllm_tensor_parallel_size": 2}
+RUNS: dict[str, dict[str, Any]] = {
+    "drop, an engine each": DROP,
+    "resample, an engine each": RESAMPLE,
+    "drop, one engine": {**DROP, **SHARED},
+    "resample, one engine": {**RESAMPLE, **SHARED},
+    "drop, a server": DROP,
+    "resample, a server": RESAMPLE,
+}
+
+
+def fingerprint(trained: watched.Watched) -> str:
+    digest = hashlib.sha256()
+    for _, value in sorted(tiny.weights(trained).items()):
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def main() -> None:
+    out, served = Path(sys.argv[1]), iter(json.loads(sys.argv[2]))
+    shims.install()
+    state = PartialState(cpu=True)
+    for name, options in RUNS.items():
+        folder = out / name
+        folder.mkdir(exist_ok=True)
+        trained = watched.trained(folder, **options, **(next(served) if name.endswith("server") else {}))
+        metrics = {key: tiny.logged(trained, f"groups/{key}") for key in ("rounds", "generated", "trained")}
+        seen = {"world": state.num_processes, "weights": fingerprint(trained), "batches": trained.batches, **metrics}
+        (out / f"{name}-{state.process_index}.json").write_text(json.dumps(seen))
+        state.wait_for_everyone()
+        destroy_model_parallel()  # the next engine may be split otherwise
+
+
+if __name__ == "__main__":
+    main()

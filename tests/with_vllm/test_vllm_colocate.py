@@ -1,0 +1,238 @@
+"""A vLLM engine in the trainer's process: batches that were filtered, resampled and put together anew are right."""
+
+import dataclasses
+import functools
+import math
+import statistics
+
+import pytest
+
+
+pytest.importorskip("vllm", reason="make test-vllm runs these")
+
+import peft
+import shims
+import test_tools
+import tiny
+import watched
+
+from trl_grpo_plus import traces
+from trl_grpo_plus import trainer as library
+
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+ENDS = (tiny.tokenizer().eos_token_id, tiny.tokenizer().pad_token_id)
+MODES = {"keep": {}, "drop": {"zero_variance_groups": "drop"}, "resample": watched.RESAMPLE}
+
+
+@pytest.fixture(scope="module", params=MODES)
+def run(request, tmp_path_factory):
+    """Mode, the trainer after training, and its folder."""
+    folder = tmp_path_factory.mktemp("run")
+    with shims.installed():
+        return request.param, watched.trained(folder, **MODES[request.param]), folder / "run"
+
+
+def test_each_batch_is_whole(run):
+    mode, trained, _ = run
+    assert len(trained.batches) == 3
+    watched.check_batches(trained.batches)
+    assert [batch["syncs"] for batch in trained.batches] == [1] * 3
+    sizes = [len(batch["rows"]) for batch in trained.batches]
+    assert sizes == [watched.SIZE * n for n in tiny.logged(trained, "groups/trained")]
+    if mode == "keep":
+        assert sizes == [16] * 3
+    else:
+        assert all(row["number"] % 3 == 0 for batch in trained.batches for row in batch["rows"])
+    if mode != "resample":
+        assert [batch["asked"] for batch in trained.batches] == [[16]] * 3
+
+
+def test_sampling_metrics_are_of_the_batch_that_is_trained_on(run):
+    _, trained, _ = run
+    rows = [batch["rows"] for batch in trained.batches]
+    for name, of in (("min", min), ("max", max), ("mean", statistics.fmean)):
+        expected = [of([ratio for row in batch for ratio in row["ratio"]]) for batch in rows]
+        assert tiny.logged(trained, f"sampling/importance_sampling_ratio/{name}") == pytest.approx(expected, abs=2e-7)
+    expected = [watched.apart(batch, batch) for batch in rows]
+    assert tiny.logged(trained, "sampling/sampling_logp_difference/max") == pytest.approx(expected, abs=2e-6)
+    assert max(expected) < 1e-4
+
+
+def test_rounds_ask_for_what_is_missing(run):
+    mode, trained, folder = run
+    found = {}
+    for group in traces.groups(folder):
+        found.setdefault(group[0]["step"], {}).setdefault(group[0]["round"], []).append(group[0]["verdict"])
+    for step, batch in enumerate(trained.batches):
+        missing = 4
+        for asked, (_, verdicts) in zip(batch["asked"], sorted(found[step].items()), strict=True):
+            assert asked == watched.SIZE * missing == watched.SIZE * len(verdicts)
+            missing -= verdicts.count("alive")
+    later = {asked for batch in trained.batches for asked in batch["asked"][1:]}
+    assert {4, 8} <= later if mode == "resample" else not later
+    assert tiny.logged(trained, "groups/rounds") == [len(batch["asked"]) - 1 for batch in trained.batches]
+
+
+def test_traces_hold_every_attempt(run):
+    _, trained, folder = run
+    attempts = [row for group in traces.groups(folder) for row in group]
+    for step, batch in enumerate(trained.batches):
+        here = [row for row in attempts if row["step"] == step]
+        assert len(here) == sum(batch["asked"])
+        for row in here:
+            expected = watched.score(row["completion"], row["reference"]["number"], row["attempt"])
+            assert row["reward"] == pytest.approx(expected, abs=1e-6)
+        kept = {(row["prompt"], row["attempt"]): row for row in here if row["kept"]}
+        assert len(kept) == len(batch["rows"])
+        for i, row in enumerate(batch["rows"]):
+            traced = kept[row["prompt"], i % watched.SIZE]
+            assert traced["completion"] == row["completion"]
+            assert traced["tokens"] == len(row["ids"][1])
+            assert traced["truncated"] == (row["ids"][1][-1] not in ENDS)
+            assert traced["advantage"] == pytest.approx(row["advantage"], abs=1e-6)
+
+
+def test_weights_reach_the_engine_when_they_are_sent(tmp_path):
+    watched.check_sync(watched.trainer(tmp_path))
+
+
+def prompts_of_another_group(exchange, *args):
+    attempts = exchange(*args)
+    others = [*attempts[watched.SIZE :], *attempts[: watched.SIZE]]
+    pairs = zip(attempts, others, strict=True)
+    return [dataclasses.replace(attempt, prompt_ids=other.prompt_ids) for attempt, other in pairs]
+
+
+def test_a_batch_put_together_wrongly_shows(tmp_path, monkeypatch):
+    monkeypatch.setattr(library, "exchange", functools.partial(prompts_of_another_group, library.exchange))
+    trained = watched.trained(tmp_path, **watched.RESAMPLE)
+    assert min(tiny.logged(trained, "sampling/sampling_logp_difference/max")) > 0.3
+    assert max(tiny.logged(trained, "sampling/importance_sampling_ratio/min")) < 0.8
+
+
+def test_weights_that_were_not_sent_show(tmp_path):
+    made = watched.trainer(tmp_path, **watched.RESAMPLE)
+    made.vllm_generation.sync_weights = lambda: None
+    made.train()
+    first, *later = tiny.logged(made, "sampling/sampling_logp_difference/max")
+    assert first < 1e-4
+    assert min(later) > 0.1
+
+
+@pytest.mark.parametrize("steps_per_generation", [1, 2])
+def test_batches_of_several_steps(tmp_path, steps_per_generation):
+    options = {"steps_per_generation": steps_per_generation, "max_steps": 4 * steps_per_generation}
+    options |= {"num_iterations": 2, "vllm_importance_sampling_mode": "token_truncate"}
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, **options)
+    assert [batch["asked"][0] for batch in trained.batches] == [16 * steps_per_generation] * 2
+    assert [batch["syncs"] for batch in trained.batches] == [1] * 2
+    watched.check_batches(trained.batches)
+
+
+ESTIMATORS = {"k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS)
+def test_kl_in_the_loss(tmp_path, estimator):
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, beta=0.1, kl_estimator=estimator)
+    watched.check_batches(trained.batches, advantages=False)
+    expected = [
+        statistics.fmean(
+            ESTIMATORS[estimator](now - first)
+            for row in batch["rows"]
+            for now, first in zip(row["now"], row["first"], strict=True)
+        )
+        for batch in trained.batches
+    ]
+    assert tiny.logged(trained, "kl") == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert expected[-1] > 0.01
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_kl_in_the_reward(tmp_path, corrected):
+    options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "sequence"}
+    options |= {"scale_rewards": "none", "vllm_importance_sampling_correction": corrected}
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, **options)
+    watched.check_batches(trained.batches, advantages=False)
+    for batch in trained.batches:
+        for group in watched.groups(batch["rows"]):
+            drift = [sum(row["now"]) - sum(row["first"]) for row in group]
+            net = [value - 0.1 * kl for value, kl in zip(watched.rewards_of(group), drift, strict=True)]
+            expected = [value - statistics.fmean(net) for value in net]
+            assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-4)
+    assert max(abs(kl) for kl in drift) > 0.1
+
+
+def test_lora(tmp_path):
+    extra = {"peft_config": peft.LoraConfig(r=4, target_modules="all-linear")}
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, extra=extra)
+    watched.check_batches(trained.batches)
+
+
+def test_rollout_func(tmp_path):
+    """The user's own, on the trainer's engine."""
+
+    def rollout(prompts, trainer):
+        ids = tiny.tokenizer()(list(prompts))["input_ids"]
+        _, completions, sampled, _ = trainer.vllm_generation.generate(ids, None, trainer.num_generations)
+        sampled = [[token[0] for token in row] for row in sampled]
+        return {"prompt_ids": ids, "completion_ids": completions, "logprobs": sampled}
+
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, extra={"rollout_func": rollout})
+    assert any(len(batch["asked"]) > 1 for batch in trained.batches)
+    assert [batch["syncs"] for batch in trained.batches] == [1] * 3
+    watched.check_batches(trained.batches)
+
+
+def test_sleep(tmp_path):
+    """A sleeping engine loses its weights after each round, so each round has to send them anew."""
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, vllm_enable_sleep_mode=True)
+    assert any(len(batch["asked"]) > 2 for batch in trained.batches)
+    assert [batch["syncs"] for batch in trained.batches] == [len(batch["asked"]) for batch in trained.batches]
+    watched.check_batches(trained.batches, advantages=False)
+
+
+def test_evaluation(tmp_path):
+    """Not filtered, and of the weights as they are then; the step that follows need not send them again."""
+    options = {"eval_strategy": "steps", "eval_steps": 1, "num_generations_eval": 2, "per_device_eval_batch_size": 8}
+    extra = {"eval_dataset": tiny.prompts(4)}
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, **options, extra=extra, max_steps=2)
+    assert [batch["training"] for batch in trained.batches] == [True, False, True, False]
+    assert [batch["syncs"] for batch in trained.batches] == [1, 1, 0, 1]
+    for batch in trained.batches:
+        for row in batch["rows"]:
+            assert row["sampled"] == pytest.approx(row["now"], abs=1e-4)
+    for batch in trained.batches[1::2]:
+        assert sum(batch["asked"]) == len(batch["rows"]) == 8
+
+
+def test_resumed(tmp_path):
+    options = {**watched.RESAMPLE, "save_strategy": "steps", "save_steps": 2}
+    weights = tiny.weights(watched.trained(tmp_path, **options, max_steps=2))
+    resumed = watched.trainer(tmp_path, **options, max_steps=4)
+    resumed.train(resume_from_checkpoint=True)
+    assert len(resumed.batches) == 2
+    watched.check_batches(resumed.batches)
+    for row in resumed.batches[0]["rows"]:
+        assert row["sampled"] == pytest.approx(watched.logps(resumed.model, weights, *row["ids"]), abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def tool_user(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("policy")
+    test_tools.tokenizer().save_pretrained(folder)
+    return test_tools.taught(folder, hidden_size=64, heads=2)  # the attention kernels want 32 a head
+
+
+def test_a_policy_that_calls_a_tool(tool_user, tmp_path):
+    """What the engine is asked in later turns is a part of a round."""
+    options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}
+    engine = {"use_vllm": True, "vllm_mode": "colocate", "vllm_importance_sampling_mode": "token_mask"}
+    run = test_tools.Run(tool_user, tmp_path, dead=lambda number: number % 2 > 0, **options, **engine)
+    test_tools.check(run)
+    assert min(run.logged("groups/rounds")) > 0
+    # The engine's log-probs are those after `top_p`, the trainer's those before; of the tool's tokens there are none.
+    assert min(run.logged("sampling/importance_sampling_ratio/min")) > test_tools.OPTIONS["top_p"] - 1e-3
+    assert max(run.logged("sampling/importance_sampling_ratio/max")) < 1 + 1e-3

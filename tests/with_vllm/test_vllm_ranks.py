@@ -1,0 +1,69 @@
+"""Two processes, each with an engine of its own, with one engine shared by both, and with a server."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+pytest.importorskip("vllm", reason="make test-vllm runs these")
+
+import watched
+
+
+WORKER = Path(__file__).with_name("ranks_worker.py")
+SOURCES = ["an engine each", "one engine", "a server"]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory, on_server):
+    folder = tmp_path_factory.mktemp("ranks")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
+    paths = [os.environ.get("PYTHONPATH", ""), str(WORKER.parent), str(WORKER.parent.parent)]
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
+    # A deadlock would last for ever; this is far beyond what the runs take.
+    done = subprocess.run(
+        [*command, str(folder), json.dumps([on_server(), on_server()])],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr[-5000:]
+    return folder
+
+
+def both(out, run):
+    """What each rank saw of a run, once it is checked that they agree and that each batch, put together, is whole."""
+    first, second = (json.loads((out / f"{run}-{rank}.json").read_text()) for rank in range(2))
+    assert first["world"] == second["world"] == 2
+    for key in ("weights", "rounds", "generated", "trained"):
+        assert first[key] == second[key], key
+    pairs = list(zip(first["batches"], second["batches"], strict=True))
+    for here, there in pairs:
+        assert here["asked"] == there["asked"]
+        assert here["syncs"] == there["syncs"] == 1
+        assert len(here["rows"]) == len(there["rows"])
+    batches = [{"rows": [*here["rows"], *there["rows"]]} for here, there in pairs]
+    watched.check_batches(batches)
+    assert [len(batch["rows"]) for batch in batches] == [watched.SIZE * count for count in first["trained"]]
+    assert any(row["moved"] for batch in batches for row in batch["rows"])
+    return first, second
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_drop(out, source):
+    first, _ = both(out, f"drop, {source}")
+    assert [batch["asked"] for batch in first["batches"]] == [[6]] * 3
+    assert min(first["trained"]) < 3
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_resample(out, source):
+    first, _ = both(out, f"resample, {source}")
+    rounds = [asked for batch in first["batches"] for asked in batch["asked"][1:]]
+    assert {2, 4} <= set(rounds)  # of a round with one group each rank has a half
+    assert first["rounds"] == [len(batch["asked"]) - 1 for batch in first["batches"]]

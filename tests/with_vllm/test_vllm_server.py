@@ -1,0 +1,29 @@
+"""A vLLM server in another process, which the trainer sends its prompts and its weights."""
+
+import pytest
+
+
+pytest.importorskip("vllm", reason="make test-vllm runs these")
+
+import tiny
+import watched
+
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+MODES = {"drop": {"zero_variance_groups": "drop"}, "resample": watched.RESAMPLE}
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_batch_is_whole(tmp_path, on_server, mode):
+    trained = watched.trained(tmp_path, **on_server(), **MODES[mode])
+    watched.check_batches(trained.batches)
+    assert len(trained.batches) == 3
+    assert [batch["syncs"] for batch in trained.batches] == [1] * 3
+    rounds = [asked for batch in trained.batches for asked in batch["asked"][1:]]
+    assert {4, 8} <= set(rounds) if mode == "resample" else not rounds
+    assert max(tiny.logged(trained, "sampling/sampling_logp_difference/max")) < 1e-4
+
+
+def test_weights_reach_the_server_when_they_are_sent(tmp_path, on_server):
+    watched.check_sync(watched.trainer(tmp_path, **on_server()))

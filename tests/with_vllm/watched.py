@@ -1,0 +1,247 @@
+"""What the tests train with vLLM, and what they look at: of each batch, all that the engine was asked and gave."""
+
+import statistics
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny
+import torch
+from accelerate import PartialState
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+
+
+SIZE = 4  # attempts in a group
+BASE = {
+    **tiny.BASE,
+    "use_vllm": True,
+    "vllm_mode": "colocate",
+    "num_generations": SIZE,
+    "per_device_train_batch_size": 4 * SIZE,
+    "learning_rate": 0.02,
+    "lr_scheduler_type": "constant",
+}
+RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 4}
+
+
+def model_path(folder: Path) -> str:
+    """As `tiny.model_path`, but as large as vLLM's attention kernels want it, and with the tokenizer."""
+    path = str(folder / "model")
+    if PartialState().is_main_process and not Path(path).exists():
+        torch.manual_seed(0)
+        config = Qwen2Config(
+            vocab_size=len(tiny.ALPHABET) + 3,
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            max_position_embeddings=64,
+            tie_word_embeddings=False,
+            initializer_range=0.2,
+            bos_token_id=None,
+            eos_token_id=1,
+            pad_token_id=0,
+        )
+        Qwen2ForCausalLM(config).save_pretrained(path)
+        tiny.tokenizer().save_pretrained(path)
+    PartialState().wait_for_everyone()
+    return path
+
+
+def score(completion: str, number: int, place: int) -> float:
+    """0.3 for two prompts in three; else the share of digits, and 0.01 for each place in the group."""
+    return 0.3 if number % 3 else tiny.digits([completion])[0] + 0.01 * place
+
+
+def reward(completions: list[str], number: list[int], **kwargs: Any) -> list[float]:
+    """`score` of each."""
+    first = PartialState().process_index * len(completions)
+    return [score(text, n, (first + i) % SIZE) for i, (text, n) in enumerate(zip(completions, number, strict=True))]
+
+
+class Watched(GRPOPlusTrainer):
+    """Notes each batch in `batches`, as plain data:
+
+    asked    rows of this rank in each call of the engine
+    syncs    how often the weights were sent to it
+    rows     this rank's, as they are trained on: `ids` of prompt and completion, and both as text; whether it `moved`
+             here from another rank; the dataset row's `given` and `number`; `advantage`; `ratio`, of importance
+             sampling, for each token or one for all; and log-probs of the tokens: `sampled` (the engine's), and
+             Hugging Face's under the weights as they are `now`, as they were `before` the last training step, and
+             `first` of all
+    training whether it is not an evaluation's
+    """
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self.batches: list[dict[str, Any]] = []
+        self._weights: tuple[Any, ...] = ()  # the first, and those of the last batch
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        now = tiny.weights(self)
+        first, before = self._weights or (now, now)
+        self._weights = (first, now)
+        with _calls(self.vllm_generation) as (generated, syncs):
+            output = super()._generate_and_score_completions(inputs)
+        weights = {"now": now, "before": before, "first": first}
+        model = self.accelerator.unwrap_model(self.model)
+        rows = [_row(row, i, output, model, weights) for i, row in enumerate(inputs)]
+        here = [ids for call in generated for ids in call]
+        rows = [{**row, "moved": row["ids"] not in here} for row in rows]
+        batch = {"asked": [len(call) for call in generated], "syncs": len(syncs), "rows": rows}
+        self.batches.append({**batch, "training": self.model.training})
+        return output
+
+
+@contextmanager
+def _calls(engine: Any) -> Iterator[tuple[list[list[tuple]], list[None]]]:
+    generated: list[list[tuple]] = []
+    syncs: list[None] = []
+    generate, sync_weights = engine.generate, engine.sync_weights
+
+    def generating(prompts: list, *args: Any, **kwargs: Any) -> Any:
+        output = generate(prompts, *args, **kwargs)
+        generated.append([(list(p), list(c)) for p, c in zip(prompts, output[1], strict=True)])
+        return output
+
+    def syncing() -> None:
+        syncs.append(None)
+        sync_weights()
+
+    engine.generate, engine.sync_weights = generating, syncing
+    try:
+        yield generated, syncs
+    finally:
+        engine.generate, engine.sync_weights = generate, sync_weights
+
+
+def _row(row: dict[str, Any], i: int, output: dict[str, Any], model: Any, weights: dict[str, Any]) -> dict[str, Any]:
+    seen = output["completion_mask"][i].bool()
+    prompt_ids = output["prompt_ids"][i][output["prompt_mask"][i].bool()].tolist()
+    completion_ids = output["completion_ids"][i][seen].tolist()
+    tokenizer = tiny.tokenizer()
+    ratio = output.get("importance_sampling_ratio", torch.ones(len(output["advantages"]), 1))
+    return {
+        "ids": (prompt_ids, completion_ids),
+        "prompt": tokenizer.decode(prompt_ids),
+        "completion": tokenizer.decode(completion_ids, skip_special_tokens=True),
+        "given": row["prompt"],
+        "number": row["number"],
+        "advantage": output["advantages"][i].tolist(),
+        "sampled": output["sampling_per_token_logps"][i][seen].tolist(),
+        "ratio": (ratio[i][seen] if ratio.shape == output["completion_ids"].shape else ratio[i]).tolist(),
+        **{when: logps(model, values, prompt_ids, completion_ids) for when, values in weights.items()},
+    }
+
+
+def logps(model: Any, weights: dict[str, Any], prompt_ids: list[int], completion_ids: list[int]) -> list[float]:
+    """Log-prob of each token of the completion, unpadded and alone: nothing here that a batch could get wrong."""
+    ids = torch.tensor([[*prompt_ids, *completion_ids]])
+    with torch.no_grad():
+        logits = torch.func.functional_call(model, weights, kwargs={"input_ids": ids}).logits
+    logits = logits[0, len(prompt_ids) - 1 : -1]
+    return logits.log_softmax(-1).gather(1, torch.tensor(completion_ids)[:, None])[:, 0].tolist()
+
+
+def trainer(folder: Path, **options: Any) -> Watched:
+    """A trainer on 30 prompts. `options` go to its config, but `extra` (arguments of the trainer) and `data`."""
+    arguments = {**BASE, "output_dir": str(folder / "run"), **options}
+    extra, data = arguments.pop("extra", {}), arguments.pop("data", None)
+    return Watched(
+        model=model_path(folder),
+        reward_funcs=reward,
+        args=GRPOPlusConfig(**arguments),
+        train_dataset=tiny.prompts(30) if data is None else data,
+        **{"processing_class": tiny.tokenizer(), **extra},
+    )
+
+
+def trained(folder: Path, **options: Any) -> Watched:
+    """That, after training."""
+    made = trainer(folder, **options)
+    made.train()
+    return made
+
+
+def groups(rows: Sequence[dict[str, Any]]) -> list[Sequence[dict[str, Any]]]:
+    """The rows of all ranks, by group."""
+    return [rows[start : start + SIZE] for start in range(0, len(rows), SIZE)]
+
+
+def rewards_of(group: Sequence[dict[str, Any]]) -> list[float]:
+    """Out of each row's tokens."""
+    return [score(row["completion"], row["number"], place) for place, row in enumerate(group)]
+
+
+def check_batches(batches: Sequence[dict[str, Any]], advantages: bool = True) -> None:
+    """Each is whole, and was sampled from the weights that the step before it had made.
+
+    `rows` must be all ranks'. `advantages` is whether these follow from the rewards alone.
+    """
+    assert len(batches) > 1
+    for batch in batches:
+        check_rows(batch["rows"])
+        check_ratios(batch["rows"])
+        if advantages:
+            check_advantages(batch["rows"])
+    for batch in batches[1:]:
+        assert apart(batch["rows"], batch["rows"], "before") > 0.1
+
+
+def check_rows(rows: Sequence[dict[str, Any]]) -> None:
+    """All ranks' rows of a batch: prompt, completion, dataset row and the engine's log-probs are of one attempt, whose
+    place in its group is the one that it was scored at, and it was sampled from the weights as they are now."""
+    assert rows
+    for group in groups(rows):
+        assert len({row["number"] for row in group}) == 1
+        for row in group:
+            assert row["prompt"] == row["given"] == f"{row['number']:02d}+{row['number']:02d}="
+            assert row["sampled"] == pytest.approx(row["now"], abs=1e-4)
+    # It would show if it were otherwise.
+    assert apart(rows, [*rows[1:], rows[0]]) > 0.3
+
+
+def apart(rows: Sequence[dict[str, Any]], others: Sequence[dict[str, Any]], key: str = "now") -> float:
+    """The largest difference between the engine's log-probs of `rows` and `key` of `others`, over tokens of both."""
+    pairs = zip(rows, others, strict=True)
+    return max(abs(a - b) for row, other in pairs for a, b in zip(row["sampled"], other[key], strict=False))
+
+
+def check_advantages(rows: Sequence[dict[str, Any]]) -> None:
+    """Those of the rewards that each group's own tokens deserve."""
+    for group in groups(rows):
+        rewards = rewards_of(group)
+        mean, std = statistics.mean(rewards), statistics.stdev(rewards)
+        expected = [(value - mean) / (std + 1e-4) for value in rewards]
+        assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-3)
+
+
+def check_ratios(rows: Sequence[dict[str, Any]]) -> None:
+    """The engine samples from the policy itself, so there is nothing to correct."""
+    for row in rows:
+        assert row["ratio"] == pytest.approx([1.0] * len(row["ratio"]), abs=1e-3)
+
+
+def check_sync(made: Watched) -> None:
+    """What the engine samples with is what was sent to it, not what the trainer has."""
+    ids = tiny.tokenizer()(list(tiny.prompts(8)["prompt"]))["input_ids"]
+
+    def distance() -> float:
+        _, completions, sampled, _ = made.vllm_generation.generate(ids, None, 1)
+        rows = [{"sampled": [token[0] for token in row]} for row in sampled]
+        pairs = zip(ids, completions, strict=True)
+        return apart(rows, [{"now": logps(made.model, tiny.weights(made), *pair)} for pair in pairs])
+
+    made.vllm_generation.sync_weights()
+    assert distance() < 1e-4
+    with torch.no_grad():
+        for weight in made.model.parameters():
+            weight.add_(torch.randn_like(weight) * 0.1)
+    assert distance() > 0.3
+    made.vllm_generation.sync_weights()
+    assert distance() < 1e-4

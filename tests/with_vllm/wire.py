@@ -1,0 +1,35 @@
+"""Loaded by the worker of a vLLM server: weights come over TCP instead of NCCL, which has no CPU build.
+
+vLLM's engine for NCCL is kept but for the wire: how it is asked for, announced, started, filled and finished.
+"""
+
+from typing import Any
+
+import torch
+from vllm.distributed.utils import StatelessProcessGroup
+from vllm.distributed.weight_transfer.factory import WeightTransferEngineFactory
+from vllm.distributed.weight_transfer.nccl_engine import NCCLWeightTransferEngine
+
+
+class TCPWeightTransferEngine(NCCLWeightTransferEngine):
+    """For a server of one worker."""
+
+    def init_transfer_engine(self, init_info: Any) -> None:
+        assert init_info.packed
+        address = init_info.master_address, init_info.master_port
+        ranks = {"rank": init_info.rank_offset, "world_size": init_info.world_size}
+        self.model_update_group = StatelessProcessGroup.create(*address, **ranks)
+
+    def receive_weights(self, update_info: Any) -> None:
+        announced = zip(update_info.names, update_info.dtype_names, update_info.shapes, strict=True)
+        for name, dtype_name, shape in announced:
+            weight = self.model_update_group.broadcast(None, src=0)
+            assert (weight.dtype, list(weight.shape)) == (getattr(torch, dtype_name), list(shape))
+            self.model.load_weights([(name, weight)])
+
+
+WeightTransferEngineFactory._registry["nccl"] = lambda: TCPWeightTransferEngine
+
+
+class Extension:
+    """What vLLM is told to add to its worker, so that this is loaded there."""

@@ -1,0 +1,303 @@
+"""Mistakes that users make in a recipe, each one change to a recipe that is right, and what they must be told.
+
+`tests/test_mistakes.py` makes them in this process, `benchmarks/mistakes.py` on the real command line, with a clock.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+
+
+RIGHT = {
+    "model_name_or_path": "./model",
+    "dataset_name": "data.jsonl",
+    "reward_funcs": ["exact_answer"],
+    "output_dir": "out",
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "max_steps": 1,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+}
+TASK = """
+from datasets import Dataset, DatasetDict
+
+
+def prepare(script_args, training_args, model_args, *, rows=12):
+    return DatasetDict(train=Dataset.from_dict({"prompt": ["1+1="] * rows, "answer": ["2"] * rows}))
+"""
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One.
+
+    Args:
+        name (`str`): what it is.
+        told (`tuple[str, ...]`): what the refusal must say: the value, what is allowed or near it, the fix.
+        keys (`dict[str, Any]`): of the recipe that differ; `...` takes one out.
+        options (`tuple[str, ...]`): of the command line.
+        recipe (`str`): what is named on it.
+        text (`str`, *optional*): the whole YAML, in place of `keys`.
+        by (`str`): who refuses it before a model is loaded, besides `check`: "run", before anything is launched;
+            "script", which has read the data then; "": only `check`.
+        status (`int`): `check`'s.
+    """
+
+    name: str
+    told: tuple[str, ...]
+    keys: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    recipe: str = "my_run.yaml"
+    text: str | None = None
+    by: str = "run"
+    status: int = 1
+
+    def write(self, folder: Path) -> None:
+        """The YAML."""
+        keys = {name: value for name, value in {**RIGHT, **self.keys}.items() if value is not ...}
+        folder.joinpath("my_run.yaml").write_text(yaml.safe_dump(keys) if self.text is None else self.text)
+
+
+MISTAKES = (
+    Mistake("a mistyped key", ("unknown key lerning_rate", "Did you mean learning_rate"), {"lerning_rate": 1e-5}),
+    Mistake("a mistyped option", ("--max_stps", "--max_steps"), options=("--max_stps", "5")),
+    Mistake("not YAML", ("my_run.yaml is not YAML",), text="a: b: c"),
+    Mistake(
+        "a choice that is none",
+        ("zero_variance_groups='resampel'", "'keep', 'drop', 'resample'", "Did you mean resample?"),
+        {"zero_variance_groups": "resampel"},
+    ),
+    Mistake("a loss that is none", ("loss_type='grop'", "Did you mean grpo"), {"loss_type": "grop"}),
+    Mistake(
+        "a mode of vLLM that is none",
+        ("vllm_mode='collocate'", "'colocate', 'server'", "Did you mean colocate?"),
+        {"use_vllm": True, "vllm_mode": "collocate"},
+    ),
+    Mistake(
+        "a schedule that is none",
+        ("lr_scheduler_type='linaer'", "'cosine'", "Did you mean linear?"),
+        {"lr_scheduler_type": "linaer"},
+    ),
+    Mistake("a text for a number", ("learning_rate='fast' must be a number.",), {"learning_rate": "fast"}),
+    Mistake("a fraction for a count", ("max_steps=100.0 must be an integer. Write 100.",), {"max_steps": 100.0}),
+    Mistake("neither true nor false", ("bf16='maybe' must be true or false.",), {"bf16": "maybe"}),
+    Mistake(
+        "a list of texts for numbers", ("reward_weights=['a lot'] must be a list",), {"reward_weights": ["a lot"]}
+    ),
+    Mistake("a bare no for a text", ("report_to=False", "Without quotes YAML reads"), {"report_to": False}),
+    Mistake("a key without a value", ("beta has no value: write one, or remove the line.",), {"beta": None}),
+    Mistake("a temperature of 0", ("temperature=0 must be a finite number and > 0",), {"temperature": 0}),
+    Mistake(
+        "a reward that is none",
+        ("there is no reward named 'exact_answr'", "Did you mean exact_answer"),
+        {"reward_funcs": ["exact_answr"]},
+    ),
+    Mistake(
+        "a reward's argument that it has not",
+        ("'cosine_length' has no argument 'curect'", "Did you mean correct"),
+        {"reward_funcs": [{"name": "cosine_length", "args": {"curect": "exact_answer"}}]},
+    ),
+    Mistake(
+        "a reward's file that is not there",
+        ("reward_funcs: there is no file rewards.py.",),
+        {"reward_funcs": ["rewards.py:mine"]},
+    ),
+    Mistake("no rewards", ("reward_funcs is empty: name at least one",), {"reward_funcs": []}),
+    Mistake(
+        "a column that the data has not",
+        ("needs the column 'solution', the data has prompt, answer", "column: NAME"),
+        {"reward_funcs": [{"name": "exact_answer", "args": {"column": "solution"}}]},
+        by="script",
+    ),
+    Mistake(
+        "gold answers that the reward cannot read",
+        ("train_dataset: ", "answer=2"),
+        {"dataset_name": "numbers.jsonl"},
+        by="script",
+    ),
+    Mistake(
+        "weights that disagree",
+        ("gives 'exact_answer' the weight 2, reward_weights 1.0. Leave one of the two out.",),
+        {"reward_funcs": [{"name": "exact_answer", "weight": 2}], "reward_weights": [1.0]},
+    ),
+    Mistake(
+        "too many weights",
+        ("reward_weights has 2 values for 1 reward_funcs: give one each.",),
+        {"reward_weights": [1.0, 2.0]},
+    ),
+    Mistake(
+        "a metric that is none",
+        ("filter_metric='acuracy' is neither 'total' nor 'any'", "'exact_answer'"),
+        {"filter_metric": "acuracy", "zero_variance_groups": "drop"},
+    ),
+    Mistake(
+        "a batch that does not divide",
+        ("generation_batch_size (8)", "num_generations (16)", "x 1 processes"),
+        {"num_generations": 16},
+    ),
+    Mistake(
+        "a batch that does not divide among three processes",
+        ("generation_batch_size (24)", "num_generations (16)", "x 3 processes (--num_processes)"),
+        {"num_generations": 16, "gradient_accumulation_steps": 1},
+        ("--num_processes", "3"),
+    ),
+    Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
+    Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),
+    Mistake("no model", ("model_name_or_path is missing.",), {"model_name_or_path": ...}),
+    Mistake(
+        "a model that is not there",
+        ("model_name_or_path: there is no folder ./modle. Did you mean model?",),
+        {"model_name_or_path": "./modle"},
+    ),
+    Mistake(
+        "a checkpoint that is not there",
+        ("model_name_or_path: there is no folder outputs/first/checkpoint-100.",),
+        {"model_name_or_path": "outputs/first/checkpoint-100"},
+    ),
+    Mistake("no data", ("There is no data: set dataset_name, datasets or prepare.",), {"dataset_name": ...}),
+    Mistake(
+        "a data file that is not there",
+        ("dataset_name: there is no file or folder dta.jsonl. Did you mean data.jsonl",),
+        {"dataset_name": "dta.jsonl"},
+    ),
+    Mistake(
+        "no column of prompts",
+        ("train_dataset has no column 'prompt', only question, answer", "prepare: file.py:function"),
+        {"dataset_name": "questions.jsonl"},
+        by="script",
+    ),
+    Mistake(
+        "a split that is not there",
+        ("dataset_train_split: the data has no split 'trian', only train. Did you mean train?",),
+        {"dataset_train_split": "trian"},
+        by="script",
+    ),
+    Mistake(
+        "evaluation without a split for it",
+        ("Evaluation is on, but the data has no split besides the one that is trained on.", "eval_strategy"),
+        {"eval_strategy": "steps", "eval_steps": 1},
+        by="script",
+    ),
+    Mistake(
+        "a prepare function that is not there",
+        ("prepare: task.py has no function 'prepar'. Did you mean prepare?",),
+        {"dataset_name": ..., "prepare": "task.py:prepar"},
+    ),
+    Mistake(
+        "an argument that prepare has not",
+        ("prepare_args: 'row' is none of rows. Did you mean rows?",),
+        {"dataset_name": ..., "prepare": "task.py:prepare", "prepare_args": {"row": 3}},
+    ),
+    Mistake(
+        "too few rows for a step",
+        ("the training set has 6 rows, and a generation batch takes 16 prompts", "a smaller generation batch"),
+        {"per_device_train_batch_size": 64},
+        by="script",
+    ),
+    Mistake(
+        "too few rows to resample from",
+        ("zero_variance_groups='resample' needs more prompts than the 6", "the dataset has 6", "'drop'"),
+        {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"},
+        by="script",
+    ),
+    Mistake(
+        "prompts longer than the context",
+        ("301 at most", "max_completion_length=8 that is 309", "the 64 of the model's context", "Lower"),
+        {"dataset_name": "long.jsonl"},
+        by="",
+    ),
+    Mistake(
+        "messages without a chat template",
+        ("the prompts are messages, and the tokenizer of ./model has no chat template", "plain texts"),
+        {"dataset_name": "chat.jsonl"},
+        by="script",
+    ),
+    Mistake(
+        "KL options without KL",
+        ("kl_estimator='k2' has no effect with beta=0.0", "Set beta to a positive value"),
+        {"kl_estimator": "k2"},
+    ),
+    Mistake(
+        "vLLM's options without vLLM",
+        ("vllm_gpu_memory_utilization has no effect without use_vllm. Set use_vllm: true",),
+        {"vllm_gpu_memory_utilization": 0.5},
+    ),
+    Mistake(
+        "an adapter's options without an adapter",
+        ("lora_alpha, lora_r have no effect without use_peft. Set use_peft: true",),
+        {"lora_r": 32, "lora_alpha": 64},
+    ),
+    Mistake(
+        "an adapter on layers that are not there",
+        ("q_prj", "not found in the base model"),
+        {"use_peft": True, "lora_target_modules": ["q_prj"]},
+        by="",
+    ),
+    Mistake(
+        "quantised weights without an adapter",
+        ("load_in_4bit: quantised weights cannot be trained", "Set use_peft: true."),
+        {"load_in_4bit": True},
+    ),
+    Mistake(
+        "a checkpoint to resume from that is not there",
+        ("resume_from_checkpoint: out/checkpoint-9 is not a checkpoint.",),
+        options=("--resume_from_checkpoint", "out/checkpoint-9"),
+    ),
+    Mistake(
+        "a preset that is none",
+        ("--accelerate_config: 'zero4' is neither a file nor one of TRL's presets", "Did you mean zero"),
+        options=("--accelerate_config", "zero4"),
+        status=2,
+    ),
+    Mistake(
+        "a recipe that is none",
+        ("'aritmetic_cpu' is neither a file nor a recipe", "Did you mean arithmetic_cpu"),
+        recipe="aritmetic_cpu",
+        status=2,
+    ),
+    Mistake(
+        "a file that is not there", ("'my_rn.yaml' is neither a file nor a recipe",), recipe="my_rn.yaml", status=2
+    ),
+)
+
+
+def make_place(folder: Path) -> None:
+    """What the right recipe names, and what some of the wrong ones do."""
+    from tiny import ALPHABET, tokenizer
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Qwen2Config(
+        vocab_size=len(ALPHABET) + 3,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        max_position_embeddings=64,
+        bos_token_id=None,
+        eos_token_id=1,
+        pad_token_id=0,
+    )
+    Qwen2ForCausalLM(config).save_pretrained(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    sums = [(f"{i}+{i}=", str(2 * i)) for i in range(1, 7)]
+    write_rows(folder / "data.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in sums])
+    write_rows(folder / "numbers.jsonl", [{"prompt": prompt, "answer": int(answer)} for prompt, answer in sums])
+    write_rows(folder / "questions.jsonl", [{"question": prompt, "answer": answer} for prompt, answer in sums])
+    write_rows(folder / "long.jsonl", [{"prompt": prompt + "1" * 297, "answer": answer} for prompt, answer in sums])
+    chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
+    write_rows(folder / "chat.jsonl", chat)
+    (folder / "task.py").write_text(TASK)
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """As JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

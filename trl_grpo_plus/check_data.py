@@ -1,0 +1,131 @@
+"""The part of a check that looks at data and rewards: splits, prompts, columns, examples, gold answers, time."""
+
+from typing import Any
+
+from . import hub, preflight
+from .check import Finding, check_examples, check_gold
+from .check_keys import Recipe, command_line, launch_script
+from .check_table import FAILED, OK, UNSEEN, Row, tried
+from .registry import check_columns, list_rewards
+from .reward import Reward
+
+
+def rewards(recipe: Recipe) -> list[Row]:
+    """Whether `reward_funcs` can be read. Sets `recipe.rewards`."""
+    try:
+        recipe.rewards, weights = launch_script().read_rewards(
+            recipe.script.reward_funcs, recipe.training.reward_weights
+        )
+    except command_line().UserError as error:
+        return [Row("rewards", FAILED, str(error))]
+    recipe.training.reward_weights = weights
+    names = [preflight.reward_name(reward) for reward in recipe.rewards]
+    rows = tried("filter", lambda: preflight.check_filter_metric(recipe.training.filter_metric, names))
+    shown = zip(names, weights or [1.0] * len(names), strict=True)
+    return [Row("rewards", OK, ", ".join(f"{name} x {weight:g}" for name, weight in shown)), *rows]
+
+
+def named(recipe: Recipe) -> list[Row]:
+    """Whether what data and model are called is there, without reading either."""
+    try:
+        launch_script().check_data_name(recipe.script, recipe.data)
+        if recipe.model.model_name_or_path or not recipe.script.prepare:
+            preflight.check_model(recipe.model.model_name_or_path)
+    except (ValueError, command_line().UserError) as error:
+        return [Row("names", FAILED, str(error))]
+    return []
+
+
+def data(recipe: Recipe) -> list[Row]:
+    """Whether the data is there and has what the run needs. Sets `recipe.splits` and `recipe.train_set`."""
+    script = launch_script()
+    name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
+    try:
+        script.check_data_name(recipe.script, recipe.data)
+        found = hub.data(script.load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+    except (ValueError, command_line().UserError) as error:
+        return [Row("data", FAILED, str(error))]
+    except Exception as error:  # in somebody's prepare, or of the Hub
+        return [Row("data", FAILED, f"{name}: {type(error).__name__}: {error}")]
+    if found is None:
+        return [
+            Row("data", UNSEEN, f"{name}: the Hub cannot be reached, and no sample rows of it ship with this package")
+        ]
+    recipe.splits, recipe.seen = found.what, found.seen
+    try:
+        recipe.train_set, _ = preflight.pick_splits(found.what, recipe.script.dataset_train_split, recipe.training)
+    except ValueError as error:
+        return [Row("data", FAILED, str(error))]
+    sized = hasattr(recipe.train_set, "__len__")
+    recipe.whole = found.seen and sized and not script.takes_smoke(recipe.script)
+    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in found.what.items())
+    if found.seen:
+        row = Row("data", OK, f"{counts} rows" + ("" if recipe.whole else ", of those that prepare makes for a check"))
+    else:
+        row = Row(
+            "data", UNSEEN, f"the Hub cannot be reached: sample rows that ship with this package stand in ({counts})"
+        )
+    prompts = _prompts(recipe)
+    recipe.prompted = sized and prompts[0].status == OK
+    return [row, *prompts, *(_enough(recipe) if recipe.whole and recipe.stands else [])]
+
+
+def _count(rows: Any) -> str:
+    return f"{len(rows):,}" if hasattr(rows, "__len__") else "a stream of"
+
+
+def _prompts(recipe: Recipe) -> list[Row]:
+    def check() -> str:
+        preflight.check_prompts(recipe.train_set, "train_dataset")
+        first = next(iter(recipe.train_set))["prompt"]
+        if isinstance(first, str):
+            return "texts"
+        return f"messages of {', '.join(turn['role'] for turn in first)}"
+
+    return tried("prompts", check)
+
+
+def _enough(recipe: Recipe) -> list[Row]:
+    return tried("rows", lambda: preflight.check_rows(len(recipe.train_set), recipe.training))
+
+
+def score(recipe: Recipe, limit: int = 200) -> list[Row]:
+    """Each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
+    rows = []
+    for reward in recipe.rewards:
+        row, ms = _score(recipe, reward, limit)
+        rows.append(row)
+        recipe.reward_seconds += (
+            ms / 1000 * recipe.training.per_device_train_batch_size * (recipe.training.steps_per_generation)
+        )
+    return rows
+
+
+def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
+    name = preflight.reward_name(reward)
+    if isinstance(reward, str) or not callable(reward):
+        return Row(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
+    try:
+        if recipe.train_set is not None:
+            check_columns(reward, recipe.train_set, "train_dataset")
+    except ValueError as error:
+        return Row(name, FAILED, str(error)), 0.0
+    if not isinstance(reward, Reward):
+        return Row(name, OK, "a function that is not registered: no examples and no gold answers to try it on"), 0.0
+    findings = [check_examples(reward.definition.name)] if reward.definition.name in list_rewards() else []
+    if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
+        try:
+            findings += check_gold(reward, recipe.train_set, limit)
+        except Exception as error:  # of a user's gold function or reward
+            return Row(name, FAILED, f"on the recipe's data: {type(error).__name__}: {error}"), 0.0
+    return _row(name, findings)
+
+
+def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
+    problems = [f"{finding.what}: {problem}" for finding in findings for problem in finding.problems[:3]]
+    ms = next((finding.ms for finding in reversed(findings) if finding.ms == finding.ms), 0.0)
+    if problems:
+        return Row(name, FAILED, "\n".join(problems)), ms
+    words = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
+    said = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
+    return Row(name, OK, "; ".join([*said, f"{ms:.2g} ms a sample"]) if said else "nothing to try it on"), ms

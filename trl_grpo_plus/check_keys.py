@@ -1,0 +1,195 @@
+"""The part of a check that reads the recipe: keys and values, what this machine lacks, the arithmetic of batches."""
+
+import importlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from . import preflight
+from .check_table import FAILED, OK, UNSEEN, Row
+from .launch import RECIPES, Distribution, find_recipe
+
+
+NO_GPU = "no GPU here"
+
+
+@dataclass
+class Recipe:
+    """A recipe as read, and what the checks learn of it on their way.
+
+    Args:
+        name (`str`): the recipe, as it was given.
+        options (`tuple[str, ...]`): of the command line.
+        spread ([`Distribution`]): over processes.
+        script, training, model, data (*optional*): the dataclasses of the launch script, `None` where one was refused.
+        stands (`bool`): whether `training` is the recipe's own, and not defaults in place of a refused one.
+        on_cpu (`bool`): whether the recipe itself asks for the CPU.
+    """
+
+    name: str
+    options: tuple[str, ...]
+    spread: Distribution
+    script: Any = None
+    training: Any = None
+    model: Any = None
+    data: Any = None
+    stands: bool = True
+    on_cpu: bool = False
+    rewards: list[Any] = field(default_factory=list)
+    reward_seconds: float = 0.0  # a generation batch of a process
+    splits: Any = None
+    seen: bool = False  # whether `splits` are the recipe's data, and not sample rows in their place
+    prompted: bool = False  # whether the training set has prompts
+    whole: bool = False  # whether `splits` are all of the data, and not sample rows or what `smoke` makes
+    train_set: Any = None
+
+
+def launch_script() -> Any:
+    """The module of the launch script, which the core knows by name only."""
+    return importlib.import_module(f"{RECIPES}.grpo")
+
+
+def command_line() -> Any:
+    """The module that reads its command line."""
+    return importlib.import_module(f"{RECIPES}.command_line")
+
+
+def read(name: str, options: Sequence[str], spread: Distribution, forgiving: bool = True) -> tuple[Recipe, list[Row]]:
+    """Read a recipe as each of its processes would. What is refused is left out, so that the rest can be looked at.
+
+    Args:
+        name (`str`), options (`Sequence[str]`), spread ([`Distribution`]): of the run.
+        forgiving (`bool`, *optional*, defaults to `True`): whether what only this machine lacks is no mistake.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    find_recipe(name)
+    recipe = Recipe(name, tuple(options), spread)
+    lines, config = command_line(), _config_of(spread.processes)
+    parser = launch_script().make_parser(prog="check", config=config)
+
+    def refuse(message: str) -> None:
+        raise lines.UserError(message)
+
+    parser.error = refuse
+    try:
+        given = lines.read(parser, ["--config", name, *options])
+        if any(name.startswith("-") for name in given.refused):  # its value cannot be told from it
+            return recipe, [Row("keys", FAILED, why) for why in given.refused.values()]
+        lacking = _without_machine(given) if forgiving else []
+        made, refused = lines.build(parser, given)
+    except lines.UserError as error:
+        return recipe, [Row("keys", FAILED, str(error))]
+    recipe.script, recipe.model = made.get("GRPOPlusScriptArguments"), made.get("ModelConfig")
+    recipe.data, recipe.training = made.get("DatasetMixtureConfig"), made.get(config.__name__)
+    if recipe.training is None:
+        recipe.stands, recipe.training = False, config(output_dir="unused", use_cpu=True, bf16=False)
+    recipe.on_cpu = recipe.training.use_cpu and NO_GPU not in lacking
+    wrong = [*given.refused.values(), *(_with_batch(why, spread) for why in refused)]
+    if wrong:
+        return recipe, [Row("keys", FAILED, why) for why in wrong]
+    counts = f"{len(given.values)} keys" + (f", {len(options)} words on the command line" if options else "")
+    return recipe, [Row("keys", OK, counts), _machine(recipe, lacking, forgiving)]
+
+
+def _with_batch(why: str, spread: Distribution) -> str:
+    """TRL says that a generation batch does not divide, and not what it is made of."""
+    if not why.startswith("generation_batch_size ("):
+        return why
+    made = f"per_device_train_batch_size x steps_per_generation x {spread.processes} processes ({spread.said_by})"
+    return f"{why} Unless it is set, it is {made}."
+
+
+def _config_of(processes: int) -> type:
+    """The config as it is in a run of so many processes: batch sizes depend on it."""
+    from .config import GRPOPlusConfig
+
+    return type("GRPOPlusConfig", (GRPOPlusConfig,), {"world_size": property(lambda self: processes)})
+
+
+def _without_machine(given: Any) -> list[str]:
+    """Take out of the values given what only this machine does not have, and say what it was."""
+    import torch
+
+    lacking = []
+    values = given.values
+    if not torch.cuda.is_available() and not values.get("use_cpu") and "--use_cpu" not in " ".join(given.argv):
+        values["use_cpu"] = True
+        lacking.append(NO_GPU)
+        if values.pop("tf32", None):
+            lacking.append("tf32 not tried")
+    if values.get("deepspeed") and find_spec("deepspeed") is None:
+        del values["deepspeed"]
+        lacking.append("deepspeed is not installed here")
+    return lacking
+
+
+def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
+    try:
+        preflight.check_pairs(recipe.training, recipe.model)
+        if not forgiving:
+            preflight.check_packages(recipe.training, recipe.model)
+    except ValueError as error:
+        return Row("machine" if forgiving else "keys", FAILED, str(error))
+    if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
+        lacking.append("deepspeed is not installed here")
+    missing = preflight.missing_packages(recipe.training, recipe.model)
+    lacking += [f"{what}: not installed here ({how})" for what, how in missing.items()]
+    if lacking:
+        return Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))
+    return Row("machine", OK, "the CPU is enough" if recipe.on_cpu else "a GPU, and what the options need")
+
+
+def output(recipe: Recipe) -> list[Row]:
+    """Whether a checkpoint to resume from is there, and what the run would find in its folder."""
+    report = importlib.import_module(f"{RECIPES}.report")
+    folder = recipe.training.output_dir
+    try:
+        wanted = report.wanted_checkpoint(recipe.training)
+    except command_line().UserError as error:
+        return [Row("output", FAILED, str(error))]
+    if not recipe.stands:
+        return []
+    if wanted:
+        return [Row("output", OK, f"goes on from {wanted}")]
+    earlier = any(True for pattern in report.OF_A_RUN for _ in Path(folder).glob(pattern))
+    return [Row("output", OK, f"{folder}{': an earlier run there would be moved to earlier-N' if earlier else ''}")]
+
+
+def batches(recipe: Recipe) -> str:
+    """What a generation batch and an optimizer step hold, and how many steps the data makes, in words."""
+    args, spread = recipe.training, recipe.spread
+    prompts = args.generation_batch_size // args.num_generations
+    step = args.per_device_train_batch_size * spread.processes * args.gradient_accumulation_steps
+    said = [
+        f"{spread.processes} process{'es' if spread.processes > 1 else ''} ({spread.said_by})",
+        f"a generation batch: {prompts:,} prompts x {args.num_generations} = {args.generation_batch_size:,} attempts",
+        f"an optimizer step: {step:,} attempts",
+    ]
+    if args.num_iterations > 1:
+        said.append(f"each trained on {args.num_iterations} times")
+    total = total_steps(recipe)
+    if recipe.whole:
+        epoch, _ = steps(len(recipe.train_set), args)
+        said.append(f"{epoch:,} steps an epoch")
+    return "; ".join([*said, f"{total:,} steps in all" if total else "how many steps depends on the data"])
+
+
+def total_steps(recipe: Recipe) -> int | None:
+    """Optimizer steps of the run, where they can be known."""
+    if recipe.training.max_steps > 0:
+        return recipe.training.max_steps
+    return steps(len(recipe.train_set), recipe.training)[1] if recipe.whole else None
+
+
+def steps(rows: int, args: Any) -> tuple[int, int]:
+    """Optimizer steps of an epoch and of the run: TRL leaves out the rows that do not fill a generation batch."""
+    full = rows // (args.generation_batch_size // args.num_generations)
+    epoch = max(
+        math.ceil(full * args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps), 1
+    )
+    return epoch, args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * epoch)

@@ -1,0 +1,125 @@
+"""`trl-grpo-plus check RECIPE`: everything that can be known before the GPU-hours.
+
+The checks run one after another on the same [`~trl_grpo_plus.check_keys.Recipe`]; one that fails stops only those that
+need what it would have found. Nothing is written to the recipe's `output_dir`.
+"""
+
+import importlib
+import os
+import tempfile
+from collections.abc import Sequence
+
+from . import check_data, check_keys, check_model, hub
+from .check_keys import Recipe
+from .check_smoke import smoke as run_smoke
+from .check_table import FAILED, OK, UNSEEN, Row
+from .environment import gpus
+from .launch import RECIPES, Distribution, distribution
+
+
+ON_PAPER = ("memory", "vllm", "context")  # what fails on a GPU, or with long prompts, works in small
+UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
+
+
+def check_recipe(
+    name: str,
+    options: Sequence[str] = (),
+    num_processes: int | None = None,
+    accelerate_config: str | None = None,
+    gpu_memory: float | None = None,
+    smoke: bool = False,
+) -> list[Row]:
+    """Look at all that a recipe needs.
+
+    Args:
+        name (`str`): a file, or the name of a recipe that ships with this package.
+        options (`Sequence[str]`, *optional*): of the launch script, as `run` takes them.
+        num_processes (`int`, *optional*): else the configuration's, else as many as there are GPUs here, else one.
+        accelerate_config (`str`, *optional*): one of TRL's presets, or a file of accelerate's.
+        gpu_memory (`float`, *optional*): GiB of each GPU; else this machine's, else 80.
+        smoke (`bool`, *optional*, defaults to `False`): whether to run two steps on a tiny model.
+
+    Returns:
+        `list[Row]`: a row a check, in order.
+
+    Raises:
+        ValueError: there is no such recipe or configuration.
+    """
+    hub.settle()  # before what asks it is imported, further down
+    importlib.import_module(f"{RECIPES}.console").hush()
+    here = gpus()
+    spread = distribution(accelerate_config, num_processes, len(here))
+    recipe, rows = check_keys.read(name, options, spread)
+    if recipe.script is None or recipe.model is None:
+        return rows
+    with tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder:
+        rows += _looked_at(recipe, folder, gpu_memory, here)
+        if smoke:
+            rows += _smoked(recipe, folder, rows)
+    return rows
+
+
+def refusals(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
+    """What the launch script would refuse before it loads anything, found without launching it.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    environment = dict(os.environ)
+    try:
+        importlib.import_module(f"{RECIPES}.console").hush()
+        recipe, rows = check_keys.read(name, options, spread, forgiving=False)
+        if recipe.script is not None and recipe.model is not None:
+            rows += check_keys.output(recipe) + check_data.rewards(recipe) + check_data.named(recipe)
+    finally:  # what libraries set here must not reach the launcher
+        os.environ.clear()
+        os.environ.update(environment)
+    return [row.text for row in rows if row.status == FAILED]
+
+
+def _looked_at(recipe: Recipe, folder: str, gpu_memory: float | None, here: list[str]) -> list[Row]:
+    rows = check_keys.output(recipe)
+    recipe.training.output_dir = os.path.join(folder, "prepared")  # where a prepare function may write
+    recipe.training.disable_tqdm = True
+    rows += check_data.data(recipe)
+    rows += check_data.rewards(recipe)
+    rows += check_data.score(recipe)
+    if recipe.stands:
+        rows.append(Row("batches", OK, check_keys.batches(recipe)))
+    if recipe.model.model_name_or_path or not recipe.script.prepare or recipe.splits is not None:
+        rows += _model(recipe, gpu_memory, here)
+    return rows
+
+
+def _model(recipe: Recipe, gpu_memory: float | None, here: list[str]) -> list[Row]:
+    rows, config = check_model.model(recipe)
+    if rows[-1].status == FAILED:
+        return rows
+    more, tokens = check_model.tokenizer(recipe)
+    rows += more
+    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
+    if tokens and recipe.prompted:
+        try:
+            lengths = check_model.lengths(recipe, tokens.what)
+        except Exception as error:  # of a chat template, on messages that it was not written for
+            return [*rows, Row("context", FAILED, f"the prompts cannot be tokenized: {type(error).__name__}: {error}")]
+        rows += check_model.context(recipe, config, tokens, lengths)
+        if recipe.seen:
+            prompt = max(lengths) if tokens.seen else max(lengths) // BYTES_A_TOKEN
+            prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
+    if config is None or not recipe.stands:
+        return rows
+    counted, shape = check_model.shape(recipe, config)
+    rows += counted
+    if shape is not None:
+        job = check_model.job_of(recipe, config, shape, prompt)
+        gpu, gpu_from = check_model.gpu_for(gpu_memory, here)
+        granted = f"{gpu_from}; {prompt:,} tokens for {prompt_from}"
+        rows += check_model.costs(recipe, shape, job, gpu, granted, not (here or gpu_memory or recipe.spread.told))
+    return rows
+
+
+def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
+    if any(row.status == FAILED and row.name not in ON_PAPER for row in rows):
+        return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
+    return run_smoke(recipe, folder)

@@ -1,0 +1,155 @@
+"""The part of a check that runs: two steps of the recipe on a tiny model, on the CPU, through the launch script."""
+
+import json
+import math
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from .check_keys import Recipe
+from .check_table import FAILED, OK, UNSEEN, Row
+from .launch import RECIPES, launch_command
+
+
+SCRIPT = f"{RECIPES}.smoke"
+STEPS, GROUPS = 2, 6
+MOST_GENERATIONS, COMPLETION = 8, 24
+TIMEOUT_S = 900
+
+
+def smoke(recipe: Recipe, folder: str) -> list[Row]:
+    """Run it in `folder`, which is the caller's to remove."""
+    output = os.path.join(folder, "smoke")
+    options = [*recipe.options, *smaller(recipe.training, recipe.model, recipe.spread.processes)]
+    command = launch_command(
+        recipe.name, [*options, "--output_dir", output], None, recipe.spread.processes, script=SCRIPT
+    )
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    try:
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
+    if done.returncode:
+        return [Row("smoke", FAILED, _reason(Path(output), done.stderr))]
+    return rows_of(json.loads(Path(output, "smoke.json").read_text()), Path(output), recipe.spread.processes)
+
+
+def smaller(args: Any, model: Any, processes: int) -> list[str]:
+    """Options that make a recipe's run short, small and fit for a CPU, and leave the rest of it as it is.
+
+    Args:
+        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own.
+        processes (`int`): of the run.
+    """
+    generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
+    accumulation = min(args.gradient_accumulation_steps, 2)
+    ratio = args.steps_per_generation / args.gradient_accumulation_steps
+    every = accumulation if ratio == 1 else 2 * accumulation if ratio > 1 else max(accumulation // 2, 1)
+    unit = processes * every
+    # Whole groups, as many rows in each micro-batch of each process.
+    groups = min(GROUPS, args.generation_batch_size // args.num_generations)
+    rows = math.lcm(generations, unit) * max(1, groups * generations // math.lcm(generations, unit))
+    eval_generations = min(args.num_generations_eval or generations, generations)
+    plain = args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) and "bit" not in args.optim.value
+    wanted: dict[str, Any] = {
+        "max_steps": STEPS,
+        "per_device_train_batch_size": rows // unit,
+        "num_generations": generations,
+        "gradient_accumulation_steps": accumulation,
+        "generation_batch_size": None,
+        "steps_per_generation": every,
+        "num_iterations": min(args.num_iterations, 2),
+        "num_generations_eval": eval_generations,
+        "per_device_eval_batch_size": eval_generations,
+        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
+        "do_eval": args.do_eval or args.eval_on_start or args.eval_strategy != "no",
+        "eval_strategy": "no",
+        "eval_on_start": False,
+        "load_best_model_at_end": False,
+        "save_strategy": "no",
+        "logging_strategy": "steps",
+        "logging_steps": 1,
+        "warmup_steps": 0,
+        "trace_every": 1,
+        "trace_max_groups": None,
+        "report_to": "none",
+        "log_completions": False,
+        "push_to_hub": False,
+        "disable_tqdm": True,
+        "resume_from_checkpoint": False,
+        "use_cpu": True,
+        "bf16": False,
+        "fp16": False,
+        "dtype": "float32",
+        "use_vllm": False,
+        "use_transformers_continuous_batching": False,
+        "use_liger_kernel": False,
+        "torch_compile": False,
+        "dataloader_num_workers": 0,
+        "model_init_kwargs": "{}",
+        **{name: False for name in ("load_in_4bit", "load_in_8bit") if getattr(model, name)},
+        **({} if plain else {"optim": "adamw_torch"}),
+        **({"tf32": False} if args.tf32 else {}),
+        **({"attn_implementation": "sdpa"} if model.attn_implementation else {}),
+    }
+    return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
+
+
+def rows_of(report: dict[str, Any], folder: Path, processes: int) -> list[Row]:
+    """What came of it."""
+    from . import traces
+
+    on = f"{processes} processes" if processes > 1 else "one process"
+    seconds = (
+        f"{report['steps']} steps in {report['seconds']:.0f} s on a tiny {report['model']} with random weights, {on}"
+    )
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in report["verdicts"].items())
+    planted = f"gold answers planted as {report['planted']} of {report['attempts']} attempts"
+    if not report["planted"]:
+        planted = "no gold answers planted: no reward could tell one"
+    alive = report["verdicts"].get("alive", 0)
+    groups = Row("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
+    if report["planted"] and not alive:
+        why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
+        groups = Row("groups", FAILED, f"{groups.text}: {why}")
+    try:
+        attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
+    except ValueError:  # there are none
+        attempts = 0
+    written = f"{attempts} attempts in rollouts/, and the page"
+    return [
+        Row("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
+        groups,
+        learned(report, alive),
+        Row("traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written),
+    ]
+
+
+def learned(report: dict[str, Any], alive: int) -> Row:
+    """Whether the weights moved, and if not, whether there was something to move them."""
+    gradients = [norm for norm in report["gradients"] if norm == norm]
+    norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
+    if len(gradients) < len(report["gradients"]):
+        return Row("weights", FAILED, f"{norms}: not a number")
+    if report["moved"] > 0:
+        return Row("weights", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
+    if not alive or not any(gradients):
+        return Row(
+            "weights", UNSEEN, f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
+        )
+    return Row("weights", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _reason(folder: Path, errors: str) -> str:
+    said = folder / "smoke-error.txt"
+    if said.exists():
+        return said.read_text()
+    # It died without a word of its own; the launcher's traceback, which comes last, says nothing.
+    lines = [line for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("error: ")]
+    return "\n".join(own[-1:] or lines[-12:]) or "it ended without a word"

@@ -1,0 +1,190 @@
+"""What can be told of a run before its model is loaded: each check raises `ValueError`, with what to do about it."""
+
+import os
+from collections.abc import Sequence
+from importlib.util import find_spec
+from typing import Any
+
+from .loading import near
+from .registry import check_columns
+
+
+# Folders that hold checkpoints by custom, where a path to one could also be an id on the Hub.
+OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
+
+
+def looks_local(name: str) -> bool:
+    """Whether a name is a path in form, and not an id on the Hub: `./x`, `/x`, `~/x`, `a/b/c`, `outputs/x`, or in a
+    folder that is there."""
+    first, _, rest = name.partition("/")
+    return (
+        name.startswith((".", "/", "~"))
+        or name.endswith("/")
+        or "/" in rest
+        or bool(rest and (first in OUTPUTS or os.path.isdir(first)))
+    )
+
+
+def check_model(name: str | None) -> None:
+    """There must be a model, and the folder where its name is a path."""
+    if not name:
+        raise ValueError("model_name_or_path is missing.")
+    folder = os.path.expanduser(name)
+    if not looks_local(name) or os.path.isdir(folder):
+        return
+    parent, last = os.path.split(folder.rstrip("/"))
+    beside = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+    raise ValueError(
+        f"model_name_or_path: there is no folder {name}.{near(last, beside)} Give a folder that `save_pretrained` "
+        "wrote, or an id on the Hub."
+    )
+
+
+def check_data_path(name: str) -> None:
+    """The file or folder must be there where a data set's name is a path."""
+    is_file = os.path.splitext(name)[1] in (".jsonl", ".json", ".parquet", ".csv")
+    if (is_file or looks_local(name)) and not os.path.exists(os.path.expanduser(name)):
+        parent, last = os.path.split(os.path.expanduser(name).rstrip("/"))
+        beside = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+        raise ValueError(f"dataset_name: there is no file or folder {name}.{near(last, beside)}")
+
+
+def check_pairs(training_args: Any, model_args: Any) -> None:
+    """Options of the model's and the trainer's must go together."""
+    if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
+        name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
+        raise ValueError(f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true.")
+
+
+def check_packages(training_args: Any, model_args: Any) -> None:
+    """What the options import must be installed."""
+    for what, how in missing_packages(training_args, model_args).items():
+        raise ValueError(f"{what} needs a package that is not installed: {how}.")
+
+
+def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
+    """Options whose packages are not installed here, and how to get them."""
+    wanted = {
+        "use_vllm: true": (training_args.use_vllm, "vllm", "pip install 'trl-grpo-plus[vllm]'"),
+        "use_peft: true": (model_args.use_peft, "peft", "pip install 'trl-grpo-plus[peft]'"),
+        "load_in_4bit or load_in_8bit": (
+            model_args.load_in_4bit or model_args.load_in_8bit,
+            "bitsandbytes",
+            "pip install bitsandbytes",
+        ),
+        **{
+            f"report_to: {name}": (name in training_args.report_to, name, f"pip install {name}")
+            for name in ("wandb", "trackio", "tensorboard")
+        },
+    }
+    return {what: how for what, (on, module, how) in wanted.items() if on and find_spec(module) is None}
+
+
+def check_processes(training_args: Any) -> None:
+    """The processes that a launcher started must know of each other: accelerate lets each train alone where it finds
+    no GPU for them."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
+    if started > training_args.world_size:
+        raise ValueError(
+            f"{started} processes were started, but there is no GPU for them here, and each would train alone. Set "
+            "use_cpu: true to train on the CPU."
+        )
+
+
+def pick_splits(dataset: Any, train_split: str, training_args: Any) -> tuple[Any, dict[str, Any] | None]:
+    """The training set, and the sets to evaluate on by name: every other split, where evaluation is on."""
+    if train_split not in dataset:
+        raise ValueError(
+            f"dataset_train_split: the data has no split {train_split!r}, only {', '.join(dataset)}."
+            f"{near(train_split, dataset)}"
+        )
+    if not (training_args.eval_strategy != "no" or training_args.do_eval or training_args.eval_on_start):
+        return dataset[train_split], None
+    others = {name: split for name, split in dataset.items() if name != train_split}
+    if not others:
+        raise ValueError(
+            "Evaluation is on, but the data has no split besides the one that is trained on. Give data with another "
+            "split, or set eval_strategy: 'no', do_eval: false and eval_on_start: false."
+        )
+    return dataset[train_split], others
+
+
+def check_data(train_set: Any, rewards: Sequence[Any], training_args: Any) -> None:
+    """The training set needs prompts, rows for a step, and what the rewards read."""
+    check_prompts(train_set, "train_dataset")
+    for reward in rewards:
+        check_columns(reward, train_set, "train_dataset")
+    check_filter_metric(training_args.filter_metric, [reward_name(reward) for reward in rewards])
+    if hasattr(train_set, "__len__"):
+        check_rows(len(train_set), training_args)
+
+
+def check_prompts(dataset: Any, what: str) -> None:
+    """There must be a column `prompt`, of texts or of messages."""
+    columns = getattr(dataset, "column_names", None)
+    if columns is None:  # a stream that does not know them
+        return
+    if "prompt" not in columns:
+        raise ValueError(
+            f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename one, or make "
+            "it in a function of your own: prepare: file.py:function."
+        )
+    first = next(iter(dataset), {"prompt": ""})["prompt"]
+    if not isinstance(first, str) and not is_conversation(first):
+        raise ValueError(
+            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}, the first "
+            f"one is {first!r:.80}."
+        )
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages."""
+    return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
+
+
+def check_template(dataset: Any, tokenizer: Any, model: str) -> None:
+    """Prompts that are messages need a tokenizer with a chat template."""
+    if "prompt" not in (getattr(dataset, "column_names", None) or ()):
+        return
+    if is_conversation(next(iter(dataset), {"prompt": ""})["prompt"]) and not tokenizer.chat_template:
+        raise ValueError(
+            f"the prompts are messages, and the tokenizer of {model} has no chat template to write them with. Use an "
+            "instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
+        )
+
+
+def check_rows(rows: int, args: Any) -> None:
+    """The training set must fill a generation batch, and hold other prompts where some are to be resampled.
+
+    Args:
+        rows (`int`): of the training set.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
+    prompts = args.generation_batch_size // args.num_generations
+    if args.zero_variance_groups == "resample" and rows <= prompts:
+        raise ValueError(
+            f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, the "
+            f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='drop'."
+        )
+    if rows < prompts:
+        raise ValueError(
+            f"the training set has {rows} rows, and a generation batch takes {prompts} prompts (generation_batch_size "
+            f"{args.generation_batch_size} / num_generations {args.num_generations}): not one step could be made. Use "
+            "a larger dataset or a smaller generation batch."
+        )
+
+
+def check_filter_metric(metric: str, names: Sequence[str]) -> None:
+    """`filter_metric` must be one reward function, `total` or `any`."""
+    if metric not in ("total", "any", *names):
+        raise ValueError(
+            f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
+            f"{', '.join(map(repr, names))}.{near(metric, ('total', 'any', *names))}"
+        )
+    if names.count(metric) > 1:
+        raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+
+
+def reward_name(reward: Any) -> str:
+    """What TRL logs a reward under: a function's name, the last part of a model's."""
+    return reward.split("/")[-1] if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
