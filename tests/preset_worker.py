@@ -30,7 +30,7 @@ EXACT |= {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
 SCRIPTED = {"extra": {"rollout_func": tiny.scripted}}
 # One live group of three in four: a dead one stays on as filler, so that each rank has as many rows.
 DROP = {**EXACT, **SCRIPTED, "zero_variance_groups": "drop", "num_generations": 3, "per_device_train_batch_size": 6}
-DROP |= {"num_iterations": 2}
+DROP |= {"num_iterations": 2, "loss_type": "grpo"}
 # The first rank samples dead groups only. KL in the reward takes a forward pass of our own.
 RESAMPLE = {**EXACT, **SCRIPTED, "zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 2}
 RESAMPLE |= {"kl_estimator": "k1", "kl_placement": "reward"}

@@ -14,17 +14,16 @@ from .launch import RECIPES, launch_command
 
 SCRIPT = f"{RECIPES}.smoke"
 STEPS, GROUPS = 2, 6
-MOST_GENERATIONS, COMPLETION = 8, 24
+MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 TIMEOUT_S = 900
 
 
 def smoke(recipe: Recipe, folder: str) -> list[Row]:
     """Run it in `folder`, which is the caller's to remove."""
     output = os.path.join(folder, "smoke")
-    options = [*recipe.options, *smaller(recipe.training, recipe.model, recipe.spread.processes)]
-    command = launch_command(
-        recipe.name, [*options, "--output_dir", output], None, recipe.spread.processes, script=SCRIPT
-    )
+    processes = min(recipe.spread.processes, MOST_PROCESSES)
+    options = [*recipe.options, *smaller(recipe.training, recipe.model, processes), "--output_dir", output]
+    command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     try:
         done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
@@ -32,7 +31,10 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
         return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
     if done.returncode:
         return [Row("smoke", FAILED, _reason(Path(output), done.stderr))]
-    return rows_of(json.loads(Path(output, "smoke.json").read_text()), Path(output), recipe.spread.processes)
+    on = "one process" if processes == 1 else f"{processes} processes"
+    if recipe.spread.sharding.startswith(("zero", "fsdp")):
+        on += f" without {recipe.spread.sharding}"
+    return rows_of(json.loads(Path(output, "smoke.json").read_text()), Path(output), on)
 
 
 def smaller(args: Any, model: Any, processes: int) -> list[str]:
@@ -96,11 +98,10 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
     return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
 
 
-def rows_of(report: dict[str, Any], folder: Path, processes: int) -> list[Row]:
-    """What came of it."""
+def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
+    """What came of it, in `folder`, `on` so many processes."""
     from . import traces
 
-    on = f"{processes} processes" if processes > 1 else "one process"
     seconds = (
         f"{report['steps']} steps in {report['seconds']:.0f} s on a tiny {report['model']} with random weights, {on}"
     )

@@ -137,7 +137,7 @@ ESTIMATORS = {"k2": lambda d: d * d / 2, "k3": lambda d: math.exp(-d) - 1 + d}
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 def test_kl_in_the_loss(tmp_path, estimator):
     trained = watched.trained(tmp_path, **watched.RESAMPLE, beta=0.1, kl_estimator=estimator)
-    watched.check_batches(trained.batches, advantages=False)
+    watched.check_batches(trained.batches)
     expected = [
         statistics.fmean(
             ESTIMATORS[estimator](now - first)
@@ -191,7 +191,7 @@ def test_sleep(tmp_path):
     trained = watched.trained(tmp_path, **watched.RESAMPLE, vllm_enable_sleep_mode=True)
     assert any(len(batch["asked"]) > 2 for batch in trained.batches)
     assert [batch["syncs"] for batch in trained.batches] == [len(batch["asked"]) for batch in trained.batches]
-    watched.check_batches(trained.batches, advantages=False)
+    watched.check_batches(trained.batches)
 
 
 def test_evaluation(tmp_path):

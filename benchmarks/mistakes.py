@@ -1,0 +1,86 @@
+"""How long it takes until a user is told of a mistake, on the real command line: `python benchmarks/mistakes.py`.
+
+Each mistake of tests/wrong_recipes.py is made in a recipe, and `trl-grpo-plus check` and `run` are started on it, each
+in a process of its own, without a network. What only the launch script can refuse, since the data is read by then, is
+clocked through `run` with all that accelerate does before it.
+"""
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+
+TESTS = Path(__file__).parent.parent / "tests"
+COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
+LIMIT_S = 300
+
+
+def main() -> int:
+    """Print a line a mistake, and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--only", default="", help="mistakes whose name has this in it")
+    parser.add_argument("-o", "--output", metavar="FILE", help="where to write the figures, as JSON")
+    options = parser.parse_args()
+    sys.path.insert(0, str(TESTS))
+    wrong = import_module("wrong_recipes")
+    found: list[dict[str, Any]] = []
+    with tempfile.TemporaryDirectory() as folder:
+        wrong.make_place(Path(folder))
+        for mistake in wrong.MISTAKES:
+            if options.only in mistake.name:
+                found.append(clocked(mistake, Path(folder)))
+                print(line(found[-1]), flush=True)
+    figures = {"machine": machine(), "mistakes": found}
+    slowest = max(seconds for row in found for seconds in (row["check"], row["run"] or 0))
+    told = sum(row["told"] for row in found)
+    print(f"\n{told} of {len(found)} told as they should be; the slowest took {slowest:.1f} s")
+    if options.output:
+        Path(options.output).write_text(json.dumps(figures, indent=1) + "\n")
+    return int(told < len(found))
+
+
+def clocked(mistake: Any, folder: Path) -> dict[str, Any]:
+    """Seconds until `check` and `run` have refused it, and whether both said what they should."""
+    mistake.write(folder)
+    check, check_told = started("check", mistake, folder, mistake.status)
+    row = {"name": mistake.name, "by": mistake.by or "check", "check": check, "run": None, "told": check_told}
+    if mistake.by:
+        row["run"], run_told = started("run", mistake, folder, 2 if mistake.by == "run" else 1)
+        row["told"] = check_told and run_told
+    return row
+
+
+def started(command: str, mistake: Any, folder: Path, status: int) -> tuple[float, bool]:
+    """Seconds of one command, and whether it ended as it should and said what it should."""
+    words = [*COMMAND, command, mistake.recipe, *mistake.options]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    start = time.perf_counter()
+    done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
+    seconds = time.perf_counter() - start
+    said = " ".join((done.stdout + done.stderr).split())
+    return round(seconds, 2), done.returncode == status and all(" ".join(t.split()) in said for t in mistake.told)
+
+
+def line(row: dict[str, Any]) -> str:
+    """A mistake's figures in words."""
+    run = "" if row["run"] is None else f"{row['run']:6.1f} s"
+    return f"{row['name']:52} {row['check']:6.1f} s {run:>9}  {'' if row['told'] else 'NOT TOLD'}"
+
+
+def machine() -> str:
+    """What it ran on."""
+    cores = os.cpu_count()
+    return f"{cores} cores, Python {platform.python_version()}, TRL {version('trl')}, torch {version('torch')}, no network"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
