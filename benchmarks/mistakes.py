@@ -78,8 +78,8 @@ def line(row: dict[str, Any]) -> str:
 
 def machine() -> str:
     """What it ran on."""
-    cores = os.cpu_count()
-    return f"{cores} cores, Python {platform.python_version()}, TRL {version('trl')}, torch {version('torch')}, no network"
+    python, cores = platform.python_version(), os.cpu_count()
+    return f"{cores} cores, Python {python}, TRL {version('trl')}, torch {version('torch')}, no network"
 
 
 if __name__ == "__main__":

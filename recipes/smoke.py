@@ -23,6 +23,7 @@ from trl_grpo_plus.tiny_model import write
 
 from . import grpo
 from .command_line import UserError
+from .inputs import load_data
 
 
 MOST_ROWS, EVAL_ROWS = 64, 2
@@ -128,7 +129,7 @@ class _Watch(TrainerCallback):
 
 def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
     """A few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process makes."""
-    found = hub.data(grpo.load_data, script_args, training_args, model_args, dataset_args)
+    found = hub.data(load_data, script_args, training_args, model_args, dataset_args)
     if found is None:
         raise UserError("the data cannot be reached, and no sample rows of it ship with this package.")
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
@@ -156,10 +157,10 @@ def _some(rows: Any, most: int) -> Any:
     return rows.select(range(0, len(rows), -(-len(rows) // most)))
 
 
-def _main(*parsed: Any) -> int:
-    folder = parsed[1].output_dir
+def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    folder = training_args.output_dir
     try:
-        return grpo.main(*parsed, trainer_class=SmokeTrainer, loader=load)
+        return grpo.main(script_args, training_args, model_args, dataset_args, SmokeTrainer, load)
     except (Exception, SystemExit) as error:
         os.makedirs(folder, exist_ok=True)
         text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception_only(error))

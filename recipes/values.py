@@ -18,7 +18,7 @@ from trl_grpo_plus.loading import near
 
 
 # Read further where they are used, and in more forms than their annotations tell.
-LOOSE = ("datasets", "reward_funcs", "resume_from_checkpoint", "scale_rewards")
+LOOSE = ("datasets", "debug", "fsdp", "reward_funcs", "resume_from_checkpoint", "scale_rewards")
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 

@@ -136,8 +136,8 @@ def make_dataset(
     Args:
         tasks (`Mapping[str, Mapping]`): name of a task -> its settings, as `reasoning_gym.create_dataset` takes them.
         size (`int`): rows, dealt to the tasks in turn.
-        seed (`int`): equal seeds give equal rows. Neighbouring seeds share most of theirs (item 1 of seed 0 is item 0 of
-            seed 1), so split one dataset rather than make the evaluation set with another seed.
+        seed (`int`): equal seeds give equal rows. Neighbouring seeds share most of theirs (item 1 of seed 0 is item 0
+            of seed 1): split one dataset, rather than make the evaluation set with another seed.
         system_prompt (`str`, *optional*): put before each question; by default one that asks for `<answer>`.
 
     Returns:

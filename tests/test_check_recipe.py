@@ -140,6 +140,13 @@ def test_prepare_writes_nothing_to_the_output_folder(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stream_is_looked_at_too(place):
+    rows = check_recipe(place(dataset_streaming=True))
+    assert [row for row in rows if row.status == FAILED] == []
+    assert by_name(rows)["prompts"].text == "texts"
+    assert by_name(rows)["data"].text == "train a stream of rows"
+
+
 def test_a_prepare_that_fails_is_a_row(place, tmp_path):
     (tmp_path / "broken.py").write_text("def prepare(*args):\n    return {}['x']\n")
     rows = by_name(check_recipe(place(prepare="broken.py:prepare", dataset_name=...)))
@@ -374,14 +381,12 @@ def test_why_weights_did_not_move(report, alive, status, said):
 
 def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
     report = {**REPORT, "steps": 2, "seconds": 1.0, "model": "llama", "verdicts": {"all_bad": 6}, "attempts": 24}
-    rows = by_name(check_smoke.rows_of(report, tmp_path, 1))
+    rows = by_name(check_smoke.rows_of(report, tmp_path, "one process"))
     assert rows["groups"].status == FAILED
     assert "no group was alive, though half its attempts were gold answers" in rows["groups"].text
     assert rows["traces"].status == FAILED
-    assert (
-        "no reward could tell one"
-        in by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, 1))["groups"].text
-    )
+    bare = by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, "one process"))
+    assert "no reward could tell one" in bare["groups"].text
 
 
 def test_the_gold_of_a_row_is_the_weightiest_rewards(tmp_path):

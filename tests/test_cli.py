@@ -45,7 +45,7 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert Path("arithmetic_cpu.yaml").read_text() == "mine"
     assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
     assert main(["cp", "aritmetic_cpu"]) == 2
-    assert "Did you mean arithmetic_cpu?" in capsys.readouterr().err
+    assert "Did you mean arithmetic_cpu" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -113,12 +113,13 @@ def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
 
 @pytest.mark.parametrize("preset", [None, *launch.presets()])
 @pytest.mark.parametrize("given", [None, 1, 3])
-@pytest.mark.parametrize("num_gpus", [0, 1, 4])
-def test_what_check_expects_is_what_is_launched(preset, given, num_gpus):
+@pytest.mark.parametrize(("recipe", "num_gpus"), [("arithmetic_gpu", 0), ("arithmetic_gpu", 4), ("arithmetic_cpu", 4)])
+def test_what_check_expects_is_what_is_launched(recipe, preset, given, num_gpus):
     if preset == "single_gpu" and given == 3:
         return
-    command = launch.launch_command("arithmetic_gpu", (), preset, given, num_gpus)
-    spread = launch.distribution(preset, given, num_gpus)
+    command = launch.launch_command(recipe, (), preset, given, num_gpus)
+    assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
+    spread = launch.distribution(preset, given, 0 if launch.on_cpu(recipe) else num_gpus)
     assert command[command.index("--num_processes") + 1] == str(spread.processes)
 
 

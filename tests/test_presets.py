@@ -10,6 +10,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from accelerate.commands import launch as accelerate_launch
@@ -17,7 +18,7 @@ from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin, pa
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from safetensors.torch import load_file
 
-from trl_grpo_plus import launch, traces
+from trl_grpo_plus import launch, preflight, traces
 
 
 WORKER = Path(__file__).with_name("preset_worker.py")
@@ -117,9 +118,14 @@ def out(tmp_path_factory):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     command += [str(WORKER), str(folder), str(folder / "environments.json")]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    # A rank that made a pass more than the other would wait for ever; this is far beyond what it takes.
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900)
-    assert done.returncode == 0, done.stderr[-5000:]
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **output) as running:
+        try:
+            _, said = running.communicate(timeout=600)
+        except subprocess.TimeoutExpired:  # a rank that makes a pass more than the other waits for ever
+            running.terminate()  # and with it the two
+            _, said = running.communicate(timeout=60)
+    assert running.returncode == 0, said[-5000:]
     return folder
 
 
@@ -188,3 +194,14 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
     first, second = results(out, "ddp", "resumed_apart")
     assert first["stream"] == second["stream"]
     assert first["losses"] == second["losses"]
+
+
+def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
+    """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
+    preflight.check_processes(SimpleNamespace(world_size=1))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    preflight.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    preflight.check_processes(SimpleNamespace(world_size=2))
+    with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
+        preflight.check_processes(SimpleNamespace(world_size=1))

@@ -11,19 +11,22 @@ import sys
 import tarfile
 import venv
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 import trl_grpo_plus
-from trl_grpo_plus import launch
+from trl_grpo_plus import launch, traces
 from trl_grpo_plus.registry import list_rewards
 
 
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = {"trl_grpo_plus": "trl_grpo_plus", "rewards": "trl_grpo_plus/rewards", "recipes": "trl_grpo_plus/recipes"}
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs", "wandb")
-SHORT = ["--prepare_args", '{"warm_steps": 20}', "--max_steps", "2", "--eval_on_start", "false", "--save_steps", "2"]
+RUN = ["arithmetic_cpu", "--accelerate_config", "multi_gpu", "--num_processes", "2", "--output_dir", "out"]
+RUN += ["--per_device_train_batch_size", "32", "--max_steps", "2", "--save_steps", "2", "--eval_on_start", "false"]
+RUN += ["--prepare_args", '{"warm_steps": 20}']
 
 
 def run(*command, cwd, path=os.environ["PATH"]):
@@ -137,11 +140,30 @@ def test_what_lists_and_copies(commands):
     assert f"trl-grpo-plus   {trl_grpo_plus.__version__}" in trl_grpo_plus_command("env")
 
 
-def test_a_recipe_runs_and_is_viewed(commands):
+@pytest.fixture(scope="module")
+def said(commands):
+    """What `run` and `check --smoke` say, both at once."""
+    _, trl_grpo_plus_command = commands
+    words = {"run": RUN, "check": ["arithmetic_cpu", "--smoke"]}
+    with ThreadPoolExecutor() as pool:
+        started = {name: pool.submit(trl_grpo_plus_command, name, *rest) for name, rest in words.items()}
+        return {name: future.result() for name, future in started.items()}
+
+
+def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
     folder, trl_grpo_plus_command = commands
-    said = trl_grpo_plus_command("run", "arithmetic_cpu", *SHORT, "--output_dir", "out")
-    assert "attempts     out/report.html" in said
+    sampled = [group[0] for group in traces.groups(folder / "out")]
+    first = [row for row in sampled if (row["split"], row["step"], row["round"]) == ("train", 0, 0)]
+    assert len(first) == 2 * 32 / 8
+    assert said["run"].count("attempts     out/report.html") == 1
     assert (folder / "out" / "checkpoint-2").is_dir()
     page = folder / "page.html"
     assert " groups, " in trl_grpo_plus_command("view", "out", "-o", page)
     assert page.stat().st_size > 50_000
+
+
+def test_a_recipe_is_checked_and_smoked(said):
+    lines = [line.split() for line in said["check"].splitlines()]
+    fine = {words[0] for words in lines if words[1:2] == ["ok"]}
+    assert fine >= {"keys", "data", "rewards", "model", "smoke", "traces"}
+    assert "FAILED" not in said["check"]

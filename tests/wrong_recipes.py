@@ -202,6 +202,18 @@ MISTAKES = (
         by="script",
     ),
     Mistake(
+        "a stream without an end",
+        ("a stream has no length: set max_steps",),
+        {"dataset_streaming": True, "max_steps": -1},
+        by="script",
+    ),
+    Mistake(
+        "a stream to resample from",
+        ("zero_variance_groups='resample' needs a map-style dataset", "set zero_variance_groups='drop'"),
+        {"dataset_streaming": True, "zero_variance_groups": "resample"},
+        by="script",
+    ),
+    Mistake(
         "too few rows to resample from",
         ("zero_variance_groups='resample' needs more prompts than the 6", "the dataset has 6", "'drop'"),
         {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"},

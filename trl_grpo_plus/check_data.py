@@ -4,7 +4,7 @@ from typing import Any
 
 from . import hub, preflight
 from .check import Finding, check_examples, check_gold
-from .check_keys import Recipe, command_line, launch_script
+from .check_keys import Recipe, command_line, inputs
 from .check_table import FAILED, OK, UNSEEN, Row, tried
 from .registry import check_columns, list_rewards
 from .reward import Reward
@@ -13,9 +13,7 @@ from .reward import Reward
 def rewards(recipe: Recipe) -> list[Row]:
     """Whether `reward_funcs` can be read. Sets `recipe.rewards`."""
     try:
-        recipe.rewards, weights = launch_script().read_rewards(
-            recipe.script.reward_funcs, recipe.training.reward_weights
-        )
+        recipe.rewards, weights = inputs().read_rewards(recipe.script.reward_funcs, recipe.training.reward_weights)
     except command_line().UserError as error:
         return [Row("rewards", FAILED, str(error))]
     recipe.training.reward_weights = weights
@@ -28,7 +26,7 @@ def rewards(recipe: Recipe) -> list[Row]:
 def named(recipe: Recipe) -> list[Row]:
     """Whether what data and model are called is there, without reading either."""
     try:
-        launch_script().check_data_name(recipe.script, recipe.data)
+        inputs().check_data_name(recipe.script, recipe.data)
         if recipe.model.model_name_or_path or not recipe.script.prepare:
             preflight.check_model(recipe.model.model_name_or_path)
     except (ValueError, command_line().UserError) as error:
@@ -38,11 +36,11 @@ def named(recipe: Recipe) -> list[Row]:
 
 def data(recipe: Recipe) -> list[Row]:
     """Whether the data is there and has what the run needs. Sets `recipe.splits` and `recipe.train_set`."""
-    script = launch_script()
+    own = inputs()
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
-        script.check_data_name(recipe.script, recipe.data)
-        found = hub.data(script.load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+        own.check_data_name(recipe.script, recipe.data)
+        found = hub.data(own.load_data, recipe.script, recipe.training, recipe.model, recipe.data)
     except (ValueError, command_line().UserError) as error:
         return [Row("data", FAILED, str(error))]
     except Exception as error:  # in somebody's prepare, or of the Hub
@@ -57,17 +55,18 @@ def data(recipe: Recipe) -> list[Row]:
     except ValueError as error:
         return [Row("data", FAILED, str(error))]
     sized = hasattr(recipe.train_set, "__len__")
-    recipe.whole = found.seen and sized and not script.takes_smoke(recipe.script)
+    in_part = own.takes_smoke(recipe.script)
+    recipe.whole = found.seen and sized and not in_part
     counts = ", ".join(f"{split} {_count(rows)}" for split, rows in found.what.items())
     if found.seen:
-        row = Row("data", OK, f"{counts} rows" + ("" if recipe.whole else ", of those that prepare makes for a check"))
+        row = Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))
     else:
         row = Row(
             "data", UNSEEN, f"the Hub cannot be reached: sample rows that ship with this package stand in ({counts})"
         )
     prompts = _prompts(recipe)
     recipe.prompted = sized and prompts[0].status == OK
-    return [row, *prompts, *(_enough(recipe) if recipe.whole and recipe.stands else [])]
+    return [row, *prompts, *(_enough(recipe) if recipe.stands else [])]
 
 
 def _count(rows: Any) -> str:
@@ -86,6 +85,8 @@ def _prompts(recipe: Recipe) -> list[Row]:
 
 
 def _enough(recipe: Recipe) -> list[Row]:
+    if not recipe.whole:
+        return tried("rows", lambda: preflight.check_stream(recipe.train_set, recipe.training))
     return tried("rows", lambda: preflight.check_rows(len(recipe.train_set), recipe.training))
 
 

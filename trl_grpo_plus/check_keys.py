@@ -52,6 +52,11 @@ def launch_script() -> Any:
     return importlib.import_module(f"{RECIPES}.grpo")
 
 
+def inputs() -> Any:
+    """The module that reads what its arguments name."""
+    return importlib.import_module(f"{RECIPES}.inputs")
+
+
 def command_line() -> Any:
     """The module that reads its command line."""
     return importlib.import_module(f"{RECIPES}.command_line")

@@ -1,10 +1,13 @@
 """The part of a check that looks at the model: is it there, do the prompts fit, what does it take of a GPU."""
 
 import statistics
+from importlib.metadata import version
 from typing import Any
 
+from packaging.version import Version
+
 from . import hub, preflight
-from .check_keys import Recipe, total_steps
+from .check_keys import Recipe, inputs, total_steps
 from .check_table import FAILED, OK, UNSEEN, Row
 from .estimate import DEFAULT_GPU, GIB, GPU, Job, Shape, cache, gpu_of, memory, rounded, seconds, vllm_room
 from .hub import Found
@@ -96,10 +99,8 @@ def context(recipe: Recipe, config: Found | None, tokens: Found, found: list[int
 
 def shape(recipe: Recipe, config: Found) -> tuple[list[Row], Shape | None]:
     """The model counted, with the adapter that the recipe trains."""
-    from trl import get_peft_config
-
     try:
-        counted = count(config.what, get_peft_config(recipe.model))
+        counted = count(config.what, inputs().adapter(recipe.model))
     except ImportError as error:
         return [Row("weights", UNSEEN, str(error))], None
     except Exception as error:  # peft's own, of an adapter that does not fit, say
@@ -241,7 +242,4 @@ def _optimizer_bytes(name: str, shape: Shape, spread: Any, weight: float) -> flo
 
 
 def _has_fused_head() -> bool:
-    import trl
-    from packaging.version import Version
-
-    return Version(trl.__version__) >= Version("1.15")
+    return Version(version("trl")) >= Version("1.15")

@@ -14,7 +14,7 @@ from .check_keys import Recipe
 from .check_smoke import smoke as run_smoke
 from .check_table import FAILED, OK, UNSEEN, Row
 from .environment import gpus
-from .launch import RECIPES, Distribution, distribution
+from .launch import RECIPES, Distribution, distribution, on_cpu
 
 
 ON_PAPER = ("memory", "vllm", "context")  # what fails on a GPU, or with long prompts, works in small
@@ -48,7 +48,7 @@ def check_recipe(
     hub.settle()  # before what asks it is imported, further down
     importlib.import_module(f"{RECIPES}.console").hush()
     here = gpus()
-    spread = distribution(accelerate_config, num_processes, len(here))
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
     recipe, rows = check_keys.read(name, options, spread)
     if recipe.script is None or recipe.model is None:
         return rows
@@ -122,4 +122,9 @@ def _model(recipe: Recipe, gpu_memory: float | None, here: list[str]) -> list[Ro
 def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
     if any(row.status == FAILED and row.name not in ON_PAPER for row in rows):
         return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
+    away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
+    if away and not hub.online():
+        return [Row("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
+    if recipe.splits is None:
+        return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
     return run_smoke(recipe, folder)

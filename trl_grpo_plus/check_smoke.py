@@ -1,8 +1,10 @@
 """The part of a check that runs: two steps of the recipe on a tiny model, on the CPU, through the launch script."""
 
+import contextlib
 import json
 import math
 import os
+import signal
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from .launch import RECIPES, launch_command
 SCRIPT = f"{RECIPES}.smoke"
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
 TIMEOUT_S = 900
 
 
@@ -25,16 +28,29 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
     options = [*recipe.options, *smaller(recipe.training, recipe.model, processes), "--output_dir", output]
     command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
-    try:
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S)
-    except subprocess.TimeoutExpired:
+    status, errors = _launched(command, environment)
+    if status is None:
         return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
-    if done.returncode:
-        return [Row("smoke", FAILED, _reason(Path(output), done.stderr))]
+    if status:
+        return [Row("smoke", FAILED, _reason(Path(output), errors))]
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
         on += f" without {recipe.spread.sharding}"
     return rows_of(json.loads(Path(output, "smoke.json").read_text()), Path(output), on)
+
+
+def _launched(command: list[str], environment: dict[str, str]) -> tuple[int | None, str]:
+    """Exit status, `None` where it took too long, and stderr. No process of it is left, however this ends."""
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
+        try:
+            errors = launcher.communicate(timeout=TIMEOUT_S)[1]
+            return launcher.returncode, errors
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
 
 
 def smaller(args: Any, model: Any, processes: int) -> list[str]:
@@ -92,6 +108,8 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         "model_init_kwargs": "{}",
         **{name: False for name in ("load_in_4bit", "load_in_8bit") if getattr(model, name)},
         **({} if plain else {"optim": "adamw_torch"}),
+        **({"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}),
+        **{name: None for name in ("dataloader_prefetch_factor", "log_completions_hub_repo") if getattr(args, name)},
         **({"tf32": False} if args.tf32 else {}),
         **({"attn_implementation": "sdpa"} if model.attn_implementation else {}),
     }

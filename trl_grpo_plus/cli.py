@@ -158,6 +158,7 @@ def _cp(options: argparse.Namespace) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
+    _must_be_there(options)
     from .environment import gpus
     from .launch import distribution, launch_command
 
@@ -180,7 +181,16 @@ def _env(options: argparse.Namespace) -> int:
     return 0
 
 
+def _must_be_there(options: argparse.Namespace) -> None:
+    # Before what takes seconds to import.
+    from .launch import distribution, find_recipe
+
+    find_recipe(options.name)
+    distribution(options.accelerate_config, options.num_processes, 0)
+
+
 def _check(options: argparse.Namespace) -> int:
+    _must_be_there(options)
     from .check_recipe import check_recipe
     from .check_table import FAILED, table
 

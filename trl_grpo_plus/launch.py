@@ -71,8 +71,7 @@ def launch_command(
     Raises:
         ValueError: there is no such recipe or configuration.
     """
-    settings = _settings(find_recipe(recipe), options, "use_cpu", "gradient_accumulation_steps")
-    spread = distribution(accelerate_config, num_processes, 0 if settings["use_cpu"] else num_gpus)
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     processes = ["--num_processes", str(spread.processes)]
     # The recipe's own bf16 decides: beside a preset's bf16: false is overruled under FSDP, an error under DeepSpeed.
     precision = ["--mixed_precision", "no"]
@@ -83,11 +82,21 @@ def launch_command(
         command += ["--multi_gpu"] if spread.processes > 1 else []
     elif accelerate_config in presets():
         command += ["--config_file", config_file(accelerate_config), *processes, *precision]
-        if "gradient_accumulation_steps" in _content(accelerate_config).get("deepspeed_config", {}):  # zero1 has 1
-            command += ["--gradient_accumulation_steps", str(settings["gradient_accumulation_steps"] or 1)]
+        accumulation = "gradient_accumulation_steps"
+        if accumulation in _content(accelerate_config).get("deepspeed_config", {}):  # zero1's 1 must be the recipe's
+            command += [f"--{accumulation}", str(_setting(accumulation, recipe, options) or 1)]
     else:
         command += ["--config_file", config_file(accelerate_config), *(processes if num_processes else [])]
     return [*command, "-m", script, "--config", recipe, *options]
+
+
+def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
+    """Whether a run is to `use_cpu`, so that GPUs do not count.
+
+    Raises:
+        ValueError: there is no such recipe.
+    """
+    return bool(_setting("use_cpu", find_recipe(recipe), options))
 
 
 @dataclass(frozen=True)
@@ -159,19 +168,18 @@ def _content(accelerate_config: str) -> dict[str, Any]:
     return yaml.safe_load(Path(config_file(accelerate_config)).read_text()) or {}
 
 
-def _settings(recipe: str, options: Sequence[str], *names: str) -> dict[str, Any]:
-    """What the recipe and, before it, the command line say of these; `None` where neither does."""
+def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
+    """What the command line or else the recipe says of an option; `None` where neither does."""
+    for word, following in reversed(list(pairwise([*options, "--"]))):
+        option, equals, value = word.partition("=")
+        if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
+            return yaml.safe_load(value if equals else following)
     file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
         content = yaml.safe_load(file.read_text())
     except yaml.YAMLError:  # the recipe will say so
-        content = None
-    found = {name: content.get(name) if isinstance(content, dict) else None for name in names}
-    for word, following in pairwise([*options, "--"]):
-        name, equals, value = word.removeprefix("--").partition("=")
-        if word.startswith("--") and name in found:
-            found[name] = yaml.safe_load(value if equals else "true" if following.startswith("--") else following)
-    return found
+        return None
+    return content.get(name) if isinstance(content, dict) else None
 
 
 def _accelerate() -> str:

@@ -3,10 +3,11 @@
 import os
 from collections.abc import Sequence
 from importlib.util import find_spec
+from itertools import islice
 from typing import Any
 
+from . import data
 from .loading import near
-from .registry import check_columns
 
 
 # Folders that hold checkpoints by custom, where a path to one could also be an id on the Hub.
@@ -14,15 +15,12 @@ OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name is a path in form, and not an id on the Hub: `./x`, `/x`, `~/x`, `a/b/c`, `outputs/x`, or in a
-    folder that is there."""
+    """Whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
+    `outputs/x`."""
+    if "://" in name:
+        return False
     first, _, rest = name.partition("/")
-    return (
-        name.startswith((".", "/", "~"))
-        or name.endswith("/")
-        or "/" in rest
-        or bool(rest and (first in OUTPUTS or os.path.isdir(first)))
-    )
+    return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
 
 
 def check_model(name: str | None) -> None:
@@ -42,7 +40,7 @@ def check_model(name: str | None) -> None:
 
 def check_data_path(name: str) -> None:
     """The file or folder must be there where a data set's name is a path."""
-    is_file = os.path.splitext(name)[1] in (".jsonl", ".json", ".parquet", ".csv")
+    is_file = os.path.splitext(name)[1] in data.BUILDERS and "://" not in name
     if (is_file or looks_local(name)) and not os.path.exists(os.path.expanduser(name)):
         parent, last = os.path.split(os.path.expanduser(name).rstrip("/"))
         beside = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
@@ -110,13 +108,25 @@ def pick_splits(dataset: Any, train_split: str, training_args: Any) -> tuple[Any
 
 
 def check_data(train_set: Any, rewards: Sequence[Any], training_args: Any) -> None:
-    """The training set needs prompts, rows for a step, and what the rewards read."""
+    """The training set needs prompts and rows for a step. What the rewards read is the trainer's to check."""
     check_prompts(train_set, "train_dataset")
-    for reward in rewards:
-        check_columns(reward, train_set, "train_dataset")
     check_filter_metric(training_args.filter_metric, [reward_name(reward) for reward in rewards])
+    check_stream(train_set, training_args)
     if hasattr(train_set, "__len__"):
         check_rows(len(train_set), training_args)
+
+
+def check_stream(train_set: Any, training_args: Any) -> None:
+    """A stream has no other rows to resample from, and no length."""
+    if hasattr(train_set, "__len__"):
+        return
+    if training_args.zero_variance_groups == "resample":
+        raise ValueError(
+            "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
+            f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
+        )
+    if training_args.max_steps <= 0:
+        raise ValueError("a stream has no length: set max_steps, or dataset_streaming: false.")
 
 
 def check_prompts(dataset: Any, what: str) -> None:
@@ -142,11 +152,14 @@ def is_conversation(prompt: Any) -> bool:
     return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
 
 
+def has_messages(dataset: Any) -> bool:
+    """Whether its prompts are lists of messages."""
+    return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))
+
+
 def check_template(dataset: Any, tokenizer: Any, model: str) -> None:
     """Prompts that are messages need a tokenizer with a chat template."""
-    if "prompt" not in (getattr(dataset, "column_names", None) or ()):
-        return
-    if is_conversation(next(iter(dataset), {"prompt": ""})["prompt"]) and not tokenizer.chat_template:
+    if has_messages(dataset) and not tokenizer.chat_template:
         raise ValueError(
             f"the prompts are messages, and the tokenizer of {model} has no chat template to write them with. Use an "
             "instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."

@@ -282,7 +282,7 @@ def check_columns(reward: Any, dataset: Any, what: str) -> None:
     definition = reward.definition if isinstance(reward, Reward) else define(reward)
     try:
         columns = columns_of(definition, available, getattr(reward, "renamed", {}), reward.__name__)
-        if isinstance(reward, Reward) and definition.check_columns is not None and hasattr(dataset, "__getitem__"):
+        if isinstance(reward, Reward) and definition.check_columns is not None and hasattr(dataset, "__len__"):
             definition.check_columns(**_values(dataset, columns, definition.needed), **reward.all_args())
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None

@@ -27,7 +27,6 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
-from datasets import Dataset
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -38,7 +37,7 @@ from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
-from .preflight import check_filter_metric, check_rows
+from .preflight import check_filter_metric, check_rows, check_stream
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
@@ -178,11 +177,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return math.lcm(self.num_generations, chunks) // self.num_generations
 
     def _make_stream(self) -> PromptStream:
-        if not isinstance(self.train_dataset, Dataset):
-            raise ValueError(
-                "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
-                f"{type(self.train_dataset).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
-            )
+        check_stream(self.train_dataset, self.args)
         check_rows(len(self.train_dataset), self.args)
         return PromptStream(len(self.train_dataset), self.args.seed)
 

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 
+pytest.register_assert_rewrite("watched")
+
 if importlib.util.find_spec("vllm"):
     # Before torch is imported. Both libraries have a pool of threads, which spin while they wait for the other one's.
     os.environ["OMP_WAIT_POLICY"] = "passive"
