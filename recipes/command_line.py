@@ -122,7 +122,8 @@ def build(parser: Any, given: Given) -> tuple[dict[str, Any], list[str]]:
         try:
             made[kind.__name__] = kind(**{name: getattr(namespace, name) for name in names})
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
-            refused.append(str(error))
+            processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
+            refused.append(_with_batch(str(error), processes))
     return made, refused
 
 
@@ -221,6 +222,14 @@ def _without_effect(given: set[str]) -> Iterator[tuple[str, list[str]]]:
         idle = sorted(name for name in given if name.startswith(options))
         if idle and switch not in given:
             yield switch, idle
+
+
+def _with_batch(why: str, processes: int) -> str:
+    """TRL says that a generation batch does not divide, and not what it is made of."""
+    if not why.startswith("generation_batch_size ("):
+        return why
+    count = "1 process" if processes == 1 else f"{processes} processes"
+    return f"{why} Unless it is set, it is per_device_train_batch_size x steps_per_generation x {count}."
 
 
 def _name(option: str) -> str:

@@ -57,10 +57,8 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     assert main(["check", "my_run.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1] for line in lines[:-2] if line and line[0] != " "}
-    names = (
-        "keys machine output data prompts rewards filter exact_answer batches model tokenizer context weights memory"
-    )
-    assert set(rows) == set(names.split()) - {"filter"}
+    names = "keys machine output data prompts rewards exact_answer batches model tokenizer context memory"
+    assert set(rows) == set(names.split())
     assert set(rows.values()) == {"ok"}
     assert lines[-1] == "All that was looked at is in order."
     assert not (tmp_path / "out").exists()
@@ -251,7 +249,7 @@ def test_which_gpu_is_meant():
     assert gpu_for(24, here)[0].memory == 24
     gpu, why = gpu_for(None, [])
     assert (gpu.name, gpu.memory, "no GPU here" in why) == ("H100", 80, True)
-    assert "taken for an H100" in gpu_for(None, ["Some card, 10 GiB"])[1].replace("a H100", "an H100")
+    assert gpu_for(None, ["Some card, 10 GiB"])[1] == "Some card, 10 GiB, reckoned as H100"
 
 
 def test_what_is_spread_over_gpus_takes_less_of_each(place, facts):
@@ -296,6 +294,8 @@ def test_two_processes_run_in_small(place):
     assert ran.text.endswith("2 processes")
     planted, attempts = map(int, re.search(r"planted as (\d+) of (\d+) attempts", groups.text).groups())
     assert 0 < planted < attempts
+    for verdict in ("alive", "all_good", "all_bad"):  # groups are told by their place among all processes'
+        assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
     assert traces.text.startswith(f"{attempts} attempts in rollouts/")
     assert weights.text.startswith("moved, by ")
 

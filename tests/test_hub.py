@@ -71,6 +71,14 @@ def test_a_hub_that_refuses_or_is_silent_is_not_asked_again(asking, monkeypatch)
             assert not hub.online()
 
 
+def test_the_hub_is_asked_before_what_would_retry_is_imported():
+    """huggingface_hub reads HF_HUB_OFFLINE once, when it is imported."""
+    names = "{'huggingface_hub', 'transformers', 'datasets', 'trl'} & {*sys.modules}"
+    code = f"import sys, trl_grpo_plus.check_recipe; print({names} or 'none')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "none\n", done.stderr
+
+
 def test_who_says_offline_is_not_asked_at_all(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
     monkeypatch.setattr(hub, "_asked", lambda: pytest.fail("it was asked"))

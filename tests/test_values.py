@@ -1,14 +1,15 @@
 """Values in a YAML are read as the command line's are: converted, or refused with what is allowed."""
 
 import dataclasses
+import re
 
 import pytest
 import yaml
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
 
-from trl_grpo_plus.config import TRL_CHOICES
-from trl_grpo_plus.recipes.command_line import parse
+from trl_grpo_plus.config import TRL_CHOICES, GRPOPlusConfig
+from trl_grpo_plus.recipes.command_line import UserError, parse
 from trl_grpo_plus.recipes.grpo import make_parser
 from trl_grpo_plus.recipes.values import checked
 
@@ -100,6 +101,14 @@ def test_a_yaml_gives_what_the_command_line_gives(tmp_path):
     for name in given:
         assert getattr(from_yaml, name) == getattr(from_words, name)
     assert (from_yaml.learning_rate, from_yaml.bf16, from_yaml.reward_weights) == (3e-6, False, [1.0])
+
+
+def test_the_choices_hold_beyond_yaml(parser):
+    for name, allowed in TRL_CHOICES.items():
+        with pytest.raises(ValueError, match=re.escape(f"{name}='x' is not one of {allowed[0]!r}")):
+            GRPOPlusConfig(use_cpu=True, bf16=False, **{name: "x"})
+    with pytest.raises(UserError, match=r"loss_type='grop' is not one of .* Did you mean grpo"):
+        parse(make_parser(prog="grpo"), ["--use_cpu", "true", "--bf16", "false", "--loss_type", "grop"])
 
 
 def test_trl_knows_the_choices_that_we_list():

@@ -46,7 +46,7 @@ class Mistake:
         recipe (`str`): what is named on it.
         text (`str`, *optional*): the whole YAML, in place of `keys`.
         by (`str`): who refuses it before a model is loaded, besides `check`: "run", before anything is launched;
-            "script", which has read the data then; "": only `check`.
+            "script", which `run` launches; "": only `check`.
         status (`int`): `check`'s.
     """
 
@@ -114,7 +114,6 @@ MISTAKES = (
         "a column that the data has not",
         ("needs the column 'solution', the data has prompt, answer", "column: NAME"),
         {"reward_funcs": [{"name": "exact_answer", "args": {"column": "solution"}}]},
-        by="script",
     ),
     Mistake(
         "gold answers that the reward cannot read",
@@ -139,12 +138,12 @@ MISTAKES = (
     ),
     Mistake(
         "a batch that does not divide",
-        ("generation_batch_size (8)", "num_generations (16)", "x 1 processes"),
+        ("generation_batch_size (8)", "num_generations (16)", "x 1 process."),
         {"num_generations": 16},
     ),
     Mistake(
         "a batch that does not divide among three processes",
-        ("generation_batch_size (24)", "num_generations (16)", "x 3 processes (--num_processes)"),
+        ("generation_batch_size (24)", "num_generations (16)", "x 3 processes."),
         {"num_generations": 16, "gradient_accumulation_steps": 1},
         ("--num_processes", "3"),
     ),
@@ -171,19 +170,16 @@ MISTAKES = (
         "no column of prompts",
         ("train_dataset has no column 'prompt', only question, answer", "prepare: file.py:function"),
         {"dataset_name": "questions.jsonl"},
-        by="script",
     ),
     Mistake(
         "a split that is not there",
         ("dataset_train_split: the data has no split 'trian', only train. Did you mean train?",),
         {"dataset_train_split": "trian"},
-        by="script",
     ),
     Mistake(
         "evaluation without a split for it",
         ("Evaluation is on, but the data has no split besides the one that is trained on.", "eval_strategy"),
         {"eval_strategy": "steps", "eval_steps": 1},
-        by="script",
     ),
     Mistake(
         "a prepare function that is not there",
@@ -199,25 +195,21 @@ MISTAKES = (
         "too few rows for a step",
         ("the training set has 6 rows, and a generation batch takes 16 prompts", "a smaller generation batch"),
         {"per_device_train_batch_size": 64},
-        by="script",
     ),
     Mistake(
         "a stream without an end",
         ("a stream has no length: set max_steps",),
         {"dataset_streaming": True, "max_steps": -1},
-        by="script",
     ),
     Mistake(
         "a stream to resample from",
         ("zero_variance_groups='resample' needs a map-style dataset", "set zero_variance_groups='drop'"),
         {"dataset_streaming": True, "zero_variance_groups": "resample"},
-        by="script",
     ),
     Mistake(
         "too few rows to resample from",
         ("zero_variance_groups='resample' needs more prompts than the 6", "the dataset has 6", "'drop'"),
         {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"},
-        by="script",
     ),
     Mistake(
         "prompts longer than the context",
@@ -229,7 +221,6 @@ MISTAKES = (
         "messages without a chat template",
         ("the prompts are messages, and the tokenizer of ./model has no chat template", "plain texts"),
         {"dataset_name": "chat.jsonl"},
-        by="script",
     ),
     Mistake(
         "KL options without KL",

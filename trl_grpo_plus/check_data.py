@@ -1,5 +1,6 @@
 """The part of a check that looks at data and rewards: splits, prompts, columns, examples, gold answers, time."""
 
+from functools import partial
 from typing import Any
 
 from . import hub, preflight
@@ -7,7 +8,7 @@ from .check import Finding, check_examples, check_gold
 from .check_keys import Recipe, command_line, inputs
 from .check_table import FAILED, OK, UNSEEN, Row, tried
 from .registry import check_columns, list_rewards
-from .reward import Reward
+from .reward import Reward, columns_of
 
 
 def rewards(recipe: Recipe) -> list[Row]:
@@ -88,6 +89,18 @@ def _enough(recipe: Recipe) -> list[Row]:
     if not recipe.whole:
         return tried("rows", lambda: preflight.check_stream(recipe.train_set, recipe.training))
     return tried("rows", lambda: preflight.check_rows(len(recipe.train_set), recipe.training))
+
+
+def columns(recipe: Recipe) -> list[Row]:
+    """Whether the training set has the columns that the rewards read; what is in them is not looked at."""
+    known = [reward for reward in recipe.rewards if isinstance(reward, Reward)]
+    if recipe.train_set is None or recipe.train_set.column_names is None:
+        return []
+    return [row for reward in known for row in tried(reward.__name__, partial(_columns, reward, recipe.train_set))]
+
+
+def _columns(reward: Reward, dataset: Any) -> str:
+    return ", ".join(columns_of(reward.definition, dataset.column_names, reward.renamed, reward.__name__))
 
 
 def score(recipe: Recipe, limit: int = 200) -> list[Row]:

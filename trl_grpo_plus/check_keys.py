@@ -94,26 +94,19 @@ def read(name: str, options: Sequence[str], spread: Distribution, forgiving: boo
     if recipe.training is None:
         recipe.stands, recipe.training = False, config(output_dir="unused", use_cpu=True, bf16=False)
     recipe.on_cpu = recipe.training.use_cpu and NO_GPU not in lacking
-    wrong = [*given.refused.values(), *(_with_batch(why, spread) for why in refused)]
+    wrong = [*given.refused.values(), *refused]
     if wrong:
         return recipe, [Row("keys", FAILED, why) for why in wrong]
     counts = f"{len(given.values)} keys" + (f", {len(options)} words on the command line" if options else "")
     return recipe, [Row("keys", OK, counts), _machine(recipe, lacking, forgiving)]
 
 
-def _with_batch(why: str, spread: Distribution) -> str:
-    """TRL says that a generation batch does not divide, and not what it is made of."""
-    if not why.startswith("generation_batch_size ("):
-        return why
-    made = f"per_device_train_batch_size x steps_per_generation x {spread.processes} processes ({spread.said_by})"
-    return f"{why} Unless it is set, it is {made}."
-
-
 def _config_of(processes: int) -> type:
     """The config as it is in a run of so many processes: batch sizes depend on it."""
     from .config import GRPOPlusConfig
 
-    return type("GRPOPlusConfig", (GRPOPlusConfig,), {"world_size": property(lambda self: processes)})
+    of_so_many = {"processes": processes, "world_size": property(lambda self: processes)}
+    return type("GRPOPlusConfig", (GRPOPlusConfig,), of_so_many)
 
 
 def _without_machine(given: Any) -> list[str]:

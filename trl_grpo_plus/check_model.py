@@ -159,8 +159,6 @@ def costs(recipe: Recipe, shape: Shape, job: Job, gpu: GPU, gpu_from: str, guess
         gpu_from (`str`): why that one, and whatever else was taken for granted.
         guessed (`bool`): whether nobody said how many GPUs there are, or of what size: too few are no failure then.
     """
-    if recipe.on_cpu:
-        return [Row("memory", OK, "use_cpu: no estimate is made for a CPU")]
     return [*_memory(shape, job, gpu, gpu_from, guessed), _speed(recipe, shape, job, gpu)]
 
 
@@ -211,12 +209,12 @@ def gpu_for(asked_gib: float | None, here: list[str]) -> tuple[GPU, str]:
     gpu = kind or DEFAULT_GPU
     if asked_gib is not None:
         return gpu._replace(memory=asked_gib), "--gpu_memory" + (
-            "" if here else f", no GPU here: taken for a {gpu.name}"
+            "" if here else f", no GPU here: reckoned as {gpu.name}"
         )
     if here:
         gib = float(here[0].rpartition(", ")[2].removesuffix(" GiB"))
-        return gpu._replace(memory=gib), here[0] if kind else f"{here[0]}, taken for a {gpu.name}"
-    return gpu, f"no GPU here: taken for an {gpu.name}; --gpu_memory says otherwise"
+        return gpu._replace(memory=gib), here[0] if kind else f"{here[0]}, reckoned as {gpu.name}"
+    return gpu, f"no GPU here: reckoned as {gpu.name}; --gpu_memory says otherwise"
 
 
 def _weight_bytes(recipe: Recipe, config: Found) -> float:

@@ -19,6 +19,7 @@ from .launch import RECIPES, Distribution, distribution, on_cpu
 
 ON_PAPER = ("memory", "vllm", "context")  # what fails on a GPU, or with long prompts, works in small
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
+NO_ESTIMATE = "use_cpu: no estimate is made for a CPU"
 
 
 def check_recipe(
@@ -71,10 +72,23 @@ def refusals(name: str, options: Sequence[str], spread: Distribution) -> list[st
         recipe, rows = check_keys.read(name, options, spread, forgiving=False)
         if recipe.script is not None and recipe.model is not None:
             rows += check_keys.output(recipe) + check_data.rewards(recipe) + check_data.named(recipe)
+            if not any(row.status == FAILED for row in rows):
+                rows += _what_lies_here(recipe)
     finally:  # what libraries set here must not reach the launcher
         os.environ.clear()
         os.environ.update(environment)
     return [row.text for row in rows if row.status == FAILED]
+
+
+def _what_lies_here(recipe: Recipe) -> list[Row]:
+    """Data and tokenizer, where reading them takes no network and no prepare function."""
+    name = os.path.expanduser(recipe.script.dataset_name or "")
+    if recipe.script.prepare or recipe.data.datasets or not os.path.exists(name):
+        return []
+    rows = check_data.data(recipe) + check_data.columns(recipe)
+    if recipe.train_set is not None and os.path.isdir(os.path.expanduser(recipe.model.model_name_or_path)):
+        rows += check_model.tokenizer(recipe)[0]
+    return rows
 
 
 def _looked_at(recipe: Recipe, folder: str, gpu_memory: float | None, here: list[str]) -> list[Row]:
@@ -109,8 +123,12 @@ def _model(recipe: Recipe, gpu_memory: float | None, here: list[str]) -> list[Ro
             prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
     if config is None or not recipe.stands:
         return rows
+    if recipe.on_cpu and not recipe.model.use_peft:
+        return [*rows, Row("memory", OK, NO_ESTIMATE)]
     counted, shape = check_model.shape(recipe, config)
     rows += counted
+    if recipe.on_cpu:
+        return [*rows, Row("memory", OK, NO_ESTIMATE)]
     if shape is not None:
         job = check_model.job_of(recipe, config, shape, prompt)
         gpu, gpu_from = check_model.gpu_for(gpu_memory, here)
