@@ -306,6 +306,7 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path):
     assert rows[-1].name == "smoke"
     assert rows[-1].status == FAILED
     assert "the judge is away" in rows[-1].text
+    assert "CalledProcessError" not in rows[-1].text  # the launcher's own, which says nothing
 
 
 def test_a_smoke_run_waits_for_what_failed(place):

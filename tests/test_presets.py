@@ -19,6 +19,7 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 from safetensors.torch import load_file
 
 from trl_grpo_plus import launch, preflight, traces
+from trl_grpo_plus.recipes import console, grpo
 
 
 WORKER = Path(__file__).with_name("preset_worker.py")
@@ -205,3 +206,14 @@ def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
     preflight.check_processes(SimpleNamespace(world_size=2))
     with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
         preflight.check_processes(SimpleNamespace(world_size=1))
+
+
+def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["grpo", "--config", "nowhere"])
+    monkeypatch.setattr(grpo, "launched_as", lambda: ())  # which remembers
+    monkeypatch.setattr(console, "hush", lambda: None)  # for good
+    monkeypatch.setenv("RANK", "8")
+    for local_rank, times in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        assert grpo.run() == 2
+        assert capsys.readouterr().err.count("error: ") == times

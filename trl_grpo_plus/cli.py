@@ -160,9 +160,10 @@ def _cp(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     from .environment import gpus
-    from .launch import distribution, launch_command
+    from .launch import distribution, launch_command, on_cpu
 
-    launcher = (options.accelerate_config, options.num_processes, len(gpus()))
+    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
+    launcher = (options.accelerate_config, options.num_processes, num_gpus)
     command = launch_command(options.name, options.rest, *launcher)
     from .check_recipe import refusals
 
