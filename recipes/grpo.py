@@ -84,18 +84,20 @@ def main(
     with said_plainly():
         preflight.check_processes(training_args)
         preflight.check_pairs(training_args, model_args)
+        preflight.check_evaluation(training_args)
         preflight.check_packages(training_args, model_args)
     wanted_checkpoint(training_args)
     check_data_name(script_args, dataset_args)
     if model_args.model_name_or_path or not script_args.prepare:  # which may make one
         with said_plainly():
             preflight.check_model(model_args.model_name_or_path)
+    evaluated = preflight.evaluates(training_args)
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):
         dataset = (loader or load_data)(script_args, training_args, model_args, dataset_args)
     with said_plainly():
-        train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, training_args)
+        train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
         preflight.check_model(model_args.model_name_or_path)
         preflight.check_data(train_set, rewards, training_args)
         _check_template(train_set, model_args, training_args)

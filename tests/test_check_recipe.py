@@ -274,7 +274,7 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch):
     rows = check_recipe(name, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     *_, ran, groups, weights, traces = rows
-    assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "weights", "traces")
+    assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "learning", "traces")
     assert ran.text.startswith("2 steps in ")
     if name in WITHOUT_GOLD:
         assert "no gold answers planted" in groups.text

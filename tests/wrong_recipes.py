@@ -147,6 +147,11 @@ MISTAKES = (
         {"num_generations": 16, "gradient_accumulation_steps": 1},
         ("--num_processes", "3"),
     ),
+    Mistake(
+        "evaluation in parts of groups",
+        ("per_device_eval_batch_size (6) x processes (1) must be divisible by num_generations_eval", "(4)"),
+        {"eval_on_start": True, "per_device_eval_batch_size": 6},
+    ),
     Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
     Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),
     Mistake("no model", ("model_name_or_path is missing.",), {"model_name_or_path": ...}),

@@ -26,13 +26,14 @@ def rewards(recipe: Recipe) -> list[Row]:
 
 def named(recipe: Recipe) -> list[Row]:
     """Whether what data and model are called is there, without reading either."""
+    rows = []
     try:
         inputs().check_data_name(recipe.script, recipe.data)
-        if recipe.model.model_name_or_path or not recipe.script.prepare:
-            preflight.check_model(recipe.model.model_name_or_path)
-    except (ValueError, command_line().UserError) as error:
-        return [Row("names", FAILED, str(error))]
-    return []
+    except command_line().UserError as error:
+        rows.append(Row("data", FAILED, str(error)))
+    if recipe.model.model_name_or_path or not recipe.script.prepare:
+        rows += tried("model", lambda: preflight.check_model(recipe.model.model_name_or_path))
+    return rows
 
 
 def data(recipe: Recipe) -> list[Row]:
@@ -52,9 +53,12 @@ def data(recipe: Recipe) -> list[Row]:
         ]
     recipe.splits, recipe.seen = found.what, found.seen
     try:
-        recipe.train_set, _ = preflight.pick_splits(found.what, recipe.script.dataset_train_split, recipe.training)
+        sets = preflight.pick_splits(
+            found.what, recipe.script.dataset_train_split, preflight.evaluates(recipe.training)
+        )
     except ValueError as error:
         return [Row("data", FAILED, str(error))]
+    recipe.train_set, recipe.eval_sets = sets[0], sets[1] or {}
     sized = hasattr(recipe.train_set, "__len__")
     in_part = own.takes_smoke(recipe.script)
     recipe.whole = found.seen and sized and not in_part
@@ -66,7 +70,7 @@ def data(recipe: Recipe) -> list[Row]:
             "data", UNSEEN, f"the Hub cannot be reached: sample rows that ship with this package stand in ({counts})"
         )
     prompts = _prompts(recipe)
-    recipe.prompted = sized and prompts[0].status == OK
+    recipe.prompted = sized and len(recipe.train_set) > 0 and prompts[0].status == OK
     return [row, *prompts, *(_enough(recipe) if recipe.stands else [])]
 
 
@@ -77,7 +81,7 @@ def _count(rows: Any) -> str:
 def _prompts(recipe: Recipe) -> list[Row]:
     def check() -> str:
         preflight.check_prompts(recipe.train_set, "train_dataset")
-        first = next(iter(recipe.train_set))["prompt"]
+        first = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
         if isinstance(first, str):
             return "texts"
         return f"messages of {', '.join(turn['role'] for turn in first)}"
@@ -110,7 +114,7 @@ def score(recipe: Recipe, limit: int = 200) -> list[Row]:
         row, ms = _score(recipe, reward, limit)
         rows.append(row)
         recipe.reward_seconds += (
-            ms / 1000 * recipe.training.per_device_train_batch_size * (recipe.training.steps_per_generation)
+            ms / 1000 * recipe.training.per_device_train_batch_size * recipe.training.steps_per_generation
         )
     return rows
 
@@ -122,6 +126,8 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
     try:
         if recipe.train_set is not None:
             check_columns(reward, recipe.train_set, "train_dataset")
+        for split, rows in recipe.eval_sets.items():
+            check_columns(reward, rows, f"eval_dataset {split}")
     except ValueError as error:
         return Row(name, FAILED, str(error)), 0.0
     if not isinstance(reward, Reward):

@@ -27,6 +27,7 @@ class Recipe:
         script, training, model, data (*optional*): the dataclasses of the launch script, `None` where one was refused.
         stands (`bool`): whether `training` is the recipe's own, and not defaults in place of a refused one.
         on_cpu (`bool`): whether the recipe itself asks for the CPU.
+        only_large (`str`): why it cannot run in small, on a CPU; empty where it can.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Recipe:
     data: Any = None
     stands: bool = True
     on_cpu: bool = False
+    only_large: str = ""
     rewards: list[Any] = field(default_factory=list)
     reward_seconds: float = 0.0  # a generation batch of a process
     splits: Any = None
@@ -45,6 +47,8 @@ class Recipe:
     prompted: bool = False  # whether the training set has prompts
     whole: bool = False  # whether `splits` are all of the data, and not sample rows or what `smoke` makes
     train_set: Any = None
+    eval_sets: dict[str, Any] = field(default_factory=dict)
+    kind: str | None = None  # of model, where it is known
 
 
 def launch_script() -> Any:
@@ -85,6 +89,8 @@ def read(name: str, options: Sequence[str], spread: Distribution, forgiving: boo
         given = lines.read(parser, ["--config", name, *options])
         if any(name.startswith("-") for name in given.refused):  # its value cannot be told from it
             return recipe, [Row("keys", FAILED, why) for why in given.refused.values()]
+        sharded = [key for key in ("deepspeed", "fsdp") if given.values.get(key)]
+        recipe.only_large = f"{' and '.join(sharded)} in the recipe cannot be left out on a CPU" if sharded else ""
         lacking = _without_machine(given) if forgiving else []
         made, refused = lines.build(parser, given)
     except lines.UserError as error:
@@ -129,6 +135,7 @@ def _without_machine(given: Any) -> list[str]:
 def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
     try:
         preflight.check_pairs(recipe.training, recipe.model)
+        preflight.check_evaluation(recipe.training)
         if not forgiving:
             preflight.check_packages(recipe.training, recipe.model)
     except ValueError as error:

@@ -2,6 +2,7 @@
 
 import statistics
 from importlib.metadata import version
+from importlib.util import find_spec
 from typing import Any
 
 from packaging.version import Version
@@ -26,6 +27,7 @@ def model(recipe: Recipe) -> tuple[list[Row], Found | None]:
         found = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
     except ValueError as error:
         return [Row("model", FAILED, str(error))], None
+    recipe.kind = found.what.model_type if found else None
     if found is None:
         said = f"{name}: the Hub cannot be reached, and this package knows nothing of it: no estimate"
         return [Row("model", UNSEEN, said)], None
@@ -99,10 +101,10 @@ def context(recipe: Recipe, config: Found | None, tokens: Found, found: list[int
 
 def shape(recipe: Recipe, config: Found) -> tuple[list[Row], Shape | None]:
     """The model counted, with the adapter that the recipe trains."""
+    if recipe.model.use_peft and find_spec("peft") is None:
+        return [Row("weights", UNSEEN, "peft is not installed here")], None
     try:
         counted = count(config.what, inputs().adapter(recipe.model))
-    except ImportError as error:
-        return [Row("weights", UNSEEN, str(error))], None
     except Exception as error:  # peft's own, of an adapter that does not fit, say
         reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN
@@ -180,10 +182,9 @@ def _memory(shape: Shape, job: Job, gpu: GPU, gpu_from: str, guessed: bool) -> l
     if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
         share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
         weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
-        rows.append(
-            Row("vllm", FAILED, f"{share}: the weights take {weights}, and no sequence of {job.tokens:,} tokens fits "
-                "beside them. Raise it, or vllm_tensor_parallel_size.")
-        )  # fmt: skip
+        beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
+        told = f"{share}: the weights take {weights}, and {beside}"
+        rows.append(Row("vllm", UNSEEN if guessed else FAILED, told))
     return rows
 
 

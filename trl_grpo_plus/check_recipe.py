@@ -8,6 +8,7 @@ import importlib
 import os
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 
 from . import check_data, check_keys, check_model, hub
 from .check_keys import Recipe
@@ -145,4 +146,8 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
         return [Row("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
     if recipe.splits is None:
         return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
+    if recipe.model.use_peft and find_spec("peft") is None:
+        return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
+    if recipe.only_large:
+        return [Row("smoke", UNSEEN, f"not run: {recipe.only_large}")]
     return run_smoke(recipe, folder)

@@ -33,10 +33,13 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
         return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
     if status:
         return [Row("smoke", FAILED, _reason(Path(output), errors))]
+    report = json.loads(Path(output, "smoke.json").read_text())
+    if recipe.kind is None:
+        report["model"] += " in the place of a model that is not known"
     on = "one process" if processes == 1 else f"{processes} processes"
     if recipe.spread.sharding.startswith(("zero", "fsdp")):
         on += f" without {recipe.spread.sharding}"
-    return rows_of(json.loads(Path(output, "smoke.json").read_text()), Path(output), on)
+    return rows_of(report, Path(output), on)
 
 
 def _launched(command: list[str], environment: dict[str, str]) -> tuple[int | None, str]:
@@ -150,14 +153,14 @@ def learned(report: dict[str, Any], alive: int) -> Row:
     gradients = [norm for norm in report["gradients"] if norm == norm]
     norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
     if len(gradients) < len(report["gradients"]):
-        return Row("weights", FAILED, f"{norms}: not a number")
+        return Row("learning", FAILED, f"{norms}: not a number")
     if report["moved"] > 0:
-        return Row("weights", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
+        return Row("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
     if not alive or not any(gradients):
         return Row(
             "weights", UNSEEN, f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
         )
-    return Row("weights", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+    return Row("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
 
 
 def _word(value: Any) -> str:

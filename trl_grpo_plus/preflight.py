@@ -54,6 +54,23 @@ def check_pairs(training_args: Any, model_args: Any) -> None:
         raise ValueError(f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true.")
 
 
+def check_evaluation(args: Any) -> None:
+    """An evaluation batch must hold whole groups; TRL asks this only where `eval_strategy` is set."""
+    if not evaluates(args):
+        return
+    generations = args.num_generations_eval or args.num_generations
+    if args.per_device_eval_batch_size * args.world_size % generations:
+        raise ValueError(
+            f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
+            f"divisible by num_generations_eval, or num_generations where that is not set ({generations})."
+        )
+
+
+def evaluates(args: Any) -> bool:
+    """Whether the run evaluates at all. Ask before `eval_on_start` is turned off for a run that resumes."""
+    return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
+
+
 def check_packages(training_args: Any, model_args: Any) -> None:
     """What the options import must be installed."""
     for what, how in missing_packages(training_args, model_args).items():
@@ -89,14 +106,14 @@ def check_processes(training_args: Any) -> None:
         )
 
 
-def pick_splits(dataset: Any, train_split: str, training_args: Any) -> tuple[Any, dict[str, Any] | None]:
+def pick_splits(dataset: Any, train_split: str, evaluated: bool) -> tuple[Any, dict[str, Any] | None]:
     """The training set, and the sets to evaluate on by name: every other split, where evaluation is on."""
     if train_split not in dataset:
         raise ValueError(
             f"dataset_train_split: the data has no split {train_split!r}, only {', '.join(dataset)}."
             f"{near(train_split, dataset)}"
         )
-    if not (training_args.eval_strategy != "no" or training_args.do_eval or training_args.eval_on_start):
+    if not evaluated:
         return dataset[train_split], None
     others = {name: split for name, split in dataset.items() if name != train_split}
     if not others:
