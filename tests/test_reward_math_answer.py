@@ -177,26 +177,26 @@ def test_what_is_not_refused_on_sight_has_a_limit() -> None:
 def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
     """The static checks are enough for these: the gold is refused, or parsed, in no time."""
     gold = POISON[name][0]
-    start = time.monotonic()
+    start = time.process_time()
     if not MODULE._problem(gold):
         _is_readable(gold)
         assert _score(boxed("72.5"), gold) == 0.0
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name: str) -> None:
     for text in placed(BOMBS[name]):
-        start = time.monotonic()
+        start = time.process_time()
         assert _score(text, r"\sqrt{2}") == 0.0
-        assert time.monotonic() - start < 5
+        assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
 def test_boxes_far_apart(between: str) -> None:
-    start = time.monotonic()
+    start = time.process_time()
     assert _math_boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
-    assert time.monotonic() - start < 5
+    assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize(
@@ -287,9 +287,9 @@ def test_floats_are_what_they_show(gold: float, text: str) -> None:
 
 
 def test_many_plain_golds_are_checked_fast() -> None:
-    start = time.monotonic()
+    start = time.process_time()
     math_answer.definition.check_columns(answer=[str(i) for i in range(20_000)])
-    assert time.monotonic() - start < 20
+    assert time.process_time() - start < 20
 
 
 # -- the parts

@@ -219,14 +219,12 @@ def test_bombs_are_read_in_time(name):
             assert time.process_time() - start < 2
 
 
-@pytest.mark.parametrize(
-    "line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a\n" * 9]
-)
+@pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
 def test_many_fences_are_read_in_time(line):
-    start = time.monotonic()
+    start = time.process_time()
     MODULE.program_of(f"{line}\n" * 200_000, "add")
     MODULE.program_of("```\n" + f"{line}\n" * 200_000, "add")
-    assert time.monotonic() - start < 4
+    assert time.process_time() - start < 4
 
 
 # -- scripts

@@ -91,9 +91,9 @@ SLOW = [
 
 @pytest.mark.parametrize(("pattern", "text"), SLOW)
 def test_backtracking_ends_in_time(pattern, text):
-    start = time.perf_counter()
+    start = time.process_time()
     assert score(text, pattern) == 0.0
-    assert time.perf_counter() - start < 1  # ten times the limit
+    assert time.process_time() - start < 1  # ten times the limit
 
 
 def test_the_limit_is_what_ends_it():

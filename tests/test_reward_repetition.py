@@ -76,9 +76,9 @@ def test_the_text_does_not_matter(completion):
 @pytest.mark.parametrize("ngram", [1, 20, 5000])
 @pytest.mark.parametrize("ids", [[7] * 300_000, list(range(300_000)), [1, 2] * 150_000], ids=["one", "all", "two"])
 def test_a_long_completion_takes_no_time(ids, ngram):
-    start = time.perf_counter()
+    start = time.process_time()
     assert -1.0 <= score(ids, ngram=ngram)[0] <= 0.0
-    assert time.perf_counter() - start < 30
+    assert time.process_time() - start < 30
 
 
 @pytest.mark.parametrize(
