@@ -6,12 +6,15 @@
 # make test-vllm   the tests that need vLLM, on its CPU build
 #
 # Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
-# the recipe.
+# the recipe; WORKERS is how many processes run the tests, 0 for none but pytest's own.
 PYTHON ?= python3
+WORKERS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 STAMP := $(VENV)/.installed
+# A file's tests stay on one worker, since they share what is trained, built or launched for them.
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
@@ -31,7 +34,7 @@ demo: $(STAMP)
 		-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu $(DEMO_ARGS)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests
+	$(PYTEST) tests
 
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
 test-trl: $(STAMP)
@@ -40,7 +43,7 @@ test-trl: $(STAMP)
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
-		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(BIN)/python -m pytest tests || exit 1; \
+		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(PYTEST) tests || exit 1; \
 	done
 
 # Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.

@@ -19,10 +19,11 @@ def judge(completions, answer, hint=None, *, points: float = 1.0):
 def _judged(text):
     if text == "hang":
         time.sleep(LONG)
-    elif text == "spawn":
+    elif text.startswith("spawn"):
+        seconds = text.removeprefix("spawn ")
         # In a session of its own it is no part of the worker's process group.
-        subprocess.Popen(["sleep", str(LONG)], start_new_session=True)
-        subprocess.Popen(["sh", "-c", f"sleep {LONG} & sleep {LONG}"])
+        subprocess.Popen(["sleep", seconds], start_new_session=True)
+        subprocess.Popen(["sh", "-c", f"sleep {seconds} & sleep {seconds}"])
         time.sleep(LONG)
     elif text == "orphan":
         os.kill(os.getppid(), 9)
