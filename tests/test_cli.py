@@ -1,4 +1,7 @@
-"""The commands that list, copy and launch recipes; `check` and `view` have tests of their own."""
+"""The commands that list, copy and launch recipes; `check` and `view` have tests of their own.
+
+tests/test_wheel.py launches a recipe to its end.
+"""
 
 import os
 import subprocess
@@ -14,13 +17,6 @@ from trl_grpo_plus.registry import list_rewards
 
 
 COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
-TASK = """
-from trl_grpo_plus.recipes import arithmetic
-
-arithmetic.WARM_STEPS = 120
-prepare = arithmetic.prepare
-"""
-SHORT = ["--prepare", "task.py:prepare", "--max_steps", "1", "--eval_on_start", "false", "--output_dir", "out"]
 
 
 def test_every_recipe_and_reward_has_a_line(capsys):
@@ -129,24 +125,10 @@ def test_trls_presets_are_there():
         assert "distributed_type" in yaml.safe_load(Path(path).read_text())
 
 
-def run(folder, *arguments):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [*COMMAND, *arguments]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=300)
-
-
-def test_a_recipe_is_launched(tmp_path):
-    (tmp_path / "task.py").write_text(TASK)
-    done = run(tmp_path, "run", "arithmetic_cpu", *SHORT)
-    assert done.returncode == 0, done.stderr[-3000:]
-    first, _, _ = done.stdout.partition("\n")
-    assert first.startswith("accelerate launch --num_processes 1 ")
-    assert first.endswith(f"-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu {' '.join(SHORT)}")
-    assert (tmp_path / "out" / "report.html").exists()
-
-
 def test_the_recipes_exit_status_and_message_come_through(tmp_path):
-    done = run(tmp_path, "run", "arithmetic_cpu", "--lerning_rate", "1")
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    command = [*COMMAND, "run", "arithmetic_cpu", "--lerning_rate", "1"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode != 0
     assert "learning_rate" in done.stderr
 

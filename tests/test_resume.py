@@ -1,7 +1,6 @@
 """A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
@@ -37,14 +36,18 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("options", CASES.values(), ids=CASES.keys())
-@pytest.mark.parametrize("stop", [5, 6])
-def test_resumed_is_uninterrupted(tmp_path, options, stop):
-    options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **options}
-    whole = tiny.trainer(tmp_path, **options)
-    whole.train()
-    shutil.rmtree(tmp_path / "run")
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+def whole(request, tmp_path_factory):
+    """A run that never stopped, and its options."""
+    options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
+    trained = tiny.trainer(tmp_path_factory.mktemp("whole"), **options)
+    trained.train()
+    return trained, options
 
+
+@pytest.mark.parametrize("stop", [5, 6])
+def test_resumed_is_uninterrupted(tmp_path, whole, stop):
+    whole, options = whole
     stopped = tiny.trainer(tmp_path, **options)
     stopped.add_callback(StopAt(stop))
     with pytest.raises(InterruptedError):

@@ -1,5 +1,6 @@
 """What wandb and trackio hold of the groups logged to them: real offline runs, read back from their files."""
 
+import functools
 import json
 import os
 import re
@@ -71,8 +72,8 @@ def service():
 """
 
 
-def run_script(folder: Path, code: str) -> str:
-    """Run `code` after [`SCRIPT`], with every file of both trackers under `folder`; what it printed."""
+def run_script(folder: Path, code: str, before: str = SCRIPT) -> str:
+    """Run `code` after `before`, with every file of both trackers under `folder`; what it printed."""
     homes = {"WANDB_DIR": "wandb", "WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_CONFIG_DIR": "config"}
     env = {**os.environ, **{name: str(folder / place) for name, place in homes.items()}}
     for place in homes.values():
@@ -81,7 +82,7 @@ def run_script(folder: Path, code: str) -> str:
     tests = Path(__file__).parent
     env["PYTHONPATH"] = os.pathsep.join([str(tests.parent), str(tests)])
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 300}
-    ran = subprocess.run([sys.executable, "-u", "-c", SCRIPT + code], env=env, cwd=folder, **pipes)
+    ran = subprocess.run([sys.executable, "-u", "-c", before + code], env=env, cwd=folder, **pipes)
     assert ran.returncode == 0, ran.stdout
     return ran.stdout
 
@@ -90,6 +91,7 @@ def warnings(printed: str) -> list[str]:
     return [line for line in printed.splitlines() if line.startswith("WARNED")]
 
 
+@functools.cache
 def wandb_history(folder: Path) -> tuple[Path, list[dict]]:
     """The files of the one run under `folder`, and its history rows."""
     (run,) = (folder / "wandb" / "wandb").glob("offline-run-*")
@@ -97,6 +99,17 @@ def wandb_history(folder: Path) -> tuple[Path, list[dict]]:
     lines = subprocess.run(inspect, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
     records = [json.loads(line) for line in lines]
     return run / "files", [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+def trackio_history(folder: Path) -> tuple[str, list[dict]]:
+    """Where trackio keeps the files of its runs under `folder`, and the rows of the run "r"."""
+    read = """
+import json
+from trackio.sqlite_storage import SQLiteStorage
+from trackio.utils import MEDIA_DIR
+print(json.dumps([str(MEDIA_DIR), SQLiteStorage.get_logs("p", "r")]))
+"""
+    return json.loads(run_script(folder, read, before="").splitlines()[-1])
 
 
 def logs_of(history: list[dict]) -> list[dict]:
@@ -446,13 +459,7 @@ trackio.finish()
     said = warnings(run_script(tmp_path, code))
     assert len(said) == 1
     assert "wandb" in said[0]
-    read = """
-import json
-from trackio.sqlite_storage import SQLiteStorage
-from trackio.utils import MEDIA_DIR
-print(json.dumps([str(MEDIA_DIR), SQLiteStorage.get_logs("p", "r")]))
-"""
-    media, rows = json.loads(run_script(tmp_path, read).splitlines()[-1])
+    media, rows = trackio_history(tmp_path)
     logs = [item for item in rows if "traces/attempts" in item]
     assert [item["train/global_step"] for item in logs] == [0, 1, 2]
     assert [item["train/global_step"] for item in rows if "train/loss" in item] == [1, 2, 3]
@@ -560,11 +567,6 @@ def test_a_run_reports_to_wandb(tmp_path):
 def test_a_run_reports_to_trackio(tmp_path):
     printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')")
     assert "trained 5" in printed
-    read = """
-import json
-from trackio.sqlite_storage import SQLiteStorage
-print(json.dumps(SQLiteStorage.get_logs("p", "r")))
-"""
-    rows = json.loads(run_script(tmp_path, read).splitlines()[-1])
+    _, rows = trackio_history(tmp_path)
     assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [0, 1, 2, 3, 4]
     assert len([item for item in rows if "train/reward" in item]) == 5

@@ -5,6 +5,8 @@ That sees this environment's other packages, not its trl_grpo_plus. Nothing is d
 """
 
 import os
+import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -24,9 +26,9 @@ from trl_grpo_plus.registry import list_rewards
 REPOSITORY = Path(__file__).parents[1]
 FOLDERS = {"trl_grpo_plus": "trl_grpo_plus", "rewards": "trl_grpo_plus/rewards", "recipes": "trl_grpo_plus/recipes"}
 NOT_SOURCES = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist", "outputs", "wandb")
-RUN = ["arithmetic_cpu", "--accelerate_config", "multi_gpu", "--num_processes", "2", "--output_dir", "out"]
-RUN += ["--per_device_train_batch_size", "32", "--max_steps", "2", "--save_steps", "2", "--eval_on_start", "false"]
-RUN += ["--prepare_args", '{"warm_steps": 20}']
+OPTIONS = ["--output_dir", "out", "--per_device_train_batch_size", "32", "--max_steps", "2", "--save_steps", "2"]
+OPTIONS += ["--eval_on_start", "false", "--prepare_args", '{"warm_steps": 20}']
+RUN = ["arithmetic_cpu", "--accelerate_config", "multi_gpu", "--num_processes", "2", *OPTIONS]
 
 
 def run(*command, cwd, path=os.environ["PATH"]):
@@ -152,9 +154,11 @@ def said(commands):
 
 def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
     folder, trl_grpo_plus_command = commands
+    first, _, _ = said["run"].partition("\n")
+    assert re.fullmatch(r"accelerate launch --config_file \S+multi_gpu\.yaml --num_processes 2 .*", first)
+    assert first.endswith(f" -m trl_grpo_plus.recipes.grpo --config {shlex.join(['arithmetic_cpu', *OPTIONS])}")
     sampled = [group[0] for group in traces.groups(folder / "out")]
-    first = [row for row in sampled if (row["split"], row["step"], row["round"]) == ("train", 0, 0)]
-    assert len(first) == 2 * 32 / 8
+    assert sum((row["split"], row["step"], row["round"]) == ("train", 0, 0) for row in sampled) == 2 * 32 / 8
     assert said["run"].count("attempts     out/report.html") == 1
     assert (folder / "out" / "checkpoint-2").is_dir()
     page = folder / "page.html"
