@@ -1,3 +1,4 @@
+import gc
 import os
 
 
@@ -9,9 +10,22 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = ["test_recipes", "test_check_recipe", "test_wheel", "test_presets", "test_distributed", "test_trackers"]
+LONG = [
+    "test_check_recipe",
+    "test_recipes",
+    "test_distributed",
+    "test_trackers",
+    "test_wheel",
+    "test_presets",
+    "test_cli",
+]
 
 
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+def pytest_collection_finish():
+    # Every training run begins with a `gc.collect()`, which takes as long as the run if it goes through all imports.
+    gc.freeze()

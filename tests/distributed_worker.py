@@ -3,6 +3,7 @@
 Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
 """
 
+import gc
 import hashlib
 import json
 import os
@@ -258,6 +259,7 @@ def resumed_elsewhere(folder):
 
 
 def main():
+    gc.freeze()  # as in conftest.py
     out, names = Path(sys.argv[1]), sys.argv[2:]
     state = PartialState(cpu=True)
     for name in names:

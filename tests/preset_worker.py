@@ -9,6 +9,7 @@ trains the same on a CPU, with gloo. What is in a CPU's way there is taken out o
 - DeepSpeed compiles an all-reduce in shared memory for CPUs, for minutes: without it gloo's is used.
 """
 
+import gc
 import json
 import os
 import shutil
@@ -128,6 +129,7 @@ def on_a_cpu(preset):
 
 
 def main():
+    gc.freeze()  # as in conftest.py
     out, environments = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     state = PartialState(cpu=True)
     rank = state.process_index
