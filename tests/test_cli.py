@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trl_grpo_plus import launch
+from trl_grpo_plus import launch, registry
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.registry import list_rewards
 
@@ -19,7 +19,8 @@ from trl_grpo_plus.registry import list_rewards
 COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
 
 
-def test_every_recipe_and_reward_has_a_line(capsys):
+def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
     assert main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
     recipes, rewards = lines[1 : lines.index("")], lines[lines.index("rewards") + 1 :]
