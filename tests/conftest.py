@@ -10,20 +10,18 @@ os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = [
-    "test_check_recipe",
-    "test_recipes",
-    "test_distributed",
-    "test_trackers",
-    "test_wheel",
-    "test_presets",
-    "test_cli",
-]
+LONG = ["recipes", "check_recipe", "distributed", "trackers", "wheel", "presets", "parity", "cli", "resume"]
+LONG += ["reward_python_tests", "sandbox", "hub", "viewer", "workers", "tracing", "drop"]
+
+
+def place(item):
+    name = item.path.stem.removeprefix("test_")
+    return LONG.index(name) if name in LONG else len(LONG)
 
 
 def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+        items.sort(key=place)
 
 
 def pytest_collection_finish():
