@@ -11,7 +11,7 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
 LONG = ["recipes", "check_recipe", "distributed", "trackers", "wheel", "presets", "parity", "cli", "resume"]
-LONG += ["reward_python_tests", "sandbox", "hub", "viewer", "workers", "tracing", "drop"]
+LONG += ["viewer", "reward_python_tests", "trainer", "workers", "tracing", "alarms", "hub", "sandbox", "drop"]
 
 
 def place(item):
