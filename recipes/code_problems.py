@@ -2,12 +2,13 @@
 
 The raw format is that of open-r1/verifiable-coding-problems-python (35,735 rows, `train` alone; from PrimeIntellect):
 
-    problem_statement  str  "Read n, then n numbers, and print their sum. ..."
-    verification_info  {"language": "python",
-                        "test_cases": [{"fn_name": str | None, "input": str, "output": str, "type": "stdin_stdout"}]}
+    problem_statement       str  "Read n, then n numbers, and print their sum. ..."
+    gold_standard_solution  str  a program that passes; may be missing
+    verification_info       {"language": "python", "test_cases": [{"fn_name": str | None, "input": str, "output": str,
+                                                                   "type": "stdin_stdout"}]}
 
 A few have another `type`, for functions. Other columns (`source`, `task_type`, `problem_id`, `in_source_id`,
-`metadata`, `gold_standard_solution`) are not read.
+`metadata`) are not read.
 """
 
 from functools import partial
@@ -52,8 +53,8 @@ def prepare(
         max_chars (`int`, *optional*, defaults to 6000): longer statements are left out.
 
     Returns:
-        `DatasetDict`: `train` and `test`, with the columns `prompt` (messages) and `tests`
-        (`[{"stdin": text, "stdout": text}]`), as `python_tests` reads them.
+        `DatasetDict`: `train` and `test`, with the columns `prompt` (messages), `tests`
+        (`[{"stdin": text, "stdout": text}]`) and `solution`, as `python_tests` reads them.
 
     Raises:
         ValueError: a column is missing, or no row can be used.
@@ -92,7 +93,8 @@ def make_row(raw: Raw, system_prompt: str | None, limits: Limits) -> Row:
         raise ValueError(f"with fewer than {limits.min_tests} tests that are short enough")
     chosen = sorted(short, key=lambda test: len(test["stdin"]), reverse=True)[: limits.max_tests]
     _refuse_what_the_reward_refuses(chosen)
-    return {"prompt": messages(system_prompt, statement), "tests": chosen}
+    solution = raw.get("gold_standard_solution")
+    return {"prompt": messages(system_prompt, statement), "tests": chosen, "solution": solution}
 
 
 def _refuse_what_the_reward_refuses(tests: list[dict[str, str]]) -> None:

@@ -7,19 +7,18 @@ import shlex
 import shutil
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any, NoReturn
 
 import yaml
 
 from trl_grpo_plus import loading
-from trl_grpo_plus.loading import near
+from trl_grpo_plus.launch import find_recipe, recipes
 
-from .values import checked, hints_of
+from .values import checked, hints_of, instead_of
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
@@ -47,7 +46,7 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     if given.refused:
         _raise("\n".join(given.refused.values()))
     if not given.config and not argv:
-        parser.error(f"nothing to run. --config takes a file or one of: {', '.join(shipped_configs())}.")
+        parser.error(f"nothing to run. --config takes a file or one of: {', '.join(recipes())}.")
     made, refused = build(parser, given)
     if refused:
         _raise("\n".join(refused))
@@ -95,7 +94,7 @@ def read(parser: Any, argv: list[str]) -> Given:
     known = set(hints_of(parser))
     for word in parser.parse_known_args(rest)[1]:
         if word.startswith("-") and _name(word) not in known:
-            refused[word] = f"unknown option --{_name(word)}.{near(_name(word), {*known, 'config'}, '--')}"
+            refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
     given = Given(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
     for switch, idle in _without_effect(given.names):
         refused[switch] = (
@@ -105,8 +104,12 @@ def read(parser: Any, argv: list[str]) -> Given:
     return given
 
 
-def build(parser: Any, given: Given) -> tuple[dict[str, Any], list[str]]:
+def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
     """The dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
+
+    Args:
+        parser (`trl.TrlParser`), given ([`Given`]): what to read, and with what.
+        instead (`Mapping[str, Any]`, *optional*): values that win over those given.
 
     Raises:
         UserError: a word of the command line belongs to no option.
@@ -116,20 +119,20 @@ def build(parser: Any, given: Given) -> tuple[dict[str, Any], list[str]]:
     namespace, stray = parser.parse_known_args(list(given.argv))
     if stray:
         raise UserError(f"{' '.join(stray)}: belongs to no option.")
-    made, refused = {}, []
+    made, refused, instead = {}, [], instead or {}
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]
+        values = {name: getattr(namespace, name) for name in names} | {n: instead[n] for n in names if n in instead}
         try:
-            made[kind.__name__] = kind(**{name: getattr(namespace, name) for name in names})
+            made[kind.__name__] = kind(**values)
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
+            empty = [name for name in names if name in given.names and values[name] is None]
+            if empty and isinstance(error, TypeError):
+                refused.append(f"{', '.join(empty)}: null is no value here. Give one, or leave it out. ({error})")
+                continue
             processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
             refused.append(_with_batch(str(error), processes))
     return made, refused
-
-
-def shipped_configs() -> list[str]:
-    """Names of the YAML files in this package."""
-    return sorted(item.name[: -len(".yaml")] for item in files(__package__).iterdir() if item.name.endswith(".yaml"))
 
 
 def load(path: str, option: str) -> Callable[..., Any]:
@@ -159,7 +162,7 @@ def said_plainly(option: str = "") -> Iterator[None]:
         raise UserError(text if not option or text.startswith(option) else f"{option}: {text}") from error
 
 
-def launch_command(resume_from: str) -> str:
+def resume_command(resume_from: str) -> str:
     """The command that started this run, to be started again from the checkpoint `resume_from`."""
     command = list(launched_as())
     option = "--resume_from_checkpoint"
@@ -191,19 +194,14 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
     try:
         taken, rest = taker.parse_known_args(argv)
     except argparse.ArgumentError:
-        raise UserError(f"--config needs a file or one of: {', '.join(shipped_configs())}.") from None
+        raise UserError(f"--config needs a file or one of: {', '.join(recipes())}.") from None
     return rest, _find_config(taken.config) if taken.config else None
 
 
 def _find_config(name: str) -> str:
-    if os.path.isfile(name):
-        return name
-    if name in shipped_configs():
-        return str(files(__package__).joinpath(f"{name}.yaml"))
-    raise UserError(
-        f"--config {name!r} is neither a file nor one of those that ship with this package: "
-        f"{', '.join(shipped_configs())}.{near(name, shipped_configs())}"
-    )
+    with said_plainly("--config"):
+        found = find_recipe(name)
+    return found if os.path.isfile(found) else str(recipes()[found])
 
 
 def _content(config: str) -> dict[str, Any]:

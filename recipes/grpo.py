@@ -4,6 +4,7 @@ NAME is a YAML that ships with this package. Options on the command line win ove
 TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C that saves, and a closing report.
 """
 
+import gc
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +15,7 @@ from trl import ScriptArguments
 
 from trl_grpo_plus import preflight
 
-from .command_line import UserError, launch_command, launched_as, parse, said_plainly
+from .command_line import UserError, launched_as, parse, resume_command, said_plainly
 from .inputs import adapter, check_data_name, load_data, read_rewards
 
 
@@ -72,50 +73,24 @@ def main(
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
-    from trl import get_quantization_config
-
-    from trl_grpo_plus import GRPOPlusTrainer
-
     from .console import SlimProgress
-    from .report import report, settle_folder, summarise, wanted_checkpoint
+    from .report import report, summarise
     from .stopping import StopOnInterrupt
 
-    rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
-    with said_plainly():
-        preflight.check_processes(training_args)
-        preflight.check_pairs(training_args, model_args)
-        preflight.check_evaluation(training_args)
-        preflight.check_packages(training_args, model_args)
-    wanted_checkpoint(training_args)
-    check_data_name(script_args, dataset_args)
-    if model_args.model_name_or_path or not script_args.prepare:  # which may make one
-        with said_plainly():
-            preflight.check_model(model_args.model_name_or_path)
-    evaluated = preflight.evaluates(training_args)
+    given = (script_args, training_args, model_args, dataset_args)
+    rewards, evaluated = _before_data(*given)
     with training_args.main_process_first(local=False):
-        settle_folder(training_args)
-    with training_args.main_process_first(local=False):
-        dataset = (loader or load_data)(script_args, training_args, model_args, dataset_args)
+        dataset = (loader or load_data)(*given)
     with said_plainly():
         train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
         preflight.check_model(model_args.model_name_or_path)
         preflight.check_data(train_set, rewards, training_args)
         _check_template(train_set, model_args, training_args)
-    _set_model_init(training_args, model_args)
-
-    with said_plainly():
-        trainer = (trainer_class or GRPOPlusTrainer)(
-            model=model_args.model_name_or_path,
-            reward_funcs=rewards,
-            args=training_args,
-            train_dataset=train_set,
-            eval_dataset=eval_sets,
-            quantization_config=get_quantization_config(model_args),
-            peft_config=adapter(model_args),
-        )
+    trainer = _make_trainer(trainer_class, training_args, model_args, rewards, train_set, eval_sets)
     SlimProgress.install(trainer)
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
+    gc.freeze()  # what was imported stays: without it each collection of a small run's steps looks through all of it
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     if stop.stopped:
         trainer.accelerator.print(_how_to_resume(training_args.output_dir, trainer.state.global_step))
@@ -150,6 +125,46 @@ def make_parser(subparsers: Any = None, prog: str | None = None, config: type | 
     # The usage that argparse would make up lists some three hundred options.
     usage = "%(prog)s --config NAME|PATH [--option value ...]"
     return TrlParser(dataclass_types, prog=prog, usage=usage, allow_abbrev=False)
+
+
+def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> tuple[list[Any], bool]:
+    """Refuse what can be refused by now, and make the run's folder ready: the rewards, and whether it evaluates."""
+    from .report import settle_folder, wanted_checkpoint
+
+    rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
+    with said_plainly():
+        preflight.check_processes(training_args)
+        preflight.check_options(training_args, model_args)
+        preflight.check_packages(training_args, model_args)
+    wanted_checkpoint(training_args)
+    check_data_name(script_args, dataset_args)
+    if model_args.model_name_or_path or not script_args.prepare:  # which may make one
+        with said_plainly():
+            preflight.check_model(model_args.model_name_or_path)
+    evaluated = preflight.evaluates(training_args)  # before a run that resumes is told not to, at its start
+    with training_args.main_process_first(local=False):
+        settle_folder(training_args)
+    return rewards, evaluated
+
+
+def _make_trainer(
+    trainer_class: type | None, training_args: Any, model_args: Any, rewards: list[Any], train_set: Any, eval_sets: Any
+) -> Any:
+    from trl import get_quantization_config
+
+    from trl_grpo_plus import GRPOPlusTrainer
+
+    _set_model_init(training_args, model_args)
+    with said_plainly():
+        return (trainer_class or GRPOPlusTrainer)(
+            model=model_args.model_name_or_path,
+            reward_funcs=rewards,
+            args=training_args,
+            train_dataset=train_set,
+            eval_dataset=eval_sets,
+            quantization_config=get_quantization_config(model_args),
+            peft_config=adapter(model_args),
+        )
 
 
 def _check_template(train_set: Any, model_args: Any, training_args: Any) -> None:
@@ -192,7 +207,7 @@ def _end(trainer: Any) -> None:
 def _how_to_resume(output_dir: str, step: int) -> str:
     checkpoint = os.path.join(output_dir, f"checkpoint-{step}")
     return (
-        f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:\n\n  {launch_command(checkpoint)}\n"
+        f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:\n\n  {resume_command(checkpoint)}\n"
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trl_grpo_plus import preflight
+from trl_grpo_plus import data
 from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import resolve
 
@@ -54,8 +54,8 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
     elif not (script_args.dataset_name or dataset_args.datasets):
         raise UserError("There is no data: set dataset_name, datasets or prepare.")
     if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
-        with said_plainly():
-            preflight.check_data_path(script_args.dataset_name)
+        with said_plainly("dataset_name"):
+            data.check_name(script_args.dataset_name)
 
 
 def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
@@ -70,8 +70,6 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
     """
     from trl import get_dataset
 
-    from trl_grpo_plus.data import load as load_splits
-
     if script_args.prepare:
         prepare = load(script_args.prepare, "prepare")
         given = _prepare_args(prepare, script_args.prepare_args, smoke)
@@ -80,7 +78,7 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
     if dataset_args.datasets:
         return get_dataset(dataset_args)
     with said_plainly("dataset_name"):
-        return load_splits(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
+        return data.load(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
 
 
 def takes_smoke(script_args: Any) -> bool:

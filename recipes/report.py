@@ -12,7 +12,7 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl_grpo_plus.traces import evaluated
 from trl_grpo_plus.view import write_page
 
-from .command_line import UserError, launch_command
+from .command_line import UserError, resume_command
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored")
@@ -161,4 +161,4 @@ def _move_aside(folder: Path, then: str) -> None:
         path.rename(earlier / path.name)
     print(f"{folder} holds {'a finished' if finished else 'an interrupted'} run: moved to {earlier}. {then}")
     if checkpoint and not finished:
-        print(f"To go on with that one instead:\n\n  {launch_command(str(earlier / Path(checkpoint).name))}\n")
+        print(f"To go on with that one instead:\n\n  {resume_command(str(earlier / Path(checkpoint).name))}\n")

@@ -8,7 +8,7 @@ import enum
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +19,18 @@ from trl_grpo_plus.loading import near
 
 # Read further where they are used, and in more forms than their annotations tell.
 LOOSE = ("datasets", "debug", "fsdp", "reward_funcs", "resume_from_checkpoint", "scale_rewards")
+# What TRL and transformers have no more, and people's files still have.
+GONE = {
+    "torch_dtype": "It is dtype now.",
+    "warmup_ratio": "It is warmup_steps now: below 1 it is a share of all steps.",
+    "evaluation_strategy": "It is eval_strategy now.",
+    "no_cuda": "It is use_cpu now.",
+    "use_liger_loss": "It is use_liger_kernel now.",
+    "max_prompt_length": "TRL does not cut prompts any more: leave the long ones out where the data is made.",
+    "overwrite_output_dir": "Leave it out: an earlier run in output_dir is moved to earlier-N.",
+    "num_processes": "It goes before the launch: trl-grpo-plus run NAME|FILE --num_processes N.",
+    "accelerate_config": "It goes before the launch: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
+}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
@@ -40,13 +52,18 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
     wrong: dict[str, str] = {}
     for name, value in values.items():
         if name not in hints:
-            wrong[name] = f"unknown key {name}.{near(name, hints)}"
+            wrong[name] = f"unknown key {name}.{instead_of(name, hints)}"
             continue
         try:
             right[name] = value if name in LOOSE else _read(value, hints[name], choices.get(name))
         except ValueError as error:
             wrong[name] = f"{name}{'' if value is None else f'={value!r}'} {error}"
     return right, wrong
+
+
+def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """What to write in place of a key that does not exist, as far as that can be told."""
+    return f" {GONE[name]}" if name in GONE else near(name, known, prefix)
 
 
 def hints_of(parser: Any) -> dict[str, Any]:

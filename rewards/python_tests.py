@@ -34,6 +34,12 @@ def _check_args(
     Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe_code_execution).close()
 
 
+def _gold(solution: Any = None, **_: Any) -> str | None:
+    if not isinstance(solution, str) or not solution.strip():
+        return None
+    return solution if code_blocks(solution) else f"```python\n{solution.strip()}\n```"
+
+
 @register_reward(
     "python_tests",
     examples=[
@@ -66,6 +72,7 @@ def _check_args(
     on_timeout="zero",
     check_args=_check_args,
     check_columns=check_columns,
+    gold=_gold,
     preload=["trl_grpo_plus.sandbox"],
 )
 def python_tests(
@@ -73,6 +80,7 @@ def python_tests(
     tests: list[Any] | None = None,
     entry_point: list[str | None] | None = None,
     test_code: list[str | None] | None = None,
+    solution: list[str | None] | None = None,
     *,
     credit: Literal["all", "fraction"] = "all",
     time_s: float = 3.0,
@@ -100,7 +108,8 @@ def python_tests(
       and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
       program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin
       type. Changes that it makes to its arguments do not come back. So asserts on a generator, a Decimal or a list
-      sorted in place pass for no program, which cannot be seen beforehand: score a known solution of each row once.
+      sorted in place pass for no program, which cannot be seen beforehand: give a known solution of each row, and
+      `trl-grpo-plus check` will score it.
 
     A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
     it: what is expected never goes to the process where it runs.
@@ -110,6 +119,8 @@ def python_tests(
         tests (`list`, *optional*): N lists of cases, or their JSON text.
         entry_point (`list[str | None]`, *optional*): N names.
         test_code (`list[str | None]`, *optional*): N scripts.
+        solution (`list[str | None]`, *optional*):
+            N programs known to pass, fenced or not. Not read to score: they are the gold answers of `check`.
         credit (`str`, *optional*, defaults to `"all"`):
             `"all"`: 1.0 for all cases, else 0.0; stops at the first that fails. `"fraction"`: the share of `tests`
             that pass; a program that runs out of time or dies fails what remains. `test_code` is one case.

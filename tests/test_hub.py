@@ -3,6 +3,7 @@
 import http.server
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -55,7 +56,7 @@ def empty_hub():
 
 def test_a_hub_that_answers(asking, empty_hub, monkeypatch):
     monkeypatch.setenv("HF_ENDPOINT", empty_hub)
-    assert hub.settle()
+    hub.settle()
     assert hub.online()
     assert "HF_HUB_OFFLINE" not in os.environ
 
@@ -63,12 +64,28 @@ def test_a_hub_that_answers(asking, empty_hub, monkeypatch):
 def test_a_hub_that_refuses_or_is_silent_is_not_asked_again(asking, monkeypatch):
     monkeypatch.setattr(hub, "TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
-        for port in (silent.getsockname()[1], 9):
+        for port, why in ((silent.getsockname()[1], "timed out|no answer"), (9, "refused")):
             monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
             monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
-            assert not hub.settle()
+            hub.settle()
             assert os.environ["HF_HUB_OFFLINE"] == "1"
             assert not hub.online()
+            assert f"127.0.0.1:{port}" in hub.unreachable()
+            assert re.search(why, hub.unreachable()), hub.unreachable()
+
+
+def test_a_proxy_that_forbids_the_hub_is_named(asking, monkeypatch):
+    class Proxy(Hub):
+        def do_GET(self):
+            self.send_error(403)
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    hub.settle()
+    server.shutdown()
+    assert not hub.online()
+    assert "HTTP Error 403" in hub.unreachable()
 
 
 def test_the_hub_is_asked_before_what_would_retry_is_imported():
@@ -82,7 +99,10 @@ def test_the_hub_is_asked_before_what_would_retry_is_imported():
 def test_who_says_offline_is_not_asked_at_all(monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "true")
     monkeypatch.setattr(hub, "_asked", lambda: pytest.fail("it was asked"))
-    assert not hub.settle()
+    monkeypatch.setattr(hub, "_REASON", [])
+    hub.settle()
+    assert not hub.online()
+    assert hub.unreachable() == "the Hub cannot be reached (HF_HUB_OFFLINE is set)"
 
 
 def test_a_name_that_is_not_there_fails(tmp_path, empty_hub):

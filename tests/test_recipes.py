@@ -277,11 +277,11 @@ def test_what_cannot_run_is_said_before_anything_is_made(tmp_path, options, mess
     assert not (tmp_path / "out").exists()
 
 
-def test_the_resume_command_is_the_launch_command(monkeypatch):
+def test_the_resume_command_is_the_resume_command(monkeypatch):
     for given in [[], ["--resume_from_checkpoint", "old"], ["--resume_from_checkpoint=old"]]:
         words = ("torchrun", "-m", "mod", *given, "--output_dir", "my runs")
         monkeypatch.setattr(command_line, "launched_as", lambda words=words: words)
-        command = command_line.launch_command("my runs/checkpoint-3")
+        command = command_line.resume_command("my runs/checkpoint-3")
         expected = "torchrun -m mod --output_dir 'my runs' --resume_from_checkpoint 'my runs/checkpoint-3'"
         assert command == expected
 

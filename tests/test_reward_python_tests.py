@@ -7,10 +7,12 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
+from datasets import Dataset
 from honest_programs import HONEST
 from hostile_programs import ATTACKS, descendants, files_left
 
 from trl_grpo_plus import sandbox
+from trl_grpo_plus.check import check_gold
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.reward import Reward, RewardError
 from trl_grpo_plus.sandbox import Sandbox
@@ -535,3 +537,22 @@ def test_the_docstring_is_true():
     for example in examples:
         runner.run(example)
     assert (runner.failures, runner.tries > 0) == (0, True)
+
+
+def test_a_known_solution_is_the_gold_answer():
+    gold = get_reward("python_tests").definition.gold
+    program = "print(int(input()) + 1)"
+    assert gold(tests=None, solution=program) == f"```python\n{program}\n```"
+    fenced = f"```py\n{program}\n```"
+    assert gold(tests=None, solution=fenced) == fenced
+    assert [gold(tests=None, solution=none) for none in (None, " ", ["print(1)"])] == [None] * 3
+    assert gold(tests=None) is None
+
+
+def test_tests_that_their_solution_does_not_pass_are_found():
+    cases = [[{"stdin": f"{i}\n", "stdout": f"{i + wrong}\n"}] for i, wrong in ((1, 1), (2, 1), (3, 2))]
+    solutions = ["print(int(input()) + 1)", "print(int(input()) + 1) #", "print(int(input()) + 1) # 3"]
+    data = Dataset.from_dict({"tests": cases, "solution": solutions})
+    found, _ = check_gold(get_reward("python_tests"), data)
+    assert (found.right, found.total) == (2, 3)
+    assert "print(int(input()) + 1) # 3" in found.problems[0]

@@ -67,6 +67,21 @@ class Mistake:
 
 MISTAKES = (
     Mistake("a mistyped key", ("unknown key lerning_rate", "Did you mean learning_rate"), {"lerning_rate": 1e-5}),
+    Mistake(
+        "keys of older releases",
+        ("unknown key torch_dtype. It is dtype now.", "unknown key max_prompt_length. TRL does not cut prompts"),
+        {"torch_dtype": "bfloat16", "max_prompt_length": 512},
+    ),
+    Mistake(
+        "an option of older releases",
+        ("--warmup_ratio. It is warmup_steps now: below 1 it is a share",),
+        options=("--warmup_ratio", "0.1"),
+    ),
+    Mistake(
+        "an option of the launch in the file",
+        ("unknown key num_processes. It goes before the launch: trl-grpo-plus run NAME|FILE --num_processes N.",),
+        {"num_processes": 4},
+    ),
     Mistake("a mistyped option", ("--max_stps", "--max_steps"), options=("--max_stps", "5")),
     Mistake("not YAML", ("my_run.yaml is not YAML",), text="a: b: c"),
     Mistake(
@@ -93,6 +108,14 @@ MISTAKES = (
     ),
     Mistake("a bare no for a text", ("report_to=False", "Without quotes YAML reads"), {"report_to": False}),
     Mistake("a key without a value", ("beta has no value: write one, or remove the line.",), {"beta": None}),
+    Mistake(
+        "a null that is no value", ("num_generations: null is no value here. Give one",), {"num_generations": None}
+    ),
+    Mistake(
+        "a tracker that is none",
+        ("report_to: 'wandbb' is none of", "Did you mean wandb"),
+        {"report_to": "wandbb"},
+    ),
     Mistake("a temperature of 0", ("temperature=0 must be a finite number and > 0",), {"temperature": 0}),
     Mistake(
         "a reward that is none",
@@ -151,6 +174,23 @@ MISTAKES = (
         "evaluation in parts of groups",
         ("per_device_eval_batch_size (6) x processes (1) must be divisible by num_generations_eval", "(4)"),
         {"eval_on_start": True, "per_device_eval_batch_size": 6},
+    ),
+    Mistake(
+        "an engine on more processes than there are",
+        ("vllm_tensor_parallel_size=2 must divide the number of processes, 1", "--num_processes"),
+        {"use_vllm": True, "vllm_mode": "colocate", "vllm_tensor_parallel_size": 2},
+    ),
+    Mistake(
+        "a backend for one process",
+        ("ddp_backend='gloo' needs several processes, and this run has one (--num_processes)",),
+        {"ddp_backend": "gloo"},
+        ("--num_processes", "1"),
+    ),
+    Mistake(
+        "a configuration of DeepSpeed that is not there",
+        ("deepspeed: there is no file zero.json.",),
+        {"deepspeed": "zero.json"},
+        ("--num_processes", "2"),
     ),
     Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
     Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),

@@ -10,10 +10,11 @@ from typing import Any
 
 from . import preflight
 from .check_table import FAILED, OK, UNSEEN, Row
-from .launch import RECIPES, Distribution, find_recipe
+from .launch import RECIPES, Distribution, find_recipe, sharded
 
 
 NO_GPU = "no GPU here"
+OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # as soon as they are read, TRL looks for other processes
 
 
 @dataclass
@@ -27,7 +28,15 @@ class Recipe:
         script, training, model, data (*optional*): the dataclasses of the launch script, `None` where one was refused.
         stands (`bool`): whether `training` is the recipe's own, and not defaults in place of a refused one.
         on_cpu (`bool`): whether the recipe itself asks for the CPU.
-        only_large (`str`): why it cannot run in small, on a CPU; empty where it can.
+        on_a_cpu (`tuple[str, ...]`): options in place of what processes on a CPU cannot do.
+        rewards (`list`): of `reward_funcs`, as the trainer takes them.
+        reward_seconds (`float`): that they take for a generation batch of a process.
+        splits (`DatasetDict`, *optional*): what was loaded.
+        seen (`bool`): whether `splits` are the recipe's data, and not sample rows in their place.
+        whole (`bool`): whether they are all of it, and not what `prepare` makes for a check.
+        prompted (`bool`): whether the training set has prompts.
+        train_set, eval_sets: of `splits`.
+        kind (`str`, *optional*): the model's type, where it is known.
     """
 
     name: str
@@ -39,16 +48,16 @@ class Recipe:
     data: Any = None
     stands: bool = True
     on_cpu: bool = False
-    only_large: str = ""
+    on_a_cpu: tuple[str, ...] = ()
     rewards: list[Any] = field(default_factory=list)
-    reward_seconds: float = 0.0  # a generation batch of a process
+    reward_seconds: float = 0.0
     splits: Any = None
-    seen: bool = False  # whether `splits` are the recipe's data, and not sample rows in their place
-    prompted: bool = False  # whether the training set has prompts
-    whole: bool = False  # whether `splits` are all of the data, and not sample rows or what `smoke` makes
+    seen: bool = False
+    whole: bool = False
+    prompted: bool = False
     train_set: Any = None
     eval_sets: dict[str, Any] = field(default_factory=dict)
-    kind: str | None = None  # of model, where it is known
+    kind: str | None = None
 
 
 def launch_script() -> Any:
@@ -89,11 +98,10 @@ def read(name: str, options: Sequence[str], spread: Distribution, forgiving: boo
         given = lines.read(parser, ["--config", name, *options])
         if any(name.startswith("-") for name in given.refused):  # its value cannot be told from it
             return recipe, [Row("keys", FAILED, why) for why in given.refused.values()]
-        sharded = [key for key in ("deepspeed", "fsdp") if given.values.get(key)]
-        recipe.only_large = f"{' and '.join(sharded)} in the recipe cannot be left out on a CPU" if sharded else ""
         lacking = _without_machine(given) if forgiving else []
-        made, refused = lines.build(parser, given)
-    except lines.UserError as error:
+        _note_processes(recipe, parser, given)
+        made, refused = lines.build(parser, given, dict.fromkeys(OF_PROCESSES))
+    except (lines.UserError, ValueError) as error:
         return recipe, [Row("keys", FAILED, str(error))]
     recipe.script, recipe.model = made.get("GRPOPlusScriptArguments"), made.get("ModelConfig")
     recipe.data, recipe.training = made.get("DatasetMixtureConfig"), made.get(config.__name__)
@@ -126,23 +134,37 @@ def _without_machine(given: Any) -> list[str]:
         lacking.append(NO_GPU)
         if values.pop("tf32", None):
             lacking.append("tf32 not tried")
-    if values.get("deepspeed") and find_spec("deepspeed") is None:
-        del values["deepspeed"]
-        lacking.append("deepspeed is not installed here")
     return lacking
+
+
+def _note_processes(recipe: Recipe, parser: Any, given: Any) -> None:
+    """What the keys that only launched processes can act on ask for.
+
+    Raises:
+        ValueError: it cannot be had.
+    """
+    options, _ = parser.parse_known_args(list(given.argv))
+    asked = {key: getattr(options, key) or given.values.get(key) for key in OF_PROCESSES}
+    recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
+    if asked["ddp_backend"] and recipe.spread.processes == 1:
+        raise ValueError(
+            f"ddp_backend={asked['ddp_backend']!r} needs several processes, and this run has one "
+            f"({recipe.spread.said_by}). Remove it, or start more: --num_processes."
+        )
+    instead = {"deepspeed": "", "fsdp": "", "ddp_backend": "gloo"}
+    recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if asked[key] for word in (f"--{key}", instead[key]))
 
 
 def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
     try:
-        preflight.check_pairs(recipe.training, recipe.model)
-        preflight.check_evaluation(recipe.training)
-        if not forgiving:
-            preflight.check_packages(recipe.training, recipe.model)
+        preflight.check_options(recipe.training, recipe.model)
     except ValueError as error:
         return Row("machine" if forgiving else "keys", FAILED, str(error))
-    if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
-        lacking.append("deepspeed is not installed here")
     missing = preflight.missing_packages(recipe.training, recipe.model)
+    if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
+        missing[recipe.spread.sharding] = "pip install deepspeed"
+    if missing and not forgiving:
+        return Row("keys", FAILED, preflight.not_installed(missing))
     lacking += [f"{what}: not installed here ({how})" for what, how in missing.items()]
     if lacking:
         return Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))
@@ -180,8 +202,12 @@ def batches(recipe: Recipe) -> str:
     total = total_steps(recipe)
     if recipe.whole:
         epoch, _ = steps(len(recipe.train_set), args)
-        said.append(f"{epoch:,} steps an epoch")
-    return "; ".join([*said, f"{total:,} steps in all" if total else "how many steps depends on the data"])
+        said.append(f"{_steps(epoch)} an epoch")
+    return "; ".join([*said, f"{_steps(total)} in all" if total else "how many steps depends on the data"])
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def total_steps(recipe: Recipe) -> int | None:

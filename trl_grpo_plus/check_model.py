@@ -10,7 +10,7 @@ from packaging.version import Version
 from . import hub, preflight
 from .check_keys import Recipe, inputs, total_steps
 from .check_table import FAILED, OK, UNSEEN, Row
-from .estimate import DEFAULT_GPU, GIB, GPU, Job, Shape, cache, gpu_of, memory, rounded, seconds, vllm_room
+from .estimate import GIB, GPU, Card, Job, Shape, cache, memory, rounded, seconds, vllm_room
 from .hub import Found
 from .shapes import context_of, count
 
@@ -29,12 +29,12 @@ def model(recipe: Recipe) -> tuple[list[Row], Found | None]:
         return [Row("model", FAILED, str(error))], None
     recipe.kind = found.what.model_type if found else None
     if found is None:
-        said = f"{name}: the Hub cannot be reached, and this package knows nothing of it: no estimate"
+        said = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [Row("model", UNSEEN, said)], None
     if found.seen:
         shown = "what prepare made" if name.startswith(recipe.training.output_dir) else name
         return [Row("model", OK, f"{shown}, a {found.what.model_type} ({found.origin})")], found
-    said = f"{name}: the Hub cannot be reached; the estimates are from what this package knows of it"
+    said = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
     return [Row("model", UNSEEN, said)], found
 
 
@@ -152,31 +152,26 @@ def job_of(recipe: Recipe, config: Found, shape: Shape, prompt: int) -> Job:
     )
 
 
-def costs(recipe: Recipe, shape: Shape, job: Job, gpu: GPU, gpu_from: str, guessed: bool) -> list[Row]:
-    """About how much memory and time the run takes.
-
-    Args:
-        recipe, shape, job: what is run.
-        gpu (`GPU`): on what.
-        gpu_from (`str`): why that one, and whatever else was taken for granted.
-        guessed (`bool`): whether nobody said how many GPUs there are, or of what size: too few are no failure then.
-    """
-    return [*_memory(shape, job, gpu, gpu_from, guessed), _speed(recipe, shape, job, gpu)]
+def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
+    """About how much memory and time the run takes, on `card`; `granted` says what else was taken for granted."""
+    # Where nobody said how many GPUs there are, or which, too few or too small ones are no failure.
+    lacking = FAILED if card.named or recipe.spread.told else UNSEEN
+    return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
 
 
-def _memory(shape: Shape, job: Job, gpu: GPU, gpu_from: str, guessed: bool) -> list[Row]:
+def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
     size = gpu.memory * GIB
     found = memory(shape, job, size)
     parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in found.parts.items() if part >= 0.05 * GIB)
-    said = f"about {rounded(found.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({gpu_from}): {parts}"
+    said = f"about {rounded(found.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
     rows = []
     if found.total > TOO_MUCH * size:
         advice = (
             "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
-            "zero3), load it with dtype: bfloat16, or train an adapter (use_peft). Another GPU: --gpu_memory."
+            "zero3), load it with dtype: bfloat16, or train an adapter (use_peft). Another GPU: --gpu."
         )
-        where = "Say what there is (--accelerate_config, --num_processes, --gpu_memory). " if guessed else ""
-        rows.append(Row("memory", UNSEEN if guessed else FAILED, f"{said}. {where}{advice}"))
+        where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
+        rows.append(Row("memory", lacking, f"{said}. {where}{advice}"))
     else:
         rows.append(Row("memory", OK, f"tight: {said}" if found.total > TIGHT * size else said))
     if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
@@ -184,7 +179,7 @@ def _memory(shape: Shape, job: Job, gpu: GPU, gpu_from: str, guessed: bool) -> l
         weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
         told = f"{share}: the weights take {weights}, and {beside}"
-        rows.append(Row("vllm", UNSEEN if guessed else FAILED, told))
+        rows.append(Row("vllm", lacking, told))
     return rows
 
 
@@ -197,25 +192,6 @@ def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
         said += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
     return Row("speed", OK, f"{said}. Taken for granted: {assumed} they may be, no group dropped.")
-
-
-def gpu_for(asked_gib: float | None, here: list[str]) -> tuple[GPU, str]:
-    """The GPU to estimate for, and why that one.
-
-    Args:
-        asked_gib (`float`, *optional*): `--gpu_memory`.
-        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.environment.gpus`].
-    """
-    kind = gpu_of(here[0]) if here else None
-    gpu = kind or DEFAULT_GPU
-    if asked_gib is not None:
-        return gpu._replace(memory=asked_gib), "--gpu_memory" + (
-            "" if here else f", no GPU here: reckoned as {gpu.name}"
-        )
-    if here:
-        gib = float(here[0].rpartition(", ")[2].removesuffix(" GiB"))
-        return gpu._replace(memory=gib), here[0] if kind else f"{here[0]}, reckoned as {gpu.name}"
-    return gpu, f"no GPU here: reckoned as {gpu.name}; --gpu_memory says otherwise"
 
 
 def _weight_bytes(recipe: Recipe, config: Found) -> float:

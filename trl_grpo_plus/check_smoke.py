@@ -20,12 +20,50 @@ MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
 TIMEOUT_S = 900
 
+ALWAYS: dict[str, Any] = {
+    "max_steps": STEPS,
+    "warmup_steps": 0,
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "load_best_model_at_end": False,
+    "save_strategy": "no",
+    "push_to_hub": False,
+    "resume_from_checkpoint": False,
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "log_completions": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "trace_every": 1,
+    "trace_max_groups": None,
+    "use_cpu": True,
+    "bf16": False,
+    "fp16": False,
+    "dtype": "float32",
+    "model_init_kwargs": "{}",
+    "use_vllm": False,
+    "use_transformers_continuous_batching": False,
+    "use_liger_kernel": False,
+    "torch_compile": False,
+    "dataloader_num_workers": 0,
+}
+# Refused without a GPU or beside what is above; not mentioned where the recipe does not.
+WHERE_SET: dict[str, Any] = {
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "tf32": False,
+    "attn_implementation": "sdpa",
+    "dataloader_prefetch_factor": None,
+    "log_completions_hub_repo": "",
+}
+
 
 def smoke(recipe: Recipe, folder: str) -> list[Row]:
     """Run it in `folder`, which is the caller's to remove."""
     output = os.path.join(folder, "smoke")
     processes = min(recipe.spread.processes, MOST_PROCESSES)
-    options = [*recipe.options, *smaller(recipe.training, recipe.model, processes), "--output_dir", output]
+    small = smaller(recipe.training, recipe.model, processes)
+    options = [*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output]
     command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
     status, errors = _launched(command, environment)
@@ -63,60 +101,41 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own.
         processes (`int`): of the run.
     """
+    wanted = {
+        **ALWAYS,
+        **_batches(args, processes),
+        "num_iterations": min(args.num_iterations, 2),
+        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
+        "do_eval": args.do_eval or args.eval_on_start or args.eval_strategy != "no",
+        **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
+    }
+    if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
+        wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
+    if args.lr_scheduler_type.value in NEED_EVALUATION:
+        wanted["lr_scheduler_type"] = "constant"
+    return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
+
+
+def _batches(args: Any, processes: int) -> dict[str, Any]:
+    """Small ones, of whole groups, as many rows in each micro-batch of each process. A generation batch is as long as
+    an optimizer step, longer or shorter, as the recipe's is."""
     generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
     accumulation = min(args.gradient_accumulation_steps, 2)
     ratio = args.steps_per_generation / args.gradient_accumulation_steps
     every = accumulation if ratio == 1 else 2 * accumulation if ratio > 1 else max(accumulation // 2, 1)
     unit = processes * every
-    # Whole groups, as many rows in each micro-batch of each process.
     groups = min(GROUPS, args.generation_batch_size // args.num_generations)
     rows = math.lcm(generations, unit) * max(1, groups * generations // math.lcm(generations, unit))
     eval_generations = min(args.num_generations_eval or generations, generations)
-    plain = args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) and "bit" not in args.optim.value
-    wanted: dict[str, Any] = {
-        "max_steps": STEPS,
+    return {
         "per_device_train_batch_size": rows // unit,
         "num_generations": generations,
         "gradient_accumulation_steps": accumulation,
         "generation_batch_size": None,
         "steps_per_generation": every,
-        "num_iterations": min(args.num_iterations, 2),
         "num_generations_eval": eval_generations,
         "per_device_eval_batch_size": eval_generations,
-        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
-        "do_eval": args.do_eval or args.eval_on_start or args.eval_strategy != "no",
-        "eval_strategy": "no",
-        "eval_on_start": False,
-        "load_best_model_at_end": False,
-        "save_strategy": "no",
-        "logging_strategy": "steps",
-        "logging_steps": 1,
-        "warmup_steps": 0,
-        "trace_every": 1,
-        "trace_max_groups": None,
-        "report_to": "none",
-        "log_completions": False,
-        "push_to_hub": False,
-        "disable_tqdm": True,
-        "resume_from_checkpoint": False,
-        "use_cpu": True,
-        "bf16": False,
-        "fp16": False,
-        "dtype": "float32",
-        "use_vllm": False,
-        "use_transformers_continuous_batching": False,
-        "use_liger_kernel": False,
-        "torch_compile": False,
-        "dataloader_num_workers": 0,
-        "model_init_kwargs": "{}",
-        **{name: False for name in ("load_in_4bit", "load_in_8bit") if getattr(model, name)},
-        **({} if plain else {"optim": "adamw_torch"}),
-        **({"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}),
-        **{name: None for name in ("dataloader_prefetch_factor", "log_completions_hub_repo") if getattr(args, name)},
-        **({"tf32": False} if args.tf32 else {}),
-        **({"attn_implementation": "sdpa"} if model.attn_implementation else {}),
     }
-    return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
 
 
 def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
@@ -157,9 +176,8 @@ def learned(report: dict[str, Any], alive: int) -> Row:
     if report["moved"] > 0:
         return Row("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
     if not alive or not any(gradients):
-        return Row(
-            "weights", UNSEEN, f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
-        )
+        why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
+        return Row("learning", UNSEEN, why)
     return Row("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
 
 

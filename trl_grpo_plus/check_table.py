@@ -1,6 +1,8 @@
 """What `trl-grpo-plus check` found: a row a check, and what it comes to."""
 
+import sys
 import textwrap
+import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -31,6 +33,14 @@ def tried(name: str, check: Callable[[], str | None]) -> list[Row]:
     except ValueError as error:
         return [Row(name, FAILED, str(error))]
     return [] if text is None else [Row(name, OK, text)]
+
+
+def told(error: BaseException) -> str:
+    """An error of somebody else's function in a line: what, and where, the libraries that it calls passed over."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
+    file, line = (own or places)[-1]
+    return f"{type(error).__name__}: {error} ({file}:{line})"
 
 
 def table(rows: Sequence[Row]) -> str:

@@ -18,7 +18,7 @@ the arithmetic of batches, and about how much memory and time it takes. All that
 be looked at here (no network, no GPU, no vLLM) is "not seen". Options that are not listed here go to the recipe.
 
   trl-grpo-plus check arithmetic_cpu --smoke
-  trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu_memory 40
+  trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu A100 --gpu_memory 40
   trl-grpo-plus check my_run.yaml --num_processes 2 --smoke --learning_rate 2e-6
 
 trl-grpo-plus check rewards  looks at rewards by themselves.
@@ -98,7 +98,10 @@ def _parser() -> argparse.ArgumentParser:
     _add_launch_options(run)
     check = command("check", _check, "find out before a run whether it can work", CHECK_HELP)
     _add_launch_options(check)
-    check.add_argument("--gpu_memory", type=float, metavar="GIB", help="of each GPU; default: this machine's, else 80")
+    check.add_argument(
+        "--gpu", metavar="NAME", help="to estimate for, such as A100; default: this machine's, else H100"
+    )
+    check.add_argument("--gpu_memory", type=float, metavar="GIB", help="of each GPU, where it is not that kind's")
     check.add_argument("--smoke", action="store_true", help="two real steps on a tiny random model, on the CPU")
     rewards = command(CHECK_REWARDS, _check_rewards, "whether rewards score what they should", REWARDS_HELP)
     rewards.add_argument("names", nargs="*", metavar="REWARD", help="registered name or path; without any: all")
@@ -195,7 +198,7 @@ def _check(options: argparse.Namespace) -> int:
     from .check_recipe import check_recipe
     from .check_table import FAILED, table
 
-    how = (options.num_processes, options.accelerate_config, options.gpu_memory, options.smoke)
+    how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
     print(table(rows))
     return int(any(row.status == FAILED for row in rows))

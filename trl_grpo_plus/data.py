@@ -3,6 +3,8 @@
 import os
 from typing import Any
 
+from .paths import beside, looks_local
+
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
 
@@ -24,15 +26,28 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     """
     from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 
-    name = os.path.expanduser(name)
-    builder = BUILDERS.get(os.path.splitext(name)[1])
-    is_url = "://" in name
-    if (builder or name.startswith((".", "/"))) and not is_url and not os.path.exists(name):
-        raise ValueError(f"there is no file or folder {name}.")
-    if builder and (is_url or os.path.isfile(name)):
-        return load_dataset(builder, data_files=name, streaming=streaming)
-    if any(os.path.isfile(os.path.join(name, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
-        found = load_from_disk(name)
+    check_name(name)
+    path = os.path.expanduser(name)
+    builder = _builder(name)
+    if builder and ("://" in name or os.path.isfile(path)):
+        return load_dataset(builder, data_files=path, streaming=streaming)
+    if any(os.path.isfile(os.path.join(path, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
+        found = load_from_disk(path)
         return DatasetDict(train=found) if isinstance(found, Dataset) else found
     # A folder of files has no configurations, those of the Hub's data set that it is a copy of least of all.
-    return load_dataset(name, name=None if os.path.isdir(name) else config, streaming=streaming)
+    return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
+
+
+def check_name(name: str) -> None:
+    """The file or folder must be there where a name is a path.
+
+    Raises:
+        ValueError: it is not.
+    """
+    is_path = looks_local(name) or (_builder(name) and "://" not in name)
+    if is_path and not os.path.exists(os.path.expanduser(name)):
+        raise ValueError(f"there is no file or folder {name}.{beside(name)}")
+
+
+def _builder(name: str) -> str | None:
+    return BUILDERS.get(os.path.splitext(name)[1])

@@ -44,6 +44,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from .loading import near
+
 
 GIB = 2**30
 OVERHEAD = 2 * GIB
@@ -81,6 +83,40 @@ DEFAULT_GPU = GPUS[2]
 def gpu_of(name: str) -> GPU | None:
     """The kind that a device's name tells, if it is a known one."""
     return next((gpu for gpu in GPUS if f" {gpu.name} " in f" {name.replace('-', ' ')} "), None)
+
+
+class Card(NamedTuple):
+    """The GPU to estimate for, why that one, and whether anybody or this machine named it."""
+
+    gpu: GPU
+    why: str
+    named: bool
+
+
+def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card:
+    """The GPU to estimate for.
+
+    Args:
+        asked (`str`, *optional*): `--gpu`.
+        asked_gib (`float`, *optional*): `--gpu_memory`.
+        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.environment.gpus`].
+
+    Raises:
+        ValueError: nothing is known of the GPU asked for.
+    """
+    card = asked or (here[0] if here else "")
+    kind = gpu_of(card)
+    if asked and kind is None:
+        known = [gpu.name for gpu in GPUS]
+        raise ValueError(f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{near(asked, known)}")
+    gpu = kind or DEFAULT_GPU
+    why = f"--gpu {asked}" if asked else card or "no GPU here"
+    why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
+    if asked_gib is not None:
+        return Card(gpu._replace(memory=asked_gib), f"{why}; --gpu_memory", True)
+    if here and not asked:
+        gpu = gpu._replace(memory=float(card.rpartition(", ")[2].removesuffix(" GiB")))
+    return Card(gpu, why, bool(card))
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,11 @@ import urllib.request
 from typing import Any, NamedTuple
 
 from .launch import RECIPES
-from .preflight import looks_local
+from .paths import looks_local
 
 
 TIMEOUT_S = 2.0
+_REASON: list[str] = []  # why it did not answer, once it was asked
 
 
 class Found(NamedTuple):
@@ -30,19 +31,22 @@ class Found(NamedTuple):
         return self.origin != "stand-in"
 
 
-def settle() -> bool:
-    """Whether the Hub answers; where it does not, everything is told to stay offline."""
-    if os.environ.get("HF_HUB_OFFLINE", "0").upper() in ("1", "TRUE", "YES", "ON"):
-        return False
-    if _answers():
-        return True
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    return False
+def settle() -> None:
+    """Find out whether the Hub answers; where it does not, everything is told to stay offline."""
+    if online() and (why := _no_answer()):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        _REASON.append(why)
 
 
 def online() -> bool:
     """Whether the Hub is asked."""
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON")
+
+
+def unreachable() -> str:
+    """That it cannot be reached, and why, as far as that is known."""
+    why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
+    return "the Hub cannot be reached" + (f" ({why})" if why else "")
 
 
 def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Found | None:
@@ -80,21 +84,24 @@ def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = 
     return Found(byte_tokenizer(), "stand-in")
 
 
-def data(load_data: Any, script_args: Any, *others: Any, smoke: bool = True) -> Found | None:
+def data(
+    load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
+) -> Found | None:
     """The run's data; from sample rows where they are on the Hub and that cannot be asked.
 
     Args:
         load_data (`Callable`): the launch script's.
-        script_args, others: its arguments. `dataset_name` and `datasets` are changed where samples stand in.
+        script_args, training_args, model_args, dataset_args: its arguments. `dataset_name` and `datasets` are changed
+            where samples stand in.
         smoke (`bool`, *optional*, defaults to `True`): passed to `prepare`.
 
     Returns:
         [`Found`] or `None`: splits by name; `None` where the Hub cannot be asked and there are no sample rows.
     """
-    dataset_args = others[-1]
+    args = (script_args, training_args, model_args, dataset_args)
     named = script_args.dataset_name and not looks_local(script_args.dataset_name) and not dataset_args.datasets
     try:
-        return Found(load_data(script_args, *others, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
+        return Found(load_data(*args, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
     except Exception as error:
         if not _is_unreachable(error):
             raise
@@ -107,27 +114,33 @@ def data(load_data: Any, script_args: Any, *others: Any, smoke: bool = True) -> 
         script_args.dataset_name, script_args.dataset_config = sample, None
     else:
         return None
-    return Found(load_data(script_args, *others, smoke=smoke), "stand-in")
+    return Found(load_data(*args, smoke=smoke), "stand-in")
 
 
-def _answers() -> bool:
+def _no_answer() -> str:
+    """Why there was none; empty where there was one."""
     # A name server that is silent is waited for without a limit, so in a thread.
-    said: list[bool] = []
+    said: list[str] = []
     thread = threading.Thread(target=lambda: said.append(_asked()), daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    return bool(said and said[0])
+    return said[0] if said else f"no answer from {_endpoint()} in {TIMEOUT_S:g} s"
 
 
-def _asked() -> bool:
-    endpoint = os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+def _asked() -> str:
     try:
-        with urllib.request.urlopen(f"{endpoint}/api/models?limit=1", timeout=TIMEOUT_S):
-            return True
+        with urllib.request.urlopen(f"{_endpoint()}/api/models?limit=1", timeout=TIMEOUT_S):
+            return ""
     except urllib.error.HTTPError as error:
-        return error.code in (401, 404, 429)  # it is there, if in no mood to answer
-    except (OSError, ValueError):
-        return False
+        # It may be there, if in no mood to answer; what else is said is a proxy's.
+        return "" if error.code in (401, 404, 429) else f"{_endpoint()}: {error}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return f"{_endpoint()}: {getattr(reason, 'strerror', None) or reason}"
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
 def _origin(name: str) -> str:

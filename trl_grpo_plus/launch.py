@@ -1,9 +1,10 @@
 """How a recipe is launched: which YAML is meant, and the `accelerate launch` command that runs it."""
 
+import json
 import shutil
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
@@ -145,6 +146,37 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
         sharding = "fsdp"
     offloads = deepspeed.get("offload_optimizer_device", "none") != "none" or fsdp.get("fsdp_offload_params", False)
     return Distribution(processes, said_by, sharding, bool(offloads))
+
+
+def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Distribution:
+    """`spread` with the sharding that a recipe's own keys ask for, which TRL takes besides accelerate's configuration.
+
+    Args:
+        spread ([`Distribution`]): of the launcher.
+        deepspeed (`dict` or `str`, *optional*): DeepSpeed's configuration, or the path of its JSON file.
+        fsdp (*optional*): whatever turns FSDP on.
+
+    Raises:
+        ValueError: there is no such file, or it is not JSON.
+    """
+    if not deepspeed:
+        return replace(spread, sharding="fsdp") if fsdp else spread
+    zero = (deepspeed if isinstance(deepspeed, dict) else _json_of(deepspeed)).get("zero_optimization") or {}
+    stage = zero.get("stage", 0)
+    offloads = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
+    return replace(spread, sharding=f"zero{stage}" if stage else spread.sharding, offloads=offloads)
+
+
+def _json_of(deepspeed: str) -> dict[str, Any]:
+    try:
+        content = json.loads(deepspeed if deepspeed.lstrip().startswith("{") else Path(deepspeed).read_text())
+    except OSError:
+        raise ValueError(f"deepspeed: there is no file {deepspeed}.") from None
+    except ValueError as error:
+        raise ValueError(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise ValueError(f"deepspeed: {deepspeed:.80} must hold DeepSpeed's settings by name.")
+    return content
 
 
 def config_file(name: str) -> str:

@@ -1,69 +1,57 @@
-"""What can be told of a run before its model is loaded: each check raises `ValueError`, with what to do about it."""
+"""What can be told of a run before its model is loaded: each check raises `ValueError`, with what to do about it.
+
+transformers is imported where it is used: [`~trl_grpo_plus.hub.settle`] must come first.
+"""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from typing import Any
 
-from . import data
 from .loading import near
-
-
-# Folders that hold checkpoints by custom, where a path to one could also be an id on the Hub.
-OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
-
-
-def looks_local(name: str) -> bool:
-    """Whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
-    `outputs/x`."""
-    if "://" in name:
-        return False
-    first, _, rest = name.partition("/")
-    return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
+from .paths import beside, looks_local
 
 
 def check_model(name: str | None) -> None:
     """There must be a model, and the folder where its name is a path."""
     if not name:
         raise ValueError("model_name_or_path is missing.")
-    folder = os.path.expanduser(name)
-    if not looks_local(name) or os.path.isdir(folder):
+    if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
         return
-    parent, last = os.path.split(folder.rstrip("/"))
-    beside = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
     raise ValueError(
-        f"model_name_or_path: there is no folder {name}.{near(last, beside)} Give a folder that `save_pretrained` "
+        f"model_name_or_path: there is no folder {name}.{beside(name)} Give a folder that `save_pretrained` "
         "wrote, or an id on the Hub."
     )
 
 
-def check_data_path(name: str) -> None:
-    """The file or folder must be there where a data set's name is a path."""
-    is_file = os.path.splitext(name)[1] in data.BUILDERS and "://" not in name
-    if (is_file or looks_local(name)) and not os.path.exists(os.path.expanduser(name)):
-        parent, last = os.path.split(os.path.expanduser(name).rstrip("/"))
-        beside = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
-        raise ValueError(f"dataset_name: there is no file or folder {name}.{near(last, beside)}")
+def check_options(training_args: Any, model_args: Any) -> None:
+    """Options of the trainer's and the model's must go together, and name what there is. Says all that is wrong."""
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 
-
-def check_pairs(training_args: Any, model_args: Any) -> None:
-    """Options of the model's and the trainer's must go together."""
+    args, wrong = training_args, []
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
-        raise ValueError(f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true.")
-
-
-def check_evaluation(args: Any) -> None:
-    """An evaluation batch must hold whole groups; TRL asks this only where `eval_strategy` is set."""
-    if not evaluates(args):
-        return
+        wrong.append(f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true.")
+    # TRL asks this only where `eval_strategy` is set.
     generations = args.num_generations_eval or args.num_generations
-    if args.per_device_eval_batch_size * args.world_size % generations:
-        raise ValueError(
+    if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
+        wrong.append(
             f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
             f"divisible by num_generations_eval, or num_generations where that is not set ({generations})."
         )
+    engines = args.vllm_tensor_parallel_size
+    if args.use_vllm and args.vllm_mode == "colocate" and args.world_size % engines:
+        wrong.append(
+            f"vllm_tensor_parallel_size={engines} must divide the number of processes, {args.world_size}: each engine "
+            f"is spread over {engines} of them. Set another, or start more: --num_processes."
+        )
+    for name in args.report_to:
+        if name not in INTEGRATION_TO_CALLBACK:
+            known = sorted(INTEGRATION_TO_CALLBACK)
+            wrong.append(f"report_to: {name!r} is none of {', '.join(known)}, all, none.{near(name, known)}")
+    if wrong:
+        raise ValueError("\n".join(wrong))
 
 
 def evaluates(args: Any) -> bool:
@@ -73,12 +61,19 @@ def evaluates(args: Any) -> bool:
 
 def check_packages(training_args: Any, model_args: Any) -> None:
     """What the options import must be installed."""
-    for what, how in missing_packages(training_args, model_args).items():
-        raise ValueError(f"{what} needs a package that is not installed: {how}.")
+    if missing := missing_packages(training_args, model_args):
+        raise ValueError(not_installed(missing))
+
+
+def not_installed(missing: Mapping[str, str]) -> str:
+    """What to say of [`missing_packages`]."""
+    return "\n".join(f"{what} needs a package that is not installed: {how}." for what, how in missing.items())
 
 
 def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
     """Options whose packages are not installed here, and how to get them."""
+    from transformers.integrations.integration_utils import get_available_reporting_integrations
+
     wanted = {
         "use_vllm: true": (training_args.use_vllm, "vllm", "pip install 'trl-grpo-plus[vllm]'"),
         "use_peft: true": (model_args.use_peft, "peft", "pip install 'trl-grpo-plus[peft]'"),
@@ -87,12 +82,10 @@ def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
             "bitsandbytes",
             "pip install bitsandbytes",
         ),
-        **{
-            f"report_to: {name}": (name in training_args.report_to, name, f"pip install {name}")
-            for name in ("wandb", "trackio", "tensorboard")
-        },
     }
-    return {what: how for what, (on, module, how) in wanted.items() if on and find_spec(module) is None}
+    missing = {what: how for what, (on, module, how) in wanted.items() if on and find_spec(module) is None}
+    trackers = {*training_args.report_to} - {*get_available_reporting_integrations()}
+    return missing | {f"report_to: {name}": f"pip install {name}" for name in sorted(trackers)}
 
 
 def check_processes(training_args: Any) -> None:
