@@ -104,7 +104,7 @@ def test_options_alone():
     ("argv", "words"),
     [
         (["--config", "arithmetic_cp"], ["'arithmetic_cp' is neither a file", "Did you mean arithmetic_cpu"]),
-        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", ": arithmetic_cpu"]),
+        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", "are arithmetic_cpu"]),
         (["--config"], ["--config needs a file or one of: arithmetic_cpu"]),
         (["--config", "arithmetic_cpu", "--max_stps", "5"], ["unknown option --max_stps.", "--max_steps"]),
         (["--config", "arithmetic_cpu", "--max-stps=5"], ["unknown option --max_stps.", "--max_steps"]),
