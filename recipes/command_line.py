@@ -15,8 +15,8 @@ from typing import Any, NoReturn
 
 import yaml
 
-from trl_grpo_plus import loading
-from trl_grpo_plus.launch import find_recipe, recipes
+from trl_grpo_plus import loading, yamls
+from trl_grpo_plus.launch import LAUNCHER, accelerate, find_recipe, recipes
 
 from .values import checked, hints_of, instead_of
 
@@ -89,8 +89,8 @@ def read(parser: Any, argv: list[str]) -> Given:
     env = content.pop("env", None) or {}
     values, wrong = checked(content, parser)
     refused = {name: f"{config}: {why}" for name, why in wrong.items()}
-    if not isinstance(env, dict):
-        refused["env"], env = f"{config}: env={env!r} must be environment variables by name.", {}
+    if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
+        refused["env"], env = f"{config}: env={env!r} must be environment variables and their values by name.", {}
     known = set(hints_of(parser))
     for word in parser.parse_known_args(rest)[1]:
         if word.startswith("-") and _name(word) not in known:
@@ -181,7 +181,8 @@ def launched_as() -> tuple[str, ...]:
         parent = Path(f"/proc/{os.getppid()}/cmdline")
         words = parent.read_text().split("\0")[:-1] if parent.exists() else []
         if __package__ and any(__package__ in word for word in words):
-            command = words
+            wrapped = LAUNCHER in words
+            command = [accelerate(), *words[words.index(LAUNCHER) + 1 :]] if wrapped else words
     is_script = len(command) > 1 and Path(command[0]).name.startswith("python") and not command[1].startswith("-")
     command = command[1:] if is_script and os.access(command[1], os.X_OK) else command
     short = Path(command[0]).name
@@ -206,7 +207,7 @@ def _find_config(name: str) -> str:
 
 def _content(config: str) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(Path(config).read_text())
+        content = yamls.read(Path(config).read_text())
     except yaml.YAMLError as error:
         raise UserError(f"{config} is not YAML: {error}") from None
     if not isinstance(content, dict):

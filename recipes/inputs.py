@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from trl_grpo_plus import data
+from trl_grpo_plus import data, yamls
 from trl_grpo_plus.loading import near
 from trl_grpo_plus.registry import resolve
 
@@ -36,7 +36,7 @@ def _parsed(entry: str) -> Any:
     if not entry.lstrip().startswith("{"):
         return entry
     try:
-        return yaml.safe_load(entry)
+        return yamls.read(entry)
     except yaml.YAMLError:
         raise UserError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
 

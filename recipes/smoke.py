@@ -95,6 +95,8 @@ def is_planted(group: int, attempt: int) -> bool:
 
 
 class _Watch(TrainerCallback):
+    """Compares the weights before and after, and writes the report."""
+
     def __init__(self, trainer: SmokeTrainer):
         self._trainer = trainer
         self._before: dict[str, torch.Tensor] = {}

@@ -174,12 +174,13 @@ def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, said
 @pytest.mark.parametrize(
     ("deepspeed", "fsdp", "sharding", "offloads"),
     [
-        (None, None, "ddp", False),
-        ({"zero_optimization": {"stage": 3}}, None, "zero3", False),
-        ('{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}', None, "zero2", True),
-        ({}, None, "ddp", False),
-        (None, "full_shard auto_wrap", "fsdp", False),
-        (None, True, "fsdp", False),
+        (None, None, "ddp", ""),
+        ({"zero_optimization": {"stage": 3}}, None, "zero3", ""),
+        ('{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}', None, "zero2", "optimizer"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, None, "zero3", "weights"),
+        ({}, None, "ddp", ""),
+        (None, "full_shard auto_wrap", "fsdp", ""),
+        (None, True, "fsdp", ""),
     ],
 )
 def test_the_sharding_that_a_recipe_asks_for_itself(deepspeed, fsdp, sharding, offloads):

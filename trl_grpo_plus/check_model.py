@@ -137,7 +137,8 @@ def job_of(recipe: Recipe, config: Found, shape: Shape, prompt: int) -> Job:
         generations=args.gradient_accumulation_steps / every,
         weight_bytes=weight,
         compute_bytes=2 if args.bf16 or args.fp16 else max(weight, 2),
-        optimizer_bytes=0 if spread.offloads else _optimizer_bytes(str(args.optim.value), shape, spread, weight),
+        optimizer_bytes=_optimizer_bytes(str(args.optim.value), shape, spread, weight),
+        offloads=spread.offloads,
         processes=spread.processes,
         sharding=spread.sharding,
         checkpointing=bool(args.gradient_checkpointing),
@@ -168,7 +169,7 @@ def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> lis
     if found.total > TOO_MUCH * size:
         advice = (
             "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
-            "zero3), load it with dtype: bfloat16, or train an adapter (use_peft). Another GPU: --gpu."
+            "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
         )
         where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
         rows.append(Row("memory", lacking, f"{said}. {where}{advice}"))
@@ -191,7 +192,8 @@ def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
     if total := total_steps(recipe):
         said += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
-    return Row("speed", OK, f"{said}. Taken for granted: {assumed} they may be, no group dropped.")
+    engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
+    return Row("speed", OK, f"{said}. Taken for granted: {assumed} they may be, no group dropped{engines}.")
 
 
 def _weight_bytes(recipe: Recipe, config: Found) -> float:
@@ -212,7 +214,7 @@ def _optimizer_bytes(name: str, shape: Shape, spread: Any, weight: float) -> flo
         return 2
     if "adafactor" in name:
         return 0.1
-    own = 4 if shape.adapter or spread.sharding.startswith("zero") else weight
+    own = 4 if shape.adapter or spread.sharding.startswith(("zero", "fsdp")) else weight
     return own * (1 if "lion" in name or "rmsprop" in name or "adagrad" in name else 2)
 
 

@@ -163,7 +163,7 @@ def _cp(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     from .environment import gpus
-    from .launch import distribution, launch_command, on_cpu
+    from .launch import LAUNCHER, distribution, launch_command, on_cpu
 
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     launcher = (options.accelerate_config, options.num_processes, num_gpus)
@@ -175,7 +175,7 @@ def _run(options: argparse.Namespace) -> int:
         print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
         return 2
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
-    os.execv(command[0], command)
+    os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
 
 def _env(options: argparse.Namespace) -> int:

@@ -8,7 +8,8 @@ tokens, C of them completion.
 
 **Memory**, bytes of one GPU. All the time:
 
-    weights      N w      / P under ZeRO-3 and FSDP. DeepSpeed casts them to 2 bytes, and keeps 4 T with the optimizer
+    weights      N w      / P under ZeRO-3 and FSDP, 0 where offloaded. DeepSpeed casts them to 2 bytes, and keeps 4 T
+                          with the optimizer; under FSDP accelerate casts those that are trained to 4 bytes
     optimizer    T 2 w    AdamW (an adapter's in float32); / P under ZeRO and FSDP; 2 T with 8 bits; 0 where offloaded
     reference    N w      only with beta > 0, and not with an adapter, without which the model is the reference
     DDP buckets  T w      several processes without sharding: a second copy of the gradients, to reduce in
@@ -16,7 +17,7 @@ tokens, C of them completion.
 
 while training, beside that:
 
-    gradients    T w      / P under ZeRO-2, ZeRO-3 and FSDP
+    gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c where it accumulates them, unsharded
     casts        N c      where c < w: autocast's copies of the weights; under FSDP those of two layers
     activations  B S (L H w + A), without checkpointing B S L A, where A is what one layer keeps of a token:
                  A = c (2 H + 2 Q + 2 K + 4 I) + 16 H, where c < w 5 H: autocast casts for each matrix product
@@ -156,7 +157,7 @@ class Job:
         weight_bytes, compute_bytes (`float`): w and c.
         optimizer_bytes (`float`): of a trained weight.
         processes (`int`): P.
-        sharding (`str`): "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp".
+        sharding, offloads (`str`): as in [`~trl_grpo_plus.launch.Distribution`].
         checkpointing, reference (`bool`): recompute in the backward pass; a model of its own for the KL term.
         scoring_passes (`int`): forward passes over a generation batch besides: old log-probs, reference.
         gathers (`bool`): ZeRO-3 gathers all weights to generate.
@@ -177,6 +178,7 @@ class Job:
     optimizer_bytes: float = 8
     processes: int = 1
     sharding: str = "none"
+    offloads: str = ""
     checkpointing: bool = True
     reference: bool = False
     scoring_passes: int = 0
@@ -221,23 +223,29 @@ class Memory:
 
 def memory(shape: Shape, job: Job, gpu_bytes: float) -> Memory:
     """The memory that a run takes of each GPU, which has `gpu_bytes`."""
-    deepspeed = job.sharding.startswith("zero")
+    deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
+    if fsdp and job.compute_bytes == 2 and not shape.adapter:
+        weight = 4
     master = 4 if deepspeed and weight == 2 else 0
     everywhere = ("zero3", "fsdp")
     weights = shape.parameters * weight
     trained = shape.trained * (4 if shape.adapter else weight)  # an adapter is in float32
+    optimizer = 0 if job.offloads else shape.trained * (job.optimizer_bytes + master)
     always = {
-        "weights": weights / job.shards(*everywhere),
-        "optimizer": shape.trained * (job.optimizer_bytes + master) / job.shards("zero1", "zero2", *everywhere),
+        "weights": 0 if job.offloads == "weights" else weights / job.shards(*everywhere),
+        "optimizer": optimizer / job.shards("zero1", "zero2", *everywhere),
         "reference": weights / job.shards(*everywhere) if job.reference and not shape.adapter else 0,
         "DDP's buckets": trained if job.sharding == "ddp" else 0,
         "vLLM": gpu_bytes * job.vllm_share if job.vllm == "colocate" else 0,
     }
     casts = shape.parameters * job.compute_bytes if job.compute_bytes < weight else 0
+    gradients = trained / job.shards("zero2", *everywhere)
+    if fsdp and job.micro_batches > 1:
+        gradients = shape.trained * job.compute_bytes
     training = {
-        "gradients": trained / job.shards("zero2", *everywhere),
-        "bf16 casts": 2 * casts / shape.layers if job.sharding == "fsdp" else casts,
+        "gradients": gradients,
+        "bf16 casts": 2 * casts / shape.layers if fsdp else casts,
         "activations": activations(shape, job),
         "head": head(shape, job),
     }

@@ -13,11 +13,13 @@ from typing import Any
 
 import yaml
 
+from . import yamls
 from .loading import near
 
 
 RECIPES = "trl_grpo_plus.recipes"
 SCRIPT = f"{RECIPES}.grpo"
+LAUNCHER = "trl_grpo_plus._launcher"
 
 
 def recipes() -> dict[str, Any]:
@@ -76,18 +78,18 @@ def launch_command(
     processes = ["--num_processes", str(spread.processes)]
     # The recipe's own bf16 decides: beside a preset's bf16: false is overruled under FSDP, an error under DeepSpeed.
     precision = ["--mixed_precision", "no"]
-    command = [_accelerate(), "launch"]
+    command = [accelerate(), "launch"]
     if accelerate_config is None:
         # What accelerate would guess otherwise, each with a warning; without --multi_gpu it starts one, on a CPU too.
         command += [*processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
         command += ["--multi_gpu"] if spread.processes > 1 else []
-    elif accelerate_config in presets():
-        command += ["--config_file", config_file(accelerate_config), *processes, *precision]
-        accumulation = "gradient_accumulation_steps"
-        if accumulation in _content(accelerate_config).get("deepspeed_config", {}):  # zero1's 1 must be the recipe's
-            command += [f"--{accumulation}", str(_setting(accumulation, recipe, options) or 1)]
     else:
-        command += ["--config_file", config_file(accelerate_config), *(processes if num_processes else [])]
+        preset = accelerate_config in presets()
+        command += ["--config_file", config_file(accelerate_config)]
+        command += [*processes, *precision] if preset else processes if num_processes else []
+        accumulation = "gradient_accumulation_steps"
+        if accumulation in (_content(accelerate_config).get("deepspeed_config") or {}):  # must be the recipe's
+            command += [f"--{accumulation}", str(_setting(accumulation, recipe, options) or 1)]
     return [*command, "-m", script, "--config", recipe, *options]
 
 
@@ -97,20 +99,21 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     Raises:
         ValueError: there is no such recipe.
     """
-    return bool(_setting("use_cpu", find_recipe(recipe), options))
+    return str(_setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
 
 
 @dataclass(frozen=True)
 class Distribution:
     """How many processes a run has, says who, and how its model is spread over them.
 
-    `sharding` is "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp".
+    `sharding` is "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp"; `offloads` what is not on the GPUs:
+    nothing (""), the "optimizer", or that and the "weights".
     """
 
     processes: int
     said_by: str
     sharding: str
-    offloads: bool = False
+    offloads: str = ""
 
     @property
     def told(self) -> bool:
@@ -139,13 +142,15 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     else:
         processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else "no --num_processes, no GPU here"
     deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
-    sharding = "ddp" if processes > 1 else "none"
-    if content.get("distributed_type") == "DEEPSPEED":
-        sharding = f"zero{deepspeed.get('zero_stage', 2)}"
-    elif content.get("distributed_type") == "FSDP":
-        sharding = "fsdp"
-    offloads = deepspeed.get("offload_optimizer_device", "none") != "none" or fsdp.get("fsdp_offload_params", False)
-    return Distribution(processes, said_by, sharding, bool(offloads))
+    spread = Distribution(processes, said_by, "ddp" if processes > 1 else "none")
+    if content.get("distributed_type") == "FSDP":
+        return replace(spread, sharding="fsdp", offloads="weights" if fsdp.get("fsdp_offload_params") else "")
+    if content.get("distributed_type") != "DEEPSPEED":
+        return spread
+    if deepspeed.get("deepspeed_config_file"):
+        return sharded(spread, deepspeed["deepspeed_config_file"])
+    devices = [deepspeed.get(f"offload_{what}_device", "none") for what in ("param", "optimizer")]
+    return replace(spread, sharding=f"zero{deepspeed.get('zero_stage', 2)}", offloads=_offloads(*devices))
 
 
 def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Distribution:
@@ -163,8 +168,12 @@ def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Di
         return replace(spread, sharding="fsdp") if fsdp else spread
     zero = (deepspeed if isinstance(deepspeed, dict) else _json_of(deepspeed)).get("zero_optimization") or {}
     stage = zero.get("stage", 0)
-    offloads = (zero.get("offload_optimizer") or {}).get("device", "none") != "none"
-    return replace(spread, sharding=f"zero{stage}" if stage else spread.sharding, offloads=offloads)
+    devices = [(zero.get(f"offload_{what}") or {}).get("device", "none") for what in ("param", "optimizer")]
+    return replace(spread, sharding=f"zero{stage}" if stage else spread.sharding, offloads=_offloads(*devices))
+
+
+def _offloads(weights_to: str, optimizer_to: str) -> str:
+    return "weights" if weights_to != "none" else "optimizer" if optimizer_to != "none" else ""
 
 
 def _json_of(deepspeed: str) -> dict[str, Any]:
@@ -197,7 +206,7 @@ def config_file(name: str) -> str:
 
 
 def _content(accelerate_config: str) -> dict[str, Any]:
-    return yaml.safe_load(Path(config_file(accelerate_config)).read_text()) or {}
+    return yamls.read(Path(config_file(accelerate_config)).read_text()) or {}
 
 
 def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
@@ -205,16 +214,21 @@ def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
-            return yaml.safe_load(value if equals else following)
+            return yamls.read(value if equals else "true" if following.startswith("--") else following)
     file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
-        content = yaml.safe_load(file.read_text())
+        content = yamls.read(file.read_text())
     except yaml.YAMLError:  # the recipe will say so
         return None
     return content.get(name) if isinstance(content, dict) else None
 
 
-def _accelerate() -> str:
+def accelerate() -> str:
+    """Path of accelerate's command.
+
+    Raises:
+        ValueError: it is not there.
+    """
     beside = Path(sys.executable).with_name("accelerate")
     found = str(beside) if beside.exists() else shutil.which("accelerate")
     if found is None:
