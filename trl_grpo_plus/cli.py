@@ -66,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, rest = parser.parse_known_args(words)
     if rest and options.run not in (_run, _check):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
-    options.rest = rest
+    options.rest, options.words = rest, words
     try:
         status = options.run(options)
         sys.stdout.flush()
@@ -163,7 +163,7 @@ def _cp(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     from .environment import gpus
-    from .launch import LAUNCHER, distribution, launch_command, on_cpu
+    from .launch import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
 
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     launcher = (options.accelerate_config, options.num_processes, num_gpus)
@@ -175,6 +175,7 @@ def _run(options: argparse.Namespace) -> int:
         print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
         return 2
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
+    os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
 

@@ -20,6 +20,7 @@ from .loading import near
 RECIPES = "trl_grpo_plus.recipes"
 SCRIPT = f"{RECIPES}.grpo"
 LAUNCHER = "trl_grpo_plus._launcher"
+RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the user gave, to be given again to resume
 
 
 def recipes() -> dict[str, Any]:
@@ -78,7 +79,7 @@ def launch_command(
     processes = ["--num_processes", str(spread.processes)]
     # The recipe's own bf16 decides: beside a preset's bf16: false is overruled under FSDP, an error under DeepSpeed.
     precision = ["--mixed_precision", "no"]
-    command = [accelerate(), "launch"]
+    command = [_accelerate(), "launch"]
     if accelerate_config is None:
         # What accelerate would guess otherwise, each with a warning; without --multi_gpu it starts one, on a CPU too.
         command += [*processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
@@ -223,12 +224,7 @@ def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     return content.get(name) if isinstance(content, dict) else None
 
 
-def accelerate() -> str:
-    """Path of accelerate's command.
-
-    Raises:
-        ValueError: it is not there.
-    """
+def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
     found = str(beside) if beside.exists() else shutil.which("accelerate")
     if found is None:
