@@ -30,6 +30,9 @@ class Problem(NamedTuple):
     solution: str
 
 
+MOST_DRAWS = 10_000  # for one problem; with three numbers or more a few are enough
+
+
 def prepare(
     script_args: Any,
     training_args: Any,
@@ -65,16 +68,25 @@ def prepare(
 
 
 def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
-    """Problems without end, the same ones for the same seed, none twice."""
+    """Problems without end, the same ones for the same seed, none twice.
+
+    Raises:
+        ValueError: hardly any are left, as with two numbers soon.
+    """
     draw = random.Random(seed)
-    seen = set()
+    seen: set[tuple[int, ...]] = set()
     for count in cycle(counts):
-        while True:
+        for _ in range(MOST_DRAWS):
             numbers = tuple(draw.randint(1, LARGEST_NUMBER) for _ in range(count))
             target, solution = _joined(draw, numbers)
             key = (*sorted(numbers), target)
             if target in TARGETS and key not in seen:
                 break
+        else:
+            raise ValueError(
+                f"there are hardly more than {len(seen):,} problems of counts={list(counts)!r}. Ask for fewer "
+                "(train_rows, test_rows), or for more numbers."
+            )
         seen.add(key)
         yield Problem(numbers, target, solution)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from accelerate.utils import DistributedType
 from trl import ScriptArguments
 
 from trl_grpo_plus import preflight
@@ -136,6 +137,9 @@ def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_
         preflight.check_processes(training_args)
         preflight.check_options(training_args, model_args)
         preflight.check_packages(training_args, model_args)
+    sharded = training_args.distributed_state.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP)
+    if (lost := preflight.lost_in_rounding(training_args, model_args, sharded)) and training_args.process_index == 0:
+        print(f"warning: {lost}", file=sys.stderr)
     wanted_checkpoint(training_args)
     check_data_name(script_args, dataset_args)
     if model_args.model_name_or_path or not script_args.prepare:  # which may make one

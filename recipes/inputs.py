@@ -53,6 +53,9 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
         raise UserError("prepare_args are given, but prepare names no function to give them to.")
     elif not (script_args.dataset_name or dataset_args.datasets):
         raise UserError("There is no data: set dataset_name, datasets or prepare.")
+    ways = {"dataset_name": script_args.dataset_name, "prepare": script_args.prepare}
+    if dataset_args.datasets and any(ways.values()):
+        raise UserError(f"datasets and {' and '.join(name for name in ways if ways[name])}: leave one out.")
     if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
         with said_plainly("dataset_name"):
             data.check_name(script_args.dataset_name)

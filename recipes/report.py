@@ -59,6 +59,8 @@ def wanted_checkpoint(training_args: Any) -> str | None:
             raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
     if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
         raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+    if last := get_last_checkpoint(wanted):
+        raise UserError(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
     return wanted
 
 

@@ -1,5 +1,6 @@
 """`trl-grpo-plus check RECIPE`: the table, what it knows without a Hub or a GPU, and the smoke run of every recipe."""
 
+import json
 import math
 import os
 import re
@@ -9,7 +10,7 @@ import pytest
 import yaml
 from wrong_recipes import RIGHT, make_place
 
-from trl_grpo_plus import check_data, check_keys, check_smoke, launch
+from trl_grpo_plus import check_data, check_keys, check_smoke, launch, registry
 from trl_grpo_plus.check import Finding
 from trl_grpo_plus.check_recipe import check_recipe
 from trl_grpo_plus.check_table import FAILED, OK, UNSEEN, Row, closing, table
@@ -171,6 +172,53 @@ def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, said
     assert row.text.startswith(said)
 
 
+def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    (tmp_path / "mine.py").write_text(
+        "from trl_grpo_plus.registry import register_reward\n\n\n@register_reward('bare')\n"
+        "def bare(completions, answer):\n    return [0.0] * len(completions)\n"
+    )
+    assert by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))["bare"] == Row(
+        "bare", OK, "nothing to try it on"
+    )
+
+
+def test_gold_answers_are_taken_from_all_over_the_data(place, tmp_path):
+    rows = [{"prompt": "1+1=", "answer": "yes" if i < 300 else "no"} for i in range(600)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert by_name(check_recipe(place()))["exact_answer"].status == OK
+
+
+def test_the_longest_prompt_is_found_among_many(place, tmp_path):
+    rows = [{"prompt": "1" * (60 if i == 1001 else 4), "answer": str(i)} for i in range(3001)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = by_name(check_recipe(place()))["context"]
+    assert row.status == FAILED
+    assert "4 tokens in the median, 60 at most" in row.text
+
+
+@pytest.mark.parametrize(
+    ("keys", "processes", "status"),
+    [
+        ({}, 8, FAILED),
+        ({}, None, UNSEEN),  # nobody said how it will be launched
+        ({"learning_rate": 1e-4}, 8, None),
+        ({"use_peft": True}, 8, None),
+        ({"dtype": "float32"}, 8, None),
+        ({"optim": "sgd"}, 8, None),
+        ({"dtype": "float32", "model_init_kwargs": {"dtype": "bfloat16"}}, 1, FAILED),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, 8, None),
+    ],
+)
+def test_updates_that_16_bits_cannot_hold(place, keys, processes, status):
+    place(**{"learning_rate": 1e-6, "dtype": "bfloat16", **keys})
+    row = by_name(check_recipe("my_run.yaml", num_processes=processes)).get("dtype")
+    assert (row and row.status) == status
+    if status == FAILED:
+        assert "lost in rounding" in row.text
+        assert "zero2" in row.text
+
+
 @pytest.mark.parametrize(
     ("deepspeed", "fsdp", "sharding", "offloads"),
     [
@@ -272,7 +320,7 @@ def test_memory_against_the_gpu(place, facts):
     assert 25 < about < 45  # 6 + 12 + 6 + 3 and what goes through
     small = by_name(check_recipe("my_run.yaml", gpu_memory=16))
     assert small["memory"].status == FAILED
-    assert "(--accelerate_config zero3)" in small["memory"].text
+    assert "(--accelerate_config zero3, with dtype: bfloat16)" in small["memory"].text
     assert by_name(check_recipe("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
     guessed = by_name(check_recipe("my_run.yaml", ["--per_device_train_batch_size", "512"]))
     assert guessed["memory"].status == UNSEEN  # nobody said what there is

@@ -102,6 +102,10 @@ def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
     assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
     assert launched("own", num_gpus=4) == ""
     assert launched("own", num_processes=2) == "--num_processes 2"
+    own.write_text(
+        "{distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}, num_processes: 3}"
+    )
+    assert launched("own") == "--gradient_accumulation_steps 4"
     with pytest.raises(ValueError, match="single_gpu is one process, not 2"):
         launched("single_gpu", num_processes=2)
     with pytest.raises(ValueError, match="0 must be 1 or more"):
@@ -118,6 +122,41 @@ def test_what_check_expects_is_what_is_launched(recipe, preset, given, num_gpus)
     assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
     spread = launch.distribution(preset, given, 0 if launch.on_cpu(recipe) else num_gpus)
     assert command[command.index("--num_processes") + 1] == str(spread.processes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "sharding", "offloads"),
+    [
+        ("FSDP", {"fsdp_offload_params": True}, "fsdp", "weights"),
+        ("DEEPSPEED", {"zero_stage": 1}, "zero1", ""),
+        ("DEEPSPEED", {"offload_optimizer_device": "cpu", "zero_stage": 3}, "zero3", "optimizer"),
+        ("DEEPSPEED", {"deepspeed_config_file": "ds.json"}, "zero3", "weights"),
+        ("MULTI_GPU", {}, "ddp", ""),
+    ],
+)
+def test_what_a_file_of_accelerates_shards(tmp_path, monkeypatch, kind, config, sharding, offloads):
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
+    content = {"distributed_type": kind, f"{kind.lower()}_config": config, "num_processes": 4}
+    Path("own.yaml").write_text(yaml.safe_dump(content))
+    spread = launch.distribution("own.yaml", None, 0)
+    assert (spread.processes, spread.sharding, spread.offloads) == (4, sharding, offloads)
+
+
+@pytest.mark.parametrize(
+    ("line", "given", "cpu"),
+    [
+        ("use_cpu: true", (), True),
+        ('use_cpu: "false"', (), False),
+        ("use_cpu: yes", (), True),
+        ("seed: 1", ("--use_cpu",), True),
+        ("use_cpu: true", ("--use_cpu=false",), False),
+        ("use_cpu: true", ("--use-cpu", "no"), False),
+    ],
+)
+def test_whether_a_run_is_on_the_cpu(tmp_path, line, given, cpu):
+    (tmp_path / "mine.yaml").write_text(line)
+    assert launch.on_cpu(str(tmp_path / "mine.yaml"), given) == cpu
 
 
 def test_trls_presets_are_there():

@@ -296,3 +296,40 @@ def test_what_is_taken_for_granted_of_trl():
 
     assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == (TILE_TOKENS, TILE_WORDS)
     assert head(SHAPE, replace(JOB, fused_head=False)) == 10 * 40 * 1000
+
+
+def test_what_is_offloaded_takes_nothing_of_the_gpu():
+    job = replace(JOB, sharding="zero3", processes=4)
+    everything = memory(SHAPE, job, 80 * GIB).always
+    optimizer = memory(SHAPE, replace(job, offloads="optimizer"), 80 * GIB).always
+    weights = memory(SHAPE, replace(job, offloads="weights"), 80 * GIB).always
+    assert everything["optimizer"] > 0
+    assert (optimizer["optimizer"], optimizer["weights"]) == (0, everything["weights"])
+    assert (weights["optimizer"], weights["weights"]) == (0, 0)
+
+
+def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
+    """accelerate casts what is trained up; without synchronisation each process keeps a gradient of each weight."""
+    job = replace(JOB, sharding="fsdp", processes=4, weight_bytes=2, compute_bytes=2, micro_batches=1)
+    once = memory(SHAPE, job, 80 * GIB)
+    assert once.always["weights"] == 4 * SHAPE.parameters / 4
+    assert once.training["gradients"] == 4 * SHAPE.trained / 4
+    assert memory(SHAPE, replace(job, micro_batches=2), 80 * GIB).training["gradients"] == 2 * SHAPE.trained
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("a100", "A100"),
+        ("4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 3060", None),
+    ],
+)
+def test_gpus_by_name(name, known):
+    assert getattr(gpu_of(name), "name", None) == known

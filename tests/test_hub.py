@@ -172,3 +172,30 @@ def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
     found = hub.data(grpo.load_data, script, None, None, mixture)
     assert not found.seen
     assert found.what["train"]["prompt"] == ["a", "b", "a", "b"]
+
+
+def mixture(*paths):
+    parts = [SimpleNamespace(path=path, name="main", data_files=None, split=None) for path in paths]
+    return SimpleNamespace(dataset_name=None), SimpleNamespace(datasets=parts)
+
+
+@pytest.mark.parametrize(
+    ("paths", "found"),
+    [
+        (["openai/gsm8k", "json"], "stand-in"),
+        (["openai/gsm8k", "someone/unknown"], None),
+        (["someone/unknown"], None),
+    ],
+)
+def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, found):
+    def load(script_args, training_args, model_args, dataset_args, smoke):
+        if any("/" in part.path for part in dataset_args.datasets):
+            raise ConnectionError("no network")
+        return "rows"
+
+    script_args, dataset_args = mixture(*paths)
+    answer = hub.data(load, script_args, None, None, dataset_args)
+    assert (answer and answer.origin) == found
+    if answer:
+        assert [part.path for part in dataset_args.datasets] == ["json", "json"]
+        assert dataset_args.datasets[0].data_files.endswith(".jsonl")

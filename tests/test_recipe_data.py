@@ -402,6 +402,11 @@ def test_numbers_of_tests_must_make_sense():
 # --- Countdown ------------------------------------------------------------------------------------------------------
 
 
+def test_countdown_ends_where_there_are_no_more_problems():
+    with pytest.raises(ValueError, match=r"hardly more than 6,\d\d\d problems of counts=\[2\]"):
+        countdown.prepare(None, None, None, counts=[2])
+
+
 def test_every_countdown_problem_has_the_solution_that_it_was_made_from():
     data = countdown.prepare(None, None, None, train_rows=1500, test_rows=100, counts=[2, 3, 4, 6], seed=5)
     reward = get_reward("countdown")

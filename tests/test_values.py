@@ -8,6 +8,7 @@ import yaml
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
 
+from trl_grpo_plus import yamls
 from trl_grpo_plus.config import TRL_CHOICES, GRPOPlusConfig
 from trl_grpo_plus.recipes.command_line import UserError, parse
 from trl_grpo_plus.recipes.grpo import make_parser
@@ -119,3 +120,27 @@ def test_trl_knows_the_choices_that_we_list():
     for name, allowed in TRL_CHOICES.items():
         for value in allowed:
             assert f'"{value}"' in source, f"{name}={value}"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1e-5", 1e-5),
+        ("1E5", 1e5),
+        ("-2.5e-3", -2.5e-3),
+        ("{min_lr: 1e-7, on: [3e-4]}", {"min_lr": 1e-7, True: [3e-4]}),
+        ("1e", "1e"),
+        ("e5", "e5"),
+        ("'1e-5'", "1e-5"),
+        ("{base: &b {x: 1}, more: {<<: *b, y: 2}}", {"base": {"x": 1}, "more": {"x": 1, "y": 2}}),
+        ("[{a: 1}, {a: 2}]", [{"a": 1}, {"a": 2}]),
+    ],
+)
+def test_yaml_as_it_is_meant(text, value):
+    assert yamls.read(text) == value
+
+
+@pytest.mark.parametrize("text", ["{a: 1, a: 2}", "a: 1\nb: 2\na: 1", "a:\n  b: 1\n  b: 2"])
+def test_a_key_may_be_there_once(text):
+    with pytest.raises(yaml.YAMLError, match=r"[ab] is there twice"):
+        yamls.read(text)

@@ -116,6 +116,35 @@ MISTAKES = (
         ("report_to: 'wandbb' is none of", "Did you mean wandb"),
         {"report_to": "wandbb"},
     ),
+    Mistake(
+        "numbers out of bounds",
+        (
+            "gradient_accumulation_steps=0 must be at least 1.",
+            "top_p=1.5 must be at least 0 and at most 1.",
+        ),
+        {"gradient_accumulation_steps": 0, "top_p": 1.5},
+    ),
+    Mistake("no steps", ("num_train_epochs=0 must be above 0",), {"max_steps": -1, "num_train_epochs": 0}),
+    Mistake(
+        "a key that is there twice",
+        ("my_run.yaml is not YAML: beta is there twice, in line 1 and in line 3.",),
+        text="beta: 0.1\nmax_steps: 1\nbeta: 0.2\n",
+    ),
+    Mistake("a tracker without a name", ("report_to: None is none of", "none"), {"report_to": None}),
+    Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
+    Mistake(
+        "an environment variable without a value", ("must be environment variables and their",), {"env": {"A": None}}
+    ),
+    Mistake(
+        "two sources of data",
+        ("datasets and dataset_name: leave one out.",),
+        {"datasets": [{"path": "json", "data_files": "data.jsonl"}]},
+    ),
+    Mistake(
+        "a mixture that is none",
+        ("datafiles",),
+        {"datasets": [{"path": "json", "datafiles": "data.jsonl"}], "dataset_name": ...},
+    ),
     Mistake("a temperature of 0", ("temperature=0 must be a finite number and > 0",), {"temperature": 0}),
     Mistake(
         "a reward that is none",
@@ -299,6 +328,11 @@ MISTAKES = (
         options=("--resume_from_checkpoint", "out/checkpoint-9"),
     ),
     Mistake(
+        "a run to resume from in place of its checkpoint",
+        ("resume_from_checkpoint: earlier is a run, not a checkpoint. Its last one is earlier/checkpoint-10.",),
+        {"resume_from_checkpoint": "earlier"},
+    ),
+    Mistake(
         "a preset that is none",
         ("--accelerate_config: 'zero4' is neither a file nor one of TRL's presets", "Did you mean zero"),
         options=("--accelerate_config", "zero4"),
@@ -344,6 +378,9 @@ def make_place(folder: Path) -> None:
     chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
     write_rows(folder / "chat.jsonl", chat)
     (folder / "task.py").write_text(TASK)
+    for checkpoint in ("checkpoint-5", "checkpoint-10", "."):
+        (folder / "earlier" / checkpoint).mkdir(parents=True, exist_ok=True)
+        (folder / "earlier" / checkpoint / "trainer_state.json").write_text("{}")
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

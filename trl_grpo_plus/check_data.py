@@ -135,7 +135,8 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
         return Row(name, FAILED, str(error)), 0.0
     if not isinstance(reward, Reward):
         return Row(name, OK, "a function that is not registered: no examples and no gold answers to try it on"), 0.0
-    findings = [check_examples(reward.definition.name)] if reward.definition.name in list_rewards() else []
+    has_examples = reward.definition.examples and reward.definition.name in list_rewards()
+    findings = [check_examples(reward.definition.name)] if has_examples else []
     if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
         try:
             findings += check_gold(reward, recipe.train_set, limit)

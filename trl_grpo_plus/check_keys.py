@@ -159,7 +159,8 @@ def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
     try:
         preflight.check_options(recipe.training, recipe.model)
     except ValueError as error:
-        return Row("machine" if forgiving else "keys", FAILED, str(error))
+        recipe.stands = False
+        return Row("options", FAILED, str(error))
     missing = preflight.missing_packages(recipe.training, recipe.model)
     if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
         missing[recipe.spread.sharding] = "pip install deepspeed"
@@ -169,6 +170,13 @@ def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
     if lacking:
         return Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))
     return Row("machine", OK, "the CPU is enough" if recipe.on_cpu else "a GPU, and what the options need")
+
+
+def precision(recipe: Recipe) -> list[Row]:
+    """Whether the weights are trained in a precision that their updates need."""
+    sharded = recipe.spread.sharding not in ("none", "ddp")
+    lost = preflight.lost_in_rounding(recipe.training, recipe.model, sharded)
+    return [Row("dtype", UNSEEN if recipe.spread.guessed else FAILED, lost)] if lost else []
 
 
 def output(recipe: Recipe) -> list[Row]:

@@ -15,7 +15,7 @@ from .hub import Found
 from .shapes import context_of, count
 
 
-MOST_PROMPTS = 1000
+MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # of a GPU's memory: the estimate is not better than that
 
 
@@ -54,10 +54,11 @@ def tokenizer(recipe: Recipe) -> tuple[list[Row], Found | None]:
 
 
 def lengths(recipe: Recipe, tokens: Any) -> list[int]:
-    """Tokens of the prompts, or of a thousand of them taken evenly."""
-    rows = recipe.train_set
-    picked = range(0, len(rows), -(-len(rows) // MOST_PROMPTS))
-    prompts = [rows[i]["prompt"] for i in picked]
+    """Tokens of the prompts; of many, those of a thousand taken evenly and of the hundred with the most characters."""
+    prompts = list(recipe.train_set["prompt"])
+    if len(prompts) > MOST_PROMPTS:
+        longest = sorted(prompts, key=_characters, reverse=True)[:LONGEST_PROMPTS]
+        prompts = [*prompts[:: -(-len(prompts) // MOST_PROMPTS)], *longest]
     if isinstance(prompts[0], str):
         encoded = tokens(prompts)["input_ids"]
     else:
@@ -69,6 +70,10 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
             for prompt in prompts
         ]
     return [len(ids) for ids in encoded]
+
+
+def _characters(prompt: Any) -> int:
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(turn.get("content") or "")) for turn in prompt)
 
 
 def context(recipe: Recipe, config: Found | None, tokens: Found, found: list[int]) -> list[Row]:

@@ -20,7 +20,7 @@ from .estimate import Card, gpu_for
 from .launch import RECIPES, Distribution, distribution, on_cpu
 
 
-ON_PAPER = ("memory", "vllm", "context")  # what fails on a GPU, or with long prompts, works in small
+ON_PAPER = ("memory", "vllm", "context", "dtype")  # what fails on a GPU, or with long prompts, works in small
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
 NO_ESTIMATE = "use_cpu: no estimate is made for a CPU"
 
@@ -57,7 +57,7 @@ def check_recipe(
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
     card = gpu_for(gpu, gpu_memory, here)
     recipe, rows = check_keys.read(name, options, spread)
-    if recipe.script is None or recipe.model is None:
+    if None in (recipe.script, recipe.model, recipe.data):
         return rows
     with tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder:
         rows += _looked_at(recipe, folder, card)
@@ -76,7 +76,7 @@ def refusals(name: str, options: Sequence[str], spread: Distribution) -> list[st
     try:
         _import_libraries()
         recipe, rows = check_keys.read(name, options, spread, forgiving=False)
-        if recipe.script is not None and recipe.model is not None:
+        if None not in (recipe.script, recipe.model, recipe.data):
             rows += check_keys.output(recipe) + check_data.rewards(recipe) + check_data.named(recipe)
             if not any(row.status == FAILED for row in rows):
                 rows += _what_lies_here(recipe)
@@ -119,6 +119,7 @@ def _looked_at(recipe: Recipe, folder: str, card: Card) -> list[Row]:
     rows += check_data.score(recipe)
     if recipe.stands:
         rows.append(Row("batches", OK, check_keys.batches(recipe)))
+        rows += check_keys.precision(recipe)
     if recipe.model.model_name_or_path or not recipe.script.prepare or recipe.splits is not None:
         rows += _model(recipe, card)
     return rows

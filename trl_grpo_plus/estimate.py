@@ -69,21 +69,35 @@ class GPU(NamedTuple):
 GPUS = (
     GPU("B200", 2250, 8000, 180),
     GPU("H200", 989, 4800, 141),
+    GPU("GH200", 989, 4000, 96),
     GPU("H100", 989, 3350, 80),
+    GPU("H20", 148, 4000, 96),
     GPU("A100", 312, 2039, 80),
     GPU("L40S", 362, 864, 48),
+    GPU("L40", 181, 864, 48),
+    GPU("A40", 150, 696, 48),
+    GPU("RTX 6000 Ada", 364, 960, 48),
+    GPU("RTX A6000", 155, 768, 48),
+    GPU("RTX 5090", 210, 1792, 32),
+    GPU("V100", 125, 900, 32),
     GPU("L4", 121, 300, 24),
+    GPU("A10G", 70, 600, 24),
     GPU("A10", 125, 600, 24),
     GPU("RTX 4090", 165, 1008, 24),
     GPU("RTX 3090", 71, 936, 24),
     GPU("T4", 65, 320, 16),
 )
-DEFAULT_GPU = GPUS[2]
+DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
 
 
 def gpu_of(name: str) -> GPU | None:
-    """The kind that a device's name tells, if it is a known one."""
-    return next((gpu for gpu in GPUS if f" {gpu.name} " in f" {name.replace('-', ' ')} "), None)
+    """The kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if unknown."""
+    words = name.lower().replace("-", " ")
+    for gpu in GPUS:
+        known = gpu.name.lower()
+        if f" {known} " in f" {words} " or words.replace(" ", "") in (known.replace(" ", ""), known.split()[-1]):
+            return gpu
+    return None
 
 
 class Card(NamedTuple):

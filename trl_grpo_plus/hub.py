@@ -11,6 +11,7 @@ import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
 
+from .data import BUILDERS
 from .launch import RECIPES
 from .paths import looks_local
 
@@ -107,14 +108,21 @@ def data(
             raise
     sample_of = importlib.import_module(f"{RECIPES}.samples").sample_of
     if dataset_args.datasets:
-        for part in dataset_args.datasets:
-            if not looks_local(part.path) and (sample := sample_of(part.path, part.name)):
-                part.path, part.name, part.data_files, part.split = "json", None, sample, "train"
+        away = [part for part in dataset_args.datasets if part.path not in BUILDERS.values() and not _is_here(part)]
+        samples = [sample_of(part.path, part.name) for part in away]
+        if not away or None in samples:
+            return None
+        for part, sample in zip(away, samples, strict=True):
+            part.path, part.name, part.data_files, part.split = "json", None, sample, "train"
     elif named and (sample := sample_of(script_args.dataset_name, script_args.dataset_config)):
         script_args.dataset_name, script_args.dataset_config = sample, None
     else:
         return None
     return Found(load_data(*args, smoke=smoke), "stand-in")
+
+
+def _is_here(part: Any) -> bool:
+    return looks_local(part.path) or os.path.exists(part.path)
 
 
 def _no_answer() -> str:

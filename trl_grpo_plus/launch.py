@@ -19,6 +19,7 @@ from .loading import near
 
 RECIPES = "trl_grpo_plus.recipes"
 SCRIPT = f"{RECIPES}.grpo"
+NOBODY = "no --num_processes, no GPU here"
 LAUNCHER = "trl_grpo_plus._launcher"
 RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the user gave, to be given again to resume
 
@@ -121,6 +122,11 @@ class Distribution:
         """Whether somebody said how many processes."""
         return self.said_by.startswith("--")
 
+    @property
+    def guessed(self) -> bool:
+        """Whether neither somebody nor this machine did."""
+        return self.said_by == NOBODY
+
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
     """What [`launch_command`] of the same arguments would start.
@@ -141,7 +147,7 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     elif content.get("num_processes") and not (num_gpus and accelerate_config in presets()):  # theirs is 8
         processes, said_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
     else:
-        processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else "no --num_processes, no GPU here"
+        processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
     deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
     spread = Distribution(processes, said_by, "ddp" if processes > 1 else "none")
     if content.get("distributed_type") == "FSDP":
