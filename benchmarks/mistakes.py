@@ -59,7 +59,7 @@ def clocked(mistake: Any, folder: Path) -> dict[str, Any]:
     check, check_told = started("check", mistake, folder, mistake.status)
     row = {"name": mistake.name, "by": mistake.by or "check", "check": check, "run": None, "told": check_told}
     if mistake.by:
-        row["run"], run_told = started("run", mistake, folder, 2 if mistake.by == "run" else 1)
+        row["run"], run_told = started("run", mistake, folder, 2)
         row["told"] = check_told and run_told
     return row
 

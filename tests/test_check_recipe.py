@@ -4,13 +4,14 @@ import json
 import math
 import os
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 import yaml
 from wrong_recipes import RIGHT, make_place
 
-from trl_grpo_plus import check_data, check_keys, check_smoke, launch, registry
+from trl_grpo_plus import check_data, check_keys, check_smoke, launch, preflight, registry
 from trl_grpo_plus.check import Finding
 from trl_grpo_plus.check_recipe import check_recipe
 from trl_grpo_plus.check_table import FAILED, OK, UNSEEN, Row, closing, table
@@ -275,6 +276,13 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
     assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in told
     assert "weights ok 1.5 billion" in told
     assert told.endswith("Not seen here: machine, model, tokenizer; check again where it can be.")
+
+
+def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
+    monkeypatch.setattr(preflight, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
+    row = by_name(check_recipe(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
+    assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"
 
 
 def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_path):

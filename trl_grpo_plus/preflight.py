@@ -137,8 +137,6 @@ def not_installed(missing: Mapping[str, str]) -> str:
 
 def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
     """Options whose packages are not installed here, and how to get them."""
-    from transformers.integrations.integration_utils import get_available_reporting_integrations
-
     wanted = {
         "use_vllm: true": (training_args.use_vllm, "vllm", "pip install 'trl-grpo-plus[vllm]'"),
         "use_peft: true": (model_args.use_peft, "peft", "pip install 'trl-grpo-plus[peft]'"),
@@ -149,8 +147,14 @@ def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
         ),
     }
     missing = {what: how for what, (on, module, how) in wanted.items() if on and find_spec(module) is None}
-    trackers = {*training_args.report_to} - {*get_available_reporting_integrations()}
-    return missing | {f"report_to: {name}": f"pip install {name}" for name in sorted(trackers)}
+    trackers = [name for name in training_args.report_to if not any(map(find_spec, _modules_of(name)))]
+    return missing | {f"report_to: {name}": f"pip install {_modules_of(name)[0]}" for name in trackers}
+
+
+def _modules_of(tracker: str) -> tuple[str, ...]:
+    """Any of which it needs. transformers knows too, but imports wandb to find out."""
+    others = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
+    return others.get(tracker, (tracker,))
 
 
 def check_processes(training_args: Any) -> None:
