@@ -58,7 +58,7 @@ TILE_TOKENS, TILE_WORDS = 4096, 32768  # of TRL's fused head
 
 
 class GPU(NamedTuple):
-    """A kind of GPU: dense 16-bit TFLOP/s, GB/s of memory, GiB. From NVIDIA's data sheets."""
+    """A kind of GPU: dense 16-bit TFLOP/s, GB/s of memory, GiB, as published."""
 
     name: str
     tflops: float
