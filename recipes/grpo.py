@@ -4,7 +4,6 @@ NAME is a YAML that ships with this package. Options on the command line win ove
 TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C that saves, and a closing report.
 """
 
-import gc
 import os
 import sys
 from collections.abc import Callable
@@ -14,7 +13,7 @@ from typing import Any
 from accelerate.utils import DistributedType
 from trl import ScriptArguments
 
-from trl_grpo_plus import preflight
+from trl_grpo_plus import preflight, preflight_options
 
 from .command_line import UserError, launched_as, parse, resume_command, said_plainly
 from .inputs import adapter, check_data_name, load_data, read_rewards
@@ -91,7 +90,6 @@ def main(
     SlimProgress.install(trainer)
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
-    gc.freeze()  # what was imported stays: without it each collection of a small run's steps looks through all of it
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     if stop.stopped:
         trainer.accelerator.print(_how_to_resume(training_args.output_dir, trainer.state.global_step))
@@ -134,18 +132,20 @@ def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_
 
     rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
     with said_plainly():
-        preflight.check_processes(training_args)
-        preflight.check_options(training_args, model_args)
-        preflight.check_packages(training_args, model_args)
+        preflight_options.check_processes(training_args)
+        preflight_options.check_options(training_args, model_args)
+        preflight_options.check_packages(training_args, model_args)
     sharded = training_args.distributed_state.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP)
-    if (lost := preflight.lost_in_rounding(training_args, model_args, sharded)) and training_args.process_index == 0:
+    if (
+        lost := preflight_options.lost_in_rounding(training_args, model_args, sharded)
+    ) and training_args.process_index == 0:
         print(f"warning: {lost}", file=sys.stderr)
     wanted_checkpoint(training_args)
     check_data_name(script_args, dataset_args)
     if model_args.model_name_or_path or not script_args.prepare:  # which may make one
         with said_plainly():
             preflight.check_model(model_args.model_name_or_path)
-    evaluated = preflight.evaluates(training_args)  # before a run that resumes is told not to, at its start
+    evaluated = preflight_options.evaluates(training_args)  # before a run that resumes is told not to, at its start
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     return rewards, evaluated

@@ -8,10 +8,11 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+import torch
 import yaml
 from wrong_recipes import RIGHT, make_place
 
-from trl_grpo_plus import check_data, check_keys, check_smoke, launch, preflight, registry
+from trl_grpo_plus import check_data, check_keys, check_smoke, launch, preflight_options, registry
 from trl_grpo_plus.check import Finding
 from trl_grpo_plus.check_recipe import check_recipe
 from trl_grpo_plus.check_table import FAILED, OK, UNSEEN, Row, closing, table
@@ -198,6 +199,18 @@ def test_the_longest_prompt_is_found_among_many(place, tmp_path):
     assert "4 tokens in the median, 60 at most" in row.text
 
 
+@pytest.mark.parametrize(("dtype", "least", "most"), [(torch.bfloat16, 0.0, 0.05), (torch.float32, 0.95, 1.0)])
+def test_how_many_weights_small_updates_move(dtype, least, most):
+    torch.manual_seed(0)
+    weights = torch.nn.Parameter((0.02 * torch.randn(20_000)).to(dtype))
+    before = weights.detach().clone()
+    optimizer = torch.optim.AdamW([weights], lr=1e-6, weight_decay=0.0)
+    for _ in range(20):
+        weights.grad = torch.randn_like(weights)
+        optimizer.step()
+    assert least <= (weights.detach() != before).float().mean() <= most
+
+
 @pytest.mark.parametrize(
     ("keys", "processes", "status"),
     [
@@ -279,7 +292,7 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
-    monkeypatch.setattr(preflight, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
+    monkeypatch.setattr(preflight_options, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
     monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
     row = by_name(check_recipe(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
     assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"

@@ -18,7 +18,7 @@ from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin, pa
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
 from safetensors.torch import load_file
 
-from trl_grpo_plus import launch, preflight, traces
+from trl_grpo_plus import launch, preflight_options, traces
 from trl_grpo_plus.recipes import console, grpo
 
 
@@ -199,13 +199,13 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
 
 def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
     """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
-    preflight.check_processes(SimpleNamespace(world_size=1))
+    preflight_options.check_processes(SimpleNamespace(world_size=1))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    preflight.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
+    preflight_options.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
     monkeypatch.setenv("LOCAL_RANK", "0")
-    preflight.check_processes(SimpleNamespace(world_size=2))
+    preflight_options.check_processes(SimpleNamespace(world_size=2))
     with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
-        preflight.check_processes(SimpleNamespace(world_size=1))
+        preflight_options.check_processes(SimpleNamespace(world_size=1))
 
 
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):

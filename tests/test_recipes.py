@@ -800,6 +800,18 @@ def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(
     )
 
 
+def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
+    """As a supervisor sends it; a terminal sends it to both."""
+    options = [*SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
+    run = Run(
+        [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options], folder, REWARD_SECONDS="1"
+    )
+    run.wait_for("step +1  reward")
+    os.kill(run.process.pid, signal.SIGINT)
+    assert "Stopped after step" in run.end(130)
+    assert len(checkpoints(folder / "supervised")) == 1
+
+
 def test_two_processes_end_and_report_once(folder):
     """`torchrun`; a run that hung at its end would not come back here."""
     launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *SCRIPT[1:]]

@@ -3,7 +3,7 @@
 from functools import partial
 from typing import Any
 
-from . import hub, preflight
+from . import hub, preflight, preflight_options
 from .check import Finding, check_examples, check_gold
 from .check_keys import Recipe, command_line, inputs
 from .check_table import FAILED, OK, UNSEEN, Row, told, tried
@@ -55,7 +55,7 @@ def data(recipe: Recipe) -> list[Row]:
     recipe.splits, recipe.seen = found.what, found.seen
     try:
         sets = preflight.pick_splits(
-            found.what, recipe.script.dataset_train_split, preflight.evaluates(recipe.training)
+            found.what, recipe.script.dataset_train_split, preflight_options.evaluates(recipe.training)
         )
     except ValueError as error:
         return [Row("data", FAILED, str(error))]

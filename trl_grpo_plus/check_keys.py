@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from . import preflight
+from . import preflight_options
 from .check_table import FAILED, OK, UNSEEN, Row
 from .launch import RECIPES, Distribution, find_recipe, sharded
 
@@ -157,15 +157,15 @@ def _note_processes(recipe: Recipe, parser: Any, given: Any) -> None:
 
 def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
     try:
-        preflight.check_options(recipe.training, recipe.model)
+        preflight_options.check_options(recipe.training, recipe.model)
     except ValueError as error:
         recipe.stands = False
         return Row("options", FAILED, str(error))
-    missing = preflight.missing_packages(recipe.training, recipe.model)
+    missing = preflight_options.missing_packages(recipe.training, recipe.model)
     if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
         missing[recipe.spread.sharding] = "pip install deepspeed"
     if missing and not forgiving:
-        return Row("keys", FAILED, preflight.not_installed(missing))
+        return Row("keys", FAILED, preflight_options.not_installed(missing))
     lacking += [f"{what}: not installed here ({how})" for what, how in missing.items()]
     if lacking:
         return Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))
@@ -175,7 +175,7 @@ def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
 def precision(recipe: Recipe) -> list[Row]:
     """Whether the weights are trained in a precision that their updates need."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
-    lost = preflight.lost_in_rounding(recipe.training, recipe.model, sharded)
+    lost = preflight_options.lost_in_rounding(recipe.training, recipe.model, sharded)
     return [Row("dtype", UNSEEN if recipe.spread.guessed else FAILED, lost)] if lost else []
 
 
