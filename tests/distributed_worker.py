@@ -186,14 +186,21 @@ def fails_on_one_rank(completions, **kwargs):
     return tiny.digits(completions)
 
 
+def infinite_on_one_rank(completions, **kwargs):
+    scores = tiny.digits(completions)
+    return [float("inf"), *scores[1:]] if PartialState().process_index == 1 else scores
+
+
 def reward_fails(folder):
     """On one rank alone; the other one is in the midst of its batch."""
-    start = time.monotonic()
-    try:
-        train(folder, fails_on_one_rank)
-    except RuntimeError as error:
-        return {"error": str(error), "took": time.monotonic() - start}
-    return {"error": None}
+    found = {}
+    for reward in (fails_on_one_rank, infinite_on_one_rank):
+        start = time.monotonic()
+        try:
+            train(folder, reward)
+        except RuntimeError as error:
+            found[reward.__name__] = {"error": str(error), "took": time.monotonic() - start}
+    return found
 
 
 def outcomes(folder):

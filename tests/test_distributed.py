@@ -130,10 +130,14 @@ def test_every_rank_raises(out):
         assert "are still dead" in rank["error"]
 
 
-def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out):
-    first, second = results(out, "reward_fails")
-    assert "reward 'fails_on_one_rank' failed" in first["error"]
-    assert "KeyError: 'a bug on the second rank'" in first["error"]
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [("fails_on_one_rank", "KeyError: 'a bug on the second rank'"), ("infinite_on_one_rank", "or None, got inf")],
+)
+def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward, words):
+    first, second = (rank[reward] for rank in results(out, "reward_fails"))
+    assert f"reward '{reward}' failed" in first["error"]
+    assert words in first["error"]
     assert first["error"] == second["error"]
     assert first["took"] < 60  # a rank alone in a collective waits for half an hour
 

@@ -1,13 +1,20 @@
 """Rewards in the trainer: names and options, outcomes that are logged, monitors, and failures that stop the run."""
 
+import asyncio
+import functools
+import inspect
 import time
 from pathlib import Path
 
 import pytest
 import tiny
+import torch
 import user_rewards
+from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
+from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.reward import RewardError
+from trl_grpo_plus.scoring import Scoring
 
 
 FILE = Path(__file__).with_name("user_rewards.py")
@@ -164,6 +171,153 @@ async def fails_asynchronously(completions, **kwargs):
 def test_every_kind_of_failure_is_kept_for_all_ranks(tmp_path, reward, words):
     with pytest.raises(RewardError, match=words):
         train(tmp_path, [reward])
+
+
+# -- one gate for every score
+
+
+def score(entry, **given):
+    """What TRL would be handed by a reward for completions "1", "a" and "22", and what must stop the run."""
+    (reward,), _ = resolve([entry])
+    scoring = Scoring([reward], ["mine"])
+    given = {"prompts": ["p"] * 3, "completions": ["1", "a", "22"], "completion_ids": [[1]] * 3, **given}
+    result = scoring.functions[0](**given)
+    return (asyncio.run(result) if inspect.iscoroutine(result) else result), scoring.failures
+
+
+async def says_asynchronously(completions, scores, **kwargs):
+    """What the row says."""
+    return scores
+
+
+def says(completions, scores, **kwargs):
+    """What the row says."""
+    return scores
+
+
+KINDS = {
+    "plain": says,
+    "async": says_asynchronously,
+    "object": type("Says", (), {"__call__": lambda self, completions, scores, **kwargs: scores})(),
+    "partial": functools.partial(says),
+    "registered": {"name": f"{FILE}:odd_values", "args": {"column": "scores"}, "label": "mine"},
+    "in workers": {"name": f"{FILE}:odd_values", "args": {"column": "scores"}, "label": "mine", "timeout": 30.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [(float("inf"), "got inf"), (1e39, "got 1e+39"), ("0.5", "got '0.5'"), ([0.5], "got [0.5]"), ({}, "got {}")],
+)
+def test_no_score_but_a_finite_number_or_none_passes(kind, bad, words):
+    _, failures = score(KINDS[kind], scores=[1.0, bad, 0.5])
+    assert len(failures) == 1
+    said = [
+        "reward 'mine' failed on sample 1 of 3",
+        "a finite number or None",
+        words,
+        "Its completion is 'a'",
+        "'zero'",
+    ]
+    assert all(word in failures[0] for word in said), failures[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_and_none_pass(kind):
+    values, failures = score(KINDS[kind], scores=[True, None, float("nan")])
+    assert failures == []
+    assert values == [1.0, None, None]
+
+
+def test_a_policy_holds_for_a_score_that_is_none():
+    entry = {"name": says, "label": "mine", "on_error": "zero"}
+    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, 0.0, 0.5], [])
+    entry = {"name": says, "label": "mine", "on_error": "abstain"}
+    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, None, 0.5], [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reward_funcs": torch.tensor([[1.0], [2.0], [3.0]])}, {"reward_funcs": torch.arange(1.0, 4.0)}],
+    ids=["list", "(N, 1)", "(N,)"],
+)
+def test_a_tensor_of_scores_is_a_list_of_them(options):
+    scores = options.get("reward_funcs", [1, 2, 3])
+    assert score(lambda completions, **kwargs: scores) == ([1.0, 2.0, 3.0], [])
+
+
+@pytest.mark.parametrize("scores", [{1: 2, 3: 4, 5: 6}, {1.0, 2.0, 3.0}, b"abc", "abc", 1.0, None], ids=repr)
+@pytest.mark.parametrize("entry", [says, {"name": says, "label": "mine"}], ids=["plain", "registered"])
+def test_what_is_no_list_of_scores_is_refused(scores, entry):
+    given = lambda completions, **kwargs: scores  # noqa: E731
+    given.__name__ = "mine"
+    _, failures = score(given if entry is says else {**entry, "name": given})
+    assert "reward 'mine' failed" in failures[0]
+    assert "one reward a completion" in failures[0]
+
+
+def leaves(completions, **kwargs):
+    """Ends the process, it thinks."""
+    raise SystemExit(3)
+
+
+async def leaves_asynchronously(completions, **kwargs):
+    """The same."""
+    raise SystemExit(3)
+
+
+async def is_cancelled(completions, **kwargs):
+    """As where a client's own task was cancelled."""
+    raise asyncio.CancelledError("by the client")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}],
+    ids=lambda e: str(e)[:30],
+)
+def test_a_reward_cannot_end_the_run_without_a_word(entry):
+    _, failures = score(entry)
+    assert "reward 'mine' failed" in failures[0]
+    assert "SystemExit: 3" in failures[0] or "CancelledError: by the client" in failures[0]
+
+
+def test_ctrl_c_in_a_reward_is_the_users():
+    def interrupted(completions, **kwargs):
+        raise KeyboardInterrupt
+
+    for entry in [interrupted, {"name": interrupted, "label": "mine"}]:
+        with pytest.raises(KeyboardInterrupt):
+            score(entry)
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_an_infinite_reward_leaves_the_weights_alone(tmp_path, mode):
+    def infinite_once(completions, number, **kwargs):
+        return [float("inf") if n == 3 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+    trained = tiny.trainer(
+        tmp_path, infinite_once, data=data(), **ALL, zero_variance_groups=mode, scale_rewards="none"
+    )
+    before = tiny.weights(trained)
+    with pytest.raises(RewardError, match=r"reward 'infinite_once' failed on sample \d+ of 24.*got inf"):
+        trained.train()
+    assert tiny.same_weights(tiny.weights(trained), before)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_reward_model_that_overflows_is_named(tmp_path, value):
+    shape = tiny.trainer(tmp_path, tiny.digits, data=data(), **ALL).model.config.to_dict()
+    model = Qwen2ForSequenceClassification(Qwen2Config(**{**shape, "id2label": {0: "score"}}))
+    model.config._name_or_path = "somewhere/judge"
+    model.score = torch.nn.Linear(16, 1)
+    extra = {"reward_processing_classes": [None, tiny.tokenizer()]}
+    watched = train(tmp_path, [tiny.digits, model], extra=extra)
+    assert tiny.logged(watched, "rewards/judge/mean")
+    torch.nn.init.constant_(model.score.bias, value)
+    with pytest.raises(RewardError, match=rf"reward model 'judge' gave {value} for sample 0 of 24"):
+        train(tmp_path, [tiny.digits, model], extra=extra)
 
 
 def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):

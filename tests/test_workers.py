@@ -1,17 +1,22 @@
 """The pool: a hang or a crash costs its own sample, nothing is left behind, and any thread may use it."""
 
+import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
 import threading
 import time
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
 from trl_grpo_plus import workers
-from trl_grpo_plus.workers import Outcome, Pool, outcome_of
+from trl_grpo_plus.workers import Outcome, Pool, outcome_of, outcomes_of
 
 
 FILE = Path(__file__).with_name("user_rewards.py")
@@ -353,14 +358,69 @@ def test_ranks_share_the_cores(monkeypatch, ranks, most):
         (-0.5, Outcome(-0.5, "ok")),
         (None, Outcome(None, "abstain")),
         (float("nan"), Outcome(None, "abstain")),
+        (np.float32(0.5), Outcome(0.5, "ok")),
+        (np.bool_(True), Outcome(1.0, "ok")),
+        (np.array([0.5]), Outcome(0.5, "ok")),
+        (torch.tensor(0.5, dtype=torch.bfloat16), Outcome(0.5, "ok")),
+        (torch.tensor([0.5], requires_grad=True), Outcome(0.5, "ok")),
+        (Fraction(1, 2), Outcome(0.5, "ok")),
     ],
 )
 def test_what_a_value_means(value, outcome):
     assert outcome_of(value) == outcome
 
 
-@pytest.mark.parametrize("value", [float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object()])
+class Unprintable:
+    def __repr__(self):
+        raise RuntimeError("no text for this one")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *[float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object()],
+        *[1e39, b"1.0", np.str_("1.0"), 1j, np.array([1.0, 2.0]), torch.tensor([[1.0, 2.0]]), torch.tensor(torch.inf)],
+        Unprintable(),
+    ],
+)
 def test_what_is_no_reward(value):
     outcome = outcome_of(value)
     assert (outcome.score, outcome.status) == (None, "error")
     assert "must be a finite number or None" in outcome.message
+
+
+@pytest.mark.parametrize(
+    "scores",
+    [
+        *[[1, 0.5], (1.0, 0.5), (x for x in (1.0, 0.5)), {"a": 1.0, "b": 0.5}.values(), np.array([1.0, 0.5])],
+        *[np.array([[1.0], [0.5]]), torch.tensor([1.0, 0.5]), torch.tensor([[1.0], [0.5]], dtype=torch.float16)],
+    ],
+    ids=lambda scores: type(scores).__name__,
+)
+def test_what_holds_one_reward_a_completion(scores):
+    assert outcomes_of(scores, 2) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
+
+
+@pytest.mark.parametrize(
+    ("scores", "words"),
+    [
+        (1.0, "got float: 1.0"),
+        (None, "got NoneType: None"),
+        (torch.tensor(1.0), "got Tensor"),
+        ({"a": 1.0, "b": 0.5}, "got dict"),
+        ({1.0, 0.5}, "got set"),
+        ("ab", "got str: 'ab'"),
+        (b"ab", "got bytes"),
+        ([1.0], "it returned 1 rewards for 2 completions"),
+        (itertools.count(), "it returned 3 or more rewards for 2 completions"),
+        (torch.ones(1, 2), "it returned 1 rewards for 2 completions"),
+    ],
+)
+def test_what_does_not(scores, words):
+    with pytest.raises(ValueError, match=re.escape(words)):
+        outcomes_of(scores, 2)
+
+
+def test_rewards_in_lists_of_their_own_are_none():
+    assert [outcome.status for outcome in outcomes_of([[1.0], [0.5]], 2)] == ["error", "error"]
+    assert [outcome.status for outcome in outcomes_of(torch.ones(2, 2), 2)] == ["error", "error"]

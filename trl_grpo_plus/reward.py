@@ -9,13 +9,13 @@ import importlib.util
 import inspect
 import traceback
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from .annotations import fits, spelled
 from .loading import load, near, target_of
-from .workers import Outcome, as_many, outcome_of, shared
+from .workers import Outcome, outcomes_of, shared
 
 
 # What TRL hands to every reward function besides the dataset's columns.
@@ -23,6 +23,9 @@ BY_ROW = ("prompts", "completion_ids", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_IN_WORKERS = ("environments", *FOR_ALL)
+
+# What a reward function may raise, and is then said to have failed. Ctrl-C is the user's.
+FAILURES = (Exception, SystemExit)
 
 Policy = Literal["zero", "abstain", "raise"]
 POLICIES = typing.get_args(Policy)
@@ -138,7 +141,7 @@ class Reward:
         """Score; a failure whose policy is "raise" raises [`RewardError`]. Takes what the function takes."""
         given |= zip(self.definition.parameters, positional, strict=False)
         outcomes = self.score(**given)
-        failure = self.failure(outcomes)
+        failure = self.failure(outcomes, given["completions"])
         if failure:
             raise RewardError(failure)
         return [outcome.score for outcome in outcomes]
@@ -173,17 +176,11 @@ class Reward:
             outcomes[i] = self._settled(outcome)
         return outcomes
 
-    def failure(self, outcomes: Sequence[Outcome]) -> str | None:
+    def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
         """What must stop the run, if anything."""
         policies = {"timeout": self.on_timeout, "error": self.on_error}
-        for i, outcome in enumerate(outcomes):
-            if policies.get(outcome.status) == "raise":
-                what = "ran out of time" if outcome.status == "timeout" else "failed"
-                return (
-                    f"reward {self.__name__!r} {what} on sample {i} of {len(outcomes)}. {outcome.message}\nSet "
-                    f"on_{outcome.status} of the reward to 'zero' or 'abstain' to go on in spite of it."
-                )
-        return None
+        raising = {status for status, policy in policies.items() if policy == "raise"}
+        return first_failure(f"reward {self.__name__!r}", outcomes, completions, raising)
 
     def prepare(self) -> "Reward":
         """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
@@ -254,11 +251,10 @@ class Reward:
     def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
         count = len(values["completions"])
         try:
-            scores = as_many(self.definition.function(**values, **self.args), count)
-        except Exception:
+            return outcomes_of(self.definition.function(**values, **self.args), count)
+        except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count
-        return [outcome_of(score) for score in scores]
 
     def _in_workers(self, values: Mapping[str, Any]) -> list[Outcome]:
         assert self.timeout is not None
@@ -286,6 +282,21 @@ class Reward:
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
             )
+
+
+def first_failure(
+    what: str, outcomes: Sequence[Outcome], completions: Sequence[Any], raising: Collection[str] = ("error",)
+) -> str | None:
+    """In words, the first of `outcomes` whose status is one of `raising`, if there is one."""
+    for i, outcome in enumerate(outcomes):
+        if outcome.status in raising:
+            happened = "ran out of time" if outcome.status == "timeout" else "failed"
+            return (
+                f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
+                f"{completions[i]!r:.300}.\nTo go on in spite of it, set on_{outcome.status} of the reward to 'zero' "
+                f"or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
+            )
+    return None
 
 
 def columns_of(

@@ -1,16 +1,21 @@
 """One batch being scored on one rank: the outcome of every sample, and the failures that must stop the run.
 
 A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
-kept, the batch goes on to where all ranks meet, and there all of them stop with the same message.
+kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
+returns passes through [`~trl_grpo_plus.workers.outcomes_of`]: finite numbers and `None` alone reach the trainer.
 """
 
+import asyncio
+import functools
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .reward import Reward
-from .workers import Outcome, as_many
+from torch import Tensor, nn
+
+from .reward import FAILURES, Reward, first_failure
+from .workers import Outcome, outcomes_of
 
 
 STATUSES = ("ok", "abstain", "timeout", "error")
@@ -32,7 +37,8 @@ class Scoring:
     def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
         self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
         self.failures: list[str] = []
-        self.cause: Exception | None = None
+        self._names = names
+        self.cause: BaseException | None = None
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
     def counts(self) -> list[list[int]]:
@@ -44,47 +50,76 @@ class Scoring:
         none = [None] * rows
         return list(zip(*([o.status for o in found] if found else none for found in self.outcomes), strict=True))
 
+    def failure_of_models(self, rewards: Tensor) -> str | None:
+        """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
+
+        Args:
+            rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.
+        """
+        for index, reward in enumerate(self.functions):
+            if isinstance(reward, nn.Module) and not (finite := rewards[:, index].isfinite()).all():
+                row = int(finite.logical_not().nonzero()[0])
+                return (
+                    f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
+                    f"{len(rewards)}, over all processes. A reward must be a finite number: load the model in "
+                    "bfloat16 or float32 where float16 overflows, or call it in a function of your own, which may "
+                    "return None."
+                )
+        return None
+
     def _watched(self, index: int, reward: Any, name: str) -> Any:
         if isinstance(reward, Reward):
             return _named(name, lambda **given: self._score(index, reward, given))
-        if hasattr(reward, "parameters") or not callable(reward):  # a model
+        if isinstance(reward, nn.Module):
             return reward
-        if inspect.iscoroutinefunction(reward) or inspect.iscoroutinefunction(getattr(reward, "__call__", None)):  # noqa: B004
+        if _is_async(reward):
             return _named(name, self._async_function(reward, name))
         return _named(name, lambda **given: self._call(reward, name, given))
 
     def _score(self, index: int, reward: Reward, given: dict[str, Any]) -> list[float | None]:
-        count = len(given["completions"])
+        completions = given["completions"]
         try:
             outcomes = reward.score(**given)
-        except Exception as error:
-            return self._fail(f"reward {reward.__name__!r} cannot score.", error, count)
+        except FAILURES as error:
+            return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
         self.outcomes[index] = outcomes
-        failure = reward.failure(outcomes)
-        if failure:
-            return self._fail(failure, None, count)
-        return [outcome.score for outcome in outcomes]
+        return self._passed(outcomes, reward.failure(outcomes, completions))
 
-    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> Any:
+    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> list[float | None]:
+        completions = given["completions"]
         try:
-            return as_many(reward(**given), len(given["completions"]))
-        except Exception as error:
-            return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
+            outcomes = outcomes_of(reward(**given), len(completions))
+        except FAILURES as error:
+            return self._fail(f"reward {name!r} failed.", error, len(completions))
+        return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
     def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        async def call(**given: Any) -> Any:
+        async def call(**given: Any) -> list[float | None]:
+            completions = given["completions"]
             try:
-                return as_many(await reward(**given), len(given["completions"]))
-            except Exception as error:
-                return self._fail(f"reward {name!r} failed.", error, len(given["completions"]))
+                outcomes = outcomes_of(await reward(**given), len(completions))
+            except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
+                return self._fail(f"reward {name!r} failed.", error, len(completions))
+            return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
         return call
 
-    def _fail(self, what: str, error: Exception | None, count: int) -> list[float | None]:
+    def _passed(self, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
+        if failure:
+            return self._fail(failure, None, len(outcomes))
+        return [outcome.score for outcome in outcomes]
+
+    def _fail(self, what: str, error: BaseException | None, count: int) -> list[float | None]:
         self.cause = self.cause or error
         trace = "".join(traceback.format_exception(error)) if error else ""
         self.failures.append(f"{what}\n{trace}".strip())
         return [0.0] * count
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def _named(name: str, function: Any) -> Any:

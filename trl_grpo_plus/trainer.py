@@ -271,6 +271,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         counts = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
         if counts[-1, 0]:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
+        if failure := scoring.failure_of_models(rewards):
+            raise RewardError(failure)
         self._outcomes = counts[:-1] + (self._outcomes if self._outcomes.numel() else 0)
         self._statuses = scoring.statuses(len(batch[0]))
         return rewards

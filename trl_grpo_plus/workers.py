@@ -12,6 +12,7 @@ import json
 import math
 import os
 import pickle
+import reprlib
 import resource
 import signal
 import socket
@@ -19,7 +20,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set, Sized
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
@@ -30,6 +32,10 @@ LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as
 MEMORY_MB = 4096
 MOST_WORKERS = 16
 MESSAGE_CHARS = 4000
+LARGEST = 3.4028234663852886e38  # number in float32, in which TRL keeps rewards
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = 200
 
 
 class Outcome(NamedTuple):
@@ -47,28 +53,55 @@ class Outcome(NamedTuple):
 
 
 def outcome_of(value: Any) -> Outcome:
-    """The outcome that a reward function's value stands for. NaN abstains, as in TRL."""
+    """The outcome that a reward function's value stands for: a finite number is a score, also one of NumPy or PyTorch.
+
+    NaN abstains like `None`, which TRL turns into NaN: a reward function may use either.
+    """
     if value is None:
         return Outcome(None, "abstain")
     try:
-        score = float(value) if not isinstance(value, str) else math.inf
+        number = value.item() if hasattr(value, "item") else value
+        score = math.inf if isinstance(number, str | bytes | bytearray) else float(number)
     except Exception:  # whatever an object's own __float__ may raise
         score = math.inf
-    if math.isinf(score):
-        return Outcome(None, "error", f"The reward must be a finite number or None, got {value!r:.200}.")
+    if abs(score) > LARGEST:
+        range_of = f", between {-LARGEST:.2g} and {LARGEST:.2g}" if math.isfinite(score) else ""
+        what = f"The reward must be a finite number or None{range_of}, got {_SHORT.repr(value)}."
+        return Outcome(None, "error", what)
     return Outcome(None, "abstain") if math.isnan(score) else Outcome(score, "ok")
 
 
+def outcomes_of(scores: Any, completions: int) -> list[Outcome]:
+    """The outcome of each completion, from what a reward function returned.
+
+    Args:
+        scores: a list, tensor, array, generator, ... of one value a completion; see [`outcome_of`].
+        completions (`int`): N.
+
+    Raises:
+        ValueError: it is not one value a completion.
+    """
+    return [outcome_of(score) for score in as_many(scores, completions)]
+
+
 def as_many(scores: Any, completions: int) -> list[Any]:
-    """What a reward function returned, if it is one reward a completion.
+    """What a reward function returned, if it is one reward a completion. A tensor or an array may be (N,) or (N, 1).
 
     Raises:
         ValueError: it is not.
     """
-    scores = list(scores)
-    if len(scores) != completions:
-        raise ValueError(f"it returned {len(scores)} rewards for {completions} completions")
-    return scores
+    rows = scores.tolist() if hasattr(scores, "tolist") else scores
+    # A dict, a set, a text or bytes can be gone through as well, and gives what are no rewards, or in any order.
+    if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | bytearray | memoryview | Mapping | Set):
+        got = f"{type(scores).__name__}: {_SHORT.repr(scores)}"
+        raise ValueError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
+    found = list(rows) if isinstance(rows, Sized) else list(islice(rows, completions + 1))
+    if len(found) != completions:
+        more = "" if isinstance(rows, Sized) or len(found) < completions else " or more"
+        raise ValueError(f"it returned {len(found)}{more} rewards for {completions} completions")
+    if rows is scores:
+        return found
+    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in found]
 
 
 class Pool:
@@ -318,8 +351,7 @@ def _function(target: str) -> Any:
 
 def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
     try:
-        scores = function(**{name: [value] for name, value in sample.items()}, **args)
-        return outcome_of(as_many(scores, 1)[0])
+        return outcomes_of(function(**{name: [value] for name, value in sample.items()}, **args), 1)[0]
     except BaseException:  # SystemExit too
         return _failed()
 
