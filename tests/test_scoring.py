@@ -10,8 +10,10 @@ import pytest
 import tiny
 import torch
 import user_rewards
+from datasets import Dataset
 from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.reward import RewardError
 from trl_grpo_plus.scoring import Scoring
@@ -318,6 +320,138 @@ def test_a_reward_model_that_overflows_is_named(tmp_path, value):
     torch.nn.init.constant_(model.score.bias, value)
     with pytest.raises(RewardError, match=rf"reward model 'judge' gave {value} for sample 0 of 24"):
         train(tmp_path, [tiny.digits, model], extra=extra)
+
+
+# -- arguments that a plain function's signature names
+
+
+def narrow(completions, number):
+    """Share of digits, of what it names alone."""
+    assert len(completions) == len(number)
+    return tiny.digits(completions)
+
+
+async def narrow_async(number, completions, trainer_state, missing=None):
+    """The same."""
+    assert (missing, trainer_state.global_step >= 0) == (None, True)
+    return narrow(completions, number)
+
+
+class Narrow:
+    def __call__(self, completions, /, *, number):
+        """The same."""
+        return narrow(completions, number)
+
+    def method(self, number, completions):
+        """The same."""
+        return narrow(completions, number)
+
+
+class NarrowAsync:
+    async def __call__(self, completions, number):
+        """The same."""
+        return narrow(completions, number)
+
+
+NARROW = {
+    "function": narrow,
+    "async": narrow_async,
+    "object": Narrow(),
+    "async object": NarrowAsync(),
+    "method": Narrow().method,
+    "lambda": lambda completions: tiny.digits(completions),
+    "partial": functools.partial(lambda scale, completions: tiny.digits(completions), 1.0),
+    "positional-only": lambda prompts, completions, missing=3, /: tiny.digits(completions) if missing == 3 else None,
+    "*": lambda completions, *more, number: tiny.digits(completions),
+    "positional-only and **": lambda completions, /, **rest: tiny.digits(completions) if rest["prompts"] else None,
+    "** alone": lambda *every, **columns: tiny.digits(columns["completions"]) if columns["trainer_state"] else None,
+    "by its path": f"{Path(__file__)}:narrow",
+    "by its path, with options": {"name": f"{Path(__file__)}:narrow", "on_error": "zero", "label": "same"},
+}
+
+
+def test_functions_need_no_double_star(tmp_path):
+    """Each alone is what `tiny.digits` is: TRL's own trainer runs that one only."""
+    trained = train(tmp_path, list(NARROW.values()))
+    means = [key for key in trained.state.log_history[0] if key.startswith("rewards/") and key.endswith("/mean")]
+    assert trained.state.global_step == 2
+    assert len({tuple(tiny.logged(trained, key)) for key in means}) == 1
+    assert tiny.logged(trained, "reward") == pytest.approx(
+        [len(NARROW) * share for share in tiny.logged(trained, "rewards/narrow/mean")], rel=1e-5
+    )
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(kwargs["completions"]) if kwargs["trainer_state"] else None
+
+    return call
+
+
+@decorated
+def behind_a_decorator(completions):
+    """What is called is the decorator's function, which takes all: as in TRL, it gets all."""
+    return tiny.digits(completions)
+
+
+def test_a_function_that_takes_all_gets_all(tmp_path):
+    trained = train(tmp_path, [behind_a_decorator])
+    assert trained.state.global_step == 2
+
+
+def of_completion(completion, number):
+    """A slip."""
+    return [0.0] * len(completion)
+
+
+def of_prompt(completions, prompt, **kwargs):
+    """TRL hands out `prompts`."""
+    return [0.0] * len(completions)
+
+
+def of_numbers(completions, *, numbers, **kwargs):
+    """A column's name, mistyped."""
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("reward", "column", "words"),
+    [
+        (of_completion, "number", "reward 'of_completion' needs the column 'completion'.*Did you mean completions"),
+        (of_prompt, "number", "reward 'of_prompt' needs the column 'prompt'.*Did you mean prompts"),
+        (of_numbers, "number", "reward 'of_numbers' needs the column 'numbers'.*Did you mean number"),
+        (functools.partial(of_numbers), "number", "reward 'of_numbers' needs the column 'numbers'"),
+        (Narrow().method, "count", "reward 'method' needs the column 'number'"),
+        (NarrowAsync(), "count", "reward 'NarrowAsync' needs the column 'number'"),
+        ({"name": of_prompt, "on_error": "zero"}, "number", "needs the column 'prompt'.*Did you mean prompts"),
+    ],
+)
+def test_an_argument_that_nobody_gives_is_said_before_the_model_is_loaded(tmp_path, reward, column, words):
+    config = GRPOPlusConfig(**{**tiny.BASE, "output_dir": str(tmp_path)})
+    rows = Dataset.from_dict({"prompt": ["01+01="] * 6, column: [1] * 6})
+    with pytest.raises(ValueError, match=f"train_dataset: .*{words}"):
+        GRPOPlusTrainer(model="no/such-model", reward_funcs=[reward], args=config, train_dataset=rows)
+
+
+def by_tokens(completion_ids):
+    """A reward that does not look at the text."""
+    return [len(ids) for ids in completion_ids]
+
+
+@pytest.mark.parametrize(
+    "options", [{"label": "mine"}, {"label": "mine", "timeout": 30.0}], ids=["here", "in workers"]
+)
+def test_a_registered_reward_need_not_read_the_text(options):
+    assert score({"name": f"{Path(__file__)}:by_tokens", **options}) == ([1.0, 1.0, 1.0], [])
+
+
+def test_a_decorator_may_bring_an_argument(tmp_path):
+    @functools.wraps(of_numbers)
+    def brings(completions, **kwargs):
+        return of_numbers(completions, numbers=[1])
+
+    train(tmp_path, [tiny.digits, brings])
 
 
 def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):

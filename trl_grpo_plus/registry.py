@@ -12,7 +12,6 @@ own library and other packages theirs.
 """
 
 import functools
-import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -22,7 +21,20 @@ from typing import Any
 
 from .annotations import fits, spelled
 from .loading import is_path, near, same_source, target_of
-from .reward import Definition, Example, Policy, Reward, RewardError, RewardFunction, columns_of, define, definition_at
+from .reward import (
+    TRL_GIVES,
+    Definition,
+    Example,
+    Policy,
+    Reward,
+    RewardError,
+    RewardFunction,
+    check_column,
+    columns_of,
+    define,
+    definition_at,
+)
+from .signatures import name_of, needed
 
 
 __all__ = [
@@ -277,15 +289,24 @@ def check_columns(reward: Any, dataset: Any, what: str) -> None:
     for part in getattr(reward, "parts", ()):
         check_columns(part, dataset, what)
     available = getattr(dataset, "column_names", None)
-    if available is None or not (isinstance(reward, Reward) or inspect.isfunction(reward)):
+    if available is None or not callable(reward):
         return
-    definition = reward.definition if isinstance(reward, Reward) else define(reward)
     try:
-        columns = columns_of(definition, available, getattr(reward, "renamed", {}), reward.__name__)
-        if isinstance(reward, Reward) and definition.check_columns is not None and hasattr(dataset, "__len__"):
-            definition.check_columns(**_values(dataset, columns, definition.needed), **reward.all_args())
+        if isinstance(reward, Reward):
+            _check_registered(reward, dataset, available)
+            return
+        for name in needed(reward):
+            if name not in TRL_GIVES:
+                check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
     except ValueError as error:
         raise ValueError(f"{what}: {error}") from None
+
+
+def _check_registered(reward: Reward, dataset: Any, available: Sequence[str]) -> None:
+    definition = reward.definition
+    columns = columns_of(definition, available, reward.renamed, reward.__name__)
+    if definition.check_columns is not None and hasattr(dataset, "__len__"):
+        definition.check_columns(**_values(dataset, columns, definition.needed), **reward.all_args())
 
 
 def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> dict[str, list[Any]]:

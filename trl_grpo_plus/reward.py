@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from .annotations import fits, spelled
 from .loading import load, near, target_of
+from .signatures import call
 from .workers import Outcome, outcomes_of, shared
 
 
@@ -22,6 +23,7 @@ from .workers import Outcome, outcomes_of, shared
 BY_ROW = ("prompts", "completion_ids", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
+NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
 NOT_IN_WORKERS = ("environments", *FOR_ALL)
 
 # What a reward function may raise, and is then said to have failed. Ctrl-C is the user's.
@@ -251,7 +253,7 @@ class Reward:
     def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
         count = len(values["completions"])
         try:
-            return outcomes_of(self.definition.function(**values, **self.args), count)
+            return outcomes_of(call(functools.partial(self.definition.function, **self.args), values), count)
         except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count
@@ -309,15 +311,21 @@ def columns_of(
     """
     available = list(available)
     wanted = {name: renamed.get(name, name) for name in definition.columns}
+    rename = "column: NAME" if len(definition.needed) == 1 else "columns: {{{}: NAME}}"
     for name in (*definition.needed, *renamed):
-        if wanted[name] not in available:
-            rename = "column: NAME" if len(definition.needed) == 1 else f"columns: {{{name}: NAME}}"
-            raise ValueError(
-                f"reward {label!r} needs the column {wanted[name]!r}, the data has {', '.join(available)}."
-                f"{near(wanted[name], available)} If it has another name there, say so in the reward's args: "
-                f"{{{rename}}}."
-            )
+        check_column(label, wanted[name], available, rename.format(name))
     return {name: column for name, column in wanted.items() if column in available}
+
+
+def check_column(label: str, column: str, available: Sequence[str], rename: str) -> None:
+    """Raise `ValueError` if TRL will not hand out the column to the reward `label`."""
+    if column in available and column not in NOT_GIVEN:
+        return
+    known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
+    raise ValueError(
+        f"reward {label!r} needs the column {column!r}, the data has {', '.join(available)}.{near(column, known)} If "
+        f"it has another name there, say so in the reward's args: {{{rename}}}."
+    )
 
 
 def definition_at(path: str) -> Definition:

@@ -15,6 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .reward import FAILURES, Reward, first_failure
+from .signatures import call
 from .workers import Outcome, outcomes_of
 
 
@@ -88,21 +89,21 @@ class Scoring:
     def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> list[float | None]:
         completions = given["completions"]
         try:
-            outcomes = outcomes_of(reward(**given), len(completions))
+            outcomes = outcomes_of(call(reward, given), len(completions))
         except FAILURES as error:
             return self._fail(f"reward {name!r} failed.", error, len(completions))
         return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
     def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        async def call(**given: Any) -> list[float | None]:
+        async def score(**given: Any) -> list[float | None]:
             completions = given["completions"]
             try:
-                outcomes = outcomes_of(await reward(**given), len(completions))
+                outcomes = outcomes_of(await call(reward, given), len(completions))
             except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
                 return self._fail(f"reward {name!r} failed.", error, len(completions))
             return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
-        return call
+        return score
 
     def _passed(self, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
         if failure:

@@ -8,6 +8,7 @@ must load. One that runs out of time or dies is killed with all that it started,
 """
 
 import atexit
+import functools
 import json
 import math
 import os
@@ -26,6 +27,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
 from .forking import Child, Zygote
+from .signatures import call
 
 
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
@@ -351,7 +353,8 @@ def _function(target: str) -> Any:
 
 def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
     try:
-        return outcomes_of(function(**{name: [value] for name, value in sample.items()}, **args), 1)[0]
+        given = {name: [value] for name, value in sample.items()}
+        return outcomes_of(call(functools.partial(function, **args), given), 1)[0]
     except BaseException:  # SystemExit too
         return _failed()
 

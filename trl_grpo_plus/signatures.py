@@ -1,0 +1,52 @@
+"""What a plain reward function is called with: of all that TRL hands out, what its signature names.
+
+TRL hands every column and value of its own to every reward function, which needs `**kwargs` for the rest; here it may
+do without. One that has `**kwargs` gets all, as in TRL.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """What TRL logs a reward function under."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return getattr(function, "__name__", type(function).__name__)
+
+
+def needed(function: Callable[..., Any]) -> list[str]:
+    """Names of the values without which it cannot be called."""
+    named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    return [n for n, p in _parameters(function).items() if p.kind in named and p.default is Parameter.empty]
+
+
+def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
+    """Call a function with what it takes of `given`.
+
+    Raises:
+        TypeError: it needs a value that is not given.
+    """
+    parameters = _parameters(function)
+    missing = [name for name in needed(function) if name not in given]
+    if missing:
+        raise TypeError(f"it needs {missing[0]!r}, given are {', '.join(given) or 'none'}")
+    in_front = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_ONLY]
+    takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
+    by_name = {n: v for n, v in given.items() if n not in in_front and (takes_all or _is_keyword(parameters.get(n)))}
+    return function(*(given.get(name, parameters[name].default) for name in in_front), **by_name)
+
+
+def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    # Of the function that is called, not of one that it wraps: a decorator may bring what that one needs.
+    try:
+        return inspect.signature(function, follow_wrapped=False).parameters
+    except (TypeError, ValueError):  # some of those written in C
+        return {"given": Parameter("given", Parameter.VAR_KEYWORD)}
+
+
+def _is_keyword(parameter: Parameter | None) -> bool:
+    return parameter is not None and parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
