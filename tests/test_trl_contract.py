@@ -23,6 +23,7 @@ METHODS = {
     "_compute_loss": (["model", "inputs"], "overridden: KL estimator, beta"),
     "_get_train_sampler": (["dataset"], "overridden: the sampler is kept, to resume in a later epoch"),
     "_save_checkpoint": (["model", "trial"], "overridden: our state"),
+    "_push_from_checkpoint": (["checkpoint_folder"], "overridden: traces stay at home"),
     "_load_optimizer_and_scheduler": (["checkpoint"], "overridden: our state"),
 }
 ATTRIBUTES = {

@@ -33,7 +33,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from . import advantages, kl, workers
+from . import advantages, kl, uploads, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
@@ -130,6 +130,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it
             args.reward_weights = weights
+        if args.push_to_hub:
+            uploads.check_seam()
         workers.configure(args.reward_workers, args.reward_worker_memory_mb)
         if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
             _check_columns(reward_funcs, train_dataset, eval_dataset)
@@ -597,6 +599,15 @@ class GRPOPlusTrainer(GRPOTrainer):
             os.makedirs(folder, exist_ok=True)
             torch.save(self._resume_state(), _state_file(folder, self.accelerator.process_index))
         super()._save_checkpoint(model, trial)
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """As the `Trainer`'s, without the traces; see [`trl_grpo_plus.uploads`]."""
+        with uploads.kept_at_home():
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+        with uploads.kept_at_home():
+            super()._push_from_checkpoint(checkpoint_folder)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)

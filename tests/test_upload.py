@@ -1,0 +1,95 @@
+"""What goes to the Hub: the files of a push in the midst of training and of one at the end, with transformers' and the
+Hub client's own code up to the request that would be sent."""
+
+import types
+from pathlib import Path
+
+import huggingface_hub
+import pytest
+import tiny
+import transformers
+
+from trl_grpo_plus import uploads
+from trl_grpo_plus.view import write_page
+
+
+def intercept(patch):
+    """In place of the Hub, a list of what each commit would add."""
+    commits: list[list[str]] = []
+
+    def repo(name, **kwargs):
+        return types.SimpleNamespace(repo_id=name)
+
+    def commit(api, operations, **kwargs):
+        commits.append([operation.path_in_repo for operation in operations])
+
+    patch.setattr(huggingface_hub.HfApi, "create_repo", lambda api, name, **kwargs: repo(name))
+    patch.setattr(huggingface_hub.HfApi, "create_commit", commit)
+    patch.setattr(huggingface_hub.HfApi, "_validate_yaml", lambda *args, **kwargs: None)  # asks the Hub
+    patch.setattr(huggingface_hub.hf_api, "is_xet_available", lambda: False, raising=False)
+    if hasattr(transformers.trainer, "create_repo"):  # bound when transformers was imported
+        patch.setattr(transformers.trainer, "create_repo", repo)
+    return commits
+
+
+@pytest.fixture(scope="module")
+def pushed(tmp_path_factory):
+    """A run that pushes at each of two checkpoints and at its end: the trainer, and its commits."""
+    with pytest.MonkeyPatch.context() as patch:
+        commits = intercept(patch)
+        trained = tiny.trainer(
+            tmp_path_factory.mktemp("pushed"),
+            tiny.digits,
+            max_steps=2,
+            save_strategy="steps",
+            save_steps=1,
+            push_to_hub=True,
+            hub_model_id="someone/model",
+            hub_strategy="all_checkpoints",
+            hub_always_push=True,
+            extra={"eval_dataset": tiny.prompts(4)},
+            per_device_eval_batch_size=8,
+        )
+        folder = Path(trained.args.output_dir)
+        (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # as the recipes' script makes it
+        (folder / "earlier-1" / "rollouts" / "train-00000001.jsonl").write_text("{}\n")
+        trained.train()
+        trained.evaluate()
+        write_page(folder, folder / "report.html")
+        trained.save_model()
+        trained.push_to_hub(dataset_name="someone/data")
+        yield trained, commits
+
+
+def test_the_model_is_uploaded(pushed):
+    _, commits = pushed
+    whole = [commit for commit in commits if "model.safetensors" in commit]
+    assert len(whole) == 4  # after each checkpoint, and twice at the end
+    assert all({"config.json", "tokenizer.json", "README.md", "training_args.bin"} <= set(commit) for commit in whole)
+
+
+def test_prompts_and_completions_stay_at_home(pushed):
+    _, commits = pushed
+    for commit in commits:
+        found = [path for path in commit if path.startswith(("rollouts", "earlier", "report")) or "jsonl" in path]
+        assert found == []
+
+
+def test_checkpoints_that_are_pushed_are_whole(pushed):
+    _, commits = pushed
+    checkpoints = [commit for commit in commits if any(path.endswith("optimizer.pt") for path in commit)]
+    assert len(checkpoints) == 2
+    assert all(any(path.endswith("grpo_plus_state_0.pt") for path in commit) for commit in checkpoints)
+
+
+def test_the_hubs_client_is_transformers_own_again(pushed):
+    names = [name for name in ("hf_api", "upload_folder") if hasattr(transformers.trainer, name)]
+    assert names
+    assert all(getattr(transformers.trainer, name).__module__ != uploads.__name__ for name in names)
+
+
+def test_a_release_that_uploads_in_another_way_is_refused(tmp_path, monkeypatch):
+    for name in ("hf_api", "upload_folder"):
+        monkeypatch.delattr(transformers.trainer, name, raising=False)
+    with pytest.raises(RuntimeError, match=r"would take rollouts/\*, .* along. Set push_to_hub=False"):
+        tiny.trainer(tmp_path, tiny.digits, push_to_hub=True, hub_model_id="someone/model")
