@@ -226,6 +226,24 @@ def test_defaults_change_nothing(make):
     assert not config.filters_groups
 
 
+def test_the_options_that_are_not_at_their_defaults(make, tmp_path):
+    assert make().changed_options == {}
+    assert make(learning_rate=1e-3, scale_rewards="batch").changed_options == {}
+    assert make(zero_variance_groups="drop", scale_rewards="mad").changed_options == {
+        "zero_variance_groups": "drop",
+        "scale_rewards": "mad",
+    }
+
+    @dataclasses.dataclass
+    class Population(GRPOPlusConfig):
+        std_ddof: int = 0
+        own: int = 1
+
+    config = Population(output_dir=str(tmp_path), **CPU, own=2)
+    assert config.changed_options == {"std_ddof": 0}
+    assert config.changes_advantages
+
+
 def test_trls_own_options_keep_trls_defaults(make, tmp_path):
     theirs = GRPOConfig(output_dir=str(tmp_path), **CPU).to_dict()
     ours = make().to_dict()

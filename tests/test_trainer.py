@@ -1,6 +1,10 @@
 """The trainer's use of the advantage and KL modules, and what it refuses at construction."""
 
+import copy
+import dataclasses
 import itertools
+import pickle
+import warnings
 
 import pytest
 import tiny
@@ -379,3 +383,57 @@ def test_makes_its_own_config(tmp_path, monkeypatch):
     )
     assert isinstance(made.args, GRPOPlusConfig)
     assert made.args.output_dir.endswith("model-0-GRPO")
+
+
+# -- half of the swap: the config without the trainer
+
+
+DROPS = {"zero_variance_groups": "drop", "trace_every": 0, "learning_rate": 1e-3}
+
+
+def plus_config(folder, **options):
+    return GRPOPlusConfig(**{**tiny.BASE, "output_dir": str(folder / "run"), **options})
+
+
+def made_with(cls, folder, config, **extra):
+    arguments = {"args": config, "train_dataset": tiny.prompts(30), "processing_class": tiny.tokenizer(), **extra}
+    return cls(model=tiny.model_path(folder), reward_funcs=tiny.digits, **arguments)
+
+
+def test_options_that_trls_trainer_does_not_know_are_said(tmp_path):
+    with pytest.warns(UserWarning, match="no effect") as caught:
+        made_with(GRPOTrainer, tmp_path, plus_config(tmp_path, **DROPS))
+    (said,) = [str(warning.message) for warning in caught if "no effect" in str(warning.message)]
+    assert said.startswith("zero_variance_groups='drop', trace_every=0 have no effect")
+    assert "Replace GRPOTrainer(...) by GRPOPlusTrainer(...)" in said
+    assert "learning_rate" not in said
+
+
+def test_it_is_said_with_a_schedule_of_the_users_own(tmp_path):
+    model = tiny.trainer(tmp_path, tiny.digits).model
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizers = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
+    with pytest.warns(UserWarning, match="trace_every=0 has no effect"):
+        made_with(GRPOTrainer, tmp_path, plus_config(tmp_path, trace_every=0), optimizers=optimizers)
+
+
+class Mine(GRPOPlusTrainer):
+    """A user's own."""
+
+
+def test_nothing_is_said_where_all_is_well(tmp_path):
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message=".*no effect")
+        made_with(GRPOTrainer, tmp_path, plus_config(tmp_path))
+        config = plus_config(tmp_path, **DROPS)
+        again = [copy.deepcopy(config), pickle.loads(pickle.dumps(config)), GRPOPlusConfig(**asdict_of(config))]
+        print(config, config.to_json_string(), config.to_dict(), repr(config))
+        for trainer, args in zip([GRPOPlusTrainer, Mine, Mine, GRPOPlusTrainer], [config, *again], strict=True):
+            made_with(trainer, tmp_path, args).train()
+            assert trainer is not Mine or args == config
+
+
+def asdict_of(config):
+    derived = ("generation_batch_size",)  # which TRL refuses beside what it is derived from
+    names = [field.name for field in dataclasses.fields(config) if field.init and field.name not in derived]
+    return {name: getattr(config, name) for name in names}

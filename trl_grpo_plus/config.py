@@ -5,6 +5,7 @@ error here costs a second, in mid-run a GPU-hour.
 """
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -273,6 +274,34 @@ class GRPOPlusConfig(GRPOConfig):
         self._check_traces()
 
     @property
+    def place_model_on_device(self) -> bool | None:
+        """As transformers'."""
+        # Of all that it asks its arguments, this is what a `Trainer` asks when it is made, and nobody else does.
+        if not self.__dict__.get("_has_plus_trainer") and self.process_index == 0:
+            self._warn_of_no_effect()
+        return super().place_model_on_device
+
+    def taken_by_plus_trainer(self) -> None:
+        """A `GRPOPlusTrainer` acts on these options: another trainer that is handed them would warn."""
+        self._has_plus_trainer = True
+
+    @property
+    def changed_options(self) -> dict[str, Any]:
+        """The options of this class that are not at their defaults, by name; with all of them there it is TRL's."""
+        changed = {name: getattr(self, name) for name in self._changed(*_own_options())}
+        return changed if self.scale_rewards in TRL_SCALES else {**changed, "scale_rewards": self.scale_rewards}
+
+    def _warn_of_no_effect(self) -> None:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.changed_options.items())
+        if options:
+            warnings.warn(
+                f"{options} {'have' if len(self.changed_options) > 1 else 'has'} no effect: a trainer that is no "
+                "GRPOPlusTrainer was handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by "
+                "GRPOPlusTrainer(...), which takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
+                stacklevel=3,
+            )
+
+    @property
     def filters_groups(self) -> bool:
         """Whether zero-variance groups leave the batch."""
         return self.zero_variance_groups != "keep"
@@ -288,7 +317,9 @@ class GRPOPlusConfig(GRPOConfig):
         )
 
     def _changed(self, *names: str) -> list[str]:
-        return [name for name in names if getattr(self, name) != self.__dataclass_fields__[name].default]
+        # A subclass may have other defaults.
+        options = GRPOPlusConfig.__dataclass_fields__
+        return [name for name in names if getattr(self, name) != options[name].default]
 
     def _check_values(self) -> None:
         for name, allowed in TRL_CHOICES.items():
@@ -410,6 +441,10 @@ _ADVANTAGE_FIELDS = (
     "std_floor",
     "advantage_clip",
 )
+
+
+def _own_options() -> list[str]:
+    return [name for name in GRPOPlusConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
 
 
 def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:

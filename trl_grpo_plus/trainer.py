@@ -111,6 +111,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 f"args must be a GRPOPlusConfig, got {type(args).__name__}: replace `GRPOConfig(...)` by "
                 "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
             )
+        args.taken_by_plus_trainer()
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
         self._generated: tuple[Any, ...] = ()  # what TRL's `_generate` returned for it
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
