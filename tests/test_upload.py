@@ -8,8 +8,10 @@ import huggingface_hub
 import pytest
 import tiny
 import transformers
+import trl
 
-from trl_grpo_plus import uploads
+import trl_grpo_plus
+from trl_grpo_plus import model_card, uploads
 from trl_grpo_plus.view import write_page
 
 
@@ -93,3 +95,56 @@ def test_a_release_that_uploads_in_another_way_is_refused(tmp_path, monkeypatch)
         monkeypatch.delattr(transformers.trainer, name, raising=False)
     with pytest.raises(RuntimeError, match=r"would take rollouts/\*, .* along. Set push_to_hub=False"):
         tiny.trainer(tmp_path, tiny.digits, push_to_hub=True, hub_model_id="someone/model")
+
+
+# -- the model card
+
+
+def card(trained):
+    return (Path(trained.args.output_dir) / "README.md").read_text()
+
+
+def test_a_card_names_what_trained_the_model(pushed):
+    trained, _ = pushed
+    text = card(trained)
+    assert "None" not in text
+    assert (
+        "This model was fine-tuned on the [someone/data](https://huggingface.co/datasets/someone/data) dataset."
+        in text
+    )
+    assert f"- trl_grpo_plus: {trl_grpo_plus.__version__}\n- TRL: {trl.__version__}" in text
+    assert "- `digits`, weight 1" in text
+    assert f"`GRPOPlusTrainer` of trl_grpo_plus {trl_grpo_plus.__version__} with its options at their defaults" in text
+    assert 'model="someone/model"' in text
+
+
+def test_a_card_of_a_run_with_options_and_a_base_model(tmp_path):
+    rewards = [{"name": tiny.digits, "weight": 0.5}, {"name": tiny.always_dead, "monitor": True, "label": "watched"}]
+    made = tiny.trainer(tmp_path, rewards, zero_variance_groups="drop", alarm_thresholds={"no_answer": None})
+    made.model.config._name_or_path = "Qwen/Qwen2.5-0.5B"
+    made.create_model_card(model_name="mine", tags="sums")
+    text = card(made)
+    assert "fine-tuned version of [Qwen/Qwen2.5-0.5B](https://huggingface.co/Qwen/Qwen2.5-0.5B)." in text
+    assert "- `digits`, weight 0.5\n- `watched`, scored and logged only" in text
+    assert "- `zero_variance_groups`: `'drop'`\n- `alarm_thresholds`: `{'no_answer': None}`" in text
+    data = huggingface_hub.ModelCard.load(Path(made.args.output_dir) / "README.md").data
+    assert {"sums", "trl", "grpo"} <= set(data.tags)
+    assert data.base_model == "Qwen/Qwen2.5-0.5B"
+
+
+@pytest.mark.parametrize("name", ["", None])
+def test_a_card_of_a_model_without_a_name(tmp_path, name):
+    made = tiny.trainer(tmp_path, tiny.digits)
+    made.model.config._name_or_path = name
+    made.create_model_card()
+    assert "None" not in card(made)
+    assert "# Model Card for run\n\nThis model was fine-tuned.\n" in card(made)
+    assert 'model="run"' in card(made)
+
+
+def test_what_a_card_of_another_form_says():
+    """A template that has none of the places to put it."""
+    text = model_card.complete("# Mine\n", "run", {}, [("digits", 1.0)])
+    assert text.startswith("# Mine\n")
+    assert "### Rewards\n\n- `digits`, weight 1\n" in text
+    assert f"trl_grpo_plus {trl_grpo_plus.__version__}" in text

@@ -22,6 +22,7 @@ import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,7 +34,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 
-from . import advantages, kl, uploads, workers
+from . import advantages, kl, model_card, uploads, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
@@ -600,6 +601,17 @@ class GRPOPlusTrainer(GRPOTrainer):
             os.makedirs(folder, exist_ok=True)
             torch.save(self._resume_state(), _state_file(folder, self.accelerator.process_index))
         super()._save_checkpoint(model, trial)
+
+    def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.model_card`]."""
+        folder = Path(self.args.output_dir).name
+        super().create_model_card(model_name or folder, *args, **kwargs)
+        if self.is_world_process_zero():
+            path = Path(self.args.output_dir) / "README.md"
+            weights = list(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True))
+            card = path.read_text(encoding="utf-8")
+            card = model_card.complete(card, folder, self.args.changed_options, weights)
+            path.write_text(card, encoding="utf-8")
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """As the `Trainer`'s, without the traces; see [`trl_grpo_plus.uploads`]."""
