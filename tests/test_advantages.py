@@ -466,6 +466,15 @@ def test_normalize_then_sum_is_centred_over_the_batch_whatever_the_baseline():
     assert found[2].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("filler", [0.5, NAN, math.inf])
+def test_a_component_without_weight_is_no_part_of_normalize_then_sum(filler):
+    alone = with_holes(torch.rand(6, 4, 2, generator=torch.Generator().manual_seed(3)), 0.4, 5)
+    beside = torch.cat([alone, torch.full((6, 4, 1), filler)], dim=-1)
+    weights = torch.tensor([1.0, 0.5, 0.0])
+    assert torch.equal(normalize_then_sum(beside, weights), normalize_then_sum(alone, weights[:2]))
+    assert normalize_then_sum(beside, torch.zeros(3)).tolist() == [[0.0] * 4] * 6
+
+
 def test_one_group_of_one_attempt_in_normalize_then_sum():
     assert normalize_then_sum(torch.ones(1, 1, 2), torch.ones(2)).tolist() == [[0.0]]
 

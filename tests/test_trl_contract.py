@@ -34,9 +34,9 @@ ATTRIBUTES = {
     "num_generations": "size of a group",
     "num_generations_eval": "size of a group in evaluation",
     "num_iterations": "how long a batch is used",
-    "reward_funcs": "counted",
-    "reward_func_names": "columns of the rewards",
-    "reward_weights": "of the total",
+    "reward_funcs": "counted, without monitors while TRL makes advantages",
+    "reward_func_names": "columns of the rewards, likewise",
+    "reward_weights": "of the total, without those of monitors while TRL makes advantages",
     "environment_factories": "refused with filtering",
     "_is_vlm": "refused with filtering",
     "_metrics": "metrics by mode",
@@ -127,6 +127,14 @@ def test_what_a_batch_holds(trained):
     wanted = BATCH_KEYS | {"old_per_token_logps", "ref_per_token_logps"}
     assert keys == wanted, broken(f"a batch holds {sorted(keys)}", "masks, counts, advantages and log-probs by name")
     assert trained._buffered_inputs[0]["num_items_in_batch"].ndim == 0
+
+
+def test_which_rewards_are_in_the_advantages():
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    _, after = source.split("self._calculate_rewards(")
+    for name in ["self.reward_func_names", "self.reward_weights", "len(self.reward_funcs)", "nanstd("]:
+        assert name in after, broken(f"no {name} after _calculate_rewards", "monitors are hidden from there on")
+    assert callable(plus.nanstd), broken("trl.trainer.utils.nanstd is gone", "the std of monitors as TRL logs it")
 
 
 def test_what_log_probs_take():

@@ -105,13 +105,16 @@ def normalize_then_sum(
 
     Args:
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
-        weights (`Tensor`): `(K,)`.
+        weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
         scale (`str`, *optional*, defaults to `"group"`): group, mad or mean. TRL divides by the group's std whatever
             `scale_rewards` is, so here batch and none mean group too.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
     """
+    components, weights = components[..., weights != 0], weights[weights != 0]
+    if not len(weights):
+        return torch.zeros(components.shape[:2], dtype=components.dtype)
     scale = "group" if scale in ("batch", "none") else scale
     parts = [
         compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)

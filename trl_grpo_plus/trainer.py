@@ -6,7 +6,7 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
 - `_calculate_rewards`: keeps the gathered rewards and the outcome of each sample, and stops all ranks where a reward
-  failed; after such a batch, returns those already computed.
+  failed; after such a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
 - `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
@@ -32,6 +32,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import nanstd
 
 from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
@@ -54,6 +55,8 @@ logger = get_logger(__name__)
 # divide by `num_items_in_batch`.
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
 MICRO_BATCH_NORMALISED = ("bnpo",)
+
+_WHAT_REWARDS_THERE_ARE = ("reward_funcs", "reward_func_names", "reward_weights")
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -92,6 +95,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     args: GRPOPlusConfig
     beta: float
+    reward_funcs: list[Any]
+    reward_func_names: list[str]
+    reward_weights: Tensor
 
     def __init__(
         self,
@@ -253,14 +259,32 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self._plan is not None:
-            return self._rewards.to(self.accelerator.device)
+            return self._without_monitors(self._rewards.to(self.accelerator.device))
         rewards = self._score(inputs, prompts, completions, completion_ids_list)
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         self._rewards = rewards.cpu()
         attempts = self._attempts(inputs, prompts)
         self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
         self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
-        return rewards
+        return self._without_monitors(rewards)
+
+    @property
+    def _monitors(self) -> list[int]:
+        """Columns of the rewards that have weight 0, where others have not."""
+        weights = self.reward_weights.tolist()
+        return [i for i, weight in enumerate(weights) if not weight] if any(weights) else []
+
+    def _without_monitors(self, rewards: Tensor) -> Tensor:
+        """What TRL makes advantages of, (N, K - monitors). It sees none until it has made the batch: to TRL an attempt
+        that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        monitors = self._monitors
+        if not monitors:
+            return rewards
+        weighted = [i for i in range(len(self.reward_funcs)) if i not in monitors]
+        self.reward_funcs = [self.reward_funcs[i] for i in weighted]
+        self.reward_func_names = [self.reward_func_names[i] for i in weighted]
+        self.reward_weights = self.reward_weights[weighted]
+        return rewards[:, weighted]
 
     def _score(self, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
@@ -282,8 +306,8 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _totals(self, rewards: Tensor) -> Tensor:
         """(N, K) -> (N,), NaN where no reward with a weight scored; as TRL sums them."""
         weights = self.reward_weights.cpu()
-        totals = (rewards * weights).nansum(dim=1)
-        return totals.masked_fill(rewards[:, weights != 0].isnan().all(dim=1), torch.nan)
+        rewards, weights = rewards[:, weights != 0], weights[weights != 0]
+        return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
     def _judge(self, rewards: Tensor) -> list[str]:
         args = self.args
@@ -316,7 +340,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
-        output = super()._generate_and_score_completions(inputs)
+        with _temporarily(self, **{name: getattr(self, name) for name in _WHAT_REWARDS_THERE_ARE}):
+            output = super()._generate_and_score_completions(inputs)
+        self._log_monitors()
         self._plan = plan = self._plan or Plan.as_sampled(len(self._rounds[0].verdicts))
         if self.model.training:
             if not all(plan.live):
@@ -509,6 +535,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         totals = self._totals(rewards)
         metrics["reward"][-1] = totals.nanmean().item()
         metrics["reward_std"][-1] = advantages.batch_std(totals)
+
+    def _log_monitors(self) -> None:
+        """As TRL logs the rewards that it knows of."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for i in self._monitors:
+            name, column = self.reward_func_names[i], self._rewards[:, i]
+            metrics[f"rewards/{name}/mean"].append(column.nanmean().item())
+            metrics[f"rewards/{name}/std"].append(nanstd(column).item())
+            self._logs["rewards"][name].extend(column.tolist())
+        if any((self._totals(r.rewards).isnan() & ~r.rewards.isnan().all(dim=1)).any() for r in self._rounds):
+            logger.warning_once(
+                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
+                "unscored, with advantage 0; see `groups/unscored` and the traces."
+            )
 
     def _log_outcomes(self) -> None:
         metrics = self._metrics["train" if self.model.training else "eval"]
