@@ -406,16 +406,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.kl_placement == "loss":
             return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
         to_go = grouped(self.accelerator.gather(self.accelerator.pad_across_processes(self._kl_to_go(output), dim=1)))
-        shaping["running_std"] = self._running_std(totals - self.beta * to_go[..., 0])
+        alike = not totals.numel() or not advantages.varies(totals.view(1, -1), args.zero_variance_tolerance)
+        shaping["running_std"] = self._running_std(totals - self.beta * to_go[..., 0], alike)
         per_token = args.kl_reward_form == "reward_to_go"
         values = advantages.compute_with_kl(totals, to_go, self.beta, per_token, **shaping)
         self._adapt_beta()
         return values
 
-    def _running_std(self, totals: Tensor) -> float | None:
-        """The moving average under scale_rewards="running", which a batch moves on."""
+    def _running_std(self, totals: Tensor, alike: bool = False) -> float | None:
+        """The moving average under scale_rewards="running". A batch moves it on, but not one whose rewards are all
+        `alike`: what differs there is the KL."""
         if self.args.scale_rewards != "running":
             return None
+        if alike:
+            return math.sqrt(self._running_variance or 1.0)
         variance = advantages.batch_std(totals, self.args.std_ddof) ** 2
         if self._running_variance is not None:
             decay = self.args.running_std_decay
