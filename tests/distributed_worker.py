@@ -164,6 +164,23 @@ def logs_on_one_rank(folder):
     return result(trained, notes=list(trained._logs["extra"]["note"]), prompts=list(trained._logs["prompt"]))
 
 
+def cut_off(prompts, trainer):
+    """As `tiny.scripted`; at every other prompt all attempts run into the limit, elsewhere those on the first rank."""
+    sampled = tiny.scripted(prompts, trainer)
+    for prompt, ids in zip(prompts, sampled["completion_ids"], strict=True):
+        if int(prompt[:2]) % 2 or trainer.accelerator.process_index == 0:
+            del ids[-1]  # the end of sequence
+    return sampled
+
+
+def truncated(folder):
+    """3 groups of 4 on 2 ranks: the middle one lies on both, and on one of them nothing of it is trained on."""
+    options = {"per_device_train_batch_size": 6, "mask_truncated_completions": True, "zero_variance_groups": "drop"}
+    options = {**EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4}
+    trained = train(folder, tiny.digits, **options)
+    return result(trained, truncated=tiny.logged(trained, "groups/truncated"))
+
+
 def kl_to_go(folder):
     options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}

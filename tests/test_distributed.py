@@ -27,6 +27,7 @@ SCENARIOS = [
     "drop_straddling",
     "one_rank_all_dead",
     "logs_on_one_rank",
+    "truncated",
     "kl_to_go",
     "fallback_raise",
     "reward_fails",
@@ -82,7 +83,15 @@ def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
 
 @pytest.mark.parametrize(
     "scenario",
-    ["resample", "resample_iterations", "drop_straddling", "one_rank_all_dead", "logs_on_one_rank", "kl_to_go"],
+    [
+        "resample",
+        "resample_iterations",
+        "drop_straddling",
+        "one_rank_all_dead",
+        "logs_on_one_rank",
+        "truncated",
+        "kl_to_go",
+    ],
 )
 def test_ranks_agree(out, scenario):
     first, second = results(out, scenario)
@@ -116,6 +125,13 @@ def test_the_batch_holds_whole_groups_in_order(out):
         for i in range(0, len(prompts), 4):
             assert len(set(prompts[i : i + 4])) == 1
             assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_ranks_agree_on_what_is_truncated(out):
+    """At prompts 0 to 2 the last group is alive, at 3 to 5 the one on both ranks, of which one masks all it has."""
+    for rank in results(out, "truncated"):
+        assert rank["truncated"] == pytest.approx([2 / 3] * 4)
+        assert rank["trained"] == [1] * 4
 
 
 def test_a_column_logged_on_one_rank_does_not_hang(out):

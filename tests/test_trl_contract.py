@@ -34,6 +34,7 @@ ATTRIBUTES = {
     "num_generations": "size of a group",
     "num_generations_eval": "size of a group in evaluation",
     "num_iterations": "how long a batch is used",
+    "mask_truncated_completions": "says which groups have nothing to train on",
     "reward_funcs": "counted, without monitors while TRL makes advantages",
     "reward_func_names": "columns of the rewards, likewise",
     "reward_weights": "of the total, without those of monitors while TRL makes advantages",

@@ -49,7 +49,7 @@ class GRPOPlusConfig(GRPOConfig):
 
         zero_variance_groups (`str`, *optional*, defaults to `"keep"`):
             What happens to a group whose attempts all earn the same reward. Such a group has no advantage to learn
-            from. One of:
+            from; one whose every token is masked (`mask_truncated_completions`) has none either. One of:
 
             - `"keep"`: as in TRL, it is forwarded and back-propagated, and its tokens count in the loss denominator.
             - `"drop"`: it leaves the batch before any log-prob pass. The loss is that of the other groups alone.

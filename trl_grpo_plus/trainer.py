@@ -231,7 +231,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         rewards = self._score(inputs, prompts, completions, completion_ids).cpu()
         attempts = self._attempts(inputs, prompts)
         self._pending_extra_logs.clear()  # they travel with their rows
-        return Round(attempts, rewards, tuple(self._judge(rewards)))
+        return Round(attempts, rewards, tuple(self._judge(rewards, self._trainable(attempts))))
 
     def _attempts(self, inputs: list[dict[str, Any]], prompts: list) -> tuple[Attempt, ...]:
         """What was generated and scored last on this rank."""
@@ -265,7 +265,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._rewards = rewards.cpu()
         attempts = self._attempts(inputs, prompts)
         self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
-        self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
+        verdicts = self._judge(self._rewards, self._trainable(attempts))
+        self._rounds = [Round(attempts, self._rewards, tuple(verdicts))]
         return self._without_monitors(rewards)
 
     @property
@@ -309,9 +310,17 @@ class GRPOPlusTrainer(GRPOTrainer):
         rewards, weights = rewards[:, weights != 0], weights[weights != 0]
         return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
-    def _judge(self, rewards: Tensor) -> list[str]:
+    def _trainable(self, attempts: Sequence[Attempt]) -> Tensor:
+        """(N,), gathered: whether TRL leaves any token of an attempt in the loss."""
+        masked = self.mask_truncated_completions
+        found = [attempt.num_tokens > 0 and not (masked and attempt.truncated) for attempt in attempts]
+        return self.accelerator.gather(torch.tensor(found, device=self.accelerator.device).int()).bool().cpu()
+
+    def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
+        """The verdict on each group; without `trainable`, on its rewards alone."""
         args = self.args
-        limits = {
+        limits: dict[str, Any] = {
+            "trainable": None if trainable is None else trainable.view(-1, self._group_size),
             "tolerance": args.zero_variance_tolerance,
             "solved_reward": args.solved_reward,
             "failed_reward": args.failed_reward,
@@ -519,16 +528,17 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_batch(self, output: dict[str, Any], rounds: Sequence[Round], plan: Plan) -> None:
         metrics = self._metrics["train"]
-        of_groups = summary(rounds, plan)
-        for name, value in of_groups.items():
+        for name, value in summary(rounds, plan).items():
             metrics[name].append(value)
         tokens = torch.tensor(self._tokens_generated, device=self.accelerator.device)
         metrics["tokens/generated"].append(self.accelerator.gather(tokens).sum().item())
         metrics["tokens/trained"].append(output["num_items_in_batch"].item())
+        rewards = torch.cat([sampled.rewards for sampled in rounds])
         # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
-        metrics["frac_reward_zero_std"][-1] = 1.0 - of_groups["groups/alive"]
+        differ = [verdict == "alive" for verdict in self._judge(rewards)]
+        metrics["frac_reward_zero_std"][-1] = 1.0 - sum(differ) / len(differ)
         if self.args.filters_groups:
-            self._log_rewards_as_sampled(torch.cat([sampled.rewards for sampled in rounds]))
+            self._log_rewards_as_sampled(rewards)
 
     def _log_rewards_as_sampled(self, rewards: Tensor) -> None:
         """TRL has just logged the rewards of the groups that were kept, which say nothing of the policy."""
@@ -551,7 +561,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if any((self._totals(r.rewards).isnan() & ~r.rewards.isnan().all(dim=1)).any() for r in self._rounds):
             logger.warning_once(
                 "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
-                "unscored, with advantage 0; see `groups/unscored` and the traces."
+                "unscored; see `groups/unscored` and the traces."
             )
 
     def _log_outcomes(self) -> None:
