@@ -3,6 +3,7 @@
 `accelerate launch --cpu --num_processes 2` starts one process only; torchrun starts two, and the tests assert it.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -22,6 +23,7 @@ SCENARIOS = [
     "parity",
     "drop",
     "filler",
+    "filler_entropy",
     "resample",
     "resample_iterations",
     "drop_straddling",
@@ -79,6 +81,28 @@ def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
             assert distance["trained"] == [trained] * 2, case
             assert distance["weights"] < 5e-6, case
             assert distance["loss"] < 5e-6, case
+
+
+def test_filler_is_not_in_the_entropy_bonus(out):
+    for rank in results(out, "filler_entropy"):
+        assert len(rank["alone"]) == 8
+        for case, distance in rank["alone"].items():
+            assert distance["trained"] == [1] * 2, case
+            assert distance["weights"] < 5e-6, case
+            assert distance["loss"] < 5e-6, case
+
+
+def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out):
+    first, second = results(out, "filler_entropy")
+    assert first["weights"] == second["weights"]
+    assert first["adapted"] == second["adapted"]
+    rows = first["adapted"]["rows"]
+    assert rows.count(0) >= 2
+    assert sum(rows) == 2
+    coefficients = [0.0, *first["adapted"]["coefficients"]]
+    steps = [after - before for before, after in itertools.pairwise(coefficients)]
+    assert steps[4:] == pytest.approx([0.01 if live else 0.0 for live in rows])
+    assert first["adapted"]["last"] > 1.0
 
 
 @pytest.mark.parametrize(

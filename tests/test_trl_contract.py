@@ -34,6 +34,8 @@ ATTRIBUTES = {
     "num_generations": "size of a group",
     "num_generations_eval": "size of a group in evaluation",
     "num_iterations": "how long a batch is used",
+    "entropy_coef": "of the entropy bonus, weighed where a micro-batch holds filler",
+    "_last_world_entropy": "put back after a step on filler alone, with the coefficient that was adapted by it",
     "mask_truncated_completions": "says which groups have nothing to train on",
     "reward_funcs": "counted, without monitors while TRL makes advantages",
     "reward_func_names": "columns of the rewards, likewise",
@@ -159,6 +161,22 @@ def test_which_loss_types_there_are():
         f"the loss types are {sorted(named)}", "what each one divides by, for filler rows"
     )
     assert {*plus.ROW_NORMALISED, *plus.MICRO_BATCH_NORMALISED} < LOSS_TYPES
+
+
+def test_how_the_entropy_bonus_is_made():
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    why = "filler rows: the coefficient that TRL multiplies by is weighed, the one that it adapts is not"
+    for line in [
+        "apply_coef * entropy_loss",
+        "self.entropy_coef + self.args.entropy_coef_delta",
+        "self.entropy_coef - self.args.entropy_coef_delta",
+        'self._metrics[mode]["entropy_coef"].append(self.entropy_coef)',
+        "if self.accelerator.sync_gradients:",
+    ]:
+        assert line in source, broken(f"no `{line}` in _compute_loss", why)
+    assert (plus._Weighed(0.5, 4.0) * torch.tensor(1.0)).item() == 2.0
+    assert type(plus._Weighed(0.5, 4.0) + 0.25) is float
+    assert plus._Weighed(0.5, 4.0) + 0.25 == 0.75
 
 
 def test_what_a_sampler_has(trained):

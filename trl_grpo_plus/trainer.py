@@ -9,7 +9,7 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
   failed; after such a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
-- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
+- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta, no filler in the entropy.
 - `log`, `evaluation_loop`: what is logged, and which split is evaluated, for the traces.
 - checkpoints: what the above must know to resume exactly.
 
@@ -95,6 +95,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     args: GRPOPlusConfig
     beta: float
+    entropy_coef: float
+    _last_world_entropy: float
     reward_funcs: list[Any]
     reward_func_names: list[str]
     reward_weights: Tensor
@@ -129,6 +131,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._split = "eval"  # that is being evaluated
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
+        self._window_rows = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
@@ -470,16 +473,19 @@ class GRPOPlusTrainer(GRPOTrainer):
         return inputs
 
     def _weigh_micro_batches(self, batches: list[dict[str, Any]]) -> None:
-        """Undo what masked filler rows do to losses that divide by a count TRL takes itself."""
-        live = torch.stack([batch["live"].sum() for batch in batches])
-        everywhere = self.accelerator.gather(live.unsqueeze(0)).cpu()  # (ranks, micro-batches)
+        """Undo what masked filler rows do to losses that divide by a count TRL takes itself, and to the entropy bonus,
+        which is a mean over micro-batches of each one's own mean over tokens."""
+        counts = [torch.stack([batch["live"].sum(), _loss_mask(batch).sum()]) for batch in batches]
+        # Each (ranks, micro-batches).
+        everywhere, tokens = self.accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)
         weight = 1.0
         if self.loss_type in ROW_NORMALISED:
             weight = len(batches[0]["live"]) * everywhere.numel() / max(everywhere.sum().item(), 1)
         elif self.loss_type in MICRO_BATCH_NORMALISED:
             weight = everywhere.numel() / max((everywhere > 0).sum().item(), 1)
-        for batch, live_rows in zip(batches, everywhere.sum(dim=0).tolist(), strict=True):
-            batch.update(filler_weight=weight, live_rows=live_rows)
+        shares = tokens[self.accelerator.process_index] * tokens.numel() / max(tokens.sum().item(), 1)
+        for batch, live_rows, share in zip(batches, everywhere.sum(dim=0).tolist(), shares.tolist(), strict=True):
+            batch.update(filler_weight=weight, live_rows=live_rows, entropy_weight=share)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -498,7 +504,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
         before = {} if rows else {name: len(values) for name, values in metrics.items()}
-        with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
+        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), rows)
+        with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted), entropy:
             loss = super()._compute_loss(model, inputs)
         if rows and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
@@ -506,10 +513,29 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._kl_seen.append((metrics["kl"][-1], rows))
         if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
             for name, values in metrics.items():
-                del values[before.get(name, 0) :]
+                if name != "entropy_coef":
+                    del values[before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
         return loss
+
+    @contextmanager
+    def _without_filler_in_the_entropy(self, weight: float, rows: int) -> Iterator[None]:
+        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `rows`."""
+        before = self.entropy_coef, self._last_world_entropy
+        if weight != 1.0:
+            self.entropy_coef = _Weighed(self.entropy_coef, weight)
+        yield
+        if isinstance(self.entropy_coef, _Weighed):  # TRL did not change it
+            self.entropy_coef = before[0]
+        self._window_rows += rows
+        if not self.accelerator.sync_gradients:
+            return
+        if not self._window_rows:  # TRL has measured the entropy of no tokens, 0
+            self.entropy_coef, self._last_world_entropy = before
+            if logged := self._metrics["train"].get("entropy_coef"):
+                logged[-1] = self.entropy_coef
+        self._window_rows = 0
 
     def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
         return kl.penalty(self.args.kl_estimator, logp, ref_logp, old_logp, importance_weighted=weighted)
@@ -707,6 +733,21 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._step = state["step"]
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
+
+
+class _Weighed(float):
+    """TRL's entropy coefficient, which counts `weight` times where the entropy is multiplied by it, and as it is where
+    TRL adapts or logs it."""
+
+    weight: float
+
+    def __new__(cls, value: float, weight: float) -> "_Weighed":
+        made = super().__new__(cls, value)
+        made.weight = weight
+        return made
+
+    def __mul__(self, other: Any) -> Any:
+        return float(self) * self.weight * other
 
 
 class _Recording(TrainerCallback):
