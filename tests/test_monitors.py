@@ -5,6 +5,7 @@ import statistics
 
 import pytest
 import tiny
+import torch
 from accelerate.logging import MultiProcessAdapter
 from trl import GRPOTrainer
 
@@ -149,6 +150,20 @@ def test_a_monitor_where_all_is_scored_is_trls_weight_of_0(tmp_path, options):
     assert {name: list(column) for name, column in ours._logs["rewards"].items()} == {
         name: list(column) for name, column in theirs._logs["rewards"].items()
     }
+
+
+def test_weights_that_a_reward_changes_stay_changed(tmp_path):
+    """As a curriculum may, of a trainer that it knows."""
+    made = []
+
+    def curriculum(completions, **kwargs):
+        made[0].reward_weights = made[0].reward_weights + torch.tensor([1.0, 0.0])
+        return sometimes(completions, **kwargs)
+
+    made.append(tiny.trainer(tmp_path, [curriculum, length], reward_weights=[1.0, 0.0], max_steps=3))
+    made[0].train()
+    assert made[0].reward_weights.tolist() == [4.0, 0.0]
+    assert made[0].reward_func_names == ["curriculum", "length"]
 
 
 def test_monitors_alone_are_trls_as_ever(tmp_path):

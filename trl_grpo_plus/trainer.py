@@ -56,8 +56,6 @@ logger = get_logger(__name__)
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
 MICRO_BATCH_NORMALISED = ("bnpo",)
 
-_WHAT_REWARDS_THERE_ARE = ("reward_funcs", "reward_func_names", "reward_weights")
-
 
 class GRPOPlusTrainer(GRPOTrainer):
     """
@@ -125,6 +123,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._rounds: list[Round] = []  # likewise
         self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
         self._outcomes = torch.empty(0, 0)  # (K, 4), how many samples had each of STATUSES, of all ranks, likewise
+        self._with_monitors: tuple[list[Any], list[str], Tensor] | None = None  # rewards, while TRL sees no monitors
         self._statuses: list[tuple[str | None, ...]] = []  # of this rank's samples that were scored last
         self._kl_of_rows: Tensor | None = None  # (B,), mean over each completion's tokens, where it is computed
         self._entropy: float | None = None  # as last measured
@@ -285,10 +284,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not monitors:
             return rewards
         weighted = [i for i in range(len(self.reward_funcs)) if i not in monitors]
+        self._with_monitors = (self.reward_funcs, self.reward_func_names, self.reward_weights)
         self.reward_funcs = [self.reward_funcs[i] for i in weighted]
         self.reward_func_names = [self.reward_func_names[i] for i in weighted]
         self.reward_weights = self.reward_weights[weighted]
         return rewards[:, weighted]
+
+    def _show_monitors(self) -> None:
+        if self._with_monitors is not None:
+            self.reward_funcs, self.reward_func_names, self.reward_weights = self._with_monitors
+            self._with_monitors = None
 
     def _score(self, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
@@ -352,8 +357,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
-        with _temporarily(self, **{name: getattr(self, name) for name in _WHAT_REWARDS_THERE_ARE}):
+        try:
             output = super()._generate_and_score_completions(inputs)
+        finally:
+            self._show_monitors()
         self._log_monitors()
         self._plan = plan = self._plan or Plan.as_sampled(len(self._rounds[0].verdicts))
         if self.model.training:
