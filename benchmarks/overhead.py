@@ -119,16 +119,16 @@ class TimedPlus(Timed, GRPOPlusTrainer):
 
     own_s = 0.0
 
-    def _judge(self, rewards: torch.Tensor) -> list[str]:
+    def _judge(self, *scored: Any) -> list[str]:
         start = time.perf_counter()
-        verdicts = super()._judge(rewards)
+        verdicts = super()._judge(*scored)
         self.own_s += time.perf_counter() - start
         return verdicts
 
     def _log_batch(self, *batch: Any) -> None:
-        start = time.perf_counter()
+        before, start = self.own_s, time.perf_counter()
         super()._log_batch(*batch)
-        self.own_s += time.perf_counter() - start
+        self.own_s = before + time.perf_counter() - start
 
 
 def make_trainer(name: str, model: str, folder: Path, steps: int) -> Any:

@@ -34,7 +34,7 @@ def describe(logs: dict[str, Any]) -> str:
     words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
     words += [
         f"{name} {100 * logs['groups/' + name]:.0f} %"
-        for name in ("alive", "all_good", "all_bad", "tied")
+        for name in ("alive", "all_good", "all_bad", "tied", "truncated")
         if logs.get("groups/" + name)
     ]
     return "  ".join(words)

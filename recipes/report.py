@@ -15,7 +15,7 @@ from trl_grpo_plus.view import write_page
 from .command_line import UserError, resume_command
 
 
-GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored")
+GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 PAGE = "report.html"
 OF_A_RUN = ("checkpoint-*", "trainer_state.json", "summary.json", "rollouts", PAGE)

@@ -113,6 +113,30 @@ def filler(folder):
     return results
 
 
+def filler_entropy(folder):
+    """As `filler`, with an entropy bonus; the live rows are all on one rank. And the coefficient over steps of which
+    some hold nothing but filler, on all ranks."""
+    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 == 0)
+    twice = live.select([i for i in range(len(live)) for _ in range(2)])
+    results = {}
+    for loss_type in LOSS_TYPES:
+        options = {**EXACT, "loss_type": loss_type, "entropy_coef": 0.5, "num_generations": 3}
+        ours = train(folder, one_live_in_four, zero_variance_groups="drop", **options, per_device_train_batch_size=6)
+        theirs = train(folder, cls=GRPOTrainer, data=twice, **options, per_device_train_batch_size=3)
+        results[loss_type] = distances(ours, theirs)
+    options = {**EXACT, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0}
+    options |= {"steps_per_generation": 4, "gradient_accumulation_steps": 1, "num_generations": 2, "max_steps": 8}
+    ours = train(folder, few_live, zero_variance_groups="drop", **options, per_device_train_batch_size=2)
+    rows = [batch["live_rows"] for batch in ours._buffered_inputs]
+    adapted = {"coefficients": tiny.logged(ours, "entropy_coef"), "rows": rows, "last": ours._last_world_entropy}
+    return {"alone": results, "adapted": adapted, "weights": fingerprint(ours)}
+
+
+def few_live(completions, number, **kwargs):
+    """One group of eight."""
+    return [0.3 if n % 8 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
 class CountingReward:
     """Dead for two prompts in three; remembers each call's prompts."""
 
@@ -162,6 +186,23 @@ def logs_on_one_rank(folder):
 
     trained = train(folder, reward, per_device_train_batch_size=8, **RESAMPLE)
     return result(trained, notes=list(trained._logs["extra"]["note"]), prompts=list(trained._logs["prompt"]))
+
+
+def cut_off(prompts, trainer):
+    """As `tiny.scripted`; at every other prompt all attempts run into the limit, elsewhere those on the first rank."""
+    sampled = tiny.scripted(prompts, trainer)
+    for prompt, ids in zip(prompts, sampled["completion_ids"], strict=True):
+        if int(prompt[:2]) % 2 or trainer.accelerator.process_index == 0:
+            del ids[-1]  # the end of sequence
+    return sampled
+
+
+def truncated(folder):
+    """3 groups of 4 on 2 ranks: the middle one lies on both, and on one of them nothing of it is trained on."""
+    options = {"per_device_train_batch_size": 6, "mask_truncated_completions": True, "zero_variance_groups": "drop"}
+    options = {**EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4}
+    trained = train(folder, tiny.digits, **options)
+    return result(trained, truncated=tiny.logged(trained, "groups/truncated"))
 
 
 def kl_to_go(folder):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from trl.trainer.utils import nanstd
 
-from trl_grpo_plus.advantages import batch_std, compute, normalize_then_sum
+from trl_grpo_plus.advantages import batch_std, compute, compute_with_kl, normalize_then_sum
 
 
 NAN = math.nan
@@ -466,6 +466,15 @@ def test_normalize_then_sum_is_centred_over_the_batch_whatever_the_baseline():
     assert found[2].count_nonzero() == 0
 
 
+@pytest.mark.parametrize("filler", [0.5, NAN, math.inf])
+def test_a_component_without_weight_is_no_part_of_normalize_then_sum(filler):
+    alone = with_holes(torch.rand(6, 4, 2, generator=torch.Generator().manual_seed(3)), 0.4, 5)
+    beside = torch.cat([alone, torch.full((6, 4, 1), filler)], dim=-1)
+    weights = torch.tensor([1.0, 0.5, 0.0])
+    assert torch.equal(normalize_then_sum(beside, weights), normalize_then_sum(alone, weights[:2]))
+    assert normalize_then_sum(beside, torch.zeros(3)).tolist() == [[0.0] * 4] * 6
+
+
 def test_one_group_of_one_attempt_in_normalize_then_sum():
     assert normalize_then_sum(torch.ones(1, 1, 2), torch.ones(2)).tolist() == [[0.0]]
 
@@ -533,3 +542,79 @@ def test_what_a_choice_needs_is_asked_for():
 def test_rewards_of_another_shape_are_refused(shape):
     with pytest.raises(ValueError, match=r"\(P, G\)"):
         compute(torch.zeros(shape))
+
+
+# -- the KL in the reward
+
+KL_OF = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]]).unsqueeze(-1) * torch.tensor(
+    [1.0, 0.5]
+)  # (2, 4, 2)
+
+
+def test_a_tied_group_bears_its_kl_with_scale_1():
+    found = compute_with_kl(torch.tensor([[1.0, 1, 1, 1], [1, 0, 1, 0]]), KL_OF, 0.1, per_token=False)
+    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
+    penalised = torch.tensor([0.8, 0.0, 0.8, 0.0])
+    close(found[1], (penalised - 0.4) / (penalised.std() + 1e-4))
+
+
+def test_a_tied_group_bears_its_kl_from_each_token_on():
+    found = compute_with_kl(torch.zeros(2, 4), KL_OF, 0.1, per_token=True)
+    close(found[0], torch.tensor([[0.0, 0.0], [-0.2, -0.1], [0.1, 0.05], [0.1, 0.05]]))
+
+
+@pytest.mark.parametrize("scale", ["group", "mad", "mean", "none"])
+@pytest.mark.parametrize("floor", [0.0, 0.5])
+def test_differences_within_the_tolerance_are_no_part_of_it(scale, floor):
+    rewards = torch.tensor([[0.50, 0.53, 0.51, 0.5], [1.0, 0.0, 1.0, 0.0]])
+    options = {"scale": scale, "floor": floor, "tolerance": 0.05}
+    found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, **options)
+    alike = compute_with_kl(torch.tensor([[7.0] * 4, [1.0, 0.0, 1.0, 0.0]]), KL_OF, 0.1, per_token=False, **options)
+    close(found, alike, rtol=0, atol=0)
+    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
+
+
+def test_tied_groups_have_the_batchs_scale_as_all_have():
+    rewards = torch.tensor([[1.0, 1, 1, 1], [0, 0, 0, 0]])
+    std = batch_std(rewards - 0.1 * KL_OF[..., 0])
+    found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, scale="batch")
+    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]) / (std + 1e-4))
+    found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, scale="running", running_std=0.25, eps=0.0)
+    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]) / 0.25)
+
+
+def test_a_batch_of_one_reward_has_scale_1():
+    """Its std is that of the KL alone, which would undo beta."""
+    for beta in (0.1, 1e-3):
+        found = compute_with_kl(torch.ones(2, 4), KL_OF, beta, per_token=False, scale="batch")
+        close(found[0], beta * torch.tensor([0.0, -2.0, 1.0, 1.0]))
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_what_nobody_scored_bears_the_kl_alone(per_token):
+    rewards = torch.tensor([[NAN] * 4, [1.0, 0.0, NAN, NAN]])
+    found = compute_with_kl(rewards, KL_OF, 0.1, per_token, scale="none")
+    first = found[..., 0] if per_token else found
+    close(first[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
+    close(first[1], torch.tensor([0.4, -0.4, -0.1, 0.1]))  # the scored ones with their rewards, as if alone
+
+
+def test_a_group_mean_of_0_and_less_leaves_the_kl():
+    """MaxRL has no advantage there."""
+    found = compute_with_kl(torch.tensor([[1.0, -1, 0, -3], [1, 0, 1, 0]]), KL_OF, 0.1, per_token=False, scale="mean")
+    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_without_a_kl_it_is_compute(scale):
+    rewards = with_holes(torch.rand(5, 4, generator=torch.Generator().manual_seed(0)), 0.2, 1)
+    rewards[2] = 0.4
+    options = {"scale": scale, "running_std": 0.3}
+    close(compute_with_kl(rewards, torch.zeros(5, 4, 3), 0.1, False, **options), compute(rewards, **options))
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_no_groups_have_no_advantages(per_token):
+    shape = (0, 4, 3) if per_token else (0, 4)
+    for scale in SCALES:
+        assert compute_with_kl(torch.zeros(0, 4), torch.zeros(0, 4, 3), 0.1, per_token, scale=scale).shape == shape

@@ -491,7 +491,13 @@ def test_a_reward_that_fails() -> None:
 
 @pytest.mark.parametrize(
     ("verdict", "advice"),
-    [("all_good", "harder data"), ("all_bad", "easier data"), ("tied", "ever differ"), ("unscored", "columns")],
+    [
+        ("all_good", "harder data"),
+        ("all_bad", "easier data"),
+        ("tied", "ever differ"),
+        ("unscored", "columns"),
+        ("truncated", "max_completion_length"),
+    ],
 )
 def test_groups_that_are_nearly_all_dead(verdict: str, advice: str) -> None:
     rng = random.Random(0)

@@ -3,6 +3,7 @@
 `accelerate launch --cpu --num_processes 2` starts one process only; torchrun starts two, and the tests assert it.
 """
 
+import itertools
 import json
 import os
 import shutil
@@ -22,11 +23,13 @@ SCENARIOS = [
     "parity",
     "drop",
     "filler",
+    "filler_entropy",
     "resample",
     "resample_iterations",
     "drop_straddling",
     "one_rank_all_dead",
     "logs_on_one_rank",
+    "truncated",
     "kl_to_go",
     "fallback_raise",
     "reward_fails",
@@ -80,9 +83,39 @@ def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
             assert distance["loss"] < 5e-6, case
 
 
+def test_filler_is_not_in_the_entropy_bonus(out):
+    for rank in results(out, "filler_entropy"):
+        assert len(rank["alone"]) == 8
+        for case, distance in rank["alone"].items():
+            assert distance["trained"] == [1] * 2, case
+            assert distance["weights"] < 5e-6, case
+            assert distance["loss"] < 5e-6, case
+
+
+def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out):
+    first, second = results(out, "filler_entropy")
+    assert first["weights"] == second["weights"]
+    assert first["adapted"] == second["adapted"]
+    rows = first["adapted"]["rows"]
+    assert rows.count(0) >= 2
+    assert sum(rows) == 2
+    coefficients = [0.0, *first["adapted"]["coefficients"]]
+    steps = [after - before for before, after in itertools.pairwise(coefficients)]
+    assert steps[4:] == pytest.approx([0.01 if live else 0.0 for live in rows])
+    assert first["adapted"]["last"] > 1.0
+
+
 @pytest.mark.parametrize(
     "scenario",
-    ["resample", "resample_iterations", "drop_straddling", "one_rank_all_dead", "logs_on_one_rank", "kl_to_go"],
+    [
+        "resample",
+        "resample_iterations",
+        "drop_straddling",
+        "one_rank_all_dead",
+        "logs_on_one_rank",
+        "truncated",
+        "kl_to_go",
+    ],
 )
 def test_ranks_agree(out, scenario):
     first, second = results(out, scenario)
@@ -116,6 +149,13 @@ def test_the_batch_holds_whole_groups_in_order(out):
         for i in range(0, len(prompts), 4):
             assert len(set(prompts[i : i + 4])) == 1
             assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_ranks_agree_on_what_is_truncated(out):
+    """At prompts 0 to 2 the last group is alive, at 3 to 5 the one on both ranks, of which one masks all it has."""
+    for rank in results(out, "truncated"):
+        assert rank["truncated"] == pytest.approx([2 / 3] * 4)
+        assert rank["trained"] == [1] * 4
 
 
 def test_a_column_logged_on_one_rank_does_not_hang(out):

@@ -1,5 +1,7 @@
 """Dropped groups cost nothing and change nothing: the step is that of a batch that holds the live groups alone."""
 
+import itertools
+
 import pytest
 import tiny
 import torch
@@ -21,7 +23,7 @@ def train(tmp_path, reward=tiny.half_dead, **options):
 def live_alone(tmp_path, batch_size, keep=lambda n: n % 4 < 2, **options):
     """TRL's trainer on the live prompts only."""
     data = tiny.prompts(40).filter(lambda row: keep(row["number"]))
-    options = {"per_device_train_batch_size": batch_size, "data": data, **options}
+    options = {"per_device_train_batch_size": batch_size, **options, "data": data}
     return train(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
 
 
@@ -175,6 +177,98 @@ def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
         torch.testing.assert_close(trained._policy_logps(batch)[shown], batch["old_per_token_logps"][shown])
         assert not batch["tool_mask"][~batch["live"]].any()
     assert filler == 3
+
+
+def first_three_of_eight(completions, number, **kwargs):
+    return [0.3 if n % 8 > 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+EIGHT = {"num_generations": 2, "data": tiny.prompts(40), "entropy_coef": 0.5}  # groups a batch, of two attempts
+
+
+@pytest.mark.parametrize("batching", [(4, 4), (2, 8), (16, 1)], ids=str)
+@pytest.mark.parametrize("loss_type", [name for name in LOSS_TYPES if name != "bnpo"])
+def test_filler_leaves_the_entropy_bonus_as_it_is(tmp_path, loss_type, batching):
+    rows, steps = batching
+    batching = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps}
+    options = {**EIGHT, "loss_type": loss_type}
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
+    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
+    assert tiny.logged(ours, "groups/trained") == [3, 3]
+    assert_close(ours, theirs)
+    assert tiny.logged(ours, "entropy_coef") == [0.5, 0.5]
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+def test_filler_leaves_the_entropy_bonus_as_it_is_where_there_is_nothing_else(tmp_path, loss_type):
+    """bnpo too, of which the other part depends on the micro-batches."""
+
+    def small(reward):
+        def scored(completions, **kwargs):
+            return [1e-5 * value for value in reward(completions, **kwargs)]
+
+        return scored
+
+    options = {**EIGHT, "loss_type": loss_type, "scale_rewards": "none"}
+    batching = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    ours = train(
+        tmp_path,
+        small(first_three_of_eight),
+        zero_variance_groups="drop",
+        zero_variance_tolerance=1e-9,
+        **batching,
+        **options,
+    )
+    alone = options["data"].filter(lambda row: row["number"] % 8 <= 2)
+    batching = {"per_device_train_batch_size": 6, "cls": GRPOTrainer}
+    theirs = train(tmp_path, small(tiny.digits), **batching, **{**options, "data": alone})
+    assert_close(ours, theirs)
+    assert tiny.losses(ours)[0] == pytest.approx(-0.5 * tiny.logged(theirs, "entropy")[0], rel=1e-3)
+
+
+ADAPTIVE = {"use_adaptive_entropy": True, "entropy_coef": 0.0, "entropy_coef_delta": 0.01}
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_batches_without_a_live_group_do_not_move_the_entropy_coefficient(tmp_path, mode):
+    """The entropy of no tokens is no entropy of 0."""
+    trained = train(tmp_path, tiny.always_dead, zero_variance_groups=mode, per_device_train_batch_size=16, **ADAPTIVE)
+    assert tiny.logged(trained, "entropy_coef") == [0.0, 0.0]
+    assert trained.entropy_coef == 0.0
+    assert trained._last_world_entropy > 1.0
+
+
+def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
+    """One live group of 8 on 8 steps: two steps have a row to measure, and the coefficient rises at these alone."""
+    options = {"num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 8, "max_steps": 8}
+    trained = train(
+        tmp_path,
+        lambda completions, number, **_: [
+            0.3 if n else share for n, share in zip(number, tiny.digits(completions), strict=True)
+        ],
+        zero_variance_groups="drop",
+        gradient_accumulation_steps=1,
+        entropy_target=10.0,
+        **options,
+        **ADAPTIVE,
+    )
+    live = [batch["live_rows"] for batch in trained._buffered_inputs]
+    assert sorted(live) == [0] * 6 + [1] * 2
+    moved = [0.0, *tiny.logged(trained, "entropy_coef")]
+    assert len(moved) == 9
+    assert [round(after - before, 6) for before, after in itertools.pairwise(moved)] == [0.01 * rows for rows in live]
+    assert type(trained.entropy_coef) is float
+
+
+def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(tmp_path):
+    options = {**EIGHT, **ADAPTIVE, "entropy_coef": 0.3, "entropy_coef_delta": 0.1, "entropy_target": 10.0}
+    options |= {"max_steps": 3, "num_generations": 2}
+    batching = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
+    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
+    assert_close(ours, theirs)
+    assert tiny.logged(ours, "entropy_coef") == tiny.logged(theirs, "entropy_coef") == pytest.approx([0.4, 0.5, 0.6])
+    assert ours._last_world_entropy == pytest.approx(theirs._last_world_entropy, rel=1e-5)
 
 
 def test_micro_batches_of_filler_are_in_no_mean(tmp_path):

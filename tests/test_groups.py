@@ -129,8 +129,27 @@ def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups():
     rng = random.Random(0)
     groups = [rng.choices(rng.choice([[0.0, 0.3, 1.0, NAN], [0.3, NAN], [1.0], [0.0], [NAN]]), k=4) for _ in range(60)]
     together = judge(torch.tensor(groups))
-    assert set(together) == set(VERDICTS)
+    assert set(together) == set(VERDICTS) - {"truncated"}
     assert together == [verdict(rng.sample(group, 4)) for group in groups]
+
+
+@pytest.mark.parametrize("rewards", [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3], [NAN, NAN]])
+def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewards):
+    trainable = torch.tensor([[False, False], [False, True], [True, True]])
+    found = judge(torch.tensor([rewards] * 3), trainable=trainable)
+    assert found == ["truncated", *[verdict(rewards)] * 2]
+
+
+def test_truncated_attempts_that_differ_from_tied_ones_keep_them_alive():
+    """Their rewards are in the mean, so that the others have an advantage."""
+    found = judge(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), trainable=torch.tensor([[True, True, False, False]]))
+    assert found == ["alive"]
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (6,)])
+def test_what_is_trainable_has_the_rewards_shape(shape):
+    with pytest.raises(ValueError, match=r"trainable must be \(2, 2\)"):
+        judge(torch.zeros(2, 2), trainable=torch.ones(shape, dtype=torch.bool))
 
 
 def test_integers_and_half_precision_are_judged_too():
@@ -193,6 +212,12 @@ def test_judge_any_passes_the_limits_on():
     assert judge_any(components, components[..., 0]) == ["alive"]
     assert judge_any(components, components[..., 0], tolerance=0.2, solved_reward=0.2) == ["all_good"]
     assert judge_any(components, components[..., 0], tolerance=0.2, failed_reward=0.3, solved_reward=9) == ["all_bad"]
+
+
+def test_judge_any_calls_a_group_with_nothing_to_train_on_truncated():
+    components = torch.tensor([[[0.2], [0.3]]] * 2)
+    trainable = torch.tensor([[False, False], [True, False]])
+    assert judge_any(components, components[..., 0], trainable=trainable) == ["truncated", "alive"]
 
 
 # -- plan_batch
@@ -278,7 +303,8 @@ def test_more_found_than_missing_does_not_grow_the_batch():
 
 def test_shares_are_of_all_groups_sampled():
     result = shares([sampled("alive", "tied", "all_bad"), sampled("alive")])
-    assert result == {"alive": 0.5, "all_good": 0.0, "all_bad": 0.25, "tied": 0.25, "unscored": 0.0}
+    others = {"all_good": 0.0, "unscored": 0.0, "truncated": 0.0}
+    assert result == {"alive": 0.5, "all_bad": 0.25, "tied": 0.25, **others}
 
 
 def test_shares_sum_to_one():

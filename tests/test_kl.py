@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from trl_grpo_plus.advantages import compute_with_kl
 from trl_grpo_plus.kl import (
     ESTIMATORS,
     MAX_LOG_RATIO,
@@ -304,6 +305,61 @@ def test_kl_to_go_as_reward_has_the_gradient_of_the_sequences_kl():
     policy = TwoTokens()
     cost = kl_to_go(policy.logp, policy.ref, policy.mask)
     assert distance(policy.policy_gradient(cost), policy.true_gradient()) < 1e-12
+
+
+BETA = 0.3
+
+
+def expected_gradient(policy: TwoTokens, rewards: Tensor, per_token: bool, **options) -> Tensor:
+    """Of the loss of a group of two attempts under reward - BETA * KL, over all 625 pairs; `rewards` (25,)."""
+    pairs = torch.cartesian_prod(torch.arange(25), torch.arange(25))
+    to_go = kl_to_go(policy.logp, policy.ref, policy.mask)
+    weight = compute_with_kl(rewards[pairs], to_go[pairs], BETA, per_token, **options)
+    per_token_loss = -(weight if per_token else weight.unsqueeze(-1)) * policy.logp[pairs]
+    chance = policy.chance.detach()[pairs].prod(dim=1)
+    return gradient((chance * per_token_loss.sum(dim=-1).mean(dim=1)).sum(), policy.theta)
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+@pytest.mark.parametrize("reward", [1.0, 0.3, math.nan])
+@pytest.mark.parametrize(
+    ("scale", "baseline", "factor"),
+    [
+        ("group", "leave_one_out", 1.0),
+        ("mad", "leave_one_out", 1.0),
+        ("mean", "leave_one_out", 1.0),
+        ("none", "leave_one_out", 1.0),
+        ("batch", "leave_one_out", 1.0),  # here all groups of the batch are alike
+        ("running", "leave_one_out", 1 / (0.5 + 1e-4)),
+        ("group", "mean", 1 / 2),  # an attempt is a part of its own baseline: (G - 1) / G
+        ("group", "median", 1 / 2),
+    ],
+)
+def test_a_group_without_differing_rewards_has_the_gradient_of_the_kl(per_token, reward, scale, baseline, factor):
+    policy = TwoTokens()
+    rewards = torch.full((25,), reward).double()
+    options = {"scale": scale, "baseline": baseline, "running_std": 0.5}
+    found = expected_gradient(policy, rewards, per_token, **options)
+    assert distance(found, BETA * factor * policy.true_gradient()) < 1e-12
+
+
+@pytest.mark.parametrize("per_token", [False, True])
+def test_reward_and_kl_have_the_gradient_of_their_difference_where_many_groups_are_tied(per_token):
+    policy = TwoTokens()
+    solved = (policy.first == policy.second).double()  # 5 of 25
+    found = expected_gradient(policy, solved, per_token, baseline="leave_one_out", scale="none")
+    wanted = BETA * policy.true_gradient() - gradient((policy.chance * solved).sum(), policy.theta)
+    assert distance(found, wanted) < 1e-12
+
+
+def test_a_scale_of_its_own_divides_beta_in_each_group():
+    """What README says of scale_rewards="group": its gradient is not that of reward - BETA * KL."""
+    policy = TwoTokens()
+    solved = (policy.first == policy.second).double()
+    found = expected_gradient(policy, solved, False, baseline="leave_one_out", scale="group")
+    wanted = BETA * policy.true_gradient() - gradient((policy.chance * solved).sum(), policy.theta)
+    cosine = (found * wanted).sum() / found.norm() / wanted.norm()
+    assert cosine < 0.99
 
 
 def test_kl_to_go_has_less_variance():

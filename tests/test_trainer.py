@@ -214,7 +214,8 @@ def test_none_rewards(tmp_path):
 
 def with_moved_reference(folder, **options):
     """A trainer whose reference is another random model, so that the KL is far from 0 from the first step on."""
-    trained = tiny.trainer(folder, tiny.digits, beta=0.2, learning_rate=1e-3, **options)
+    options = {"reward": tiny.digits, "beta": 0.2, "learning_rate": 1e-3, **options}
+    trained = tiny.trainer(folder, **options)
     torch.manual_seed(1)
     with torch.no_grad():
         for parameter in trained.ref_model.parameters():
@@ -296,6 +297,82 @@ def test_kl_in_the_reward(tmp_path, form, scale):
         torch.testing.assert_close(used.view(2, 4, -1), expected, rtol=1e-3, atol=1e-4)
     mask = batch["completion_mask"]
     assert tiny.logged(trained, "kl")[0] == pytest.approx((to_go[..., 0].sum() / mask.sum()).item(), rel=1e-3)
+
+
+def nothing(completions, **kwargs):
+    return [None] * len(completions)
+
+
+def penalties(trained, start):
+    """What each row of the only micro-batch loses to the KL, (P, G, T), from a trainer that has not moved, and its
+    advantages, in the order of TRL's table."""
+    (batch,) = trained._buffered_inputs
+    to_go = kl.kl_to_go(start._policy_logps(batch), batch["ref_per_token_logps"], batch["completion_mask"])
+    texts = tiny.tokenizer().batch_decode(batch["completion_ids"], skip_special_tokens=True)
+    order = [texts.index(text) for text in trained._logs["completion"]]
+    groups = (-1, trained.num_generations)
+    return 0.2 * to_go[order].unflatten(0, groups), batch["advantages"][order].unflatten(0, groups)
+
+
+@pytest.mark.parametrize("form", ["sequence", "reward_to_go"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        *({"scale_rewards": scale} for scale in SCALES),
+        {"advantage_baseline": "leave_one_out"},
+        {"reward": nothing},
+        {"reward": tiny.digits, "zero_variance_tolerance": 1.0},
+        {"zero_variance_groups": "resample", "resample_fallback": "keep", "max_resample_rounds": 1},
+        {"advantage_clip": 0.01},
+    ],
+    ids=str,
+)
+def test_tied_groups_bear_the_kl_in_the_reward(tmp_path, form, options):
+    options = {"kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": form, **options}
+    options = {"reward": tiny.always_dead, "max_steps": 1, **options}
+    trained = with_moved_reference(tmp_path, **options)
+    trained.train()
+    cost, used = penalties(trained, with_moved_reference(tmp_path, **options))
+    expected = cost.mean(dim=1, keepdim=True) - cost
+    if "advantage_baseline" in options:
+        expected = expected * 4 / 3
+    expected = expected.clamp(-0.01, 0.01) if "advantage_clip" in options else expected
+    expected = expected if form == "reward_to_go" else expected[..., 0]
+    # A moving average that has seen nothing yet is 1 too, and takes an eps.
+    torch.testing.assert_close(used, expected, rtol=1e-3, atol=1e-5)
+    assert tiny.logged(trained, "grad_norm")[0] > 1e-3
+    assert tiny.logged(trained, "groups/alive") == [0.0]
+
+
+def test_the_kl_pulls_as_hard_in_the_reward_as_in_the_loss_when_all_is_solved(tmp_path):
+    """Both estimate the KL's gradient from the same 256 attempts; one token's loss leaves out the later ones' KL."""
+    options = {"reward": tiny.always_dead, "max_steps": 1, "kl_estimator": "k1", "loss_type": "dr_grpo"}
+    options |= {"optim": "sgd", "max_grad_norm": 0.0, "per_device_train_batch_size": 256, "num_generations": 128}
+    options |= {"advantage_baseline": "leave_one_out"}
+    steps = []
+    for placement in ("loss", "reward"):
+        form = {"kl_placement": placement} | ({"kl_reward_form": "reward_to_go"} if placement == "reward" else {})
+        trained = with_moved_reference(tmp_path, **options, **form)
+        before = tiny.weights(trained)
+        trained.train()
+        after = tiny.weights(trained)
+        steps.append(torch.cat([(after[name] - before[name]).flatten() for name in after]))
+    cosine = (steps[0] @ steps[1] / steps[0].norm() / steps[1].norm()).item()
+    assert cosine > 0.5
+    assert 0.5 < steps[1].norm() / steps[0].norm() < 2
+
+
+def test_a_batch_of_one_reward_does_not_move_the_running_std(tmp_path):
+    """Its spread would be the KL's: beta would be divided by itself."""
+    options = {"scale_rewards": "running", "kl_estimator": "k1", "kl_placement": "reward", "max_steps": 2}
+    tied = with_moved_reference(tmp_path, reward=tiny.always_dead, **options)
+    tied.train()
+    assert tied._running_variance is None
+    live = with_moved_reference(tmp_path, **options)
+    live.train()
+    before = live._running_variance
+    assert live._running_std(torch.ones(2, 4), alike=True) == pytest.approx(before**0.5)
+    assert live._running_variance == before > 0
 
 
 def test_kl_in_the_reward_is_not_in_the_loss_as_well(tmp_path):

@@ -35,9 +35,12 @@ ATTRIBUTES = {
     "num_generations": "size of a group",
     "num_generations_eval": "size of a group in evaluation",
     "num_iterations": "how long a batch is used",
-    "reward_funcs": "counted",
-    "reward_func_names": "columns of the rewards",
-    "reward_weights": "of the total",
+    "entropy_coef": "of the entropy bonus, weighed where a micro-batch holds filler",
+    "_last_world_entropy": "put back after a step on filler alone, with the coefficient that was adapted by it",
+    "mask_truncated_completions": "says which groups have nothing to train on",
+    "reward_funcs": "counted, without monitors while TRL makes advantages",
+    "reward_func_names": "columns of the rewards, likewise",
+    "reward_weights": "of the total, without those of monitors while TRL makes advantages",
     "environment_factories": "refused with filtering",
     "_is_vlm": "refused with filtering",
     "_metrics": "metrics by mode",
@@ -130,6 +133,14 @@ def test_what_a_batch_holds(trained):
     assert trained._buffered_inputs[0]["num_items_in_batch"].ndim == 0
 
 
+def test_which_rewards_are_in_the_advantages():
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    _, after = source.split("self._calculate_rewards(")
+    for name in ["self.reward_func_names", "self.reward_weights", "len(self.reward_funcs)", "nanstd("]:
+        assert name in after, broken(f"no {name} after _calculate_rewards", "monitors are hidden from there on")
+    assert callable(plus.nanstd), broken("trl.trainer.utils.nanstd is gone", "the std of monitors as TRL logs it")
+
+
 def test_what_log_probs_take():
     parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
     wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
@@ -151,6 +162,22 @@ def test_which_loss_types_there_are():
         f"the loss types are {sorted(named)}", "what each one divides by, for filler rows"
     )
     assert {*plus.ROW_NORMALISED, *plus.MICRO_BATCH_NORMALISED} < LOSS_TYPES
+
+
+def test_how_the_entropy_bonus_is_made():
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    why = "filler rows: the coefficient that TRL multiplies by is weighed, the one that it adapts is not"
+    for line in [
+        "apply_coef * entropy_loss",
+        "self.entropy_coef + self.args.entropy_coef_delta",
+        "self.entropy_coef - self.args.entropy_coef_delta",
+        'self._metrics[mode]["entropy_coef"].append(self.entropy_coef)',
+        "if self.accelerator.sync_gradients:",
+    ]:
+        assert line in source, broken(f"no `{line}` in _compute_loss", why)
+    assert (plus._Weighed(0.5, 4.0) * torch.tensor(1.0)).item() == 2.0
+    assert type(plus._Weighed(0.5, 4.0) + 0.25) is float
+    assert plus._Weighed(0.5, 4.0) + 0.25 == 0.75
 
 
 def test_what_a_sampler_has(trained):

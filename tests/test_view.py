@@ -11,8 +11,9 @@ import pandas as pd
 import pytest
 import traced
 
-from trl_grpo_plus import trl_completions
+from trl_grpo_plus import trl_completions, view
 from trl_grpo_plus.cli import main
+from trl_grpo_plus.groups import VERDICTS
 from trl_grpo_plus.texts import as_text
 from trl_grpo_plus.view import Stored, choose, panel, write_page
 from trl_grpo_plus.view_groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
@@ -491,3 +492,13 @@ def test_the_command_refuses_what_it_cannot_show(tmp_path, capsys):
     assert main(["view", str(run), "--max-mb", "0.01"]) == 2
     assert "leaves no room" in capsys.readouterr().err
     assert not (run / "report.html").exists()
+
+
+def test_every_verdict_has_a_colour_on_light_and_on_dark():
+    css = (Path(view.__file__).parent / "viewer" / "style.css").read_text()
+    for verdict in VERDICTS:
+        assert css.count(f"--{verdict}: #") == 2, verdict
+        assert f".area.{verdict} {{ fill: var(--{verdict}); }}" in css
+        if verdict != "tied":  # what the others differ from
+            assert f".key.{verdict} {{" in css
+            assert f".badge.{verdict} {{" in css

@@ -19,14 +19,13 @@
 | running | a std that the caller keeps |
 
 A group whose rewards differ by no more than the tolerance has advantage exactly 0, so has an unscored attempt (NaN),
-and neither moves the others. Every group has one scale. Under group, mad and mean |A| <= G for rewards in [0, 1],
-whatever eps is. All in float64; the result is cast to the rewards' dtype.
+and neither moves the others; with a KL in the reward ([`compute_with_kl`]) they have that of the KL. Every group has
+one scale. Under group, mad and mean |A| <= G for rewards in [0, 1], whatever eps is. All in float64; the result is
+cast to the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.
 """
-
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,6 +33,7 @@ from torch import Tensor
 from .groups import extremes
 
 
+PER_GROUP = ("group", "mad", "mean")  # scales that each group has of its own
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533
 
@@ -72,13 +72,13 @@ def compute(
     Raises:
         ValueError: unknown baseline or scale, or what it needs is missing.
     """
-    lowest, highest = extremes(rewards)
+    differ = varies(rewards, tolerance)
     values = rewards.double()
     scored = ~values.isnan()
     centred = _centre(values, scored, baseline, lengths)
     divisor = _divisor(values, scored, centred, scale, ddof, eps, floor, tolerance, running_std)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
-    live = scored & (highest - lowest > tolerance).unsqueeze(1) & (divisor > 0)
+    live = scored & differ & (divisor > 0)
     divisor = torch.where(divisor > 0, divisor, 1.0)
     if returns is not None:
         per_token = returns.double().masked_fill(~scored.unsqueeze(-1), torch.nan)
@@ -105,13 +105,16 @@ def normalize_then_sum(
 
     Args:
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
-        weights (`Tensor`): `(K,)`.
+        weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
         scale (`str`, *optional*, defaults to `"group"`): group, mad or mean. TRL divides by the group's std whatever
             `scale_rewards` is, so here batch and none mean group too.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
     """
+    components, weights = components[..., weights != 0], weights[weights != 0]
+    if not len(weights):
+        return torch.zeros(components.shape[:2], dtype=components.dtype)
     scale = "group" if scale in ("batch", "none") else scale
     parts = [
         compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)
@@ -129,32 +132,69 @@ def normalize_then_sum(
 
 
 def compute_with_kl(
-    rewards: Tensor, kl_to_go: Tensor, beta: float, per_token: bool, tolerance: float = 1e-6, **options: Any
+    rewards: Tensor,
+    kl_to_go: Tensor,
+    beta: float,
+    per_token: bool,
+    baseline: str = "mean",
+    scale: str = "group",
+    ddof: int = 1,
+    eps: float = 1e-4,
+    floor: float = 0.0,
+    tolerance: float = 1e-6,
+    lengths: Tensor | None = None,
+    *,
+    running_std: float | None = None,
 ) -> Tensor:
     """Advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
 
+    The KL needs no reward. Where [`compute`] gives 0 (a tied group, an attempt that nobody scored, a group mean <= 0
+    under the scale mean) the advantage is that of -beta * KL alone, centred over all attempts of the group. A group
+    whose rewards have no scale of their own (group, mad, mean) is divided by 1, and so is, under batch, a batch whose
+    rewards are all alike.
+
     Args:
-        rewards (`Tensor`): `(P, G)`. A group that is tied in these has advantage 0, whatever its KL.
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
         kl_to_go (`Tensor`): `(P, G, T)`, [`trl_grpo_plus.kl.kl_to_go`] of each completion, in nats.
         beta (`float`): coefficient of the KL.
         per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
-        options: as [`compute`].
+        baseline, scale, ddof, eps, floor, tolerance, lengths, running_std: as [`compute`]; scales are those of
+            reward - beta * KL, `tolerance` is about the rewards.
 
     Returns:
         `Tensor`: `(P, G, T)` per token, otherwise `(P, G)`.
     """
-    penalised = rewards.double() - beta * kl_to_go[..., 0].double()
-    returns = rewards.double().unsqueeze(-1) - beta * kl_to_go.double() if per_token else None
-    values = compute(penalised, tolerance=tolerance, returns=returns, **options)
-    lowest, highest = extremes(rewards)
-    alive = (highest - lowest > tolerance).view(-1, *[1] * (values.dim() - 1))
-    return torch.where(alive, values, 0.0).to(rewards.dtype)
+    if not rewards.numel():
+        return torch.zeros_like(kl_to_go if per_token else rewards, dtype=rewards.dtype)
+    cost = beta * kl_to_go.double()
+    values = rewards.double()
+    scored = ~values.isnan()
+    penalised = values - cost[..., 0]
+    centred = _centre(penalised, scored, baseline, lengths)
+    divisor = _divisor(penalised, scored, centred, scale, ddof, eps, floor, tolerance, running_std)
+    teaches = varies(values, tolerance) & (divisor > 0)
+    if scale in PER_GROUP:
+        divisor = torch.where(teaches, divisor, 1.0)
+    elif scale == "batch":
+        divisor = torch.where(varies(values.view(1, -1), tolerance) & (divisor > 0), divisor, 1.0)
+    cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
+    scored, lengths = scored.unsqueeze(-1), None if lengths is None else lengths.unsqueeze(-1)
+    with_reward = _centre(values.unsqueeze(-1) - cost, scored, baseline, lengths)
+    alone = _centre(-cost, torch.ones_like(scored), baseline, lengths)
+    found = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
+    return found if per_token else found.squeeze(-1)
 
 
 def batch_std(rewards: Tensor, ddof: int = 1) -> float:
     """Std of all scored rewards, in float64; 0 where there are too few."""
     scored = rewards.double()[~rewards.isnan()]
     return scored.std(correction=ddof).item() if len(scored) > ddof else 0.0
+
+
+def varies(rewards: Tensor, tolerance: float) -> Tensor:
+    """(P, G) -> (P, 1), whether a group's rewards differ."""
+    lowest, highest = extremes(rewards)
+    return (highest - lowest > tolerance).unsqueeze(1)
 
 
 def _centre(values: Tensor, scored: Tensor, baseline: str, lengths: Tensor | None) -> Tensor:

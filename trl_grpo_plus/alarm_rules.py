@@ -227,6 +227,7 @@ _REVIVAL = {
     "all_bad": "They all fail: easier data, a warm-up by fine-tuning, more attempts in a group, or a broken reward.",
     "tied": "All attempts earn the same, neither solved nor failed: does the reward that should differ ever differ?",
     "unscored": "No reward applies to them: do the columns it reads exist, does it return None, does it fail?",
+    "truncated": "All are cut off and masked: a larger max_completion_length, or no mask_truncated_completions.",
 }
 
 

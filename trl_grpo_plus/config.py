@@ -50,7 +50,7 @@ class GRPOPlusConfig(GRPOConfig):
 
         zero_variance_groups (`str`, *optional*, defaults to `"keep"`):
             What happens to a group whose attempts all earn the same reward. Such a group has no advantage to learn
-            from. One of:
+            from; one whose every token is masked (`mask_truncated_completions`) has none either. One of:
 
             - `"keep"`: as in TRL, it is forwarded and back-propagated, and its tokens count in the loss denominator.
             - `"drop"`: it leaves the batch before any log-prob pass. The loss is that of the other groups alone.
@@ -104,10 +104,14 @@ class GRPOPlusConfig(GRPOConfig):
             [`trl_grpo_plus.kl`] for what each one's gradient is.
         kl_placement (`str`, *optional*, defaults to `"loss"`):
             `"loss"` adds the term to the loss. `"reward"` subtracts it from the reward before the baseline; this
-            needs `kl_estimator="k1"`, the only one whose gradient is then the KL's.
+            needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. Reward and KL are then divided by
+            the same scale: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves it as it is. A
+            group that is tied, and an attempt that nobody scored, bears its KL alone, under the scales of a group
+            divided by 1; a group that is dropped bears none.
         kl_reward_form (`str`, *optional*, defaults to `"sequence"`):
             With `kl_placement="reward"`: `"sequence"` subtracts the whole completion's KL, `"reward_to_go"` at each
-            token the KL from there on (per-token advantages, less variance). Both are exact for the sequence KL.
+            token the KL from there on (per-token advantages, less variance). Both have the gradient of the sequence's
+            KL, up to the scale; see [`trl_grpo_plus.kl`].
         kl_target (`float`, *optional*):
             Adapts `beta` so that the logged `kl` (nats per token) approaches this value
             ([Ziegler et al., 2019](https://huggingface.co/papers/1909.08593)). `None` keeps `beta` fixed.

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 
-VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored")
+VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,12 @@ class Round:
 
 
 def judge(
-    rewards: Tensor, tolerance: float = 1e-6, solved_reward: float = 1.0, failed_reward: float = 0.0
+    rewards: Tensor,
+    tolerance: float = 1e-6,
+    solved_reward: float = 1.0,
+    failed_reward: float = 0.0,
+    *,
+    trainable: Tensor | None = None,
 ) -> list[str]:
     """Verdict on each group.
 
@@ -65,10 +70,14 @@ def judge(
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a dead group.
         solved_reward (`float`, *optional*, defaults to `1.0`): all attempts reach it: `"all_good"`.
         failed_reward (`float`, *optional*, defaults to `0.0`): all attempts at or below it: `"all_bad"`.
+        trainable (`Tensor`, *optional*): `(P, G)`, whether any token of an attempt is trained on. `None`: all are.
 
     Returns:
         `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (alike, but
-        neither) or `"unscored"` (every attempt is NaN). Only `"alive"` groups can teach.
+        neither), `"unscored"` (every attempt is NaN) or, whatever the rewards, `"truncated"` (no attempt is trainable:
+        `mask_truncated_completions` masks all, or the policy wrote no token of them). Only `"alive"` groups can teach.
+        A group of which some attempts are trainable is judged by the rewards of all: those of the others are in the
+        mean, so that even trainable attempts that are alike have an advantage.
 
     Example:
         >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))
@@ -76,14 +85,21 @@ def judge(
     """
     lowest, highest = (column.tolist() for column in extremes(rewards))
     unscored = rewards.isnan().all(dim=1).tolist()
-    return [
+    verdicts = [
         "unscored" if nobody else _verdict(low, high, tolerance, solved_reward, failed_reward)
         for low, high, nobody in zip(lowest, highest, unscored, strict=True)
     ]
+    if trainable is None:
+        return verdicts
+    if trainable.shape != rewards.shape:
+        raise ValueError(f"trainable must be {tuple(rewards.shape)}, as rewards, got shape {tuple(trainable.shape)}.")
+    some = trainable.any(dim=1).tolist()
+    return [verdict if alive else "truncated" for verdict, alive in zip(verdicts, some, strict=True)]
 
 
-def judge_any(components: Tensor, totals: Tensor, **limits: float) -> list[str]:
-    """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive."""
+def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
+    """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive. `limits`
+    are its other arguments."""
     alive = [
         any(v == "alive" for v in verdicts)
         for verdicts in zip(*(judge(column, **limits) for column in components.unbind(-1)), strict=True)
@@ -162,9 +178,10 @@ def shares(rounds: Sequence[Round]) -> dict[str, float]:
 
 def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
     """The metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and groups."""
+    places = zip(plan.order, plan.live, strict=True)
     return {
         **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},
         "groups/rounds": len(rounds) - 1,
         "groups/generated": sum(len(sampled.verdicts) for sampled in rounds),
-        "groups/trained": sum(plan.live),
+        "groups/trained": sum(live and rounds[r].verdicts[group] != "truncated" for (r, group), live in places),
     }

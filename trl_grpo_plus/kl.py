@@ -21,7 +21,11 @@ As values k1 and k3 are unbiased for KL(pi || pi_ref), k2 nearly so. What trains
 w k2 with w attached, sg(w) k3 and sg(w) k1 have wrong, forward and zero gradients, and are never built.
 
 Each of these is about one token: summed over a sequence they leave out that an early token changes the KL of the later
-ones. Exact for the KL of the whole sequence are only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward.
+ones. Only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward, have the KL of the whole sequence in
+expectation: on-policy, in a loss that sums tokens (`dr_grpo`; `dapo` divides by how many the batch has; `grpo` divides
+each completion by its own length, which is another gradient), and up to a factor, for an advantage is divided by its
+scale: `scale_rewards="group"` divides beta by each group's std, `"none"` by nothing. The baseline mean has (G - 1) / G
+in that factor, leave_one_out has not.
 
 Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
 """

@@ -190,6 +190,8 @@ def _outcomes(told: Sequence[str | None], scores: Sequence[float | None]) -> Seq
 
 
 def _reason(place: int | None, live: bool, verdict: str) -> str | None:
+    if verdict == "truncated":  # in the batch or not
+        return "truncated"
     if live:
         return None
     if place is not None:

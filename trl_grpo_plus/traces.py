@@ -18,8 +18,9 @@ A line of the first kind holds
     rewards, outcomes      of each reward: its score or null; "ok", "abstain", "timeout" or "error"
     reward                 the weighted total, null where nobody scored
     advantage              trained with (at its first token); null for a live group that was not needed
-    verdict                on its group: "alive", "all_good", "all_bad", "tied" or "unscored"
-    kept, reason           whether it was trained on; if not, "zero_variance", "filler", "surplus" or "evaluation"
+    verdict                on its group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"
+    kept, reason           whether its group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
+                           or "evaluation"
     tokens, truncated      that the policy wrote; whether it ran into the limit
     kl                     mean over tokens of log pi - log pi_ref when sampled, where the run computes both, or null
     extra                  what reward functions logged of it through `log_extra`

@@ -6,10 +6,10 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
 - `_calculate_rewards`: keeps the gathered rewards and the outcome of each sample, and stops all ranks where a reward
-  failed; after such a batch, returns those already computed.
+  failed; after such a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
-- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta.
+- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta, no filler in the entropy.
 - `log`, `evaluation_loop`: what is logged, and which split is evaluated, for the traces.
 - checkpoints: what the above must know to resume exactly.
 
@@ -33,6 +33,7 @@ from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import nanstd
 
 from . import advantages, kl, model_card, uploads, workers
 from .config import TRL_SCALES, GRPOPlusConfig
@@ -93,6 +94,11 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     args: GRPOPlusConfig
     beta: float
+    entropy_coef: float
+    _last_world_entropy: float
+    reward_funcs: list[Any]
+    reward_func_names: list[str]
+    reward_weights: Tensor
 
     def __init__(
         self,
@@ -119,12 +125,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._rounds: list[Round] = []  # likewise
         self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
         self._outcomes = torch.empty(0, 0)  # (K, 4), how many samples had each of STATUSES, of all ranks, likewise
+        self._with_monitors: tuple[list[Any], list[str], Tensor] | None = None  # rewards, while TRL sees no monitors
         self._statuses: list[tuple[str | None, ...]] = []  # of this rank's samples that were scored last
         self._kl_of_rows: Tensor | None = None  # (B,), mean over each completion's tokens, where it is computed
         self._entropy: float | None = None  # as last measured
         self._split = "eval"  # that is being evaluated
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
+        self._window_rows = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
@@ -229,7 +237,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         rewards = self._score(inputs, prompts, completions, completion_ids).cpu()
         attempts = self._attempts(inputs, prompts)
         self._pending_extra_logs.clear()  # they travel with their rows
-        return Round(attempts, rewards, tuple(self._judge(rewards)))
+        return Round(attempts, rewards, tuple(self._judge(rewards, self._trainable(attempts))))
 
     def _attempts(self, inputs: list[dict[str, Any]], prompts: list) -> tuple[Attempt, ...]:
         """What was generated and scored last on this rank."""
@@ -257,14 +265,39 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         if self._plan is not None:
-            return self._rewards.to(self.accelerator.device)
+            return self._without_monitors(self._rewards.to(self.accelerator.device))
         rewards = self._score(inputs, prompts, completions, completion_ids_list)
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         self._rewards = rewards.cpu()
         attempts = self._attempts(inputs, prompts)
         self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
-        self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
-        return rewards
+        verdicts = self._judge(self._rewards, self._trainable(attempts))
+        self._rounds = [Round(attempts, self._rewards, tuple(verdicts))]
+        return self._without_monitors(rewards)
+
+    @property
+    def _monitors(self) -> list[int]:
+        """Columns of the rewards that have weight 0, where others have not."""
+        weights = self.reward_weights.tolist()
+        return [i for i, weight in enumerate(weights) if not weight] if any(weights) else []
+
+    def _without_monitors(self, rewards: Tensor) -> Tensor:
+        """What TRL makes advantages of, (N, K - monitors). It sees none until it has made the batch: to TRL an attempt
+        that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        monitors = self._monitors
+        if not monitors:
+            return rewards
+        weighted = [i for i in range(len(self.reward_funcs)) if i not in monitors]
+        self._with_monitors = (self.reward_funcs, self.reward_func_names, self.reward_weights)
+        self.reward_funcs = [self.reward_funcs[i] for i in weighted]
+        self.reward_func_names = [self.reward_func_names[i] for i in weighted]
+        self.reward_weights = self.reward_weights[weighted]
+        return rewards[:, weighted]
+
+    def _show_monitors(self) -> None:
+        if self._with_monitors is not None:
+            self.reward_funcs, self.reward_func_names, self.reward_weights = self._with_monitors
+            self._with_monitors = None
 
     def _score(self, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
@@ -288,12 +321,20 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _totals(self, rewards: Tensor) -> Tensor:
         """(N, K) -> (N,), NaN where no reward with a weight scored; as TRL sums them."""
         weights = self.reward_weights.cpu()
-        totals = (rewards * weights).nansum(dim=1)
-        return totals.masked_fill(rewards[:, weights != 0].isnan().all(dim=1), torch.nan)
+        rewards, weights = rewards[:, weights != 0], weights[weights != 0]
+        return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
-    def _judge(self, rewards: Tensor) -> list[str]:
+    def _trainable(self, attempts: Sequence[Attempt]) -> Tensor:
+        """(N,), gathered: whether TRL leaves any token of an attempt in the loss."""
+        masked = self.mask_truncated_completions
+        found = [attempt.num_tokens > 0 and not (masked and attempt.truncated) for attempt in attempts]
+        return self.accelerator.gather(torch.tensor(found, device=self.accelerator.device).int()).bool().cpu()
+
+    def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
+        """The verdict on each group; without `trainable`, on its rewards alone."""
         args = self.args
-        limits = {
+        limits: dict[str, Any] = {
+            "trainable": None if trainable is None else trainable.view(-1, self._group_size),
             "tolerance": args.zero_variance_tolerance,
             "solved_reward": args.solved_reward,
             "failed_reward": args.failed_reward,
@@ -322,7 +363,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
-        output = super()._generate_and_score_completions(inputs)
+        try:
+            output = super()._generate_and_score_completions(inputs)
+        finally:
+            self._show_monitors()
+        self._log_monitors()
         self._plan = plan = self._plan or Plan.as_sampled(len(self._rounds[0].verdicts))
         if self.model.training:
             if not all(plan.live):
@@ -386,16 +431,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.kl_placement == "loss":
             return advantages.compute(totals, **shaping, running_std=self._running_std(totals))
         to_go = grouped(self.accelerator.gather(self.accelerator.pad_across_processes(self._kl_to_go(output), dim=1)))
-        shaping["running_std"] = self._running_std(totals - self.beta * to_go[..., 0])
+        alike = not totals.numel() or not advantages.varies(totals.view(1, -1), args.zero_variance_tolerance)
+        shaping["running_std"] = self._running_std(totals - self.beta * to_go[..., 0], alike)
         per_token = args.kl_reward_form == "reward_to_go"
         values = advantages.compute_with_kl(totals, to_go, self.beta, per_token, **shaping)
         self._adapt_beta()
         return values
 
-    def _running_std(self, totals: Tensor) -> float | None:
-        """The moving average under scale_rewards="running", which a batch moves on."""
+    def _running_std(self, totals: Tensor, alike: bool = False) -> float | None:
+        """The moving average under scale_rewards="running". A batch moves it on, but not one whose rewards are all
+        `alike`: what differs there is the KL."""
         if self.args.scale_rewards != "running":
             return None
+        if alike:
+            return math.sqrt(self._running_variance or 1.0)
         variance = advantages.batch_std(totals, self.args.std_ddof) ** 2
         if self._running_variance is not None:
             decay = self.args.running_std_decay
@@ -437,16 +486,19 @@ class GRPOPlusTrainer(GRPOTrainer):
         return inputs
 
     def _weigh_micro_batches(self, batches: list[dict[str, Any]]) -> None:
-        """Undo what masked filler rows do to losses that divide by a count TRL takes itself."""
-        live = torch.stack([batch["live"].sum() for batch in batches])
-        everywhere = self.accelerator.gather(live.unsqueeze(0)).cpu()  # (ranks, micro-batches)
+        """Undo what masked filler rows do to losses that divide by a count TRL takes itself, and to the entropy bonus,
+        which is a mean over micro-batches of each one's own mean over tokens."""
+        counts = [torch.stack([batch["live"].sum(), _loss_mask(batch).sum()]) for batch in batches]
+        # Each (ranks, micro-batches).
+        everywhere, tokens = self.accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)
         weight = 1.0
         if self.loss_type in ROW_NORMALISED:
             weight = len(batches[0]["live"]) * everywhere.numel() / max(everywhere.sum().item(), 1)
         elif self.loss_type in MICRO_BATCH_NORMALISED:
             weight = everywhere.numel() / max((everywhere > 0).sum().item(), 1)
-        for batch, live_rows in zip(batches, everywhere.sum(dim=0).tolist(), strict=True):
-            batch.update(filler_weight=weight, live_rows=live_rows)
+        shares = tokens[self.accelerator.process_index] * tokens.numel() / max(tokens.sum().item(), 1)
+        for batch, live_rows, share in zip(batches, everywhere.sum(dim=0).tolist(), shares.tolist(), strict=True):
+            batch.update(filler_weight=weight, live_rows=live_rows, entropy_weight=share)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -465,7 +517,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
         before = {} if rows else {name: len(values) for name, values in metrics.items()}
-        with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted):
+        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), rows)
+        with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted), entropy:
             loss = super()._compute_loss(model, inputs)
         if rows and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
@@ -473,10 +526,29 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._kl_seen.append((metrics["kl"][-1], rows))
         if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
             for name, values in metrics.items():
-                del values[before.get(name, 0) :]
+                if name != "entropy_coef":
+                    del values[before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
         return loss
+
+    @contextmanager
+    def _without_filler_in_the_entropy(self, weight: float, rows: int) -> Iterator[None]:
+        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `rows`."""
+        before = self.entropy_coef, self._last_world_entropy
+        if weight != 1.0:
+            self.entropy_coef = _Weighed(self.entropy_coef, weight)
+        yield
+        if isinstance(self.entropy_coef, _Weighed):  # TRL did not change it
+            self.entropy_coef = before[0]
+        self._window_rows += rows
+        if not self.accelerator.sync_gradients:
+            return
+        if not self._window_rows:  # TRL has measured the entropy of no tokens, 0
+            self.entropy_coef, self._last_world_entropy = before
+            if logged := self._metrics["train"].get("entropy_coef"):
+                logged[-1] = self.entropy_coef
+        self._window_rows = 0
 
     def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
         return kl.penalty(self.args.kl_estimator, logp, ref_logp, old_logp, importance_weighted=weighted)
@@ -495,16 +567,17 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_batch(self, output: dict[str, Any], rounds: Sequence[Round], plan: Plan) -> None:
         metrics = self._metrics["train"]
-        of_groups = summary(rounds, plan)
-        for name, value in of_groups.items():
+        for name, value in summary(rounds, plan).items():
             metrics[name].append(value)
         tokens = torch.tensor(self._tokens_generated, device=self.accelerator.device)
         metrics["tokens/generated"].append(self.accelerator.gather(tokens).sum().item())
         metrics["tokens/trained"].append(output["num_items_in_batch"].item())
+        rewards = torch.cat([sampled.rewards for sampled in rounds])
         # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
-        metrics["frac_reward_zero_std"][-1] = 1.0 - of_groups["groups/alive"]
+        differ = [verdict == "alive" for verdict in self._judge(rewards)]
+        metrics["frac_reward_zero_std"][-1] = 1.0 - sum(differ) / len(differ)
         if self.args.filters_groups:
-            self._log_rewards_as_sampled(torch.cat([sampled.rewards for sampled in rounds]))
+            self._log_rewards_as_sampled(rewards)
 
     def _log_rewards_as_sampled(self, rewards: Tensor) -> None:
         """TRL has just logged the rewards of the groups that were kept, which say nothing of the policy."""
@@ -515,6 +588,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         totals = self._totals(rewards)
         metrics["reward"][-1] = totals.nanmean().item()
         metrics["reward_std"][-1] = advantages.batch_std(totals)
+
+    def _log_monitors(self) -> None:
+        """As TRL logs the rewards that it knows of."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for i in self._monitors:
+            name, column = self.reward_func_names[i], self._rewards[:, i]
+            metrics[f"rewards/{name}/mean"].append(column.nanmean().item())
+            metrics[f"rewards/{name}/std"].append(nanstd(column).item())
+            self._logs["rewards"][name].extend(column.tolist())
+        if any((self._totals(r.rewards).isnan() & ~r.rewards.isnan().all(dim=1)).any() for r in self._rounds):
+            logger.warning_once(
+                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
+                "unscored; see `groups/unscored` and the traces."
+            )
 
     def _log_outcomes(self) -> None:
         metrics = self._metrics["train" if self.model.training else "eval"]
@@ -679,6 +766,21 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._step = state["step"]
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = [_to(batch, self.accelerator.device) for batch in state["buffered_inputs"]]
+
+
+class _Weighed(float):
+    """TRL's entropy coefficient, which counts `weight` times where the entropy is multiplied by it, and as it is where
+    TRL adapts or logs it."""
+
+    weight: float
+
+    def __new__(cls, value: float, weight: float) -> "_Weighed":
+        made = super().__new__(cls, value)
+        made.weight = weight
+        return made
+
+    def __mul__(self, other: Any) -> Any:
+        return float(self) * self.weight * other
 
 
 class _Recording(TrainerCallback):
