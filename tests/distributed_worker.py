@@ -141,6 +141,21 @@ def resample_iterations(folder):
     return resample(folder, num_iterations=2, steps_per_generation=2, beta=0.1)
 
 
+def set_column(folder):
+    """A column that each process writes in an order of its own. 10 prompts, up to 9 a step: most drawn were seen."""
+    data = tiny.prompts(10).with_transform(lambda rows: {**rows, "tags": [{f"{n}", *"abc"} for n in rows["number"]]})
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
+class Picture:
+    """Known by its address alone."""
+
+
+def object_column(folder):
+    data = tiny.prompts(10).with_transform(lambda rows: {**rows, "picture": [Picture() for _ in rows["number"]]})
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
 def drop_straddling(folder):
     return resample(folder, zero_variance_groups="drop")
 

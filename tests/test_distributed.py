@@ -24,6 +24,8 @@ SCENARIOS = [
     "filler",
     "resample",
     "resample_iterations",
+    "set_column",
+    "object_column",
     "drop_straddling",
     "one_rank_all_dead",
     "logs_on_one_rank",
@@ -38,10 +40,12 @@ SCENARIOS = [
 
 def launch(out, *scenarios, ok=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    # Each rank has its own order of a set, whatever the environment says.
+    worker = ["--no_python", "sh", "-c", 'PYTHONHASHSEED=$RANK exec "$@"', "sh", sys.executable, str(WORKER)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     # A deadlock would last for ever; this is far beyond what the scenarios take.
     done = subprocess.run(
-        [*command, str(WORKER), str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
+        [*command, *worker, str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
     )
     assert (done.returncode == 0) == ok, done.stderr[-5000:]
 
@@ -82,7 +86,16 @@ def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
 
 @pytest.mark.parametrize(
     "scenario",
-    ["resample", "resample_iterations", "drop_straddling", "one_rank_all_dead", "logs_on_one_rank", "kl_to_go"],
+    [
+        "resample",
+        "resample_iterations",
+        "set_column",
+        "object_column",
+        "drop_straddling",
+        "one_rank_all_dead",
+        "logs_on_one_rank",
+        "kl_to_go",
+    ],
 )
 def test_ranks_agree(out, scenario):
     first, second = results(out, scenario)
@@ -92,7 +105,9 @@ def test_ranks_agree(out, scenario):
     assert first["alive"]
 
 
-@pytest.mark.parametrize("scenario", ["resample", "resample_iterations", "one_rank_all_dead"])
+@pytest.mark.parametrize(
+    "scenario", ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
+)
 def test_resampling_is_collective(out, scenario):
     first, second = results(out, scenario)
     assert [len(numbers) for _, numbers in first["calls"]] == [len(numbers) for _, numbers in second["calls"]]

@@ -5,6 +5,8 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
+- `get_train_dataloader`: under resample, rows say their index in the training set, which is taken out before TRL reads
+  them.
 - `_calculate_rewards`: keeps the gathered rewards and the outcome of each sample, and stops all ranks where a reward
   failed; after such a batch, returns those already computed.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
@@ -26,7 +28,7 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list, gather_object, send_to_device
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -37,6 +39,7 @@ from . import advantages, kl, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .indexed_rows import IndexedRows, pop_indices
 from .preflight import check_filter_metric, check_rows, check_stream
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
@@ -112,6 +115,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
             )
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
+        self._indices: list[int | None] = []  # of its rows as they were dealt, in the training set
         self._generated: tuple[Any, ...] = ()  # what TRL's `_generate` returned for it
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
         self._rounds: list[Round] = []  # likewise
@@ -181,6 +185,28 @@ class GRPOPlusTrainer(GRPOTrainer):
         check_rows(len(self.train_dataset), self.args)
         return PromptStream(len(self.train_dataset), self.args.seed)
 
+    # -- data
+
+    def get_train_dataloader(self) -> Any:
+        """As TRL's. Where prompts are drawn beyond it, each row says its index in the training set."""
+        if self._stream is None:
+            return super().get_train_dataloader()
+        rows = IndexedRows(self._columns_in_use())
+        # A collator that removes columns would remove the index.
+        with _temporarily(self, train_dataset=rows), _temporarily(self.args, remove_unused_columns=False):
+            return super().get_train_dataloader()
+
+    def _columns_in_use(self) -> Any:
+        return self._remove_unused_columns(self.train_dataset, description="training")
+
+    def _read(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
+        return send_to_device(self._columns_in_use().__getitems__(indices), self.accelerator.device)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
+
     # -- sampling
 
     def _generate(self, prompts: list) -> tuple:
@@ -192,7 +218,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             rounds = [self._sample(self._inputs, prompts)]
         else:
             limits = (self.num_generations, self.args.max_resample_rounds)
-            data = (self._stream, self.train_dataset)
+            data = (self._indices, self._stream, self._read)
             rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
         fallback = "drop" if self._stream is None else self.args.resample_fallback
         self._rounds = rounds
@@ -313,6 +339,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- the batch that is trained on
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._indices = pop_indices(inputs)
         self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
@@ -582,10 +609,6 @@ class GRPOPlusTrainer(GRPOTrainer):
                 rows.clear()
 
     # -- checkpoints
-
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        self._sampler = super()._get_train_sampler(dataset)
-        return self._sampler
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
