@@ -12,6 +12,7 @@ from pathlib import Path
 
 import distributed_worker
 import pytest
+import tiny
 
 from trl_grpo_plus import traces
 
@@ -27,6 +28,7 @@ SCENARIOS = [
     "set_column",
     "object_column",
     "drop_straddling",
+    "brought_by_one_rank",
     "one_rank_all_dead",
     "logs_on_one_rank",
     "kl_to_go",
@@ -138,6 +140,19 @@ def test_a_column_logged_on_one_rank_does_not_hang(out):
     pairs = [(note, prompt) for note, prompt in zip(first["notes"], first["prompts"], strict=True) if note is not None]
     assert pairs
     assert all(note == prompt for note, prompt in pairs)
+
+
+def test_masks_and_log_probs_that_one_rank_brings_are_kept(out):
+    first, second = ranks = results(out, "brought_by_one_rank")
+    assert first["weights"] == second["weights"]
+    assert sum(first["moved"]) == 2
+    for rank in ranks:
+        assert all(loss == loss for loss in rank["losses"])
+        assert rank["trained"] == [3, 3]
+        assert rank["masked"] == rank["moved"]
+        assert not rank["masked_later"]
+        assert rank["unknown"] == [tiny.KNOWS_NAN and not row for row in rank["moved"]]
+        assert rank["corrected"] == [tiny.KNOWS_NAN and row for row in rank["moved"]]
 
 
 def test_every_rank_raises(out):

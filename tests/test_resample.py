@@ -432,3 +432,64 @@ def test_a_sampler_may_look_into_the_dataset(tmp_path):
 def test_only_resampling_looks_at_indices(tmp_path, mode):
     trained = tiny.trainer(tmp_path, zero_variance_groups=mode)
     assert trained.get_train_dataloader().dataset is trained.train_dataset
+
+
+# -- what only some rollouts bring
+
+
+def one_round_brings(which, extra, tokens="ab"):
+    """A `rollout_func` whose rounds begin with another token each; round `which` of a batch brings `extra` too."""
+    rounds = []
+
+    def rollout(prompts, trainer):
+        output = tiny.scripted(prompts, trainer)
+        letter = tiny.tokenizer().convert_tokens_to_ids(tokens[len(rounds)])
+        output["completion_ids"] = [[letter, *ids] for ids in output["completion_ids"]]
+        brings = len(rounds) == which
+        rounds.append(brings)
+        return {**output, **extra(output["completion_ids"])} if brings else output
+
+    return rollout
+
+
+def one_batch(tmp_path, rollout, **options):
+    """The batch after a round with two live groups of four, and a second one with two more."""
+    options = {"max_steps": 1, "extra": {"rollout_func": rollout}, "shuffle_dataset": False, **options}
+    trained, _ = train(tmp_path, lambda call, n: call == 1 or n % 2 == 0, **options)
+    assert tiny.logged(trained, "groups/trained") == [4]
+    (batch,) = trained._buffered_inputs
+    letters = batch["completion_ids"][:, 0]
+    assert sorted(letters.tolist()) == sorted(tiny.tokenizer().convert_tokens_to_ids(list("a" * 8 + "b" * 8)))
+    return trained, batch, letters
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
+    rollout = one_round_brings(which, lambda ids: {"env_mask": [[0] + [1] * (len(row) - 1) for row in ids]})
+    _, batch, letters = one_batch(tmp_path, rollout)
+    masked = letters == tiny.tokenizer().convert_tokens_to_ids("ab"[which])
+    assert torch.equal(batch["tool_mask"][:, 0] == 0, masked)
+    assert batch["tool_mask"][:, 1:].all()
+    assert batch["num_items_in_batch"] == batch["completion_mask"].sum() - 8
+
+
+@pytest.mark.skipif(not tiny.KNOWS_NAN, reason="TRL 1.10 trains on NaN; see the next test")
+@pytest.mark.parametrize("which", [0, 1])
+def test_log_probs_that_one_round_brings_are_kept_and_the_others_not_a_number(tmp_path, which):
+    rollout = one_round_brings(which, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
+    options = {"off_policy_mask_threshold": 0.5, "num_iterations": 2, "max_steps": 2}
+    trained, batch, letters = one_batch(tmp_path, rollout, **options)
+    known = letters == tiny.tokenizer().convert_tokens_to_ids("ab"[which])
+    logps = batch["sampling_per_token_logps"][batch["completion_mask"].bool()]
+    rows = known.unsqueeze(1).expand_as(batch["completion_mask"])[batch["completion_mask"].bool()]
+    assert (logps[rows] == -1.0).all()
+    assert logps[~rows].isnan().all()
+    assert all(loss == loss for loss in tiny.losses(trained))
+    assert all(weight.isfinite().all() for weight in tiny.weights(trained).values())
+
+
+def test_log_probs_that_one_round_brings_are_refused_where_trl_would_train_on_nan(tmp_path, monkeypatch):
+    monkeypatch.setattr("trl.__version__", "1.10.0")
+    rollout = one_round_brings(1, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
+    with pytest.raises(ValueError, match=r"logprobs for some attempts.* TRL 1\.10\.0 cannot .*for all or for none"):
+        one_batch(tmp_path, rollout)

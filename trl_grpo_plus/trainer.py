@@ -27,8 +27,10 @@ from functools import partial
 from typing import Any
 
 import torch
+import trl
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object, send_to_device
+from packaging.version import Version
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -236,7 +238,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
         self._put_back_logged(attempts)
-        return _as_generated(attempts)
+        return _as_generated(attempts, *self._who_brings(attempts))
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
@@ -252,6 +254,19 @@ class GRPOPlusTrainer(GRPOTrainer):
         attempts = self._attempts(inputs, prompts)
         self._pending_extra_logs.clear()  # they travel with their rows
         return Round(attempts, rewards, tuple(self._judge(rewards)))
+
+    def _who_brings(self, attempts: Sequence[Attempt]) -> tuple[bool, bool]:
+        """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`."""
+        masks = any(attempt.tool_mask is not None for attempt in attempts)
+        logprobs = {attempt.logprobs is not None for attempt in attempts}
+        everywhere = gather_object([(masks, logprobs)])
+        logprobs = set().union(*(rank[1] for rank in everywhere))
+        if len(logprobs) > 1 and Version(trl.__version__) < Version("1.11"):
+            raise ValueError(
+                f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl.__version__} cannot "
+                "train on. Return them for all or for none, or use TRL 1.11 or later."
+            )
+        return any(rank[0] for rank in everywhere), True in logprobs
 
     def _attempts(self, inputs: list[dict[str, Any]], prompts: list) -> tuple[Attempt, ...]:
         """What was generated and scored last on this rank."""
@@ -697,19 +712,25 @@ def _check_columns(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
             check_columns(reward, dataset, what)
 
 
-def _as_generated(attempts: Sequence[Attempt]) -> tuple:
-    """What TRL's `_generate` returns for these rows."""
-    first = attempts[0]
+def _as_generated(attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> tuple:
+    """What TRL's `_generate` returns for these rows; `masked` and `logprobs`: whether any row of the batch has them.
+
+    A row without a mask is the policy's own; a log-prob that is not known is NaN, which TRL takes as no difference.
+    """
     return (
         [attempt.prompt_ids for attempt in attempts],
         [attempt.completion_ids for attempt in attempts],
-        None if first.tool_mask is None else [attempt.tool_mask for attempt in attempts],
+        [_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
         [attempt.completion for attempt in attempts],
-        None if first.logprobs is None else [attempt.logprobs for attempt in attempts],
+        [_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
         {},  # extra fields are in the rows already
         None,  # images
         [],  # tool images
     )
+
+
+def _filled(values: list | None, value: float, attempt: Attempt) -> list:
+    return [value] * len(attempt.completion_ids) if values is None else values
 
 
 def _row_of(extra_fields: dict[str, Any], row: int) -> dict[str, Any]:
