@@ -301,6 +301,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         attempts = self._attempts(inputs, prompts)
         self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
         self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
+        if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
+            self._put_back_logged(attempts)
         return rewards
 
     def _score(self, *batch: Any) -> Tensor:
@@ -346,9 +348,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         return judge(metric, **limits)
 
     def _put_back_logged(self, attempts: Sequence[Attempt]) -> None:
+        """Give TRL what the rewards logged about these rows, for its table of completions."""
         # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
-        names = sorted(set(gather_object(sorted({name for attempt in attempts for name in attempt.logged}))))
-        for name in names:
+        logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+        self._pending_extra_logs.clear()
+        # Each column must be as long as the table. TRL's is full after one batch, and here a batch may be smaller.
+        for name in sorted(logged | set(self._logs["extra"])):
+            column = self._logs["extra"][name]
+            column.extend([None] * (len(self._logs["prompt"]) - len(column)))
             self._pending_extra_logs[name] = [attempt.logged.get(name) for attempt in attempts]
 
     # -- the batch that is trained on
