@@ -42,7 +42,7 @@ from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
-from .preflight import check_filter_metric, check_rows, check_stream
+from .preflight import check_filter_metric, check_rows, check_stream, check_weights
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
@@ -143,6 +143,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         check_filter_metric(args.filter_metric, self.reward_func_names)
+        check_weights(self.reward_weights.tolist(), args)
         if args.filters_groups:
             self._check_filterable()
         if args.kl_placement == "reward" and self._is_vlm:
