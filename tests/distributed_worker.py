@@ -11,6 +11,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import tiny
 import torch
@@ -165,8 +166,60 @@ def resample_iterations(folder):
     return resample(folder, num_iterations=2, steps_per_generation=2, beta=0.1)
 
 
+def set_column(folder):
+    """A column that each process writes in an order of its own. 10 prompts, up to 9 a step: most drawn were seen."""
+    data = tiny.prompts(10).with_transform(lambda rows: {**rows, "tags": [{f"{n}", *"abc"} for n in rows["number"]]})
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
+class Picture:
+    """Known by its address alone."""
+
+
+def object_column(folder):
+    data = tiny.prompts(10).with_transform(lambda rows: {**rows, "picture": [Picture() for _ in rows["number"]]})
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
 def drop_straddling(folder):
     return resample(folder, zero_variance_groups="drop")
+
+
+def brought_by_one_rank(folder):
+    """A `rollout_func` that brings an environment's mask and log-probs on rank 1 only, whose completions begin with a
+    "b". The first of four groups is dead, so that rows of rank 1 move to rank 0."""
+    letter = tiny.tokenizer().convert_tokens_to_ids("ab"[PartialState().process_index])
+
+    def rollout(prompts, trainer):
+        output = tiny.scripted(prompts, trainer)
+        output["completion_ids"] = ids = [[letter, *row] for row in output["completion_ids"]]
+        if PartialState().process_index == 1:
+            output["env_mask"] = [[0] + [1] * (len(row) - 1) for row in ids]
+            output["logprobs"] = [[-1.0] * len(row) for row in ids] if tiny.KNOWS_NAN else None
+        return output
+
+    options = {
+        "zero_variance_groups": "drop",
+        "shuffle_dataset": False,
+        "max_steps": 2,
+        "per_device_train_batch_size": 8,
+    }
+    reward = CountingReward(lambda n: n % 4 == 0)
+    trained = tiny.trainer(folder, reward, **options, extra={"rollout_func": rollout})
+    if tiny.KNOWS_NAN:  # what TRL does with the log-probs of an engine, without one
+        trained.use_vllm, trained._last_loaded_step = True, -1
+        trained.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    trained.train()
+    (batch,) = trained._buffered_inputs
+    ones = torch.ones_like(batch["completion_mask"])
+    return result(
+        trained,
+        moved=(batch["completion_ids"][:, 0] == tiny.tokenizer().convert_tokens_to_ids("b")).tolist(),
+        masked=(batch["tool_mask"][:, 0] == 0).tolist(),
+        masked_later=(batch["tool_mask"][:, 1:] == 0).any().item(),
+        unknown=batch.get("sampling_per_token_logps", ones)[:, 0].isnan().tolist(),
+        corrected=(batch.get("importance_sampling_ratio", ones)[:, 0] != 1).tolist(),
+    )
 
 
 def one_rank_all_dead(folder):

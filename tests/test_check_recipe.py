@@ -68,6 +68,12 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_filter_by_rewards_without_weight_is_refused(place):
+    row = by_name(check_recipe(place(reward_weights=[0.0], zero_variance_groups="drop")))["filter"]
+    assert row.status == FAILED
+    assert row.text.startswith("reward_weights=[0.0] are all 0")
+
+
 def test_what_the_rows_say(place):
     rows = by_name(check_recipe(place(max_steps=-1, num_train_epochs=3, gradient_accumulation_steps=1)))
     assert rows["data"].text == "train 6 rows"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import distributed_worker
 import pytest
+import tiny
 
 from trl_grpo_plus import traces
 
@@ -26,7 +27,10 @@ SCENARIOS = [
     "filler_entropy",
     "resample",
     "resample_iterations",
+    "set_column",
+    "object_column",
     "drop_straddling",
+    "brought_by_one_rank",
     "one_rank_all_dead",
     "logs_on_one_rank",
     "truncated",
@@ -41,10 +45,12 @@ SCENARIOS = [
 
 def launch(out, *scenarios, ok=True):
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    # Each rank has its own order of a set, whatever the environment says.
+    worker = ["--no_python", "sh", "-c", 'PYTHONHASHSEED=$RANK exec "$@"', "sh", sys.executable, str(WORKER)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     # A deadlock would last for ever; this is far beyond what the scenarios take.
     done = subprocess.run(
-        [*command, str(WORKER), str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
+        [*command, *worker, str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
     )
     assert (done.returncode == 0) == ok, done.stderr[-5000:]
 
@@ -110,6 +116,8 @@ def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out)
     [
         "resample",
         "resample_iterations",
+        "set_column",
+        "object_column",
         "drop_straddling",
         "one_rank_all_dead",
         "logs_on_one_rank",
@@ -125,7 +133,9 @@ def test_ranks_agree(out, scenario):
     assert first["alive"]
 
 
-@pytest.mark.parametrize("scenario", ["resample", "resample_iterations", "one_rank_all_dead"])
+@pytest.mark.parametrize(
+    "scenario", ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
+)
 def test_resampling_is_collective(out, scenario):
     first, second = results(out, scenario)
     assert [len(numbers) for _, numbers in first["calls"]] == [len(numbers) for _, numbers in second["calls"]]
@@ -163,6 +173,19 @@ def test_a_column_logged_on_one_rank_does_not_hang(out):
     pairs = [(note, prompt) for note, prompt in zip(first["notes"], first["prompts"], strict=True) if note is not None]
     assert pairs
     assert all(note == prompt for note, prompt in pairs)
+
+
+def test_masks_and_log_probs_that_one_rank_brings_are_kept(out):
+    first, second = ranks = results(out, "brought_by_one_rank")
+    assert first["weights"] == second["weights"]
+    assert sum(first["moved"]) == 2
+    for rank in ranks:
+        assert all(loss == loss for loss in rank["losses"])
+        assert rank["trained"] == [3, 3]
+        assert rank["masked"] == rank["moved"]
+        assert not rank["masked_later"]
+        assert rank["unknown"] == [tiny.KNOWS_NAN and not row for row in rank["moved"]]
+        assert rank["corrected"] == [tiny.KNOWS_NAN and row for row in rank["moved"]]
 
 
 def test_every_rank_raises(out):

@@ -2,6 +2,7 @@
 
 import itertools
 
+import pandas as pd
 import pytest
 import tiny
 import torch
@@ -309,3 +310,32 @@ def test_says_when_nothing_can_be_saved(tmp_path, caplog):
     caplog.clear()
     tiny.trainer(tmp_path, **{**options, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4})
     assert "cannot make a batch smaller" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "logged"), [("drop", "train"), ("drop", "eval"), ("drop", "every second call"), ("resample", "train")]
+)
+def test_tables_of_completions_with_a_column_that_is_logged_at_times_only(tmp_path, mode, logged):
+    """TRL prints and saves one table of training's and evaluation's rows: a column must be as long as the others."""
+    calls = []
+
+    def reward(completions, prompts, number, log_extra, trainer_state, **kwargs):
+        calls.append(len(prompts))
+        training = trained.model.training
+        if {"train": training, "eval": not training}.get(logged, len(calls) % 2):
+            log_extra("note", [f"{n}" for n in number])
+        return tiny.half_dead(completions, number)
+
+    options = {"zero_variance_groups": mode, "log_completions": True, "per_device_train_batch_size": 16}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True, "per_device_eval_batch_size": 8}
+    extra = {"eval_dataset": tiny.prompts(5)}
+    trained = tiny.trainer(tmp_path, reward, **options, max_steps=5, num_generations_eval=2, extra=extra)
+    trained.train()
+    tables = [pd.read_parquet(path) for path in sorted((tmp_path / "run" / "completions").glob("*.parquet"))]
+    assert len(tables) == 6
+    notes = 0
+    for table in tables:
+        for prompt, note in zip(table["prompt"], table.get("note", [None] * len(table)), strict=True):
+            assert pd.isna(note) or int(prompt[:2]) == int(note)
+            notes += not pd.isna(note)
+    assert notes

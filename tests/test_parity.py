@@ -46,6 +46,15 @@ def test_trl_scales_are_trl(tmp_path, scale_rewards, aggregation):
     assert_same(*both(tmp_path, scale_rewards=scale_rewards, multi_objective_aggregation=aggregation))
 
 
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_rewards_without_weight_are_trl(tmp_path, aggregation):
+    """Nothing but the KL is trained on."""
+    options = {"reward_weights": [0.0], "multi_objective_aggregation": aggregation, "beta": 0.5, "num_iterations": 2}
+    ours, theirs = both(tmp_path, **options, weight_decay=0.1)
+    assert tiny.losses(ours) == tiny.losses(theirs)
+    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+
+
 def test_epochs_and_evaluation_are_trl(tmp_path):
     """Two shuffled epochs with evaluation between: the sampler and the random state are TRL's too."""
     options = {

@@ -1,6 +1,7 @@
 """Dead groups are replaced by fresh prompts, within the rounds allowed; nothing that was found is thrown away."""
 
 import copy
+import itertools
 
 import peft
 import pytest
@@ -9,6 +10,8 @@ import torch
 from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from trl import GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 
 class Recorder:
@@ -288,7 +291,205 @@ def test_rows_that_share_a_prompt_are_fresh(tmp_path):
 
 def test_says_when_no_fresh_row_is_left(tmp_path, caplog):
     MultiProcessAdapter.warning_once.cache_clear()
-    data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": [1] * 30})
-    trained, _ = train(tmp_path, lambda call, n: False, data=data)
-    assert tiny.logged(trained, "groups/rounds") == [0] * 3
+    trained, _ = train(tmp_path, lambda call, n: False, data=tiny.prompts(5))
+    assert tiny.logged(trained, "groups/rounds") == [1] * 3
     assert caplog.text.count("found no row in the dataset that this step has not seen") == 1
+
+
+# -- each attempt has objects of its own, and only its own
+
+
+def test_each_attempt_has_objects_of_its_own(tmp_path):
+    """A rollout that adds turns to its prompt, and a reward that takes from a list column, reach no sibling."""
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    rows = [{"prompt": [{"role": "user", "content": f"{i:02d}+1="}], "left": [i]} for i in range(30)]
+    lengths, taken = [], []
+
+    def rollout(prompts, trainer):
+        texts = [prompt[0]["content"] for prompt in prompts]
+        for prompt in prompts:
+            prompt += [{"role": "assistant", "content": "1"}, {"role": "user", "content": "2"}]
+        lengths.extend(len(prompt) for prompt in prompts)
+        return tiny.scripted(texts, trainer)
+
+    def reward(completions, left, **kwargs):
+        taken.extend(column.pop() for column in left)
+        return [0.3] * len(completions)
+
+    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16, "max_steps": 2}
+    extra = {"processing_class": tokenizer, "rollout_func": rollout}
+    trained = tiny.trainer(tmp_path, reward, **options, data=Dataset.from_list(rows), extra=extra)
+    trained.train()
+    assert tiny.logged(trained, "groups/rounds") == [3, 3]
+    assert set(lengths) == {3}
+    assert len(lengths) == len(taken) == 2 * 4 * 16
+    assert [len(set(taken[i : i + 4])) for i in range(0, len(taken), 4)] == [1] * 32
+
+
+# -- a row is known by its index in the dataset
+
+
+class Picture:
+    """Known by its address alone."""
+
+
+def odd_columns(rows):
+    """A transform: columns that JSON cannot hold, or only by an address, or in the process's own order."""
+    return {
+        **rows,
+        "tags": [{f"tag {n}", "a", "b", "c"} for n in rows["number"]],
+        "picture": [Picture() for _ in rows["number"]],
+        "table": [{(n, 1): b"x", b"key": n} for n in rows["number"]],
+        "shared": [ODD] * len(rows["number"]),
+    }
+
+
+ODD = ["one list for all rows"]
+DATA = {
+    "plain": tiny.prompts(30),
+    "a transform": tiny.prompts(30).with_transform(odd_columns),
+    "some columns": tiny.prompts(30).with_format("numpy", columns=["number"], output_all_columns=True),
+    "tensors": tiny.prompts(30).with_format("torch"),
+    "chosen rows": tiny.prompts(40).select(range(39, 9, -1)),
+}
+
+
+class Columns(Recorder):
+    """A recorder of the columns too."""
+
+    def __call__(self, completions, number, **columns):
+        number = [int(n) for n in number]
+        self.columns = {**getattr(self, "columns", {}), **{tuple(columns): columns}}
+        return super().__call__(completions, number, **columns)
+
+
+def never(call, n):
+    return False
+
+
+@pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
+@pytest.mark.parametrize("workers", [0, 2])
+def test_whatever_the_columns_no_row_comes_twice_and_none_bears_its_index(tmp_path, data, workers):
+    reward = Columns(never)
+    options = {"per_device_train_batch_size": 16, "max_resample_rounds": 4, "dataloader_num_workers": workers}
+    options |= {"dataloader_prefetch_factor": 2 if workers else None, "steps_per_generation": 2, "max_steps": 4}
+    trained = tiny.trainer(tmp_path, reward, data=data, zero_variance_groups="resample", **options)
+    trained.train()
+    assert len(reward.batches) == 2
+    for calls in reward.batches:
+        numbers = [n for call in calls for n in call]
+        assert len(numbers) == len(set(numbers)) == 4 * 8 - 2  # all there are
+    (columns,) = reward.columns
+    given = {"prompts", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+    assert set(columns) - given == set(data[0]) - {"prompt", "number"}
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_a_dataset_that_repeats_itself_is_as_many_rows(tmp_path, remove):
+    """Equal rows are two, as they are for TRL's sampler."""
+    data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": [1] * 30})
+    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16, "remove_unused_columns": remove}
+    trained = tiny.trainer(tmp_path, tiny.always_dead, data=data, **options)
+    trained.train()
+    assert tiny.logged(trained, "groups/generated") == [16] * 3
+
+
+@pytest.mark.parametrize("data", ["plain", "some columns", "tensors"])
+def test_rows_of_another_dataloader_are_known_by_their_content(tmp_path, data):
+    class WithoutIndices(GRPOPlusTrainer):
+        def get_train_dataloader(self):
+            return GRPOTrainer.get_train_dataloader(self)
+
+    reward = Columns(never)
+    arguments = {**tiny.BASE, "per_device_train_batch_size": 16, "zero_variance_groups": "resample"}
+    config = GRPOPlusConfig(**arguments, max_resample_rounds=9, output_dir=str(tmp_path / "run"))
+    trained = WithoutIndices(tiny.model_path(tmp_path), reward, config, DATA[data], processing_class=tiny.tokenizer())
+    trained.train()
+    for calls in reward.batches:
+        numbers = [n for call in calls for n in call]
+        assert sorted(numbers) == list(range(30))
+
+
+def test_a_sampler_may_look_into_the_dataset(tmp_path):
+    """One that deals by a column, which it reads from what it is given."""
+
+    class Ordered(GRPOPlusTrainer):
+        def _get_train_sampler(self, dataset=None):
+            order = sorted(range(len(dataset)), key=lambda i: -dataset["number"][i])
+            assert dataset.column_names == ["prompt", "number"]
+            return list(itertools.chain.from_iterable([i] * 4 for i in order))
+
+    reward = Recorder(lambda call, n: True)
+    arguments = {**tiny.BASE, "per_device_train_batch_size": 16, "zero_variance_groups": "resample", "max_steps": 2}
+    config = GRPOPlusConfig(**arguments, output_dir=str(tmp_path / "run"))
+    made = Ordered(tiny.model_path(tmp_path), reward, config, tiny.prompts(30), processing_class=tiny.tokenizer())
+    made.train()
+    assert [calls[0] for calls in reward.batches] == [[29, 28, 27, 26], [25, 24, 23, 22]]
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_only_resampling_looks_at_indices(tmp_path, mode):
+    trained = tiny.trainer(tmp_path, zero_variance_groups=mode)
+    assert trained.get_train_dataloader().dataset is trained.train_dataset
+
+
+# -- what only some rollouts bring
+
+
+def one_round_brings(which, extra, tokens="ab"):
+    """A `rollout_func` whose rounds begin with another token each; round `which` of a batch brings `extra` too."""
+    rounds = []
+
+    def rollout(prompts, trainer):
+        output = tiny.scripted(prompts, trainer)
+        letter = tiny.tokenizer().convert_tokens_to_ids(tokens[len(rounds)])
+        output["completion_ids"] = [[letter, *ids] for ids in output["completion_ids"]]
+        brings = len(rounds) == which
+        rounds.append(brings)
+        return {**output, **extra(output["completion_ids"])} if brings else output
+
+    return rollout
+
+
+def one_batch(tmp_path, rollout, **options):
+    """The batch after a round with two live groups of four, and a second one with two more."""
+    options = {"max_steps": 1, "extra": {"rollout_func": rollout}, "shuffle_dataset": False, **options}
+    trained, _ = train(tmp_path, lambda call, n: call == 1 or n % 2 == 0, **options)
+    assert tiny.logged(trained, "groups/trained") == [4]
+    (batch,) = trained._buffered_inputs
+    letters = batch["completion_ids"][:, 0]
+    assert sorted(letters.tolist()) == sorted(tiny.tokenizer().convert_tokens_to_ids(list("a" * 8 + "b" * 8)))
+    return trained, batch, letters
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
+    rollout = one_round_brings(which, lambda ids: {"env_mask": [[0] + [1] * (len(row) - 1) for row in ids]})
+    _, batch, letters = one_batch(tmp_path, rollout)
+    masked = letters == tiny.tokenizer().convert_tokens_to_ids("ab"[which])
+    assert torch.equal(batch["tool_mask"][:, 0] == 0, masked)
+    assert batch["tool_mask"][:, 1:].all()
+    assert batch["num_items_in_batch"] == batch["completion_mask"].sum() - 8
+
+
+@pytest.mark.skipif(not tiny.KNOWS_NAN, reason="TRL 1.10 trains on NaN; see the next test")
+@pytest.mark.parametrize("which", [0, 1])
+def test_log_probs_that_one_round_brings_are_kept_and_the_others_not_a_number(tmp_path, which):
+    rollout = one_round_brings(which, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
+    options = {"off_policy_mask_threshold": 0.5, "num_iterations": 2, "max_steps": 2}
+    trained, batch, letters = one_batch(tmp_path, rollout, **options)
+    known = letters == tiny.tokenizer().convert_tokens_to_ids("ab"[which])
+    logps = batch["sampling_per_token_logps"][batch["completion_mask"].bool()]
+    rows = known.unsqueeze(1).expand_as(batch["completion_mask"])[batch["completion_mask"].bool()]
+    assert (logps[rows] == -1.0).all()
+    assert logps[~rows].isnan().all()
+    assert all(loss == loss for loss in tiny.losses(trained))
+    assert all(weight.isfinite().all() for weight in tiny.weights(trained).values())
+
+
+def test_log_probs_that_one_round_brings_are_refused_where_trl_would_train_on_nan(tmp_path, monkeypatch):
+    monkeypatch.setattr("trl.__version__", "1.10.0")
+    rollout = one_round_brings(1, lambda ids: {"logprobs": [[-1.0] * len(row) for row in ids]})
+    with pytest.raises(ValueError, match=r"logprobs for some attempts.* TRL 1\.10\.0 cannot .*for all or for none"):
+        one_batch(tmp_path, rollout)

@@ -409,6 +409,18 @@ def test_refuses_an_unknown_metric(tmp_path):
     refused(tmp_path, "filter_metric='digit'.*'digits'", filter_metric="digit")
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{"zero_variance_groups": "drop"}, {"zero_variance_groups": "resample"}, {"filter_metric": "any"}],
+    ids=lambda options: next(iter(options.values())),
+)
+def test_refuses_to_filter_by_rewards_without_weight(tmp_path, options):
+    weights = [0.0, 0.0]
+    match = r"reward_weights=\[0.0, 0.0\].*other than 0.*'keep'.*'total'"
+    refused(tmp_path, match, [tiny.digits, tiny.always_dead], reward_weights=weights, **options)
+    tiny.trainer(tmp_path, [tiny.digits, tiny.always_dead], reward_weights=[0.0, -1.0], **options)
+
+
 def test_refuses_resampling_from_a_stream(tmp_path):
     stream = tiny.prompts(30).to_iterable_dataset()
     refused(tmp_path, "map-style dataset.*IterableDataset.*'drop'", data=stream, zero_variance_groups="resample")

@@ -21,6 +21,8 @@ METHODS = {
     "_generate_and_score_completions": (["inputs"], "overridden: advantages, filler masks, metrics"),
     "_prepare_inputs": (["generation_batch"], "overridden: micro-batches with filler rows are weighed"),
     "_compute_loss": (["model", "inputs"], "overridden: KL estimator, beta"),
+    "get_train_dataloader": ([], "overridden: under resample, rows say their index in `train_dataset`"),
+    "_remove_unused_columns": (["dataset", "description"], "the columns of the rows that are dealt"),
     "_get_train_sampler": (["dataset"], "overridden: the sampler is kept, to resume in a later epoch"),
     "_save_checkpoint": (["model", "trial"], "overridden: our state"),
     "_push_from_checkpoint": (["checkpoint_folder"], "overridden: traces stay at home"),

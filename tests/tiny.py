@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl
 from accelerate import PartialState
 from datasets import Dataset
+from packaging.version import Version
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
@@ -14,6 +16,7 @@ from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 
 ALPHABET = "0123456789+=ab "
+KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # as a log-prob that is not known
 
 BASE = {
     "bf16": False,

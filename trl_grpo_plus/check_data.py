@@ -23,6 +23,7 @@ def rewards(recipe: Recipe) -> list[Row]:
     recipe.training.reward_weights = weights
     names = [preflight.reward_name(reward) for reward in recipe.rewards]
     rows = tried("filter", lambda: preflight.check_filter_metric(recipe.training.filter_metric, names))
+    rows += tried("filter", lambda: preflight.check_weights(weights, recipe.training))
     shown = zip(names, weights or [1.0] * len(names), strict=True)
     return [Row("rewards", OK, ", ".join(f"{name} x {weight:g}" for name, weight in shown)), *rows]
 

@@ -100,11 +100,11 @@ def judge(
 def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
     """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive. `limits`
     are its other arguments."""
-    alive = [
-        any(v == "alive" for v in verdicts)
-        for verdicts in zip(*(judge(column, **limits) for column in components.unbind(-1)), strict=True)
+    of_components = [judge(component, **limits) for component in components.unbind(-1)]
+    return [
+        "alive" if "alive" in verdicts else verdict
+        for verdict, *verdicts in zip(judge(totals, **limits), *of_components, strict=True)
     ]
-    return ["alive" if keep else verdict for keep, verdict in zip(alive, judge(totals, **limits), strict=True)]
 
 
 def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:

@@ -44,6 +44,7 @@ def check_data(train_set: Any, rewards: Sequence[Any], training_args: Any) -> No
     """The training set needs prompts and rows for a step. What the rewards read is the trainer's to check."""
     check_prompts(train_set, "train_dataset")
     check_filter_metric(training_args.filter_metric, [reward_name(reward) for reward in rewards])
+    check_weights(training_args.reward_weights, training_args)
     check_stream(train_set, training_args)
     if hasattr(train_set, "__len__"):
         check_rows(len(train_set), training_args)
@@ -129,6 +130,22 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
         )
     if names.count(metric) > 1:
         raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+
+
+def check_weights(weights: Sequence[float] | None, args: Any) -> None:
+    """A reward must have a weight where groups are chosen by what they can teach (TRL trains on the KL alone).
+
+    Args:
+        weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
+    if not weights or any(weights) or not (args.filters_groups or args.filter_metric == "any"):
+        return
+    raise ValueError(
+        f"reward_weights={list(weights)} are all 0: no group could be alive. Give a reward a weight other than 0, or "
+        f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
+        f"{args.filter_metric!r}) to train without rewards, as TRL does."
+    )
 
 
 def reward_name(reward: Any) -> str:

@@ -1,16 +1,15 @@
 """Resampling: generate the batch, then as many fresh prompts as it has dead groups, and again, within limits.
 
-Every rank makes the same decisions, from rewards that were gathered, so all make the same number of rounds.
+Every rank makes the same decisions: verdicts follow from rewards that were gathered, so all make the same number of
+rounds, and rank 0 draws the fresh prompts of all.
 """
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from accelerate.logging import get_logger
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 
 from .groups import Plan, Round, plan_batch, shares
 from .selection import PromptStream
@@ -25,8 +24,9 @@ def resample(
     sample: Callable[[Rows, list], Round],
     inputs: Rows,
     prompts: list,
+    indices: Sequence[int | None],
     stream: PromptStream,
-    dataset: Any,
+    read: Callable[[list[int]], Rows],
     num_generations: int,
     max_rounds: int,
     rank: int,
@@ -40,8 +40,9 @@ def resample(
     Args:
         sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
         inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
-        stream (`PromptStream`): where fresh prompts come from, as indices into `dataset`.
-        dataset: map-style, with a `prompt` column.
+        indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
+        stream (`PromptStream`): where fresh prompts come from, as indices into the dataset. Moves on rank 0 alone.
+        read (`Callable`): indices to rows, which share no object, rows of the same index neither.
         num_generations (`int`): attempts in a group.
         max_rounds (`int`): of resampling, beyond the first.
         rank, world_size (`int`): of this process.
@@ -50,48 +51,53 @@ def resample(
     missing = len(rounds[0].where(alive=False))
     if not missing:
         return rounds
-    fresh = _FreshRows(dataset, list(inputs[0]), set(gather_object(list({_key(row) for row in inputs}))))
+    dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
+    fresh = _Fresh(stream, read, dealt)
     # A round must hold whole groups, and as many rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
-        rows = fresh.take(stream, -(-missing // unit) * unit, unit)
-        if not rows:
+        drawn = fresh.draw(-(-missing // unit) * unit, unit) if rank == 0 else []
+        drawn = broadcast_object_list([drawn])[0]
+        if not drawn:
             logger.warning_once(
-                "Resampling found no row in the dataset that this step has not seen: it holds too few distinct rows. "
-                "The groups that are missing are left to resample_fallback."
+                "Resampling found no row in the dataset that this step has not seen: it holds too few. The groups "
+                "that are missing are left to resample_fallback."
             )
             break
-        everyone = [row for row in rows for _ in range(num_generations)]
+        everyone = [index for index in drawn for _ in range(num_generations)]
         share = len(everyone) // world_size
-        here = [dict(row) for row in everyone[rank * share : (rank + 1) * share]]
+        here = read(everyone[rank * share : (rank + 1) * share])
         rounds.append(sample(here, [row["prompt"] for row in here]))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 
 
-class _FreshRows:
-    """Rows of the dataset that a step has not seen."""
+class _Fresh:
+    """Rows of the dataset that a step has not seen.
 
-    def __init__(self, dataset: Any, columns: list[str], seen: set[str]):
-        self._dataset, self._columns, self._seen = dataset, columns, seen
-        self._found: Rows = []
+    Args:
+        stream (`PromptStream`): what they are drawn from.
+        read (`Callable`): as for [`resample`].
+        dealt (`list`): for each row that the step began with its index, or the row itself where that is not known.
+    """
 
-    def take(self, stream: PromptStream, count: int, unit: int) -> Rows:
-        """The next `count` or fewer, a multiple of `unit`."""
-        self._found = []
-        # At most what the step has seen is refused, unless rows repeat; then a long search would find little.
-        taken = stream.take(count, self._accept, multiple_of=unit, patience=1000 + 2 * len(self._seen))
-        return self._found[: len(taken)]
+    def __init__(self, stream: PromptStream, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
+        self._stream, self._read = stream, read
+        self._seen = {row for row in dealt if isinstance(row, int)}
+        self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
-    def _accept(self, index: int) -> bool:
-        row = self._dataset[index]
-        row = {name: row[name] for name in self._columns}
-        key = _key(row)
-        if key in self._seen:
+    def draw(self, count: int, unit: int) -> list[int]:
+        """Indices of the next `count` or fewer, a multiple of `unit`."""
+        # Only where many rows are equal to one whose index is not known is more refused than the step has seen.
+        patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
+        drawn = self._stream.take(count, self._is_fresh, multiple_of=unit, patience=patience)
+        self._seen.update(drawn)
+        return drawn
+
+    def _is_fresh(self, index: int) -> bool:
+        if index in self._seen:
             return False
-        self._seen.add(key)
-        self._found.append(row)
-        return True
+        return not self._unplaced or not any(_equal(self._read([index])[0], row) for row in self._unplaced)
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
@@ -118,10 +124,8 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
 
 
-def _key(row: dict[str, Any]) -> str:
-    # The whole row: tasks may share a prompt and differ in another column. A digest, since every rank sends every
-    # other one its own.
-    text = json.dumps(
-        row, sort_keys=True, default=lambda value: value.tolist() if hasattr(value, "tolist") else str(value)
-    )
-    return hashlib.blake2b(text.encode(errors="surrogatepass"), digest_size=16).hexdigest()
+def _equal(row: dict[str, Any], other: dict[str, Any]) -> bool:
+    try:
+        return bool(row == other)
+    except (RuntimeError, ValueError):  # arrays are compared element by element
+        return False

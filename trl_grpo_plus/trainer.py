@@ -5,6 +5,8 @@ The only file that touches TRL-private names; tests/test_trl_contract.py pins ea
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
+- `get_train_dataloader`: under resample, rows say their index in the training set, which is taken out before TRL reads
+  them.
 - `_calculate_rewards`: keeps the gathered rewards and the outcome of each sample, and stops all ranks where a reward
   failed; after such a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
 - `_generate_and_score_completions`: replaces the advantages, masks filler rows, logs `groups/*` and `tokens/*`.
@@ -26,8 +28,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import trl
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list, gather_object
+from accelerate.utils import broadcast_object_list, gather_object, send_to_device
+from packaging.version import Version
 from torch import Tensor
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -39,7 +43,8 @@ from . import advantages, kl, model_card, uploads, workers
 from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
-from .preflight import check_filter_metric, check_rows, check_stream
+from .indexed_rows import IndexedRows, pop_indices
+from .preflight import check_filter_metric, check_rows, check_stream, check_weights
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
@@ -120,6 +125,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             )
         args.taken_by_plus_trainer()
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
+        self._indices: list[int | None] = []  # of its rows as they were dealt, in the training set
         self._generated: tuple[Any, ...] = ()  # what TRL's `_generate` returned for it
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
         self._rounds: list[Round] = []  # likewise
@@ -149,6 +155,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         check_filter_metric(args.filter_metric, self.reward_func_names)
+        check_weights(self.reward_weights.tolist(), args)
         if args.filters_groups:
             self._check_filterable()
         if args.kl_placement == "reward" and self._is_vlm:
@@ -193,6 +200,28 @@ class GRPOPlusTrainer(GRPOTrainer):
         check_rows(len(self.train_dataset), self.args)
         return PromptStream(len(self.train_dataset), self.args.seed)
 
+    # -- data
+
+    def get_train_dataloader(self) -> Any:
+        """As TRL's. Where prompts are drawn beyond it, each row says its index in the training set."""
+        if self._stream is None:
+            return super().get_train_dataloader()
+        rows = IndexedRows(self._columns_in_use())
+        # A collator that removes columns would remove the index.
+        with _temporarily(self, train_dataset=rows), _temporarily(self.args, remove_unused_columns=False):
+            return super().get_train_dataloader()
+
+    def _columns_in_use(self) -> Any:
+        return self._remove_unused_columns(self.train_dataset, description="training")
+
+    def _read(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
+        return send_to_device(self._columns_in_use().__getitems__(indices), self.accelerator.device)
+
+    def _get_train_sampler(self, dataset: Any = None) -> Any:
+        self._sampler = super()._get_train_sampler(dataset)
+        return self._sampler
+
     # -- sampling
 
     def _generate(self, prompts: list) -> tuple:
@@ -204,7 +233,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             rounds = [self._sample(self._inputs, prompts)]
         else:
             limits = (self.num_generations, self.args.max_resample_rounds)
-            data = (self._stream, self.train_dataset)
+            data = (self._indices, self._stream, self._read)
             rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
         fallback = "drop" if self._stream is None else self.args.resample_fallback
         self._rounds = rounds
@@ -222,7 +251,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
         self._put_back_logged(attempts)
-        return _as_generated(attempts)
+        return _as_generated(attempts, *self._who_brings(attempts))
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
@@ -238,6 +267,19 @@ class GRPOPlusTrainer(GRPOTrainer):
         attempts = self._attempts(inputs, prompts)
         self._pending_extra_logs.clear()  # they travel with their rows
         return Round(attempts, rewards, tuple(self._judge(rewards, self._trainable(attempts))))
+
+    def _who_brings(self, attempts: Sequence[Attempt]) -> tuple[bool, bool]:
+        """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`."""
+        masks = any(attempt.tool_mask is not None for attempt in attempts)
+        logprobs = {attempt.logprobs is not None for attempt in attempts}
+        everywhere = gather_object([(masks, logprobs)])
+        logprobs = set().union(*(rank[1] for rank in everywhere))
+        if len(logprobs) > 1 and Version(trl.__version__) < Version("1.11"):
+            raise ValueError(
+                f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl.__version__} cannot "
+                "train on. Return them for all or for none, or use TRL 1.11 or later."
+            )
+        return any(rank[0] for rank in everywhere), True in logprobs
 
     def _attempts(self, inputs: list[dict[str, Any]], prompts: list) -> tuple[Attempt, ...]:
         """What was generated and scored last on this rank."""
@@ -273,6 +315,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._tokens_generated = sum(attempt.num_tokens for attempt in attempts)
         verdicts = self._judge(self._rewards, self._trainable(attempts))
         self._rounds = [Round(attempts, self._rewards, tuple(verdicts))]
+        if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
+            self._put_back_logged(attempts)
         return self._without_monitors(rewards)
 
     @property
@@ -352,14 +396,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         return judge(metric, **limits)
 
     def _put_back_logged(self, attempts: Sequence[Attempt]) -> None:
+        """Give TRL what the rewards logged about these rows, for its table of completions."""
         # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
-        names = sorted(set(gather_object(sorted({name for attempt in attempts for name in attempt.logged}))))
-        for name in names:
+        logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+        self._pending_extra_logs.clear()
+        # Each column must be as long as the table. TRL's is full after one batch, and here a batch may be smaller.
+        for name in sorted(logged | set(self._logs["extra"])):
+            column = self._logs["extra"][name]
+            column.extend([None] * (len(self._logs["prompt"]) - len(column)))
             self._pending_extra_logs[name] = [attempt.logged.get(name) for attempt in attempts]
 
     # -- the batch that is trained on
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._indices = pop_indices(inputs)
         self._inputs, self._plan, self._rounds, self._outcomes = inputs, None, [], torch.empty(0, 0)
         if self.args.filters_groups and self.model.training:
             self._forget_logged_rows()
@@ -676,10 +726,6 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- checkpoints
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        self._sampler = super()._get_train_sampler(dataset)
-        return self._sampler
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
         if not self.args.save_only_model:
@@ -802,19 +848,25 @@ def _check_columns(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
             check_columns(reward, dataset, what)
 
 
-def _as_generated(attempts: Sequence[Attempt]) -> tuple:
-    """What TRL's `_generate` returns for these rows."""
-    first = attempts[0]
+def _as_generated(attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> tuple:
+    """What TRL's `_generate` returns for these rows; `masked` and `logprobs`: whether any row of the batch has them.
+
+    A row without a mask is the policy's own; a log-prob that is not known is NaN, which TRL takes as no difference.
+    """
     return (
         [attempt.prompt_ids for attempt in attempts],
         [attempt.completion_ids for attempt in attempts],
-        None if first.tool_mask is None else [attempt.tool_mask for attempt in attempts],
+        [_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
         [attempt.completion for attempt in attempts],
-        None if first.logprobs is None else [attempt.logprobs for attempt in attempts],
+        [_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
         {},  # extra fields are in the rows already
         None,  # images
         [],  # tool images
     )
+
+
+def _filled(values: list | None, value: float, attempt: Attempt) -> list:
+    return [value] * len(attempt.completion_ids) if values is None else values
 
 
 def _row_of(extra_fields: dict[str, Any], row: int) -> dict[str, Any]:
