@@ -133,6 +133,16 @@ MISTAKES = (
     Mistake("a tracker without a name", ("report_to: None is none of", "none"), {"report_to": None}),
     Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
     Mistake(
+        "a run that would save over the model it starts from",
+        ("output_dir: ./model/ holds the model that the run starts from", "Name another folder."),
+        {"output_dir": "./model/"},
+    ),
+    Mistake(
+        "a start from what would be moved away",
+        ("earlier/checkpoint-10 is of the earlier run in output_dir (earlier)", "Name another output_dir."),
+        {"output_dir": "earlier", "model_name_or_path": "earlier/checkpoint-10"},
+    ),
+    Mistake(
         "an environment variable without a value", ("must be environment variables and their",), {"env": {"A": None}}
     ),
     Mistake(
