@@ -84,7 +84,7 @@ def main(
     with said_plainly():
         train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
         preflight.check_model(model_args.model_name_or_path)
-        preflight.check_data(train_set, rewards, training_args)
+        preflight.check_data(train_set, eval_sets, rewards, training_args)
         _check_template(train_set, model_args, training_args)
     trainer = _make_trainer(trainer_class, training_args, model_args, rewards, train_set, eval_sets)
     SlimProgress.install(trainer)

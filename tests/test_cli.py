@@ -43,6 +43,12 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
     assert main(["cp", "aritmetic_cpu"]) == 2
     assert "Did you mean arithmetic_cpu" in capsys.readouterr().err
+    Path("outputs").mkdir()
+    assert main(["cp", "arithmetic_cpu", "output/mine.yaml"]) == 2
+    said = "error: there is no folder output. Did you mean outputs? Make it first: mkdir -p output\n"
+    assert capsys.readouterr().err == said
+    assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import tiny
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
@@ -326,6 +326,12 @@ def refused(tmp_path, match, reward=tiny.digits, **options):
 
 def test_refuses_an_unknown_metric(tmp_path):
     refused(tmp_path, "filter_metric='digit'.*'digits'", filter_metric="digit")
+
+
+def test_refuses_splits_and_names_in_the_place_of_a_dataset(tmp_path):
+    splits = DatasetDict(train=tiny.prompts(30), test=tiny.prompts(4))
+    refused(tmp_path, r"train_dataset is a DatasetDict of splits \(train, test\).*dataset\['train'\]", data=splits)
+    refused(tmp_path, r"train_dataset='rows.jsonl' is a name. Load it first", data="rows.jsonl")
 
 
 def test_refuses_resampling_from_a_stream(tmp_path):

@@ -303,8 +303,8 @@ def columns_of(
             rename = "column: NAME" if len(definition.needed) == 1 else f"columns: {{{name}: NAME}}"
             raise ValueError(
                 f"reward {label!r} needs the column {wanted[name]!r}, the data has {', '.join(available)}."
-                f"{near(wanted[name], available)} If it has another name there, say so in the reward's args: "
-                f"{{{rename}}}."
+                f"{near(wanted[name], [*available, *TRL_GIVES])} If it has another name there, say so in the reward's "
+                f"args: {{{rename}}}."
             )
     return {name: column for name, column in wanted.items() if column in available}
 
