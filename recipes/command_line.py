@@ -17,8 +17,9 @@ import yaml
 
 from trl_grpo_plus import loading, yamls
 from trl_grpo_plus.launch import RUN_AS, find_recipe, recipes
+from trl_grpo_plus.option_names import instead_of
 
-from .values import checked, hints_of, instead_of
+from .values import checked, hints_of
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.

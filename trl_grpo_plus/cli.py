@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import __version__
+from . import __version__, option_names
 from .loading import near
 from .paths import beside
 
@@ -180,6 +180,8 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        return _refuse(mistyped)
     from .environment import gpus
     from .launch import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
 
@@ -190,11 +192,15 @@ def _run(options: argparse.Namespace) -> int:
 
     refused = refusals(options.name, options.rest, distribution(*launcher))
     if refused:
-        print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
-        return 2
+        return _refuse(refused)
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
+
+
+def _refuse(refused: Sequence[str]) -> int:
+    print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
+    return 2
 
 
 def _env(options: argparse.Namespace) -> int:
@@ -214,8 +220,12 @@ def _must_be_there(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
+    from .check_table import FAILED, Row, table
+
+    if mistyped := option_names.refused(options.rest):
+        print(table([Row("keys", FAILED, why) for why in mistyped]))
+        return 1
     from .check_recipe import check_recipe
-    from .check_table import FAILED, table
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
