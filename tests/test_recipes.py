@@ -1,6 +1,7 @@
 """The launch script as a user meets it: mistakes, whole runs, Ctrl-C, two processes, `accelerate launch`."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -490,6 +491,51 @@ def test_resuming_from_elsewhere_does_not_mix_two_runs(tmp_path, capsys):
 )  # fmt: skip
 def test_a_log_entry_is_a_short_line(logs, line):
     assert console.describe(logs) == line
+
+
+class Terminal(io.StringIO):
+    """A screen, where bars write over what is there."""
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        """What is on it in the end."""
+        screen, row, column = [""], 0, 0
+        for word in re.findall(r"\x1b\[A|.", self.getvalue(), re.DOTALL):
+            if word in "\n\r":
+                row, column = row + (word == "\n"), 0
+                screen += [""] * (row == len(screen))
+            elif word == "\x1b[A":
+                row -= 1
+            else:
+                screen[row] = screen[row][:column].ljust(column) + word + screen[row][column + 1 :]
+                column += 1
+        return [line.rstrip() for line in screen if line.strip()]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
+    """In the midst of a training, and after it, where no training's bar is there any more."""
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    state = TrainerState(max_steps=2, global_step=2)
+    state.is_world_process_zero = True
+    progress, given = console.SlimProgress(), (None, state, None)
+    progress.on_train_begin(*given)
+    if trained:
+        progress.on_train_end(*given)
+    for split in ("easy", "edge"):
+        for _ in range(2):
+            progress.on_prediction_step(*given, eval_dataloader=[1, 2])
+        progress.on_log(*given, logs={f"eval_{split}_runtime": 1.0, "eval_reward": 0.5})
+        progress.on_evaluate(*given)
+    if not trained:
+        progress.on_train_end(*given)
+    bar, *lines = sorted(terminal.lines())
+    assert bar.startswith("  0%|"), "that of the training stays"
+    assert lines == ["step    2  eval easy: reward 0.500", "step    2  eval edge: reward 0.500"]
 
 
 # --- Sums ------------------------------------------------------------------------------------------------------
