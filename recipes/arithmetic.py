@@ -63,7 +63,8 @@ def prepare(
     """Make the problems and the model, as the script's `prepare` option asks.
 
     The model goes to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to that. Only the main
-    process makes it; the others must come here after it. A run that resumes takes the one that is there.
+    process makes it; the others must come here after it. A run that resumes takes the one beside its checkpoint, or
+    else the one that is there.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.
@@ -91,7 +92,11 @@ def prepare(
         torch.set_num_threads(1)
     held_out, rest = split_problems(training_args.seed, digits)
     folder = Path(training_args.output_dir) / "warm_start"
-    resumes = training_args.resume_from_checkpoint and folder.is_dir()
+    resumes, resumed_from = False, training_args.resume_from_checkpoint
+    if resumed_from:
+        beside = Path(resumed_from).parent / "warm_start"  # elsewhere, where the run that is gone on with was moved
+        folder = beside if beside.is_dir() else folder
+        resumes = folder.is_dir()
     if training_args.process_index == 0 and not resumes:
         warm_up = WarmUp(
             steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE

@@ -17,8 +17,9 @@ import yaml
 
 from trl_grpo_plus import loading, yamls
 from trl_grpo_plus.launch import RUN_AS, find_recipe, recipes
+from trl_grpo_plus.option_names import instead_of
 
-from .values import checked, hints_of, instead_of
+from .values import checked, hints_of
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
@@ -131,7 +132,7 @@ def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -
                 refused.append(f"{', '.join(empty)}: null is no value here. Give one, or leave it out. ({error})")
                 continue
             processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
-            refused.append(_with_batch(str(error), processes))
+            refused.append(_explained(str(error), processes))
     return made, refused
 
 
@@ -224,8 +225,14 @@ def _without_effect(given: set[str]) -> Iterator[tuple[str, list[str]]]:
             yield switch, idle
 
 
-def _with_batch(why: str, processes: int) -> str:
-    """TRL says that a generation batch does not divide, and not what it is made of."""
+def _explained(why: str, processes: int) -> str:
+    """TRL says that a generation batch does not divide, and not what it is made of; transformers that the setup does
+    not support bf16, which TRL turned on."""
+    if why.startswith("Your setup doesn't support bf16/gpu"):
+        return (
+            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. For a run on the CPU set "
+            "use_cpu: true and bf16: false."
+        )
     if not why.startswith("generation_batch_size ("):
         return why
     count = "1 process" if processes == 1 else f"{processes} processes"

@@ -3,6 +3,7 @@
 import warnings
 from typing import Any
 
+from tqdm.auto import tqdm
 from transformers.trainer_callback import ProgressCallback
 from transformers.utils import logging
 
@@ -19,11 +20,16 @@ class SlimProgress(ProgressCallback):
             trainer.add_callback(cls())
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Print the entry, above the bar."""
+        """Print the entry, above the bars."""
         line = describe(logs or {})
         if state.is_world_process_zero and line:
-            tqdm_write = self.training_bar.write if self.training_bar is not None else print
-            tqdm_write(f"step {state.global_step:>4}  {line}")
+            tqdm.write(f"step {state.global_step:>4}  {line}")
+
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Take the evaluation's bar away, after the training too."""
+        if self.prediction_bar is not None:
+            self.prediction_bar.leave = False
+        super().on_evaluate(args, state, control, **kwargs)
 
 
 def describe(logs: dict[str, Any]) -> str:

@@ -74,7 +74,7 @@ def main(
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
     from .console import SlimProgress
-    from .report import report, summarise
+    from .report import report, save, summarise
     from .stopping import StopOnInterrupt
 
     given = (script_args, training_args, model_args, dataset_args)
@@ -84,7 +84,7 @@ def main(
     with said_plainly():
         train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
         preflight.check_model(model_args.model_name_or_path)
-        preflight.check_data(train_set, rewards, training_args)
+        preflight.check_data(train_set, eval_sets, rewards, training_args)
         _check_template(train_set, model_args, training_args)
     trainer = _make_trainer(trainer_class, training_args, model_args, rewards, train_set, eval_sets)
     SlimProgress.install(trainer)
@@ -97,10 +97,9 @@ def main(
         return 130
 
     _evaluate_last(trainer)
-    trainer.save_model(training_args.output_dir)
-    trainer.save_state()
+    saved = save(trainer)
     if trainer.accelerator.is_main_process:
-        print(report(summarise(trainer)))
+        print(report(summarise(trainer, saved)))
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=script_args.dataset_name)
     _end(trainer)
@@ -128,6 +127,7 @@ def make_parser(subparsers: Any = None, prog: str | None = None, config: type | 
 
 def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> tuple[list[Any], bool]:
     """Refuse what can be refused by now, and make the run's folder ready: the rewards, and whether it evaluates."""
+    from .earlier import check_start
     from .report import settle_folder, wanted_checkpoint
 
     rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
@@ -140,7 +140,7 @@ def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_
         lost := preflight_options.lost_in_rounding(training_args, model_args, sharded)
     ) and training_args.process_index == 0:
         print(f"warning: {lost}", file=sys.stderr)
-    wanted_checkpoint(training_args)
+    check_start(training_args, model_args, resumes=wanted_checkpoint(training_args) is not None)
     check_data_name(script_args, dataset_args)
     if model_args.model_name_or_path or not script_args.prepare:  # which may make one
         with said_plainly():

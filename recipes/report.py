@@ -1,6 +1,5 @@
 """What a run says at its start about an earlier one in its folder, and at its end about itself."""
 
-import itertools
 import json
 import os
 import statistics
@@ -12,21 +11,21 @@ from transformers.trainer_utils import get_last_checkpoint
 from trl_grpo_plus.traces import evaluated
 from trl_grpo_plus.view import write_page
 
-from .command_line import UserError, resume_command
+from .command_line import UserError
+from .earlier import PAGE, SUMMARY, move_aside, stamps
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
-PAGE = "report.html"
-OF_A_RUN = ("checkpoint-*", "trainer_state.json", "summary.json", "rollouts", PAGE)
 
 
 def settle_folder(training_args: Any) -> None:
     """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
 
     Sets `resume_from_checkpoint` to a path or `None`, and turns `eval_on_start` off when resuming: what was before
-    the run is in the checkpoint's log. A run that starts anew must not leave its checkpoints among another's, so those
-    go to `<output_dir>/earlier-N`; so does one that goes on from a checkpoint elsewhere.
+    the run is in the checkpoint's log. A run that starts anew must not leave its files among another's or write over
+    them, so all that the other left goes to `<output_dir>/earlier-N`; so does one that goes on from a checkpoint
+    elsewhere.
 
     Raises:
         UserError: there is no such checkpoint.
@@ -36,11 +35,11 @@ def settle_folder(training_args: Any) -> None:
     moves = training_args.local_process_index == 0  # where nodes share no disk, each has a folder of its own
     if wanted is None:
         if moves:
-            _move_aside(Path(folder), "Starting anew.")
+            move_aside(Path(folder), "Starting anew.")
         return
     here = any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder))
     if moves and not here:
-        _move_aside(Path(folder), f"Going on from {wanted}.")
+        move_aside(Path(folder), f"Going on from {wanted}.")
     training_args.eval_on_start = False
 
 
@@ -64,13 +63,31 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     return wanted
 
 
-def summarise(trainer: Any) -> dict[str, Any]:
-    """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after `save_state`.
+def save(trainer: Any) -> list[str]:
+    """Save model and state to `output_dir`. All processes must come here.
+
+    Returns:
+        `list[str]`: names of what was written there, on the main process.
+    """
+    folder, main = trainer.args.output_dir, trainer.accelerator.is_main_process
+    before = stamps(folder) if main else {}
+    trainer.save_model(folder)
+    trainer.save_state()
+    return sorted(name for name, stamp in stamps(folder).items() if before.get(name) != stamp) if main else []
+
+
+def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
+    """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after [`save`].
+
+    Args:
+        trainer: the run's.
+        saved (`list[str]`): what [`save`] returned.
 
     Returns:
         `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
         there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
-        logged); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced).
+        logged); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced); `files`
+            (names of what was saved beside the summary).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
     checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
@@ -83,8 +100,9 @@ def summarise(trainer: Any) -> dict[str, Any]:
         "checkpoints": [str(path) for path in checkpoints],
         "log": os.path.join(folder, "trainer_state.json"),
         "page": _write_page(folder),
+        "files": saved,
     }
-    Path(folder, "summary.json").write_text(json.dumps(summary, indent=2) + "\n")
+    Path(folder, SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
 
@@ -109,7 +127,7 @@ def report(summary: dict[str, Any]) -> str:
         f"model        {summary['model']}",
         f"checkpoints  {', '.join(Path(path).name for path in kept) if kept else 'none'}",
         f"log          {summary['log']}",
-        f"summary      {os.path.join(summary['model'], 'summary.json')}",
+        f"summary      {os.path.join(summary['model'], SUMMARY)}",
         *([f"attempts     {summary['page']}"] if summary["page"] else []),
     ]
     return "\n".join(lines)
@@ -148,19 +166,3 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
 def _mean(history: list[dict[str, Any]], key: str) -> float | None:
     values = [entry[key] for entry in history if entry.get(key) is not None]
     return statistics.fmean(values) if values else None
-
-
-def _move_aside(folder: Path, then: str) -> None:
-    found = [path for pattern in OF_A_RUN for path in folder.glob(pattern)]
-    if not found:
-        return
-    finished = (folder / "summary.json").exists()
-    checkpoint = get_last_checkpoint(str(folder))
-    number = next(n for n in itertools.count(1) if not (folder / f"earlier-{n}").exists())
-    earlier = folder / f"earlier-{number}"
-    earlier.mkdir()
-    for path in found:
-        path.rename(earlier / path.name)
-    print(f"{folder} holds {'a finished' if finished else 'an interrupted'} run: moved to {earlier}. {then}")
-    if checkpoint and not finished:
-        print(f"To go on with that one instead:\n\n  {resume_command(str(earlier / Path(checkpoint).name))}\n")

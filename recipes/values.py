@@ -8,29 +8,18 @@ import enum
 import json
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
 from trl_grpo_plus.annotations import fits
 from trl_grpo_plus.config import TRL_CHOICES
 from trl_grpo_plus.loading import near
+from trl_grpo_plus.option_names import instead_of
 
 
 # Read further where they are used, and in more forms than their annotations tell.
 LOOSE = ("datasets", "debug", "fsdp", "reward_funcs", "resume_from_checkpoint", "scale_rewards")
-# What TRL and transformers have no more, and people's files still have.
-GONE = {
-    "torch_dtype": "It is dtype now.",
-    "warmup_ratio": "It is warmup_steps now: below 1 it is a share of all steps.",
-    "evaluation_strategy": "It is eval_strategy now.",
-    "no_cuda": "It is use_cpu now.",
-    "use_liger_loss": "It is use_liger_kernel now.",
-    "max_prompt_length": "TRL does not cut prompts any more: leave the long ones out where the data is made.",
-    "overwrite_output_dir": "Leave it out: an earlier run in output_dir is moved to earlier-N.",
-    "num_processes": "It goes before the launch: trl-grpo-plus run NAME|FILE --num_processes N.",
-    "accelerate_config": "It goes before the launch: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
-}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
@@ -59,11 +48,6 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
         except ValueError as error:
             wrong[name] = f"{name}{'' if value is None else f'={value!r}'} {error}"
     return right, wrong
-
-
-def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """What to write in place of a key that does not exist, as far as that can be told."""
-    return f" {GONE[name]}" if name in GONE else near(name, known, prefix)
 
 
 def hints_of(parser: Any) -> dict[str, Any]:

@@ -118,10 +118,50 @@ def test_the_command(data, capsys):
     assert {line[-1] for line in lines[1:]} == {"ok"}
 
 
-def test_a_failure_is_an_exit_status(data, capsys, tmp_path):
-    (tmp_path / "mine.py").write_text("def mine(completions, answer):\n    return [0.0] * len(completions)\n")
+REGISTERED = """
+from trl_grpo_plus.registry import register_reward
+
+
+@register_reward("user_mine")
+def mine(completions, answer):
+    return [0.0] * len(completions)
+"""
+
+
+def test_a_failure_is_an_exit_status(scratch, capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTERED)
     assert main(["check", "rewards", f"{tmp_path}/mine.py:mine"]) == 1
     assert "it ships no examples" in capsys.readouterr().out
+
+
+def only_row(capsys):
+    (row,) = capsys.readouterr().out.splitlines()[1:]
+    return row
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_a_plain_function_has_nothing_that_could_fail(data, capsys, tmp_path, with_data):
+    """As `check RECIPE` sees it."""
+    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine", *options]) == 0
+    assert "not tried: a function that is not registered" in only_row(capsys)
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
+    register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", "user_needs", *options]) == 0
+    assert only_row(capsys).endswith("not installed: no_such_thing. pip install no_such_thing")
+
+
+def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
+    monkeypatch.setattr("trl_grpo_plus.check.find_spec", lambda module: None if module == "math_verify" else module)
+    assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
+    said = capsys.readouterr().out
+    assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in said
+    assert "exact_answer  examples        5/5" in said
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 tests/test_wheel.py launches a recipe to its end.
 """
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from trl_grpo_plus import launch, registry
+from trl_grpo_plus import launch, option_names, registry
 from trl_grpo_plus.cli import main
+from trl_grpo_plus.recipes.grpo import make_parser
 from trl_grpo_plus.registry import list_rewards
 
 
@@ -43,6 +45,12 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
     assert main(["cp", "aritmetic_cpu"]) == 2
     assert "Did you mean arithmetic_cpu" in capsys.readouterr().err
+    Path("outputs").mkdir()
+    assert main(["cp", "arithmetic_cpu", "output/mine.yaml"]) == 2
+    said = "error: there is no folder output. Did you mean outputs? Make it first: mkdir -p output\n"
+    assert capsys.readouterr().err == said
+    assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
 
 
 @pytest.mark.parametrize(
@@ -163,6 +171,74 @@ def test_trls_presets_are_there():
     assert list(launch.presets()) == ["fsdp1", "fsdp2", "multi_gpu", "single_gpu", "zero1", "zero2", "zero3"]
     for path in launch.presets().values():
         assert "distributed_type" in yaml.safe_load(Path(path).read_text())
+
+
+def test_every_option_of_the_parser_is_known_without_it():
+    parser = make_parser(prog="grpo")
+    assert {field.name for kind in parser.dataclass_types for field in dataclasses.fields(kind) if field.init} <= (
+        option_names.known_options()
+    )
+    given = [option for action in parser._actions for option in action.option_strings]
+    assert len(given) > 300
+    assert option_names.refused(given) == option_names.refused([f"{option}=1" for option in given]) == []
+    assert option_names.refused(["--lerning-rate=1", "--seed", "--", "-x", "word"]) == [
+        "unknown option --lerning_rate. Did you mean --learning_rate or --logging_strategy?"
+    ]
+
+
+OPTIONS = """
+from dataclasses import dataclass, field
+from .bases import Base as Renamed
+
+@dataclass
+class Options(Renamed):
+    rate: float = 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("bases", "known"),
+    [
+        ("class Base:\n    seed: int = 1", {"rate", "seed", "config", "help"}),
+        ("from .other import Base", None),  # there is no such file
+        ("class Base(make()):\n    seed: int = 1", None),
+        ("class Base(module.Other):\n    seed: int = 1", None),
+        ("@more_fields\nclass Base:\n    seed: int = 1", None),
+        ("class Base:\n    seed: int = field(metadata={'aliases': ['--start']})", None),
+        ("class Base:\n    seed: int = HfArg(aliases='--start')", None),
+        ("Base = 3", None),
+        ("class Base", None),
+    ],
+)
+def test_where_the_sources_say_nothing_sure_nothing_is_refused(tmp_path, monkeypatch, bases, known):
+    package = tmp_path / f"options_of_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").write_text("if TYPE_CHECKING:\n    from .options import Options")
+    (package / "options.py").write_text(OPTIONS)
+    (package / "bases.py").write_text(bases)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(option_names, "SOURCES", ((package.name, "Options"),))
+    option_names.known_options.cache_clear()
+    try:
+        assert bool(option_names.refused(["--sed"])) == (known is not None)
+        if known:
+            assert option_names.known_options() == known
+            assert option_names.refused(["--seed", "--rate", "--no_rate"]) == []
+    finally:
+        option_names.known_options.cache_clear()
+
+
+@pytest.mark.parametrize(("verb", "status"), [("run", 2), ("check", 1)])
+def test_a_mistyped_option_is_told_before_torch_is_imported(verb, status):
+    script = f"""
+import sys
+from trl_grpo_plus.cli import main
+assert main(["{verb}", "arithmetic_cpu", "--lerning_rate", "1"]) == {status}
+assert not {{"torch", "transformers", "trl", "datasets"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "unknown option --lerning_rate. Did you mean --learning_rate" in done.stdout + done.stderr
 
 
 def test_the_recipes_exit_status_and_message_come_through(tmp_path):

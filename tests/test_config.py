@@ -114,7 +114,8 @@ def test_none_is_a_number_only_where_it_means_something(make, name):
 
 
 def test_a_string_is_refused_with_a_word_about_yaml(make):
-    with pytest.raises(ValueError, match=r"std_eps='1e-4'.*YAML.*1\.0e-4"):
+    """Whether it was in a script or in somebody's YAML cannot be told."""
+    with pytest.raises(ValueError, match=r"std_eps='1e-4' must be .*leave the quotes out\. .*YAML.*1\.0e-4"):
         make(std_eps="1e-4")
 
 

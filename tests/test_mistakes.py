@@ -3,6 +3,7 @@
 import os
 
 import pytest
+import torch
 from wrong_recipes import MISTAKES, Mistake, make_place
 
 from trl_grpo_plus.cli import main
@@ -81,6 +82,30 @@ def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch
         grpo.main(*parse(grpo.make_parser(prog="grpo"), ["--config", "my_run.yaml", *mistake.options]))
     for wanted in mistake.told:
         assert words(wanted) in words(str(error.value))
+
+
+@pytest.mark.parametrize("given", [["--config", "my_run.yaml"], ["--config=my_run.yaml"]])
+def test_the_recipe_may_be_named_as_the_script_takes_it(here, place, capsys, given):
+    Mistake("none", ()).write(place)
+    assert main(["check", *given, "--seed", "3"]) == 0, capsys.readouterr().out
+    main(["run", "--seed", "3", *given])
+    main(["run", "my_run.yaml", "--seed", "3"])
+    assert here[0] == here[1]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
+def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
+    Mistake("for a GPU", (), {"use_cpu": ..., "bf16": ...}).write(place)
+    assert main(["run", "my_run.yaml"]) == 2
+    said = capsys.readouterr().err
+    with pytest.raises(UserError) as error:
+        parse(grpo.make_parser(prog="grpo"), ["--config", "my_run.yaml"])
+    for told in (said, str(error.value)):
+        assert "this run needs a GPU, and there is none here" in told
+        assert "set use_cpu: true and bf16: false." in told
+    assert here == []
+    assert main(["check", "my_run.yaml"]) == 0
+    assert "no GPU here" in capsys.readouterr().out
 
 
 def test_what_does_not_depend_on_each_other_is_said_in_one_go(here, place, capsys):

@@ -1,6 +1,7 @@
 """The launch script as a user meets it: mistakes, whole runs, Ctrl-C, two processes, `accelerate launch`."""
 
 import contextlib
+import io
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from accelerate import Accelerator
+from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
@@ -320,6 +322,110 @@ def names(folder):
     return sorted(path.name for path in folder.iterdir())
 
 
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def left_by_a_run(tmp_path_factory):
+    """What libraries save of a model and a run: shards, an adapter, tokenizer, cards, a tracker's folder."""
+    folder = tmp_path_factory.mktemp("left")
+    tokenizer = arithmetic.make_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    model = arithmetic.make_model(tokenizer)
+    model.save_pretrained(folder, max_shard_size="200KB")
+    tokenizer.save_pretrained(folder)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(folder)
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
+    torch.save({}, folder / "training_args.bin")
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\ntags:\n- generated_from_trainer\n---\n# Mine")
+    for name in [
+        "rollouts/train-00000000.jsonl",
+        "runs/Nov22/events.out",
+        "wandb/run-1/run.wandb",
+        "warm_start/config.json",
+    ]:
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    leave_run(folder, 2, finished=False)
+    # As a model's own code and an unusual tokenizer write them; the summary of a finished run lists what was saved.
+    (folder / "modeling_own.py").write_text("WIDTH = 3")
+    (folder / "summary.json").write_text(json.dumps({"files": ["modeling_own.py", "model.safetensors.index.json"]}))
+    return folder
+
+
+OWN = {"notes.txt": b"my own", "data/rows.jsonl": b"{}", "my_run.yaml": b"seed: 1", "models.txt": b"", "check.py": b""}
+
+
+def beside_it(folder, *names):
+    for name in names or OWN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(OWN[name])
+
+
+def test_all_that_a_run_left_moves_and_what_is_the_users_stays(tmp_path, left_by_a_run):
+    out = tmp_path / "out"
+    shutil.copytree(left_by_a_run, out)
+    beside_it(out)
+    settle(out)
+    assert contents(out / "earlier-1") == contents(left_by_a_run)
+    assert {name: data for name, data in contents(out).items() if not name.startswith("earlier-1")} == OWN
+
+
+def test_a_kill_in_the_midst_of_moving_splits_no_run(tmp_path, left_by_a_run, monkeypatch):
+    rename, count = Path.rename, len(names(left_by_a_run))
+    for most in range(count + 1):
+        out = tmp_path / f"out-{most}"
+        shutil.copytree(left_by_a_run, out)
+        beside_it(out, "notes.txt")
+        moved = []
+
+        def rename_some(path, target, most=most, moved=moved):
+            if len(moved) == most:
+                raise KeyboardInterrupt
+            moved.append(path)
+            return rename(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", rename_some)
+            with pytest.raises(KeyboardInterrupt):
+                settle(out)
+        settle(out)
+        assert names(out) == ["earlier-1", "notes.txt"]
+        assert contents(out / "earlier-1") == contents(left_by_a_run)
+
+
+def test_a_run_that_began_in_spite_of_a_half_moved_one_is_kept_apart(tmp_path):
+    leave_run(tmp_path / "earlier-unfinished", 5, finished=True)
+    leave_run(tmp_path, 10, finished=True)
+    (tmp_path / "summary.json").write_text("second")
+    settle(tmp_path)
+    assert names(tmp_path) == ["earlier-1", "earlier-2"]
+    assert (tmp_path / "earlier-2" / "summary.json").read_text() == "second"
+    assert names(tmp_path / "earlier-1") == ["checkpoint-5", "summary.json", "trainer_state.json"]
+
+
+def test_a_users_files_alone_are_no_run(tmp_path):
+    """Such as where `output_dir` is a project's own folder."""
+    for name in ["README.md", "config.json", "tokenizer.json", "vocab.txt"]:
+        (tmp_path / name).write_text("---\nmine: true\n---\n")
+    settle(tmp_path)
+    own = names(tmp_path)
+    settle(tmp_path)
+    assert names(tmp_path) == own
+    leave_run(tmp_path, 5, finished=False)
+    settle(tmp_path)
+    assert names(tmp_path) == sorted([*own, "earlier-1"])
+
+
+def test_a_model_that_no_run_left_moves_too(tmp_path, capsys):
+    arithmetic.make_model(arithmetic.make_tokenizer()).save_pretrained(tmp_path)
+    saved = contents(tmp_path)
+    settle(tmp_path)
+    assert contents(tmp_path / "earlier-1") == saved
+    assert f"{tmp_path} holds a model: moved to {tmp_path}/earlier-1. Starting anew." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("wanted", [None, "false", False])
 def test_nothing_to_move(tmp_path, capsys, wanted):
     (tmp_path / "notes.txt").touch()
@@ -387,10 +493,55 @@ def test_a_log_entry_is_a_short_line(logs, line):
     assert console.describe(logs) == line
 
 
+class Terminal(io.StringIO):
+    """A screen, where bars write over what is there."""
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        """What is on it in the end."""
+        screen, row, column = [""], 0, 0
+        for word in re.findall(r"\x1b\[A|.", self.getvalue(), re.DOTALL):
+            if word in "\n\r":
+                row, column = row + (word == "\n"), 0
+                screen += [""] * (row == len(screen))
+            elif word == "\x1b[A":
+                row -= 1
+            else:
+                screen[row] = screen[row][:column].ljust(column) + word + screen[row][column + 1 :]
+                column += 1
+        return [line.rstrip() for line in screen if line.strip()]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
+    """In the midst of a training, and after it, where no training's bar is there any more."""
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    state = TrainerState(max_steps=2, global_step=2)
+    state.is_world_process_zero = True
+    progress, given = console.SlimProgress(), (None, state, None)
+    progress.on_train_begin(*given)
+    if trained:
+        progress.on_train_end(*given)
+    for split in ("easy", "edge"):
+        for _ in range(2):
+            progress.on_prediction_step(*given, eval_dataloader=[1, 2])
+        progress.on_log(*given, logs={f"eval_{split}_runtime": 1.0, "eval_reward": 0.5})
+        progress.on_evaluate(*given)
+    if not trained:
+        progress.on_train_end(*given)
+    bar, *lines = sorted(terminal.lines())
+    assert bar.startswith("  0%|"), "that of the training stays"
+    assert lines == ["step    2  eval easy: reward 0.500", "step    2  eval edge: reward 0.500"]
+
+
 # --- Sums ------------------------------------------------------------------------------------------------------
 
 
-def prepare(folder, steps=2, seed=3, **training):
+def prepare(folder, steps=2, seed=3, made_in=None, **training):
     """`arithmetic.prepare` with a warm-up of `steps`."""
     model = SimpleNamespace(model_name_or_path=None)
     args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
@@ -399,7 +550,7 @@ def prepare(folder, steps=2, seed=3, **training):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arithmetic, "WARM_STEPS", steps)
         data = arithmetic.prepare(SimpleNamespace(), args, model)
-    assert model.model_name_or_path == str(folder / "warm_start")
+    assert model.model_name_or_path == str((made_in or folder) / "warm_start")
     return data
 
 
@@ -488,6 +639,15 @@ def test_only_the_main_process_of_a_fresh_run_makes_the_model(tmp_path):
     remade = load_file(tmp_path / "warm_start" / "model.safetensors")
     assert any(not torch.equal(remade[name], made[name]) for name in made)
     assert names(tmp_path) == ["warm_start"]
+
+
+def test_a_run_that_resumes_from_elsewhere_takes_the_model_from_there(tmp_path):
+    first, second = tmp_path / "earlier-1", tmp_path
+    prepare(first)
+    made = contents(first)
+    prepare(second, seed=4, resume_from_checkpoint=str(first / "checkpoint-3"), made_in=first)
+    assert contents(first) == made
+    assert names(second) == ["earlier-1"]
 
 
 def test_a_warm_up_that_fails_leaves_the_last_model(tmp_path, monkeypatch):
@@ -756,6 +916,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
 
 def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder, whole):
     shutil.copytree(folder / "whole", folder / "again")
+    (folder / "again" / "notes.txt").write_text("my own")
     run = Run([*SCRIPT, *SHORT, "--output_dir", "again"], folder, REWARD_SECONDS="100")
     run.wait_for("step +1  reward")
     run.interrupt()
@@ -768,12 +929,8 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     assert "To go on" not in output
     assert "again holds a finished run: moved to again/earlier-1. Starting anew.\n" in output
     assert checkpoints(folder / "again") == []
-    assert not (folder / "again" / "summary.json").exists()
-    moved = folder / "again" / "earlier-1"
-    assert checkpoints(moved) == checkpoints(folder / "whole")
-    assert list(traces.groups(moved)) == list(traces.groups(folder / "whole"))
-    for name in ["summary.json", "trainer_state.json", "report.html"]:
-        assert (moved / name).read_text() == (folder / "whole" / name).read_text()
+    assert names(folder / "again") == ["earlier-1", "notes.txt", "rollouts", "warm_start"]
+    assert contents(folder / "again" / "earlier-1") == contents(folder / "whole")
 
 
 def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):

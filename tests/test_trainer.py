@@ -9,7 +9,7 @@ import warnings
 import pytest
 import tiny
 import torch
-from datasets import Dataset
+from datasets import Dataset, DatasetDict
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
@@ -419,6 +419,12 @@ def test_refuses_to_filter_by_rewards_without_weight(tmp_path, options):
     match = r"reward_weights=\[0.0, 0.0\].*other than 0.*'keep'.*'total'"
     refused(tmp_path, match, [tiny.digits, tiny.always_dead], reward_weights=weights, **options)
     tiny.trainer(tmp_path, [tiny.digits, tiny.always_dead], reward_weights=[0.0, -1.0], **options)
+
+
+def test_refuses_splits_and_names_in_the_place_of_a_dataset(tmp_path):
+    splits = DatasetDict(train=tiny.prompts(30), test=tiny.prompts(4))
+    refused(tmp_path, r"train_dataset is a DatasetDict of splits \(train, test\).*dataset\['train'\]", data=splits)
+    refused(tmp_path, r"train_dataset='rows.jsonl' is a name. Load it first", data="rows.jsonl")
 
 
 def test_refuses_resampling_from_a_stream(tmp_path):

@@ -485,6 +485,27 @@ def test_the_command_says_what_found_no_room(tmp_path, capsys):
     assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
 
 
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("train-00000000.jsonl", '{"broken', "line 2 is no JSON object (Invalid control"),
+        ("train-00000000.jsonl", "[1]", "line 2 is no JSON object (list): '[1]'"),
+        ("train-00000000.jsonl", '{"step": 1}', "line 2 is no attempt: it has no batch, group, round, size."),
+        ("metrics.jsonl", "-", "line 2 is no JSON object (Expecting value"),
+        ("run.json", "{", "is not JSON"),
+    ],
+)
+def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, said):
+    run = traced.write_run(tmp_path)
+    path = run / "rollouts" / name
+    lines = path.read_text().splitlines() if path.exists() else ["{}"]
+    path.write_text("\n".join([lines[0], line, *lines[2:], ""]))
+    assert main(["view", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {path}")
+    assert said in told
+
+
 def test_the_command_refuses_what_it_cannot_show(tmp_path, capsys):
     assert main(["view", str(tmp_path / "typo")]) == 2
     assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err

@@ -32,6 +32,18 @@ from datasets import Dataset, DatasetDict
 def prepare(script_args, training_args, model_args, *, rows=12):
     return DatasetDict(train=Dataset.from_dict({"prompt": ["1+1="] * rows, "answer": ["2"] * rows}))
 """
+REWARDS = """
+def even(completions, **kwargs):
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+def _helper():
+    pass
+
+
+def odd(completion, answer):
+    return float(len(completion) % 2)
+"""
 
 
 @dataclass(frozen=True)
@@ -133,6 +145,16 @@ MISTAKES = (
     Mistake("a tracker without a name", ("report_to: None is none of", "none"), {"report_to": None}),
     Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
     Mistake(
+        "a run that would save over the model it starts from",
+        ("output_dir: ./model/ holds the model that the run starts from", "Name another folder."),
+        {"output_dir": "./model/"},
+    ),
+    Mistake(
+        "a start from what would be moved away",
+        ("earlier/checkpoint-10 is of the earlier run in output_dir (earlier)", "Name another output_dir."),
+        {"output_dir": "earlier", "model_name_or_path": "earlier/checkpoint-10"},
+    ),
+    Mistake(
         "an environment variable without a value", ("must be environment variables and their",), {"env": {"A": None}}
     ),
     Mistake(
@@ -160,6 +182,21 @@ MISTAKES = (
         "a reward's file that is not there",
         ("reward_funcs: there is no file rewards.py.",),
         {"reward_funcs": ["rewards.py:mine"]},
+    ),
+    Mistake(
+        "a reward's file without a function",
+        ("my_rewards.py is a file. Name a function in it: my_rewards.py:even or my_rewards.py:odd.",),
+        {"reward_funcs": ["my_rewards.py"]},
+    ),
+    Mistake(
+        "a reward's file in a folder, likewise",
+        ("./my_rewards.py is a file. Name a function in it: ./my_rewards.py:even or ",),
+        {"reward_funcs": ["./my_rewards.py"]},
+    ),
+    Mistake(
+        "a reward that has another word for completions",
+        ("reward 'odd' needs the column 'completion'", "Did you mean completions"),
+        {"reward_funcs": ["my_rewards.py:odd"]},
     ),
     Mistake("no rewards", ("reward_funcs is empty: name at least one",), {"reward_funcs": []}),
     Mistake(
@@ -239,6 +276,48 @@ MISTAKES = (
         "a data file that is not there",
         ("dataset_name: there is no file or folder dta.jsonl. Did you mean data.jsonl",),
         {"dataset_name": "dta.jsonl"},
+    ),
+    Mistake(
+        "a broken line of data",
+        ("dataset_name: broken.jsonl, line 4 is not JSON (Expecting ',' delimiter at column 33)", '"answer": "3"'),
+        {"dataset_name": "broken.jsonl"},
+    ),
+    Mistake(
+        "a broken line in a folder of data",
+        ("folder/rows.jsonl, line 2 is no JSON object", ": [1]"),
+        {"dataset_name": "./folder"},
+    ),
+    Mistake("a broken array of data", ("broken.json is not JSON: ",), {"dataset_name": "broken.json"}),
+    Mistake("data without a row", ("dataset_name: empty.jsonl is empty.",), {"dataset_name": "empty.jsonl"}),
+    Mistake(
+        "a data file of another kind",
+        ("data.tsv is none of the files that are read, which end in .jsonl",),
+        {"dataset_name": "data.tsv"},
+    ),
+    Mistake(
+        "semicolons between columns",
+        ("semicolons.csv has the one column 'prompt;answer'. Commas must stand between", "sep=';'"),
+        {"dataset_name": "semicolons.csv"},
+    ),
+    Mistake(
+        "a line with a column too many",
+        ("ragged.csv cannot be read: ParserError", "Expected 2 fields in line 3, saw 3"),
+        {"dataset_name": "ragged.csv"},
+    ),
+    Mistake(
+        "an empty prompt",
+        ("train_dataset: 1 of 7 prompts is empty, row 6 (counted from 0).", "Leave such rows out: dataset.filter"),
+        {"dataset_name": "blank.jsonl"},
+    ),
+    Mistake(
+        "prompts that are null",
+        ("train_dataset: 2 of 8 prompts are empty, row 0, 7 (counted from 0).",),
+        {"dataset_name": "null.jsonl"},
+    ),
+    Mistake(
+        "prompts without a message",
+        ("train_dataset: 1 of 7 prompts is empty, row 6",),
+        {"dataset_name": "silent.jsonl"},
     ),
     Mistake(
         "no column of prompts",
@@ -345,6 +424,12 @@ MISTAKES = (
         status=2,
     ),
     Mistake(
+        "a script in the place of a recipe",
+        ("task.py is a Python script.", "a YAML file or one of arithmetic_cpu", "accelerate launch task.py"),
+        recipe="task.py",
+        status=2,
+    ),
+    Mistake(
         "a file that is not there", ("'my_rn.yaml' is neither a file nor a recipe",), recipe="my_rn.yaml", status=2
     ),
 )
@@ -377,10 +462,31 @@ def make_place(folder: Path) -> None:
     write_rows(folder / "long.jsonl", [{"prompt": prompt + "1" * 297, "answer": answer} for prompt, answer in sums])
     chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
     write_rows(folder / "chat.jsonl", chat)
+    write_broken(folder)
     (folder / "task.py").write_text(TASK)
+    (folder / "my_rewards.py").write_text(REWARDS)
     for checkpoint in ("checkpoint-5", "checkpoint-10", "."):
         (folder / "earlier" / checkpoint).mkdir(parents=True, exist_ok=True)
         (folder / "earlier" / checkpoint / "trainer_state.json").write_text("{}")
+
+
+def write_broken(folder: Path) -> None:
+    """Data that cannot be read, or trained on."""
+    right = [{"prompt": f"{i}+0=", "answer": str(i)} for i in range(6)]
+    write_rows(folder / "broken.jsonl", right)
+    whole = (folder / "broken.jsonl").read_text()
+    (folder / "data.tsv").write_text(whole)
+    (folder / "broken.jsonl").write_text(whole.replace('"3"}', '"3"'))
+    (folder / "broken.json").write_text(json.dumps(right, indent=1)[:-4])
+    (folder / "folder").mkdir()
+    (folder / "folder" / "rows.jsonl").write_text(whole.partition("\n")[0] + "\n[1]\n")
+    (folder / "empty.jsonl").touch()
+    write_rows(folder / "blank.jsonl", [*right, {"prompt": " ", "answer": "1"}])
+    write_rows(folder / "null.jsonl", [nothing := {"prompt": None, "answer": "1"}, *right, nothing])
+    chat = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in right]
+    write_rows(folder / "silent.jsonl", [*chat, {"prompt": [], "answer": "1"}])
+    (folder / "semicolons.csv").write_text("prompt;answer\n" + "1+1=;2\n" * 6)
+    (folder / "ragged.csv").write_text("prompt,answer\n1+1=,2\n1+1=,2,3\n")
 
 
 def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:

@@ -8,10 +8,12 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
-from .registry import Example, Reward, check_columns, find
-from .reward import columns_of
+from .environment import EXTRAS
+from .registry import Example, Reward, check_columns, find, list_rewards
+from .reward import Definition, columns_of
 from .workers import Outcome
 
 
@@ -30,6 +32,7 @@ class Finding:
         right, total (`int`): how many scored as they should, of how many.
         ms (`float`): milliseconds a sample.
         problems (`tuple[str, ...]`): what was wrong; the check failed if there is any.
+        unseen (`str`): why it could not be looked at here, which is no failure.
     """
 
     name: str
@@ -38,6 +41,7 @@ class Finding:
     total: int = 0
     ms: float = math.nan
     problems: tuple[str, ...] = ()
+    unseen: str = ""
 
 
 def check_examples(name: str) -> Finding:
@@ -50,6 +54,8 @@ def check_examples(name: str) -> Finding:
 
 def _examples_of(name: str) -> Finding:
     definition = find(name)
+    if unseen := _unseen(definition):
+        return Finding(name, "examples", unseen=unseen)
     rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
     if not rewards:
         return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
@@ -67,6 +73,16 @@ def _examples_of(name: str) -> Finding:
     count = len(pairs)
     ms = (time.perf_counter() - start) * 1000 / count
     return Finding(name, "examples", count - len(problems), count, ms, tuple(problems))
+
+
+def _unseen(definition: Definition) -> str:
+    roots = [module.partition(".")[0] for module in definition.preload]
+    if absent := next((root for root in roots if find_spec(root) is None), None):
+        ways = dict(EXTRAS.values())
+        return f"not installed: {absent}. {ways.get(absent, f'pip install {absent}')}"
+    if definition.name not in list_rewards():
+        return "not tried: a function that is not registered brings no examples, and no gold answers"
+    return ""
 
 
 def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
@@ -110,7 +126,7 @@ def table(findings: Sequence[Finding]) -> str:
     lines = [f"{'reward':{width}}  {'check':8}  {'right':>9}  {'ms/sample':>9}"]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = "FAILED" if finding.problems else "ok"
+        verdict = "FAILED" if finding.problems else finding.unseen or "ok"
         lines.append(
             f"{finding.name:{width}}  {finding.what:8}  {f'{finding.right}/{finding.total}':>9}  {ms:>9}  {verdict}"
         )

@@ -1,5 +1,6 @@
 """The part of a check that looks at data and rewards: splits, prompts, columns, examples, gold answers, time."""
 
+import inspect
 from functools import partial
 from typing import Any
 
@@ -8,7 +9,7 @@ from .check import Finding, check_examples, check_gold
 from .check_keys import Recipe, command_line, inputs
 from .check_table import FAILED, OK, UNSEEN, Row, told, tried
 from .registry import check_columns, list_rewards
-from .reward import Reward, columns_of
+from .reward import Reward, columns_of, define
 
 
 MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more than this is a reward that is wrong
@@ -85,6 +86,8 @@ def _count(rows: Any) -> str:
 def _prompts(recipe: Recipe) -> list[Row]:
     def check() -> str:
         preflight.check_prompts(recipe.train_set, "train_dataset")
+        for split, rows in recipe.eval_sets.items():
+            preflight.check_prompts(rows, f"eval_dataset {split}")
         first = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
         if isinstance(first, str):
             return "texts"
@@ -101,14 +104,15 @@ def _enough(recipe: Recipe) -> list[Row]:
 
 def columns(recipe: Recipe) -> list[Row]:
     """Whether the training set has the columns that the rewards read; what is in them is not looked at."""
-    known = [reward for reward in recipe.rewards if isinstance(reward, Reward)]
+    known = [reward for reward in recipe.rewards if isinstance(reward, Reward) or inspect.isfunction(reward)]
     if recipe.train_set is None or recipe.train_set.column_names is None:
         return []
     return [row for reward in known for row in tried(reward.__name__, partial(_columns, reward, recipe.train_set))]
 
 
-def _columns(reward: Reward, dataset: Any) -> str:
-    return ", ".join(columns_of(reward.definition, dataset.column_names, reward.renamed, reward.__name__))
+def _columns(reward: Any, dataset: Any) -> str:
+    definition = reward.definition if isinstance(reward, Reward) else define(reward)
+    return ", ".join(columns_of(definition, dataset.column_names, getattr(reward, "renamed", {}), reward.__name__))
 
 
 def score(recipe: Recipe, limit: int = 200) -> list[Row]:

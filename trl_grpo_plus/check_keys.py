@@ -181,18 +181,19 @@ def precision(recipe: Recipe) -> list[Row]:
 
 def output(recipe: Recipe) -> list[Row]:
     """Whether a checkpoint to resume from is there, and what the run would find in its folder."""
-    report = importlib.import_module(f"{RECIPES}.report")
+    report, earlier = (importlib.import_module(f"{RECIPES}.{name}") for name in ("report", "earlier"))
     folder = recipe.training.output_dir
     try:
         wanted = report.wanted_checkpoint(recipe.training)
+        earlier.check_start(recipe.training, recipe.model, resumes=wanted is not None)
     except command_line().UserError as error:
         return [Row("output", FAILED, str(error))]
     if not recipe.stands:
         return []
     if wanted:
         return [Row("output", OK, f"goes on from {wanted}")]
-    earlier = any(True for pattern in report.OF_A_RUN for _ in Path(folder).glob(pattern))
-    return [Row("output", OK, f"{folder}{': an earlier run there would be moved to earlier-N' if earlier else ''}")]
+    moves = ": an earlier run there would be moved to earlier-N" if earlier.of_a_run(Path(folder)) else ""
+    return [Row("output", OK, f"{folder}{moves}")]
 
 
 def batches(recipe: Recipe) -> str:

@@ -93,6 +93,7 @@ def _import_libraries() -> None:
     gc.disable()
     try:
         importlib.import_module(f"{RECIPES}.console").hush()
+        importlib.import_module("datasets").disable_progress_bars()
         check_keys.launch_script()
     finally:
         if was_on:

@@ -8,8 +8,9 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import __version__
+from . import __version__, option_names
 from .loading import near
+from .paths import beside
 
 
 CHECK_HELP = """\
@@ -63,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:2] == CHECK_REWARDS.split():
         words[:2] = [CHECK_REWARDS]
-    options, rest = parser.parse_known_args(words)
+    options, rest = parser.parse_known_args(_with_name(words))
     if rest and options.run not in (_run, _check):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest, options.words = rest, words
@@ -74,9 +75,21 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # of `| head`, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    except (ValueError, ImportError) as error:
+    except (ValueError, ImportError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _with_name(words: list[str]) -> list[str]:
+    """`run --config FILE`, as the launch script takes it, is `run FILE`."""
+    if words[:1] not in (["run"], ["check"]):
+        return words
+    for at, word in enumerate(words):
+        if word == "--config" and at + 1 < len(words):
+            return [words[0], words[at + 1], *words[1:at], *words[at + 2 :]]
+        if word.startswith("--config="):
+            return [words[0], word.partition("=")[2], *words[1:at], *words[at + 1 :]]
+    return words
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -156,12 +169,19 @@ def _cp(options: argparse.Namespace) -> int:
             file.write(known[options.name].read_text())
     except FileExistsError:
         raise ValueError(f"{target} is there already. Give another name, or remove it.") from None
+    except FileNotFoundError:
+        folder = os.path.dirname(target)
+        if os.path.isdir(folder):
+            raise
+        raise ValueError(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
     print(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
     return 0
 
 
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        return _refuse(mistyped)
     from .environment import gpus
     from .launch import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
 
@@ -172,11 +192,15 @@ def _run(options: argparse.Namespace) -> int:
 
     refused = refusals(options.name, options.rest, distribution(*launcher))
     if refused:
-        print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
-        return 2
+        return _refuse(refused)
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
+
+
+def _refuse(refused: Sequence[str]) -> int:
+    print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
+    return 2
 
 
 def _env(options: argparse.Namespace) -> int:
@@ -196,8 +220,12 @@ def _must_be_there(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
+    from .check_table import FAILED, Row, table
+
+    if mistyped := option_names.refused(options.rest):
+        print(table([Row("keys", FAILED, why) for why in mistyped]))
+        return 1
     from .check_recipe import check_recipe
-    from .check_table import FAILED, table
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
@@ -214,7 +242,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
     if options.dataset and len(options.names) != 1:
         raise ValueError("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
-    if options.dataset:
+    if options.dataset and not findings[0].unseen:
         splits = load(options.dataset, options.config)
         if options.split not in splits:
             guess = near(options.split, splits)

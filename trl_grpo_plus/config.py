@@ -472,5 +472,7 @@ def _number(
     wanted = " and ".join([f"{'an integer' if integer else 'a finite number'}", *bounds])
     ok = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
     if not ok or not (value >= at_least and value > above and value < below):
-        hint = " (in YAML write 1.0e-4, not 1e-4, which is a string)" if isinstance(value, str) else ""
+        hint = ""
+        if isinstance(value, str):
+            hint = ", not a text: leave the quotes out. PyYAML takes 1e-4 for a text and 1.0e-4 for a number"
         raise ValueError(f"{name}={value!r} must be {wanted}{hint}.")

@@ -1,6 +1,9 @@
 """Data sets by name: a file, a saved folder, or the Hub."""
 
+import json
 import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from .paths import beside, looks_local
@@ -22,11 +25,25 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
         `DatasetDict`, or `IterableDatasetDict` where it streams.
 
     Raises:
-        ValueError: there is no such file or folder.
+        ValueError: there is no such file or folder, or it cannot be read; with the file and the line, where one is
+            broken.
     """
+    check_name(name)
+    path = os.path.expanduser(name)
+    if not os.path.exists(path):
+        return _load(name, config, streaming)
+    try:
+        found = _load(name, config, streaming)
+    except Exception as error:  # whatever pyarrow, pandas and datasets raise
+        raise ValueError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
+    if _builder(name) == "csv":
+        _check_commas(found["train"], name)
+    return found
+
+
+def _load(name: str, config: str | None, streaming: bool) -> Any:
     from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
 
-    check_name(name)
     path = os.path.expanduser(name)
     builder = _builder(name)
     if builder and ("://" in name or os.path.isfile(path)):
@@ -39,11 +56,13 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
 
 
 def check_name(name: str) -> None:
-    """The file or folder must be there where a name is a path.
+    """The file or folder must be there where a name is a path, and a file of a kind that is read.
 
     Raises:
         ValueError: it is not.
     """
+    if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
+        raise ValueError(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
     if is_path and not os.path.exists(os.path.expanduser(name)):
         raise ValueError(f"there is no file or folder {name}.{beside(name)}")
@@ -51,3 +70,51 @@ def check_name(name: str) -> None:
 
 def _builder(name: str) -> str | None:
     return BUILDERS.get(os.path.splitext(name)[1])
+
+
+def _check_commas(rows: Any, name: str) -> None:
+    columns = [column for column in rows.column_names or () if not column.startswith("__index_level_")]
+    separators = [mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]]
+    if separators:
+        raise ValueError(
+            f"{name} has the one column {columns[0]!r}. Commas must stand between columns, not {separators[0]!r}. To "
+            f"rewrite it: pandas.read_csv({name!r}, sep={separators[0]!r}).to_csv({name!r}, index=False)"
+        )
+
+
+def _broken_line(path: Path) -> str | None:
+    """The first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none is."""
+    for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
+        if file.suffix in (".jsonl", ".json") and (found := next(_not_objects(file), None)):
+            return f"{file}{found}"
+    return None
+
+
+def _not_objects(file: Path) -> Iterator[str]:
+    if not file.stat().st_size:
+        yield " is empty."
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        if file.suffix == ".json" and lines.read(100).lstrip()[:1] == "[":
+            yield from _not_an_array(file)
+            return
+        lines.seek(0)
+        for number, line in enumerate(lines, 1):
+            try:
+                if line.strip() and not isinstance(json.loads(line.strip()), dict):
+                    yield f', line {number} is no JSON object such as {{"prompt": ...}}: {line.strip():.80}'
+            except json.JSONDecodeError as error:
+                yield f", line {number} is not JSON ({error.msg} at column {error.colno}): {line.strip():.80}"
+
+
+def _not_an_array(file: Path) -> Iterator[str]:
+    try:
+        json.loads(file.read_text(encoding="utf-8", errors="replace"))
+    except ValueError as error:
+        yield f" is not JSON: {error}"
+
+
+def _cause(error: BaseException) -> str:
+    """What an error comes from, in a line."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"

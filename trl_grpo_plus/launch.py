@@ -1,6 +1,7 @@
 """How a recipe is launched: which YAML is meant, and the `accelerate launch` command that runs it."""
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Sequence
@@ -42,6 +43,11 @@ def find_recipe(name: str) -> str:
         ValueError: it is neither.
     """
     known = recipes()
+    if name.endswith(".py"):
+        raise ValueError(
+            f"{name} is a Python script. What is run here is a recipe, a YAML file or one of {', '.join(known)}; a "
+            f"script of your own is launched with  accelerate launch {shlex.quote(name)}"
+        )
     if name in known or Path(name).is_file():
         return name
     raise ValueError(f"{name!r} is neither a file nor a recipe, which are {', '.join(known)}.{near(name, known)}")

@@ -1,5 +1,6 @@
 """Functions by path: `pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`."""
 
+import ast
 import difflib
 import hashlib
 import importlib
@@ -21,6 +22,8 @@ def load(path: str) -> Any:
     Raises:
         ValueError: there is no such module, file or function. An error inside the module is raised as it is.
     """
+    if path.endswith(".py"):
+        raise ValueError(_which_function(path))
     where, _, name = path.rpartition(":" if ":" in path else ".")
     if not name or ("" in where.split(".") and not where.endswith(".py")):
         raise ValueError(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
@@ -33,7 +36,7 @@ def load(path: str) -> Any:
 
 def is_path(text: str) -> bool:
     """Whether a text is a path to a function in form, and not a plain name or a model's id."""
-    return ".py:" in text or ("/" not in text and (":" in text or "." in text))
+    return ".py:" in text or text.endswith(".py") or ("/" not in text and (":" in text or "." in text))
 
 
 def target_of(function: Callable[..., Any]) -> str:
@@ -62,6 +65,20 @@ def _file_of(function: Callable[..., Any]) -> str:
 
 def _functions(module: Any) -> list[str]:
     return [name for name, value in vars(module).items() if callable(value)]
+
+
+def _which_function(where: str) -> str:
+    """What to say where a file is named and none of its functions."""
+    if not os.path.isfile(where):
+        return f"there is no file {where}."
+    try:
+        body = ast.parse(Path(where).read_bytes()).body
+    except (SyntaxError, ValueError):
+        body = []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+    shown = " or ".join(f"{where}:{name}" for name in names) or f"{where}:FUNCTION"
+    return f"{where} is a file. Name a function in it: {shown}."
 
 
 def _load_file(where: str) -> Any:

@@ -2,7 +2,7 @@
 it."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -20,6 +20,18 @@ def check_model(name: str | None) -> None:
         f"model_name_or_path: there is no folder {name}.{beside(name)} Give a folder that `save_pretrained` "
         "wrote, or an id on the Hub."
     )
+
+
+def check_dataset(dataset: Any, what: str) -> None:
+    """What is trained on must be one data set, loaded."""
+    if isinstance(dataset, Mapping):
+        splits = ", ".join(map(str, dataset)) or "none"
+        first = next((repr(name) for name in ("train", *dataset) if name in dataset), "...")
+        raise ValueError(
+            f"{what} is a {type(dataset).__name__} of splits ({splits}). Give one of them: {what}=dataset[{first}]."
+        )
+    if isinstance(dataset, str):
+        raise ValueError(f"{what}={dataset!r} is a name. Load it first: datasets.load_dataset({dataset!r})['train'].")
 
 
 def pick_splits(dataset: Any, train_split: str, evaluated: bool) -> tuple[Any, dict[str, Any] | None]:
@@ -40,9 +52,13 @@ def pick_splits(dataset: Any, train_split: str, evaluated: bool) -> tuple[Any, d
     return dataset[train_split], others
 
 
-def check_data(train_set: Any, rewards: Sequence[Any], training_args: Any) -> None:
-    """The training set needs prompts and rows for a step. What the rewards read is the trainer's to check."""
+def check_data(
+    train_set: Any, eval_sets: Mapping[str, Any] | None, rewards: Sequence[Any], training_args: Any
+) -> None:
+    """All sets need prompts, the training set rows for a step. What the rewards read is the trainer's to check."""
     check_prompts(train_set, "train_dataset")
+    for name, rows in (eval_sets or {}).items():
+        check_prompts(rows, f"eval_dataset {name}")
     check_filter_metric(training_args.filter_metric, [reward_name(reward) for reward in rewards])
     check_weights(training_args.reward_weights, training_args)
     check_stream(train_set, training_args)
@@ -64,7 +80,7 @@ def check_stream(train_set: Any, training_args: Any) -> None:
 
 
 def check_prompts(dataset: Any, what: str) -> None:
-    """There must be a column `prompt`, of texts or of messages."""
+    """There must be a column `prompt`, of texts or of messages, none of them empty."""
     columns = getattr(dataset, "column_names", None)
     if columns is None:  # a stream that does not know them
         return
@@ -73,12 +89,34 @@ def check_prompts(dataset: Any, what: str) -> None:
             f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename one, or make "
             "it in a function of your own: prepare: file.py:function."
         )
-    first = next(iter(dataset), {"prompt": ""})["prompt"]
-    if not isinstance(first, str) and not is_conversation(first):
+    first = next((row["prompt"] for row in islice(dataset, 1)), "")
+    if first is not None and not isinstance(first, str) and not is_conversation(first):
         raise ValueError(
             f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}, the first "
             f"one is {first!r:.80}."
         )
+    if hasattr(dataset, "__len__") and (empty := _empty_prompts(dataset)):
+        rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
+        raise ValueError(
+            f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
+            "(counted from 0). Leave such rows out: dataset.filter(lambda row: row['prompt']), or in the file."
+        )
+
+
+def _empty_prompts(dataset: Any) -> list[int]:
+    """Rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a second."""
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.compute as compute  # type: ignore[import-untyped]
+
+    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
+        size = compute.utf8_length(compute.utf8_trim_whitespace(column))
+    elif pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type):
+        size = compute.list_value_length(column)
+    else:
+        size = column
+    empty = size.is_null() if size is column else compute.equal(compute.fill_null(size, 0), 0)
+    return compute.indices_nonzero(empty).to_pylist()
 
 
 def is_conversation(prompt: Any) -> bool:

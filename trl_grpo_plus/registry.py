@@ -337,7 +337,7 @@ def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None
 
 def _is_model(name: str) -> bool:
     is_folder = os.path.isdir(name) and name not in list_rewards()
-    return ("/" in name and ".py:" not in name) or is_folder
+    return ("/" in name and not is_path(name)) or is_folder
 
 
 @functools.cache

@@ -40,6 +40,7 @@ from typing import Any
 FOLDER = "rollouts"
 JOURNALS = ("metrics", "alarms")
 _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
+_PLACE = {"batch", "round", "group", "size"}  # keys that every attempt has
 _FILE = re.compile(r"(?P<split>train|eval.*)-(?P<step>\d{8,})\.jsonl(\.gz)?")
 
 
@@ -74,7 +75,10 @@ def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
     found = [(name, path) for path in folder.iterdir() if (name := parse_name(path))]
     for (step, split), path in sorted(found, key=lambda item: (item[0][0], item[0][1] == "train", item[0][1])):
         group: list[dict[str, Any]] = []
-        for row in read_lines(path):
+        for number, row in enumerate(read_lines(path), 1):
+            if lacking := _PLACE - row.keys():
+                lacks = ", ".join(sorted(lacking))
+                raise ValueError(f"{path}, line {number} is no attempt: it has no {lacks}. Mend or remove it.")
             if group and _key(row) != _key(group[0]):
                 group = []
             group.append({**row, "step": step, "split": split})
@@ -92,7 +96,10 @@ def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
 def about(run: str | Path) -> dict[str, Any]:
     """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`."""
     path = find(run) / "run.json"
-    return json.loads(path.read_text()) if path.exists() else {}
+    try:
+        return json.loads(path.read_text()) if path.exists() else {}
+    except ValueError as error:
+        raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
 
 
 def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
@@ -118,15 +125,34 @@ def parse_name(path: Path) -> tuple[int, str] | None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file, up to where a kill cut it off."""
+    """The objects in a file, up to where a kill cut it off.
+
+    Raises:
+        ValueError: a line before that is no JSON object; with its number.
+    """
     with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
         try:
-            for line in file:
+            for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
                     return
-                yield json.loads(line)
+                yield _object(line, path, number)
         except (EOFError, gzip.BadGzipFile):  # in the midst of a member, or of its header
             return
+
+
+def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        found = json.loads(line)
+    except ValueError as error:
+        why = str(error)
+    else:
+        if isinstance(found, dict):
+            return found
+        why = type(found).__name__
+    shown = line[:60].decode(errors="replace").strip()
+    raise ValueError(
+        f"{path}, line {number} is no JSON object ({why}): {shown!r}. Mend or remove it to read the rest."
+    )
 
 
 def _key(row: dict[str, Any]) -> tuple[int, int, int]:

@@ -44,7 +44,7 @@ from .config import TRL_SCALES, GRPOPlusConfig
 from .exchange import exchange
 from .groups import Attempt, Plan, Round, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
-from .preflight import check_filter_metric, check_rows, check_stream, check_weights
+from .preflight import check_dataset, check_filter_metric, check_rows, check_stream, check_weights
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
@@ -142,6 +142,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
+        check_dataset(train_dataset, "train_dataset")
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it
