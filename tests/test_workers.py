@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trl_grpo_plus import workers
-from trl_grpo_plus.workers import Outcome, Pool, outcome_of
+from trl_grpo_plus.workers import Noted, Outcome, Pool, outcome_of
 
 
 FILE = Path(__file__).with_name("user_rewards.py")
@@ -182,6 +182,32 @@ def test_idle_workers_may_be_killed(pool, count):
     time.sleep(0.2)
     found = pool.map(JUDGE, {}, samples(*"1" * count), timeout=5)
     assert found == [Outcome(1.0, "ok")] * count
+
+
+def test_a_sample_whose_worker_the_machine_killed_is_tried_once_more(pool, tmp_path):
+    found = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1", answer="1"), timeout=10)
+    assert [outcome.status for outcome in found] == ["ok"] * 3
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
+    found = pool.map(JUDGE, {}, samples("1", "killed", "1", "2"), timeout=10)
+    assert [(outcome.score, outcome.status) for outcome in found] == [
+        (1.0, "ok"),
+        (None, "starved"),
+        (1.0, "ok"),
+        (0.0, "ok"),
+    ]
+    assert "SIGKILL" in found[1].message
+
+
+def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
+    monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
+    pool.map(JUDGE, {}, samples("killed"), timeout=10)
+    assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # from here on it counts anew
+    monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
+    with pytest.raises(RuntimeError, match=r"no sample could be scored\. .*SIGKILL"):
+        pool.map(JUDGE, {}, samples("killed"), timeout=10)
 
 
 def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):
@@ -357,6 +383,12 @@ def test_ranks_share_the_cores(monkeypatch, ranks, most):
 )
 def test_what_a_value_means(value, outcome):
     assert outcome_of(value) == outcome
+
+
+def test_a_number_may_say_more():
+    assert outcome_of(Noted(0.25, "too_long")) == Outcome(0.25, "too_long")
+    assert outcome_of(Noted(float("nan"), "starved", "why")) == Outcome(None, "starved", "why")
+    assert Noted(0.25, "too_long") == 0.25
 
 
 @pytest.mark.parametrize("value", [float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object()])

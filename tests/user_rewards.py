@@ -28,6 +28,12 @@ def _judged(text):
     elif text == "orphan":
         os.kill(os.getppid(), 9)
         time.sleep(LONG)
+    elif text.startswith("killed"):
+        _be_killed(text.removeprefix("killed").strip())
+    elif text.startswith("compute"):
+        end = time.process_time() + float(text.removeprefix("compute"))
+        while time.process_time() < end:
+            pass
     elif text == "die":
         os._exit(3)
     elif text == "segfault":
@@ -39,6 +45,14 @@ def _judged(text):
     elif text.startswith("memory"):
         return str(len(bytearray(int(text.removeprefix("memory")) << 20)))
     return text
+
+
+def _be_killed(mark):
+    """Die as of the kernel's OOM killer; with a mark, a file, once."""
+    if not mark or not os.path.exists(mark):
+        if mark:
+            open(mark, "x").close()
+        os.kill(os.getpid(), 9)
 
 
 @register_reward("user_pid", timeout=5.0)

@@ -13,7 +13,8 @@ from .reward import Reward
 from .workers import Outcome, as_many
 
 
-STATUSES = ("ok", "abstain", "timeout", "error")
+STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
+FAILURES = STATUSES[3:]  # no verdict on the sample
 
 
 class Scoring:
@@ -36,7 +37,7 @@ class Scoring:
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
     def counts(self) -> list[list[int]]:
-        """(K, 4): how many samples of each reward had each of [`STATUSES`]."""
+        """(K, S): how many samples of each reward had each of [`STATUSES`]."""
         return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
 
     def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
