@@ -126,8 +126,9 @@ def python_tests(
             `"all"`: 1.0 for all cases, else 0.0; stops at the first that fails. `"fraction"`: the share of `tests`
             that pass; a program that runs out of time or dies fails what remains. `test_code` is one case.
         time_s (`float`, *optional*, defaults to `3.0`):
-            Seconds of wall clock for each case; for all of `test_code`. A row that takes more than the reward's
-            `timeout` (60) in all scores 0.0.
+            Seconds for each case; for all of `test_code`. They are the program's own: wall clock without what it
+            waited for a processor, so that a busy machine costs no score. A row that takes more than the reward's
+            `timeout` (60, counted likewise) in all scores 0.0.
         memory_mb (`int`, *optional*, defaults to `512`):
             Address space, the interpreter's (about 40) included, in MiB; at most what a reward's worker has (4096).
         output_kb (`int`, *optional*, defaults to `1024`): most that a case may print or return, in KiB.
@@ -138,7 +139,9 @@ def python_tests(
             The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
-        `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`.
+        `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`; NaN where
+            the machine had no processor or no process for the program. The latter is logged as
+            `rewards/<name>/starved`, and programs that ran out of time as `rewards/<name>/too_long`.
 
     Raises:
         ValueError: a row's tests are malformed, or `test_code` passes or fails without a call of the entry point.

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from busy import MANY, burners, keep_there
 
 from trl_grpo_plus import workers
 from trl_grpo_plus.workers import Noted, Outcome, Pool, outcome_of
@@ -208,6 +209,22 @@ def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypat
     monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
     with pytest.raises(RuntimeError, match=r"no sample could be scored\. .*SIGKILL"):
         pool.map(JUDGE, {}, samples("killed"), timeout=10)
+
+
+def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
+    pool.map(JUDGE, {}, samples("1"), timeout=60)
+    keep_there(pool._zygote)
+    while pool._idle:
+        pool._end(pool._idle.pop())
+    with burners(MANY):
+        starved, hung = pool.map(JUDGE, {}, samples("compute 0.8", "hang"), timeout=1)
+    assert (starved.status, hung.status) == ("starved", "timeout")
+    assert "5 times" in starved.message
+
+
+def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
+    found = pool.map(f"{FILE}:excused", {}, [{"completions": "a"}], timeout=0.5)
+    assert found == [Outcome(1.0, "ok")]
 
 
 def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):

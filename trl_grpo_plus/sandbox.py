@@ -58,6 +58,7 @@ logger = logging.getLogger(__name__)
 
 START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
 TESTS_MESSAGE_KB = 1 << 16
+SLOW_START_S = 0.1  # of which `on_wait` is told
 FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
 MOST_CPU_S = 10**6
 NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
@@ -107,7 +108,7 @@ class Sandbox:
             Programs that may run at once as this user, from other sandboxes, whose threads one limit counts together
             where a program has no user of its own.
         on_wait (`Callable`, *optional*):
-            Is told, now and then, how many seconds more programs have waited for a processor.
+            Is told, now and then, how many seconds more programs have waited for a processor, or for a process.
         allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
         tier (`str`, *optional*): take this one; by default the best that works (see `_tiers.py`).
         self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
@@ -283,6 +284,7 @@ class Sandbox:
         if self._closed:
             raise SandboxError("this sandbox is closed")
         limits = [self.memory_mb, cpu_s, self.threads, self._others()]
+        asked = time.monotonic()
         try:
             child = self._zygote.fork({"form": form, "limits": limits})
         except NoProcess as error:
@@ -306,6 +308,8 @@ class Sandbox:
                 raise Killed(f"a process died before it was locked in: {error}") from None
             raise
         self._running.add(child)
+        if self._on_wait and (took := time.monotonic() - asked) >= SLOW_START_S:
+            self._on_wait(took)
         return child, [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
 
     def _end(self, child: Child) -> int:
