@@ -4,12 +4,13 @@ import functools
 import math
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from trl_grpo_plus._plain import names_of
 from trl_grpo_plus.registry import Example, register_reward
-from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
+from trl_grpo_plus.sandbox import TOO_LONG, Killed, Sandbox, SandboxError, Starved
+from trl_grpo_plus.workers import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
 from ._text import after_thinking, code_blocks, text_of
@@ -125,8 +126,9 @@ def python_tests(
             `"all"`: 1.0 for all cases, else 0.0; stops at the first that fails. `"fraction"`: the share of `tests`
             that pass; a program that runs out of time or dies fails what remains. `test_code` is one case.
         time_s (`float`, *optional*, defaults to `3.0`):
-            Seconds of wall clock for each case; for all of `test_code`. A row that takes more than the reward's
-            `timeout` (60) in all scores 0.0.
+            Seconds for each case; for all of `test_code`. They are the program's own: wall clock without what it
+            waited for a processor, so that a busy machine costs no score. A row that takes more than the reward's
+            `timeout` (60, counted likewise) in all scores 0.0.
         memory_mb (`int`, *optional*, defaults to `512`):
             Address space, the interpreter's (about 40) included, in MiB; at most what a reward's worker has (4096).
         output_kb (`int`, *optional*, defaults to `1024`): most that a case may print or return, in KiB.
@@ -137,7 +139,9 @@ def python_tests(
             The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 
     Returns:
-        `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`.
+        `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`; NaN where
+            the machine had no processor or no process for the program. The latter is logged as
+            `rewards/<name>/starved`, and programs that ran out of time as `rewards/<name>/too_long`.
 
     Raises:
         ValueError: a row's tests are malformed, or `test_code` passes or fails without a call of the entry point.
@@ -150,7 +154,7 @@ def python_tests(
     """
     if tests is None and test_code is None:
         return [None] * len(completions)
-    sandbox = _sandbox(os.getpid(), time_s, memory_mb, output_kb, allow_unsafe_code_execution)
+    sandbox = functools.partial(_sandbox, os.getpid(), time_s, memory_mb, output_kb, allow_unsafe_code_execution)
     rows = rows_of(tests, entry_point, test_code)
     texts = [after_thinking(text_of(completion), think_opened) for completion in completions]
     return [_score(text, row, sandbox, credit) for text, row in zip(texts, rows, strict=True)]
@@ -173,47 +177,58 @@ def program_of(text: str, entry_point: str | None = None) -> str:
 @functools.cache
 def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> Sandbox:
     # One a process: a fork of this process must not speak to this one's children.
-    return Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe)
+    options = {"time_s": time_s, "memory_mb": memory_mb, "output_kb": output_kb, "allow_unsafe": allow_unsafe}
+    return Sandbox(**options, **sandbox_options(), on_wait=excuse)  # type: ignore[arg-type]
 
 
-def _score(text: str, row: Row, sandbox: Sandbox, credit: str) -> float | None:
+def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> float | None:
     if row.tests is None and row.test_code is None:
         return None
     try:
-        return _judge(text, row, sandbox, credit)
-    except SandboxError:  # something killed its process, which the next run starts anew
-        return _judge(text, row, sandbox, credit)
+        try:
+            return _judge(text, row, sandbox(), credit)
+        except Starved:
+            raise
+        except SandboxError:  # something killed its process, which the next run starts anew
+            return _judge(text, row, sandbox(), credit)
+    except (Starved, Killed) as error:
+        return Noted(math.nan, "starved", str(error))
 
 
 def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
     if row.test_code is not None:
-        return float(sandbox.check(program_of(text, row.name()), row.name(), row.asserts()).passed)
+        checked = sandbox.check(program_of(text, row.name()), row.name(), row.asserts())
+        return _noted(float(checked.passed), checked.reason)
     cases = row.cases()
     is_script = cases[0].args is None
     program = program_of(text, None if is_script else row.name())
     passed = 0
-    for verdict in _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox):
-        if credit == "all" and not verdict:
-            return 0.0
+    for verdict, reason in (
+        _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox)
+    ):
         passed += verdict
+        if reason == TOO_LONG or (credit == "all" and not verdict):
+            return _noted(0.0 if credit == "all" else passed / len(cases), reason)
     return passed / len(cases)
 
 
-def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[bool]:
-    """A verdict a case, until one takes too long."""
+def _noted(score: float, reason: str) -> float:
+    return Noted(score, "too_long") if reason == TOO_LONG else score
+
+
+def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:
+    """A verdict a case, and why the program counts as failed, if it does."""
     for case in cases:
         ran = sandbox.run(program, case.stdin)
-        yield not ran.reason and same_output(ran.stdout, case.stdout)
-        if ran.reason == TOO_LONG:
-            return
+        yield not ran.reason and same_output(ran.stdout, case.stdout), ran.reason
 
 
-def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[bool]:
+def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:
     with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
         for case in cases:
             by_name = isinstance(case.args, dict)
             answer = loaded.call((), case.args) if by_name else loaded.call(case.args)  # type: ignore[arg-type]
-            yield answer.equals(case.expected)
+            yield answer.equals(case.expected), loaded.fault
             if loaded.fault:
                 return
 

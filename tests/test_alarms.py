@@ -472,14 +472,15 @@ def test_a_loop_at_the_end_of_a_long_text_is_seen() -> None:
     assert "repetition" in {alarm.name for alarm in raised(text_run(write), 100)}
 
 
-def test_a_reward_that_fails() -> None:
+@pytest.mark.parametrize("outcome", ["timeout", "error", "starved"])
+def test_a_reward_that_fails(outcome: str) -> None:
     rng = random.Random(0)
 
     def make(step: int) -> Batch:
         columns = {"accuracy": scores(rng, 0.4)}
         rows = rows_of(columns, step)
         for row in rows[SIZE : 2 * SIZE]:
-            row["outcomes"] = {"accuracy": "timeout", "format": "ok"}
+            row["outcomes"] = {"accuracy": outcome, "format": "ok"}
         failing = {"accuracy": 0.125 if step >= 30 else 0.0, "format": 0.01, "broken": math.nan}
         return batch(step, columns, rows=rows, failing=failing)
 

@@ -3,19 +3,22 @@
 import doctest
 import importlib
 import json
+import math
+import os
 import time
 
 import pytest
 from bombs import BOMBS, placed
+from busy import MANY, PROCESSOR, burners
 from datasets import Dataset
 from honest_programs import HONEST
 from hostile_programs import ATTACKS, descendants, files_left
 
-from trl_grpo_plus import sandbox
+from trl_grpo_plus import sandbox, workers
 from trl_grpo_plus.check import check_gold
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.reward import Reward, RewardError
-from trl_grpo_plus.sandbox import Sandbox
+from trl_grpo_plus.sandbox import Killed, Sandbox, Starved
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.python_tests")
@@ -529,6 +532,56 @@ def test_a_sandbox_that_was_killed_is_tried_again(monkeypatch):
     failures += [sandbox.SandboxError("killed")] * 2
     with pytest.raises(sandbox.SandboxError):
         score(RIGHT["s"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_program_that_takes_too_long_is_told_apart(form):
+    for program in ("while True: pass", "import time\ntime.sleep(1000)"):
+        found = score(program if form == "s" else program + "\n" + RIGHT["f"], form, time_s=HANG_S)
+        assert (found, found.status) == (0.0, "too_long")
+    assert type(score("print(5)" if form == "s" else WRONG, form)) is float
+
+
+def test_a_share_of_cases_before_one_that_takes_too_long_counts():
+    program = "def f(n):\n    while n == 1: pass\n    return n"
+    tests = [[{"args": [n], "expected": n} for n in range(2)]]
+    found = score(program, tests=tests, entry_point=["f"], credit="fraction", time_s=HANG_S)
+    assert (found, found.status) == (0.5, "too_long")
+
+
+@pytest.mark.parametrize("errors", [[Starved("busy")], [Killed("killed"), Killed("killed")]])
+def test_what_the_machine_does_is_no_verdict(monkeypatch, errors):
+    score(RIGHT["s"])
+    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
+    run, waiting = made.run, list(errors)
+
+    def fail(*args, **kwargs):
+        if waiting:
+            raise waiting.pop()
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(made, "run", fail)
+    found = score(RIGHT["s"])
+    assert math.isnan(found)
+    assert (found.status, found.message) == ("starved", str(errors[0]))
+    assert score(RIGHT["s"]) == 1.0
+
+
+def test_right_programs_on_a_busy_machine_score():
+    """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
+    program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]
+    reward = Reward(MODULE.python_tests.definition, {"time_s": 1.0}, timeout=3.0)
+    workers.shared().close()
+    before = os.sched_getaffinity(0)
+    with burners(MANY):
+        try:
+            os.sched_setaffinity(0, {PROCESSOR})
+            reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS])
+        finally:
+            os.sched_setaffinity(0, before)
+        found = reward.score(completions=[program] * 2, tests=[SCRIPT_TESTS] * 2)
+    workers.shared().close()
+    assert {(outcome.score, outcome.status) for outcome in found} == {(1.0, "ok")}
 
 
 def test_the_docstring_is_true():

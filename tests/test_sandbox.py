@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from busy import MANY, burners, keep_there
 from honest_programs import HONEST
 from hostile_programs import (
     HARM,
@@ -26,7 +27,7 @@ from hostile_programs import (
 from trl_grpo_plus import _canaries, _seccomp, _tiers, sandbox
 from trl_grpo_plus._lockdown import THREADS, can_become_others
 from trl_grpo_plus._tiers import Tier
-from trl_grpo_plus.sandbox import TOO_LONG, Sandbox, SandboxError
+from trl_grpo_plus.sandbox import TOO_LONG, Killed, Sandbox, SandboxError, Starved
 
 
 TIERS = ["bubblewrap+landlock+seccomp", "landlock+seccomp", "bubblewrap+seccomp-strict", "seccomp-strict"]
@@ -633,6 +634,50 @@ def walk(code, arch, number, arguments):
         at += 1 + step
 
 
+# -- a busy machine
+
+COMPUTE = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end:\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def held_back(tier):
+    """A sandbox whose programs hardly get to run."""
+    with burners(MANY), Sandbox(tier=tier.tier.name, time_s=0.3, self_test=False) as made:
+        keep_there(made._zygote)
+        yield made
+
+
+def test_a_script_that_is_not_let_is_starved(held_back):
+    with pytest.raises(Starved, match="too busy"):
+        held_back.run(COMPUTE.format(0.28))
+
+
+def test_who_sleeps_is_not_starved(held_back):
+    assert held_back.run("import time\ntime.sleep(1000)").reason == TOO_LONG
+    assert held_back.run("import os\nos.kill(os.getpid(), 19)").reason == TOO_LONG
+
+
+def test_a_function_that_is_not_let_is_starved():
+    source = "def f():\n    " + COMPUTE.format(0.28).replace("\n", "\n    ")
+    with burners(MANY), Sandbox(time_s=0.3, self_test=False) as own:
+        keep_there(own._zygote)
+        with pytest.raises(Starved), own.load(source, "f") as program:
+            program.call()
+        with pytest.raises(Starved):
+            own.check(source, "f", "assert f() is None")
+        with pytest.raises(Starved):
+            own.check("def f(): pass", "f", "f()\n" + COMPUTE.format(0.28))
+
+
+def test_the_wait_for_a_processor_is_no_time_of_the_program_s():
+    """With twelve others on its processor it needs thirteen times as long by the wall clock; `time_s` is for six."""
+    told: list[float] = []
+    with burners(MANY), Sandbox(self_test=False, on_wait=told.append) as own:
+        keep_there(own._zygote)
+        assert own.run(COMPUTE.format(0.15) + "print(1)", time_s=1.0).stdout == b"1\n"
+    assert sum(told) > 0.2
+
+
 # -- the sandbox's own failures are no verdict
 
 
@@ -640,7 +685,7 @@ def test_a_killed_zygote_is_an_error_and_starts_anew():
     with Sandbox(tier=TIERS[1], self_test=False) as own:
         threading.Timer(0.3, lambda: os.kill(min(descendants() - before), signal.SIGKILL)).start()
         before = descendants() - {own._zygote._stop.peek()[2][0].pid}
-        with pytest.raises(SandboxError, match="was killed"):
+        with pytest.raises(Killed, match="was killed"):
             own.run("import time; time.sleep(5)", time_s=10)
         assert own.run("print(1)").stdout == b"1\n"
 

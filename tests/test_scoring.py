@@ -143,6 +143,14 @@ def test_a_plain_functions_error_is_there_to_be_read(tmp_path):
     assert isinstance(caught.value.__cause__, KeyError)
 
 
+def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
+    trained = train(tmp_path, [tiny.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
+    assert tiny.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2
+    assert tiny.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
+    assert tiny.logged(trained, "rewards/says_more/error") == [0.0] * 2
+    assert tiny.logged(trained, "rewards/says_more/mean") == [0.25] * 2
+
+
 @pytest.mark.parametrize(("policy", "mean"), [("zero", 0.0), ("abstain", None)])
 def test_an_error_may_be_gone_on_with(tmp_path, policy, mean):
     entry = {"name": f"{FILE}:fails_on_one", "on_error": policy}

@@ -14,9 +14,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from busy import MANY, burners, keep_there
 
 from trl_grpo_plus import workers
-from trl_grpo_plus.workers import Outcome, Pool, outcome_of, outcomes_of
+from trl_grpo_plus.workers import Noted, Outcome, Pool, outcome_of, outcomes_of
 
 
 FILE = Path(__file__).with_name("user_rewards.py")
@@ -187,6 +188,48 @@ def test_idle_workers_may_be_killed(pool, count):
     time.sleep(0.2)
     found = pool.map(JUDGE, {}, samples(*"1" * count), timeout=5)
     assert found == [Outcome(1.0, "ok")] * count
+
+
+def test_a_sample_whose_worker_the_machine_killed_is_tried_once_more(pool, tmp_path):
+    found = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1", answer="1"), timeout=10)
+    assert [outcome.status for outcome in found] == ["ok"] * 3
+    assert (tmp_path / "mark").exists()
+
+
+def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
+    found = pool.map(JUDGE, {}, samples("1", "killed", "1", "2"), timeout=10)
+    assert [(outcome.score, outcome.status) for outcome in found] == [
+        (1.0, "ok"),
+        (None, "starved"),
+        (1.0, "ok"),
+        (0.0, "ok"),
+    ]
+    assert "SIGKILL" in found[1].message
+
+
+def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
+    monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
+    pool.map(JUDGE, {}, samples("killed"), timeout=10)
+    assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # from here on it counts anew
+    monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
+    with pytest.raises(RuntimeError, match=r"no sample could be scored\. .*SIGKILL"):
+        pool.map(JUDGE, {}, samples("killed"), timeout=10)
+
+
+def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
+    pool.map(JUDGE, {}, samples("1"), timeout=60)
+    keep_there(pool._zygote)
+    while pool._idle:
+        pool._end(pool._idle.pop())
+    with burners(MANY):
+        starved, hung = pool.map(JUDGE, {}, samples("compute 0.8", "hang"), timeout=1)
+    assert (starved.status, hung.status) == ("starved", "timeout")
+    assert "5 times" in starved.message
+
+
+def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
+    found = pool.map(f"{FILE}:excused", {}, [{"completions": "a"}], timeout=0.5)
+    assert found == [Outcome(1.0, "ok")]
 
 
 def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):
@@ -368,6 +411,13 @@ def test_ranks_share_the_cores(monkeypatch, ranks, most):
 )
 def test_what_a_value_means(value, outcome):
     assert outcome_of(value) == outcome
+
+
+def test_a_number_may_say_more():
+    assert outcome_of(Noted(0.25, "too_long")) == Outcome(0.25, "too_long")
+    assert outcome_of(Noted(float("nan"), "starved", "why")) == Outcome(None, "starved", "why")
+    assert outcome_of(Noted(float("inf"), "too_long")).status == "error"
+    assert Noted(0.25, "too_long") == 0.25
 
 
 class Unprintable:

@@ -1,10 +1,12 @@
 """A user's own file of rewards, as the tests load it by path and by name."""
 
+import math
 import os
 import subprocess
 import time
 
 from trl_grpo_plus.registry import register_reward
+from trl_grpo_plus.workers import Noted, excuse
 
 
 LONG = 600
@@ -28,6 +30,12 @@ def _judged(text):
     elif text == "orphan":
         os.kill(os.getppid(), 9)
         time.sleep(LONG)
+    elif text.startswith("killed"):
+        _be_killed(text.removeprefix("killed").strip())
+    elif text.startswith("compute"):
+        end = time.process_time() + float(text.removeprefix("compute"))
+        while time.process_time() < end:
+            pass
     elif text == "die":
         os._exit(3)
     elif text == "segfault":
@@ -41,6 +49,14 @@ def _judged(text):
     return text
 
 
+def _be_killed(mark):
+    """Die as of the kernel's OOM killer; with a mark, a file, once."""
+    if not mark or not os.path.exists(mark):
+        if mark:
+            open(mark, "x").close()
+        os.kill(os.getpid(), 9)
+
+
 @register_reward("user_pid", timeout=5.0)
 def pid(completions):
     """The process that it runs in."""
@@ -52,6 +68,19 @@ def slow(completions):
     """A third of a second, then 1.0."""
     time.sleep(0.3)
     return [1.0] * len(completions)
+
+
+def excused(completions):
+    """A second, most of which went by while something else waited for a processor."""
+    for _ in range(10):
+        time.sleep(0.1)
+        excuse(0.09)
+    return [1.0] * len(completions)
+
+
+def says_more(completions, number, **kwargs):
+    """0.25, late; nothing for prompt 3."""
+    return [Noted(math.nan, "starved") if n == 3 else Noted(0.25, "too_long") for n in number]
 
 
 def plain(completions, **kwargs):

@@ -26,7 +26,7 @@ PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on all machines
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_CHROOT = 1 << 5, 1 << 6, 1 << 7, 1 << 18
-OPEN_FILES, THREADS = 64, 128
+OPEN_FILES, THREADS = 64, 32
 MIB = 1 << 20
 NOBODY = 65534
 # A user of its own, by chance, for each program, so that limits on users count that one alone. (Not by its pid, which
@@ -45,11 +45,13 @@ class Limits(NamedTuple):
     Args:
         memory_mb (`int`): address space, the interpreter's own included, in MiB.
         cpu_s (`int`): processor seconds; a second wall behind the judge's clock.
-        tasks (`int`): threads that run on the machine now: limits on a user who is not the program's alone add to it.
+        threads (`int`): threads.
+        tasks (`int`): other threads that count for its user, where that is not the program's alone.
     """
 
     memory_mb: int
     cpu_s: int
+    threads: int
     tasks: int
 
 
@@ -168,7 +170,7 @@ def limit(limits: Limits) -> None:
         resource.RLIMIT_AS: limits.memory_mb * MIB,
         resource.RLIMIT_STACK: limits.memory_mb * MIB // 4,  # room for recursion in C; the usual 8 MiB are soon full
         resource.RLIMIT_CPU: limits.cpu_s,
-        resource.RLIMIT_NPROC: THREADS + (0 if alone else limits.tasks),
+        resource.RLIMIT_NPROC: limits.threads + (0 if alone else limits.tasks),
         resource.RLIMIT_NOFILE: OPEN_FILES,
         resource.RLIMIT_FSIZE: 0,
         resource.RLIMIT_CORE: 0,

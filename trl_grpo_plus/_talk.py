@@ -1,18 +1,18 @@
-"""The judge's side of a talk with a program that nobody trusts: every message has a deadline and a greatest size.
+"""The judge's side of a talk with a program that nobody trusts: every message has a clock and a greatest size.
 
 Whatever comes back is the program's to choose. It is read as plain data, or it is a `Fault`: the program's failure.
+Everything here may raise `_clock.Starved`, which is nobody's.
 """
 
 import contextlib
-import math
 import os
 import select
 import socket
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from . import _frames, _plain
+from ._clock import Clock, TooLong
 
 
 TOO_LONG = "it took too long"
@@ -50,66 +50,73 @@ class Checked(NamedTuple):
 class Program:
     """A loaded program; see [`Sandbox.load`]. `fault` says why it can no longer be called, if it cannot."""
 
-    def __init__(self, channel: "Channel", source: str, entry_point: str, time_s: float):
-        self._channel, self._time_s = channel, time_s
+    def __init__(
+        self, channel: "Channel", source: str, entry_point: str, pids: Sequence[int], clock: Callable[..., Clock]
+    ):
+        self._channel, self.pids, self._clock = channel, pids, clock
         self.fault = ""
-        self.fault = _raised(self.exchange({"program": source, "entry_point": entry_point})) or self.fault
+        loading = self.exchange({"program": source, "entry_point": entry_point}, clock(pids=pids))
+        self.fault = _raised(loading) or self.fault
 
     def call(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
         """Call the function with plain data."""
-        reply = self.exchange({"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {}))})
+        message = {"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {}))}
+        clock = self._clock(pids=self.pids, fresh=False)
+        reply = self.exchange(message, clock)
+        clock.stop()
         if self.fault:
             return Answer(None, self.fault)
         return Answer(reply.get("returned"), _raised(reply))
 
-    def exchange(self, message: dict[str, Any], deadline: float = math.inf) -> dict[str, Any]:
+    def exchange(self, message: dict[str, Any], clock: Clock) -> dict[str, Any]:
         """Send a message and get a well-formed reply; `{}` and a `fault` where there is none."""
-        deadline = min(deadline, time.monotonic() + self._time_s)
         try:
             if self.fault:
                 return {}
-            self._channel.send(message, deadline)
-            return _checked(self._channel.receive(deadline))
+            self._channel.send(message, clock)
+            return _checked(self._channel.receive(clock))
         except Fault as error:
             self.fault = str(error)
             return {}
 
 
 class Channel:
-    """Messages to and from a child, with a deadline and a greatest size."""
+    """Messages to and from a child, with a clock and a greatest size."""
 
     def __init__(self, own: socket.socket, most: int):
         self._socket, self._most = own, most
 
-    def send(self, message: dict[str, Any], deadline: float) -> None:
+    def send(self, message: dict[str, Any], clock: Clock) -> None:
         """Send a message; `Fault` where the other side does not take it in time."""
-        self._socket.settimeout(left(deadline))
-        with _as_fault():
-            self._socket.sendall(_frames.pack(message))
+        data = memoryview(_frames.pack(message))
+        while data:
+            self._socket.settimeout(left(clock))
+            with _as_fault():
+                data = data[self._socket.send(data) :]
 
-    def receive(self, deadline: float) -> dict[str, Any]:
+    def receive(self, clock: Clock) -> dict[str, Any]:
         """The next message; `Fault` where there is none in time, or it is too large or not well formed."""
-        (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, deadline))
+        (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, clock))
         if size > self._most:
             raise Fault(f"its answer has more than {self._most >> 10} KiB")
         try:
-            return _frames.unpack(self._exactly(size, deadline))
+            return _frames.unpack(self._exactly(size, clock))
         except ValueError as error:
             raise Fault(f"it sent what is no message: {error}") from None
 
-    def _exactly(self, size: int, deadline: float) -> bytes:
+    def _exactly(self, size: int, clock: Clock) -> bytes:
         data = bytearray()
         while len(data) < size:
-            self._socket.settimeout(left(deadline))
+            self._socket.settimeout(left(clock))
             with _as_fault():
                 part = self._socket.recv(min(size - len(data), 1 << 20))
-            if not part:
-                raise Fault("it ended")
-            data += part
+                if not part:
+                    raise Fault("it ended")
+                data += part
         return bytes(data)
 
 
-def relay(tests: Channel, program: Program, entry_point: str, source: str, time_s: float) -> Checked:
+def relay(tests: Channel, program: Program, entry_point: str, source: str, clock: Clock) -> Checked:
     """Carry calls from the tests to the candidate and answers back, until the tests say how it went.
 
     Tests that pass on what cannot be passed on are at fault if that is their first call. Later it may be what the
@@ -118,17 +125,16 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, time_
     Raises:
         ValueError: the tests are at fault.
     """
-    deadline = time.monotonic() + time_s
-    tests.send({"tests": source, "entry_point": entry_point}, deadline)
+    tests.send({"tests": source, "entry_point": entry_point}, clock)
     calls = 0
     while True:
-        said = tests.receive(deadline)
+        said = tests.receive(clock)
         if "call" in said:
             calls += 1
-            reply = program.exchange(said["call"], deadline)
+            reply = program.exchange(said["call"], clock)
             if program.fault:
                 return Checked(False, program.fault)
-            tests.send(reply, deadline)
+            tests.send(reply, clock)
         elif "misuse" in said:
             problem = f"the tests call {entry_point} with what cannot be passed on: {said['misuse']}"
             if not calls:
@@ -141,7 +147,7 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, time_
             return Checked("passed" in said, said.get("failed", ""))
 
 
-def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: bytearray, deadline: float) -> None:
+def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: bytearray, clock: Clock) -> None:
     """Read a script's output until its end, and the last of what it says on stderr.
 
     Raises:
@@ -152,7 +158,7 @@ def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: byte
         os.set_blocking(fd, False)
         poll.register(fd, select.POLLIN)
     while True:
-        ready = [fd for fd, _ in poll.poll(1000 * left(deadline))]
+        ready = [fd for fd, _ in poll.poll(1000 * left(clock))]
         if errors in ready:
             data = _read(errors)
             stderr += data
@@ -194,15 +200,15 @@ def _raised(reply: dict[str, Any]) -> str:
 def _as_fault() -> Iterator[None]:
     try:
         yield
-    except TimeoutError:
-        raise Fault(TOO_LONG) from None
+    except TimeoutError:  # the clock decides what that means
+        pass
     except OSError:  # a broken pipe, a reset
         raise Fault("it ended") from None
 
 
-def left(deadline: float) -> float:
-    """Seconds until a deadline; past it, [`Fault`]."""
-    seconds = deadline - time.monotonic()
-    if seconds <= 0:
-        raise Fault(TOO_LONG)
-    return seconds
+def left(clock: Clock) -> float:
+    """Seconds until the clock must be asked again; [`Fault`] where the time is up."""
+    try:
+        return clock.left()
+    except TooLong:
+        raise Fault(TOO_LONG) from None

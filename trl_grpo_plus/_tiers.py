@@ -13,6 +13,7 @@ has run in it.
 """
 
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -39,6 +40,14 @@ class Tier(NamedTuple):
     name: str
     mode: str
     wrap: tuple[str, ...] = ()
+
+    @property
+    def counts_alone(self) -> bool:
+        """Whether threads inside are counted apart from the user's others: in a user namespace, since Linux 5.14."""
+        if "--unshare-user" not in self.wrap:
+            return False
+        major, minor, *_ = re.findall(r"\d+", os.uname().release)
+        return (int(major), int(minor)) >= (5, 14)
 
 
 def tiers() -> list[Tier]:

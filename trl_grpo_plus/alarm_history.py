@@ -39,7 +39,7 @@ class Batch:
     tokens: tuple[int, ...]  # (N,)
     truncated: tuple[bool, ...]  # (N,)
     verdicts: tuple[str, ...]  # (N / size,)
-    failing: dict[str, float]  # reward -> share of time-outs and errors
+    failing: dict[str, float]  # reward -> share of time-outs, errors and starved samples
     entropy: float | None  # nats a token, as last logged
     rows: Rows  # as in a trace
 

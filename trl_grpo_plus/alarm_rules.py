@@ -19,6 +19,7 @@ from .alarm_history import (
     key_of,
     reward_of,
 )
+from .scoring import NO_VERDICT
 
 
 _NAMED = 8  # groups that an alarm names
@@ -204,7 +205,7 @@ def repetition(history: History, batch: Batch, least: float) -> Finding | None:
 
 
 def reward_failures(history: History, batch: Batch, least: float) -> Finding | None:
-    """A reward times out or fails too often."""
+    """A reward times out, fails or is starved too often."""
     records = history.window()
     names = dict.fromkeys(name for record in records for name in record.failing)
     found = {name: _mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
@@ -215,10 +216,12 @@ def reward_failures(history: History, batch: Batch, least: float) -> Finding | N
     return Finding(
         found[name],
         least,
-        f"{found[name]:.1%} of the scores of {name!r} are time-outs or errors" + "".join(f", of {o}" for o in others),
+        f"{found[name]:.1%} of the scores of {name!r} are time-outs, errors or starved"
+        + "".join(f", of {o}" for o in others),
         f"They are no verdict on the attempts. Read the traces' outcomes of {name!r}: raise its timeout, mend it, or "
-        "look at what the attempts do to it.",
-        _showing(batch, lambda rows: any(r["outcomes"].get(name) in ("timeout", "error") for r in rows)),
+        "look at what the attempts do to it. 'starved' is the machine's doing: give it fewer reward_workers, or more "
+        "processors, processes and memory.",
+        _showing(batch, lambda rows: any(r["outcomes"].get(name) in NO_VERDICT for r in rows)),
     )
 
 

@@ -45,7 +45,7 @@ class Thresholds:
         repetition (`float`, *optional*, defaults to `0.2`):
             Share of attempts, of at least 20 words, over half of whose 4-grams have occurred before.
         reward_failures (`float`, *optional*, defaults to `0.05`):
-            Share of time-outs and errors of any one reward.
+            Share of time-outs, errors and starved samples of any one reward.
         dead_groups (`float`, *optional*, defaults to `0.95`):
             Share of groups, as sampled, that are not alive.
         entropy_collapse (`float`, *optional*, defaults to `0.2`):

@@ -10,7 +10,7 @@
 | `length_reward` | correlation of length and total within live groups, truncated attempts aside | 0.7 |
 | `near_duplicates` | share of pairs of attempts in a group that are nearly the same text | 0.5 |
 | `repetition` | share of attempts that mostly repeat themselves | 0.2 |
-| `reward_failures` | share of one reward's scores that are time-outs or errors | 0.05 |
+| `reward_failures` | share of one reward's scores that are time-outs, errors or starved | 0.05 |
 | `dead_groups` | share of groups in which all attempts earn the same | 0.95 |
 | `entropy_collapse` | entropy at this share of the first batches', and below `entropy_floor` (0.05 nats) | 0.2 |
 

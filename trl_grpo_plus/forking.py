@@ -13,6 +13,7 @@ zygote's program, which an isolated one runs by its path, without site-packages.
 
 import contextlib
 import ctypes
+import errno
 import gc
 import importlib
 import importlib.util
@@ -24,6 +25,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import traceback
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +35,14 @@ from typing import Any, NamedTuple
 
 START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
 MESSAGE_BYTES = 1 << 17
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between tries to fork
+SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
+
+
+class NoProcess(RuntimeError):
+    """The machine has no process to give now, or no memory or descriptor for one. It may have later."""
 
 
 class Child(NamedTuple):
@@ -60,9 +68,12 @@ class Zygote:
         preload (`Sequence[str]`, *optional*): modules that the zygote imports before it forks.
         env (`Mapping[str, str]`, *optional*): environment variables; added to the present ones where not isolated.
         wrap (`Sequence[str]`, *optional*): a command to run it under.
+        patience_s (`float`, *optional*, defaults to `0.0`):
+            Seconds for which `fork` goes on trying, with longer and longer pauses, where no process is to be had.
 
     Raises:
-        RuntimeError: it does not start; the text has its reason.
+        NoProcess: the machine has no process to give.
+        RuntimeError: it does not start for another reason; the text has it.
     """
 
     def __init__(
@@ -73,29 +84,36 @@ class Zygote:
         preload: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         wrap: Sequence[str] = (),
+        patience_s: float = 0.0,
     ):
         self._setup = {"entry": entry, "preload": list(preload), "path": None if isolated else list(sys.path)}
         self._flags = ["-I", "-S"] if isolated else []
         self._env = dict(env or {}) if isolated else {**os.environ, **(env or {})}
         self._output = subprocess.DEVNULL if isolated else None
         self._wrap = list(wrap)
+        self._patience_s = patience_s
         self._lock = threading.Lock()
         self._started = 0
+        self._has_run = False
         self._start()
+        self._has_run = True
 
     def fork(self, options: Mapping[str, Any] | None = None) -> Child:
-        """A new child; `options` (JSON) are for its `entry`. Give it back to `end`."""
-        request = {"fork": dict(options or {})}
-        with self._lock:
+        """A new child; `options` (JSON) are for its `entry`. Give it back to `end`.
+
+        Raises:
+            NoProcess: the machine had none to give, for `patience_s`.
+            RuntimeError: another failure.
+        """
+        give_up, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S
+        while True:
             try:
-                reply, fds = self._ask(request)
-            except (OSError, EOFError):
-                self._start()
-                reply, fds = self._ask(request)
-        if not fds:
-            raise RuntimeError(f"no process could be forked: {reply.get('error')}")
-        os.set_inheritable(fds[0], False)
-        return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
+                return self._ask_for_child({"fork": dict(options or {})})
+            except NoProcess:
+                if time.monotonic() >= give_up:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def end(self, child: Child) -> int | None:
         """Kill a child, its group and all orphans there are. Its wait status; `None`: its zygote has died."""
@@ -113,19 +131,38 @@ class Zygote:
         with self._lock:
             self._stop()
 
+    def _ask_for_child(self, request: dict[str, Any]) -> Child:
+        with self._lock:
+            try:
+                reply, fds = self._ask(request)
+            except (OSError, EOFError):
+                self._start()
+                reply, fds = self._ask(request)
+        if not fds:
+            failure = NoProcess if reply.get("errno") in SCARCE else RuntimeError
+            raise failure(f"no process could be forked: {reply.get('error')}")
+        os.set_inheritable(fds[0], False)
+        return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
+
     def _start(self) -> None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             command = [*self._wrap, sys.executable, *self._flags, __file__, str(there.fileno())]
-            process = subprocess.Popen(
-                command,
-                env=self._env,
-                stdin=subprocess.DEVNULL,
-                stdout=self._output,
-                stderr=self._output,
-                pass_fds=[there.fileno()],
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    command,
+                    env=self._env,
+                    stdin=subprocess.DEVNULL,
+                    stdout=self._output,
+                    stderr=self._output,
+                    pass_fds=[there.fileno()],
+                    start_new_session=True,
+                )
+            except OSError as error:
+                here.close()
+                if error.errno in SCARCE:
+                    raise NoProcess(f"the process that forks workers could not be started: {error}") from error
+                raise
         self._control = here
         self._started += 1
         self._stop = weakref.finalize(self, _stop, process, here, os.getpid())
@@ -136,7 +173,8 @@ class Zygote:
             reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
         if "error" in reply:
             self._stop()
-            raise RuntimeError(f"the process that forks workers did not start. {reply['error']}")
+            failure = NoProcess if self._has_run else RuntimeError  # what has run before is not at fault
+            raise failure(f"the process that forks workers did not start. {reply['error']}")
 
     def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
         try:
@@ -222,12 +260,13 @@ def _prepare(setup: dict[str, Any]) -> Callable[[socket.socket, dict[str, Any]],
 
 
 def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str, Any], children: set[int]) -> None:
-    theirs, ours = socket.socketpair()
     zygote = os.getpid()
     try:
+        theirs, ours = socket.socketpair()
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # tells the parent the child's pid as it sees it
         pid = os.fork()
     except OSError as error:
-        _say(control, {"error": str(error)})
+        _say(control, {"error": str(error), "errno": error.errno})
         return
     if pid == 0:
         try:

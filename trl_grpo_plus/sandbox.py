@@ -22,34 +22,61 @@ kernel. Outside of bubblewrap and chroot a program can learn names and sizes of 
 
 import contextlib
 import fcntl
+import functools
 import logging
 import math
 import os
 import socket
+import struct
 import time
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+from . import _clock, machine
 from ._canaries import escapes
+from ._clock import Clock
 from ._plain import message_size
 from ._talk import TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
 from ._tiers import HERE, NO_TIER, Tier, tiers
-from .forking import Child, Zygote
+from .forking import Child, NoProcess, Zygote
 
 
-__all__ = ["TOO_LONG", "Answer", "Checked", "Program", "Ran", "Sandbox", "SandboxError", "message_size"]
+__all__ = [
+    "TOO_LONG",
+    "Answer",
+    "Checked",
+    "Killed",
+    "Program",
+    "Ran",
+    "Sandbox",
+    "SandboxError",
+    "Starved",
+    "message_size",
+]
 
 logger = logging.getLogger(__name__)
 
 START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
 TESTS_MESSAGE_KB = 1 << 16
+SLOW_START_S = 0.1  # of which `on_wait` is told
+FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
 MOST_CPU_S = 10**6
+NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
+COUNTED_FOR_S = 5.0  # that the number of this user's threads is taken to stay as it is
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 UNFIT = "UnfitTests: "  # begins what the tests' process (_examiner.py) says of tests that it cannot run
 
 
 class SandboxError(RuntimeError):
     """The sandbox itself failed: no verdict on the program."""
+
+
+class Starved(SandboxError):
+    """The machine was too busy, or had no process to give: no verdict on the program."""
+
+
+class Killed(SandboxError):
+    """Something killed the sandbox's own process, as the kernel does where memory runs out: no verdict either."""
 
 
 class Ran(NamedTuple):
@@ -71,15 +98,24 @@ class Sandbox:
 
     Args:
         time_s (`float`, *optional*, defaults to `3.0`):
-            Seconds of wall clock for a script, for loading a program, for each call, and for all asserts together.
+            Seconds for a script, for loading a program, for each call, and for all asserts together: of wall clock,
+            less what it waited for a processor, and of processor time. After 5 times as much wall clock it counts as
+            [`Starved`]. See `_clock.py`.
         memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
         output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
+        threads (`int`, *optional*): threads of a program; by default as `machine.threads_for` says.
+        peers (`int`, *optional*, defaults to `1`):
+            Programs that may run at once as this user, from other sandboxes, whose threads one limit counts together
+            where a program has no user of its own.
+        on_wait (`Callable`, *optional*):
+            Is told, now and then, how many seconds more programs have waited for a processor, or for a process.
         allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
         tier (`str`, *optional*): take this one; by default the best that works (see `_tiers.py`).
         self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
 
     Raises:
         RuntimeError: no tier works, with what to do about it; or an attack of the self-test came through.
+        Starved: no tier was to be had now, for want of processes.
     """
 
     def __init__(
@@ -88,12 +124,18 @@ class Sandbox:
         time_s: float = 3.0,
         memory_mb: int = 512,
         output_kb: int = 1024,
+        threads: int | None = None,
+        peers: int = 1,
+        on_wait: Callable[[float], None] | None = None,
         allow_unsafe: bool = False,
         tier: str | None = None,
         self_test: bool = True,
     ):
         self.time_s, self.memory_mb, self.output_bytes = time_s, memory_mb, output_kb << 10
+        self.threads = machine.threads_for(peers) if threads is None else threads
+        self._peers, self._on_wait = peers, on_wait
         self._closed = False
+        self._running: set[Child] = set()
         self.tier, self._zygote = self._pick(tier, allow_unsafe)
         if self.tier == NO_TIER:
             logger.warning("Model-written programs run UNPROTECTED, with limits alone: allow_unsafe is set.")
@@ -108,18 +150,22 @@ class Sandbox:
             source (`str`): the program.
             stdin (`str`, *optional*, defaults to `""`): its standard input, a file to it.
             time_s (`float`, *optional*): in place of the sandbox's own.
+
+        Raises:
+            SandboxError: there is no verdict; [`Starved`] and [`Killed`] are the machine's doing.
         """
         time_s = self.time_s if time_s is None else time_s
-        with _file_of(stdin) as given, _pipe() as (errors, their_errors):
-            child = self._start("stdin", time_s, fds=[given, their_errors])
+        with _file_of(stdin) as given, _pipe() as (errors, their_errors), _as_starved():
+            child, pids = self._start("stdin", time_s, fds=[given, their_errors])
             try:
-                deadline = time.monotonic() + time_s
+                clock = self._clock(time_s, pids)
                 fault, stdout, stderr = "", bytearray(), bytearray()
                 try:
-                    Channel(child.socket, 0).send({"program": source}, deadline)
-                    collect(child.socket.fileno(), stdout, self.output_bytes, errors, stderr, deadline)
+                    Channel(child.socket, 0).send({"program": source}, clock)
+                    collect(child.socket.fileno(), stdout, self.output_bytes, errors, stderr, clock)
                 except Fault as error:
                     fault = str(error)
+                clock.stop()
             finally:
                 status = self._end(child)
         return Ran(status, bytes(stdout), fault or _how_it_ended(status, bytes(stderr)))
@@ -132,12 +178,17 @@ class Sandbox:
             source (`str`): the program; it runs as a module, not as `__main__`.
             entry_point (`str`): `function`, or `Class.method`, which is called on a new instance each time.
             calls (`int`, *optional*, defaults to `1000`): how many will be made, for the limit on processor time.
+
+        Raises:
+            SandboxError: as for [`Sandbox.run`]; so may a call.
         """
-        child = self._start("calls", self.time_s * (calls + 1))
-        try:
-            yield Program(Channel(child.socket, self.output_bytes), source, entry_point, self.time_s)
-        finally:
-            self._end(child)
+        with _as_starved():
+            child, pids = self._start("calls", self.time_s * (calls + 1))
+            try:
+                channel = Channel(child.socket, self.output_bytes)
+                yield Program(channel, source, entry_point, pids, functools.partial(self._clock, self.time_s))
+            finally:
+                self._end(child)
 
     def check(self, source: str, entry_point: str, tests: str) -> Checked:
         """Whether a program passes asserts, which run in a process of their own and reach it by calls alone.
@@ -153,14 +204,17 @@ class Sandbox:
         Raises:
             ValueError: the tests are at fault: they pass or fail without a call, pass on what is no plain data, or
                 hold a test that cannot be run, as one that takes arguments or is a generator.
+            SandboxError: as for [`Sandbox.run`].
         """
         with self.load(source, entry_point) as program:
             if program.fault:
                 return Checked(False, program.fault)
-            child = self._start("tests", self.time_s)
+            child, pids = self._start("tests", self.time_s)
             try:
                 channel = Channel(child.socket, TESTS_MESSAGE_KB << 10)
-                checked = relay(channel, program, entry_point, tests, self.time_s)
+                clock = self._clock(self.time_s, [*pids, *program.pids], fresh=False)
+                checked = relay(channel, program, entry_point, tests, clock)
+                clock.stop()
                 if checked.reason.startswith(UNFIT):
                     raise ValueError(f"the tests cannot be run: {checked.reason}: {tests!r:.200}")
                 return checked
@@ -181,13 +235,16 @@ class Sandbox:
         self.close()
 
     def _pick(self, wanted: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
-        failures = []
+        failures, is_scarce = [], False
         for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
             if wanted in (None, tier.name):
                 try:
                     return tier, self._probe(tier)
                 except (RuntimeError, OSError) as error:
                     failures.append(f"{tier.name}: {str(error).strip()[-TOLD:]}")
+                    is_scarce = is_scarce or isinstance(error, (NoProcess, Starved, Killed))
+        if is_scarce:
+            raise Starved(f"no process could be had for a sandbox: {'; '.join(failures)}")
         raise RuntimeError(
             "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
             "Landlock turned on, or bubblewrap (apt-get install bubblewrap) with user namespaces allowed, and in any "
@@ -198,7 +255,8 @@ class Sandbox:
     def _probe(self, tier: Tier) -> Zygote:
         self.tier = tier
         env = {"SANDBOX_MODE": tier.mode}
-        self._zygote = Zygote(f"{HERE / 'sandbox_child.py'}:enter", isolated=True, env=env, wrap=tier.wrap)
+        entry = f"{HERE / 'sandbox_child.py'}:enter"
+        self._zygote = Zygote(entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S)
         try:
             if self.run("print(6 * 7)", time_s=START_LIMIT_S).stdout != b"42\n":
                 raise SandboxError("a program that prints does not run")
@@ -220,35 +278,55 @@ class Sandbox:
                 "Model-written programs are not run in it."
             )
 
-    def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> Child:
+    def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
+        """A locked process, and its pid as this one sees it, if the kernel tells."""
         cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
         if self._closed:
             raise SandboxError("this sandbox is closed")
+        limits = [self.memory_mb, cpu_s, self.threads, self._others()]
+        asked = time.monotonic()
         try:
-            child = self._zygote.fork({"form": form, "limits": [self.memory_mb, cpu_s, _tasks()]})
+            child = self._zygote.fork({"form": form, "limits": limits})
+        except NoProcess as error:
+            raise Starved(f"no process could be had within {FORK_PATIENCE_S:g} s: {error}") from error
         except (RuntimeError, OSError, EOFError) as error:
             raise SandboxError(f"no process could be had: {error}") from error
         try:
             child.socket.settimeout(START_LIMIT_S)
             if fds:
                 socket.send_fds(child.socket, [b"x"], fds)
-            said = child.socket.recv(TOLD)
+            said, about, _, _ = child.socket.recvmsg(TOLD, socket.CMSG_SPACE(CREDENTIALS.size))
+            if not said:
+                raise Killed("a process died before it was locked in")
             if said != b"R":
-                raise SandboxError(
-                    f"a process could not be locked in: {said[1:].decode(errors='replace') or 'it died'}"
-                )
+                raise SandboxError(f"a process could not be locked in: {said[1:].decode(errors='replace')}")
         except BaseException as error:
             self._zygote.end(child)
+            if isinstance(error, TimeoutError):
+                raise Starved(f"a process was not locked in within {START_LIMIT_S:g} s") from None
             if isinstance(error, OSError):
-                raise SandboxError(f"a process could not be locked in: {error}") from None
+                raise Killed(f"a process died before it was locked in: {error}") from None
             raise
-        return child
+        self._running.add(child)
+        if self._on_wait and (took := time.monotonic() - asked) >= SLOW_START_S:
+            self._on_wait(took)
+        return child, [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
 
     def _end(self, child: Child) -> int:
+        self._running.discard(child)
         status = self._zygote.end(child)
         if status is None:
-            raise SandboxError("the process that forks programs was killed")
+            raise Killed("the process that forks programs was killed")
         return os.waitstatus_to_exitcode(status)
+
+    def _clock(self, time_s: float, pids: Sequence[int], fresh: bool = True) -> Clock:
+        return Clock(time_s, pids, fresh, self._on_wait)
+
+    def _others(self) -> int:
+        """Threads to allow for beside a program's own, where it has no user of its own."""
+        if self.tier.counts_alone:
+            return NAMESPACE_TASKS + self.threads * len(self._running)
+        return _tasks() + self.threads * (self._peers - 1)
 
 
 def _how_it_ended(status: int, stderr: bytes) -> str:
@@ -286,9 +364,23 @@ def _pipe() -> Iterator[tuple[int, int]]:
             os.close(fd)
 
 
-def _tasks() -> int:
-    """Threads on this machine: at least as many as this user's."""
+@contextlib.contextmanager
+def _as_starved() -> Iterator[None]:
     try:
-        return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
-    except (OSError, ValueError, IndexError):
-        return 4096
+        yield
+    except _clock.Starved:
+        raise Starved(f"the machine was too busy to run it within {_clock.PATIENCE:g} times its limit") from None
+
+
+def _tasks() -> int:
+    """Threads that count for this user, as counted a moment ago."""
+    now = time.monotonic()
+    if now >= _COUNTED["until"]:
+        try:
+            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=machine.tasks_of_user())
+        except (OSError, ValueError, IndexError):
+            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=4096)
+    return int(_COUNTED["tasks"])
+
+
+_COUNTED = {"until": 0.0, "tasks": 0.0}

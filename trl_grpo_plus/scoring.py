@@ -19,7 +19,8 @@ from .signatures import call
 from .workers import Outcome, outcomes_of
 
 
-STATUSES = ("ok", "abstain", "timeout", "error")
+STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
+NO_VERDICT = STATUSES[3:]  # no verdict on the sample
 
 
 class Scoring:
@@ -43,7 +44,7 @@ class Scoring:
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
     def counts(self) -> list[list[int]]:
-        """(K, 4): how many samples of each reward had each of [`STATUSES`]."""
+        """(K, S): how many samples of each reward had each of [`STATUSES`]."""
         return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
 
     def statuses(self, rows: int) -> list[tuple[str | None, ...]]:

@@ -49,7 +49,7 @@ from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .reward import Reward, RewardError
 from .rounds import resample, settle
-from .scoring import STATUSES, Scoring
+from .scoring import NO_VERDICT, STATUSES, Scoring
 from .selection import PromptStream
 from .trace_rows import Scored
 from .traces import split_name
@@ -130,7 +130,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._plan: Plan | None = None  # of the batch being generated, where groups are filtered
         self._rounds: list[Round] = []  # likewise
         self._rewards = torch.empty(0, 0)  # (N, K), gathered, of the batch being generated
-        self._outcomes = torch.empty(0, 0)  # (K, 4), how many samples had each of STATUSES, of all ranks, likewise
+        self._outcomes = torch.empty(0, 0)  # (K, S), how many samples had each of STATUSES, of all ranks, likewise
         self._with_monitors: tuple[list[Any], list[str], Tensor] | None = None  # rewards, while TRL sees no monitors
         self._statuses: list[tuple[str | None, ...]] = []  # of this rank's samples that were scored last
         self._kl_of_rows: Tensor | None = None  # (B,), mean over each completion's tokens, where it is computed
@@ -349,7 +349,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
         with _temporarily(self, reward_funcs=scoring.functions):
             rewards = super()._calculate_rewards(*batch)
-        counts = torch.tensor([*scoring.counts(), [len(scoring.failures), 0, 0, 0]], device=self.accelerator.device)
+        failed = [len(scoring.failures)] * len(STATUSES)
+        counts = torch.tensor([*scoring.counts(), failed], device=self.accelerator.device)
         counts = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
         if counts[-1, 0]:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
@@ -694,7 +695,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows).cpu(),
             size=self._group_size,
         )
-        failing = (self._outcomes[:, 2:].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
+        failing = (self._outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
         sampled = Sampled(
             split=split,
             step=self.state.global_step,

@@ -1,7 +1,14 @@
 """Processes that score samples, each killable: a hang or a crash costs its own sample and nothing else.
 
-The limit counts execution only: a worker is given a sample when it is idle, and its clock starts when it has what it
-must load. One that runs out of time or dies is killed with all that it started, and another is forked in its place.
+The limit counts execution only: a worker is given a sample when it is idle, its clock starts when it has what it must
+load, and what it waits for a processor does not count (`_clock.py`). One that runs out of time or dies is killed with
+all that it started, and another is forked in its place.
+
+What the machine does to a sample is no verdict on it: its outcome is "starved". That is where no process can be had
+for `SCARCE_S`; where a worker has not come to use its time within 5 times the limit on the wall clock; and where it is
+killed by a SIGKILL that is not the pool's, as the kernel does when memory runs out. Such a sample is tried once more,
+alone, and given up if that happens again. All other ends, as by a segmentation fault, are the reward's own: "error".
+A run ends only when every sample has been starved for `GIVE_UP_S`.
 
     pool = Pool(size=2)
     pool.map("my_rewards:judge", {"strict": True}, [{"completions": "4", "answer": "4"}, ...], timeout=2.0)
@@ -10,6 +17,7 @@ must load. One that runs out of time or dies is killed with all that it started,
 import atexit
 import functools
 import json
+import logging
 import math
 import os
 import pickle
@@ -26,10 +34,16 @@ from itertools import islice
 from multiprocessing.connection import Connection, wait
 from typing import Any, NamedTuple
 
-from .forking import Child, Zygote
+from ._clock import PATIENCE, Clock, Starved, TooLong
+from .forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, NoProcess, Zygote
+from .machine import threads_for
 from .signatures import call
 
 
+logger = logging.getLogger(__name__)
+
+SCARCE_S = 60.0  # without a single worker, because no process is to be had
+GIVE_UP_S = 600.0  # of scoring in which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
@@ -45,13 +59,32 @@ class Outcome(NamedTuple):
 
     Args:
         score (`float`, *optional*): `None`: not scored.
-        status (`str`): "ok", "abstain" (the reward does not apply), "timeout" or "error".
-        message (`str`): for "timeout" and "error", what happened.
+        status (`str`): "ok", "abstain" (the reward does not apply), "timeout", "error", "starved" (the machine was too
+            busy, or had no process or memory for it) or "too_long" (scored; what was judged ran out of its own time).
+        message (`str`): for "timeout", "error" and "starved", what happened.
     """
 
     score: float | None
     status: str
     message: str = ""
+
+
+class Noted(float):
+    """What a reward function may return for a number, to say more about the sample. A plain float to all others.
+
+    Args:
+        score (`float`): the number; NaN: not scored.
+        status (`str`): "starved" or "too_long".
+        message (`str`, *optional*): what happened.
+    """
+
+    status: str
+    message: str
+
+    def __new__(cls, score: float, status: str, message: str = "") -> "Noted":
+        made = super().__new__(cls, score)
+        made.status, made.message = status, message
+        return made
 
 
 def outcome_of(value: Any) -> Outcome:
@@ -61,6 +94,9 @@ def outcome_of(value: Any) -> Outcome:
     """
     if value is None:
         return Outcome(None, "abstain")
+    if isinstance(value, Noted):
+        plain = outcome_of(float(value))
+        return plain if plain.status == "error" else Outcome(plain.score, value.status, value.message)
     try:
         number = value.item() if hasattr(value, "item") else value
         score = math.inf if isinstance(number, str | bytes | bytearray) else float(number)
@@ -122,6 +158,8 @@ class Pool:
         self._zygote: Zygote | None = None
         self._idle: list[_Worker] = []
         self._lock = threading.Lock()
+        self._threads = 0
+        self._starved_s = 0.0  # of scoring since a sample was last scored
 
     def map(
         self,
@@ -146,15 +184,30 @@ class Pool:
             `list[Outcome]`: N outcomes, in order.
 
         Raises:
-            RuntimeError: no worker can be started, or the function cannot be loaded.
+            RuntimeError: no worker can be started, or the function cannot be loaded, or for 10 minutes of scoring
+                every sample was starved.
         """
         with self._lock:
-            return _Run(self, target, args, samples, timeout, preload).outcomes()
+            start = time.monotonic()
+            found = _Run(self, target, args, samples, timeout, preload).outcomes()
+            self._watch(found, time.monotonic() - start)
+            return found
 
     def close(self) -> None:
         """End all workers. The next `map` starts anew."""
         with self._lock:
             self._retire()
+
+    def _watch(self, found: Sequence[Outcome], took_s: float) -> None:
+        starved = [outcome for outcome in found if outcome.status == "starved"]
+        if starved:
+            logger.warning("%d of %d samples were starved. %s", len(starved), len(found), starved[0].message)
+        self._starved_s = 0.0 if len(starved) < len(found) else self._starved_s + took_s
+        if starved and self._starved_s >= GIVE_UP_S:
+            raise RuntimeError(
+                f"for {self._starved_s:.0f} s of scoring no sample could be scored. {starved[-1].message} Free "
+                "processors, memory or processes on this machine, or set reward_workers to fewer."
+            )
 
     def _take(self, preload: Sequence[str]) -> "_Worker":
         if set(preload) - set(self._preload):
@@ -165,7 +218,11 @@ class Pool:
         if self._zygote is None:
             # Workers share the machine with each other: one thread each.
             self._zygote = Zygote(f"{__name__}:work", preload=self._preload, env={"OMP_NUM_THREADS": "1"})
-        return _Worker(self._zygote.fork({"memory_mb": self.memory_mb}))
+        peers = self.size * _ranks()
+        # Counted before any program runs: what programs hold would be taken for what the machine lacks.
+        self._threads = self._threads or threads_for(peers)
+        options = {"memory_mb": self.memory_mb, "threads": self._threads, "peers": peers}
+        return _Worker(self._zygote.fork(options))
 
     def _retire(self) -> None:
         for worker in self._idle:
@@ -192,7 +249,7 @@ class _Worker:
         self.connection = Connection(child.socket.detach())
         self.loaded: set[str] = set()
         self.sample = -1
-        self.deadline = math.inf
+        self.clock = Clock(math.inf)
 
 
 class _Run:
@@ -210,30 +267,59 @@ class _Run:
         self._pool, self._target, self._args, self._samples = pool, target, dict(args), samples
         self._timeout, self._preload = timeout, preload
         self._waiting = deque(range(len(samples)))
+        self._alone: deque[int] = deque()  # samples whose worker was killed: once more, with no other beside them
         self._busy: dict[Connection, _Worker] = {}
         self._found: dict[int, Outcome] = {}
-        self._lost: set[int] = set()  # samples whose worker's zygote died under them
+        self._lost: set[int] = set()  # samples that have been in `_alone`
+        self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
+        self._scarce_since = math.inf  # no worker is there, and none can be had
 
     def outcomes(self) -> list[Outcome]:
         try:
-            while self._waiting or self._busy:
-                while self._waiting and len(self._busy) < self._pool.size:
-                    self._give(self._pool._take(self._preload), self._waiting.popleft())
-                nearest = min((worker.deadline for worker in self._busy.values()), default=0.0)
+            while self._waiting or self._alone or self._busy:
+                self._fill()
+                nearest = min((worker.clock.due for worker in self._busy.values()), default=self._fork_at)
+                if self._waiting and len(self._busy) < self._pool.size:
+                    nearest = min(nearest, self._fork_at)
                 for connection in wait(list(self._busy), max(0.0, nearest - time.monotonic())):
                     self._hear(self._busy[connection])  # type: ignore[index]
-                for worker in [w for w in self._busy.values() if w.deadline <= time.monotonic()]:
-                    self._expire(worker)
+                for worker in [w for w in self._busy.values() if w.clock.due <= time.monotonic()]:
+                    self._look(worker)
         finally:  # Ctrl-C, too: what a busy worker would answer is nobody's any more
             for worker in self._busy.values():
                 self._pool._end(worker)
         return [self._found[i] for i in range(len(self._samples))]
 
+    def _fill(self) -> None:
+        """Give samples to as many workers as there are and can be had."""
+        if not self._waiting and not self._busy and self._alone:
+            self._waiting.append(self._alone.popleft())
+        while self._waiting and len(self._busy) < self._pool.size and time.monotonic() >= self._fork_at:
+            try:
+                worker = self._pool._take(self._preload)
+            except NoProcess as error:
+                self._wait_for_processes(str(error))
+                return
+            self._pause, self._scarce_since = FIRST_PAUSE_S, math.inf
+            self._give(worker, self._waiting.popleft())
+
+    def _wait_for_processes(self, why: str) -> None:
+        """Others may end, which frees processes; where there are none, that is somebody else's turn, for a while."""
+        now = time.monotonic()
+        self._fork_at = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+        self._scarce_since = math.inf if self._busy else min(self._scarce_since, now)
+        if now - self._scarce_since >= SCARCE_S:
+            message = f"No worker could be had for {SCARCE_S:g} s: {why}."
+            self._found.update(dict.fromkeys([*self._waiting, *self._alone], Outcome(None, "starved", message)))
+            self._waiting.clear()
+            self._alone.clear()
+
     def _give(self, worker: _Worker, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
         worker.sample = sample
         is_loaded = self._target in worker.loaded
-        worker.deadline = time.monotonic() + (self._timeout if is_loaded else LOAD_LIMIT_S)
+        worker.clock = self._clock(worker, self._timeout if is_loaded else LOAD_LIMIT_S)
         self._busy[worker.connection] = worker
         try:
             worker.connection.send_bytes(job)
@@ -252,37 +338,62 @@ class _Run:
             raise RuntimeError(f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}")
         if "loaded" in reply:
             worker.loaded.add(self._target)
-            worker.deadline = time.monotonic() + self._timeout
+            worker.clock = self._clock(worker, self._timeout)
+            return
+        if "waited" in reply:
+            worker.clock.excuse(reply["waited"])
             return
         self._found[worker.sample] = Outcome(reply["score"], reply["status"], reply["message"])
         del self._busy[worker.connection]
         self._pool._idle.append(worker)
 
+    def _clock(self, worker: _Worker, limit_s: float) -> Clock:
+        return Clock(limit_s, [worker.child.pid], fresh=False)
+
     def _lose(self, worker: _Worker) -> None:
+        """Its worker died. See the module's docstring for whose fault that is."""
         del self._busy[worker.connection]
         status = self._pool._end(worker)
-        if status is None and worker.sample not in self._lost:  # its zygote was killed, and it with it
-            self._lost.add(worker.sample)
-            self._waiting.appendleft(worker.sample)
+        if status is None:  # its zygote was killed, and it with it
             self._pool._drop_children_of(worker.child.zygote)
+        is_killed = status is None or status == signal.SIGKILL
+        if is_killed and worker.sample not in self._lost:
+            self._lost.add(worker.sample)
+            self._alone.append(worker.sample)
             return
-        self._found[worker.sample] = Outcome(None, "error", _how_it_died(status, self._pool.memory_mb))
+        how = _how_it_died(status, self._pool.memory_mb)
+        if status == signal.SIGKILL:
+            self._found[worker.sample] = Outcome(None, "starved", f"{how} Twice, the second time alone.")
+        else:
+            self._found[worker.sample] = Outcome(None, "error", how)
 
-    def _expire(self, worker: _Worker) -> None:
+    def _look(self, worker: _Worker) -> None:
         if worker.connection.poll():
             self._hear(worker)
             return
+        try:
+            worker.clock.left()
+        except TooLong:
+            self._give_up(worker, Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s."))
+        except Starved:
+            waited = f"It had not come to use its {self._timeout:g} s within {PATIENCE:g} times as much."
+            self._give_up(worker, Outcome(None, "starved", waited))
+
+    def _give_up(self, worker: _Worker, outcome: Outcome) -> None:
         del self._busy[worker.connection]
         self._pool._end(worker)
-        if self._target not in worker.loaded:
+        if self._target not in worker.loaded and outcome.status == "timeout":
             raise RuntimeError(f"{self._target} was not loaded in a worker process within {LOAD_LIMIT_S:g} s.")
-        self._found[worker.sample] = Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s.")
+        self._found[worker.sample] = outcome
 
 
 def default_size() -> int:
     """Cores that this process may use, over the ranks of this machine; 1 to 16."""
-    ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // ranks))
+    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // _ranks()))
+
+
+def _ranks() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
 def shared() -> Pool:
@@ -317,12 +428,30 @@ def _how_it_died(status: int | None, memory_mb: int) -> str:
 # -- the worker's side
 
 
+def excuse(seconds: float) -> None:
+    """For a reward function: so much of its time went by while what it waits for waited for a processor.
+
+    Does nothing outside of a worker.
+    """
+    if "connection" in _WORKER and seconds > 0:
+        _reply(_WORKER["connection"], {"waited": seconds})
+
+
+def sandbox_options() -> dict[str, int]:
+    """`threads` and `peers` of a [`~sandbox.Sandbox`] in this process: what is there, shared between all workers."""
+    return dict(_WORKER.get("sandbox", {}))
+
+
+_WORKER: dict[str, Any] = {}
+
+
 def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
     """Score samples until the pool hangs up."""
     limit = options["memory_mb"] << 20
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(own_socket.detach())
+    _WORKER.update(connection=connection, sandbox={name: options[name] for name in ("threads", "peers")})
     functions: dict[str, Any] = {}
     while True:
         try:
