@@ -63,7 +63,7 @@ def choice_answer(
     end.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | None]`):
             For each of them the right choice: its capital letter, its place counted from 0 (an `int`, as MMLU has it)
             or, with `choices`, its text. ARC's rows labelled "1" to "4" must be given as letters or places from 0.

@@ -74,7 +74,7 @@ def gsm8k_answer(
     Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | float]`): N golds: a solution ending in `#### 1,234`, as in GSM8K, or a number.
         tolerance (`float`, *optional*, defaults to `0.01`):
             The number is right where it is nearer to the gold than this. 0 asks for equality.

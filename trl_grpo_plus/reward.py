@@ -18,8 +18,9 @@ from .loading import load, near, target_of
 from .workers import Outcome, as_many, outcome_of, shared
 
 
-# What TRL hands to every reward function besides the dataset's columns.
-BY_ROW = ("prompts", "completion_ids", "environments")
+# What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
+# `tool_mask`, which [`GRPOPlusTrainer`] adds.
+BY_ROW = ("prompts", "completion_ids", "tool_mask", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_IN_WORKERS = ("environments", *FOR_ALL)

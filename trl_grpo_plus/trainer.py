@@ -262,17 +262,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._rounds = [Round(attempts, self._rewards, tuple(self._judge(self._rewards)))]
         return rewards
 
-    def _score(self, *batch: Any) -> Tensor:
+    def _score(self, inputs: Any, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
+        tool_mask = self._generated[2]
+        if tool_mask is not None:  # which tokens are the policy's: TRL keeps it to itself
+            inputs = [{**row, "tool_mask": mask} for row, mask in zip(inputs, tool_mask, strict=True)]
         with _temporarily(self, reward_funcs=scoring.functions):
-            rewards = super()._calculate_rewards(*batch)
+            rewards = super()._calculate_rewards(inputs, *batch)
         counts = torch.tensor([*scoring.counts(), [len(scoring.failures), 0, 0, 0]], device=self.accelerator.device)
         counts = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
         if counts[-1, 0]:
             raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
         self._outcomes = counts[:-1] + (self._outcomes if self._outcomes.numel() else 0)
-        self._statuses = scoring.statuses(len(batch[0]))
+        self._statuses = scoring.statuses(len(inputs))
         return rewards
 
     @property
