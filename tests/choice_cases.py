@@ -115,6 +115,8 @@ NOT_SAID = [
     "A is the correct answer. B is the correct answer.", "The answer is A. The answer is B.", "Answer: A. Answer: B",
     "The answer is A, so the answer is B.", "A is wrong.\nB is correct.\nC is correct.", "A is correct.\nC is wrong.\nB is correct.",
     "B is correct.\nThe others are correct, too.", "答案是A。答案是B。", "答案：A，所以答案是B。",
+    "It lies there. The answer is A. The answer is B.", "Hm. Answer: A; answer: B", "它在那里。答案是A。答案是B。",
+    "Hm. It is there, so the answer is A, so the answer is B.", "It lies there. The answer is (C). So, B.",
     # letters that are no choices
     "a", "b", "b.", "So, b.", "So a", "So, a.", "So A", "Therefore A", "Thus B", "b is the correct answer.", "The answer is b.", "选b",
     "a is correct.", "E", "（E）", "Ｅ", "(e)", "e)", "答案：E", "So, E.", "E is the correct answer.", "В", "（В）", "ｂ", "（β）",
