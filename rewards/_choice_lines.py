@@ -39,8 +39,8 @@ _LONGEST = 1000  # of a line's end, in characters: who says more before the answ
 
 # One choice is named, whichever.
 _SAYS = re.compile(
-    rf"\b{_HEAD}{_IS}?\W{{0,4}}[A-Z]\b|(?:答案|选项|選項|[选選])[是为為]?\W{{0,3}}[A-Z](?![A-Za-z])"
-    rf"|\b[A-Z]\W{{0,4}} is (?:{_THE_ANSWER}|correct|right)",
+    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}[A-Z]\b|(?:答案|选项|選項|[选選])[是为為]?\W{{0,3}}[A-Z](?![A-Za-z])"
+    rf"|\b[A-Z]\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
     re.ASCII,
 )
 _DOUBT = re.compile(
