@@ -1,25 +1,39 @@
 """How a text names one of several choices: where it says so, and in what dress. All in time linear in the text."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
+from ._choice_lines import is_announced, names_a_choice, said_in, takes_nothing_back
 from ._text import after_thinking, answer_of
 
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+DRESS = 1000  # characters around a choice's letter or text, at most
 
-_COMMANDS = r"\\(?:boxed|text|textbf|textrm|mathrm|mathbf)\s{0,9}"
-_OPTION = r"(?:[Oo]ption |[Cc]hoice )?"
-_LETTER = re.compile(_OPTION + r"(?:\(([A-Z])\)|([A-Z])\)?)\.?", re.ASCII)
+_COMMANDS = r"\\(?:boxed|text|textbf|textrm|textit|mathrm|mathbf|mathit)\s{0,9}"
+_OPTION = r"(?:(?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter) )?"
+_PREFIX = re.compile(_OPTION)
+# A small letter needs its parenthesis: "a" is an article, "b" a variable.
+_LETTER = re.compile(_OPTION + r"(?:\(([A-Za-z])\)|([A-Z])\)?|([a-z])\))[.。]?", re.ASCII)
 _LETTER_AND_TEXT = [
     re.compile(pattern, re.ASCII | re.DOTALL)
     for pattern in (
-        _OPTION + r"\(?([A-Z])(?:(?<=\(.)\)|(?<!\(.)[.):])\s*(\S.*)",
-        _OPTION + r"([A-Z]) ?\((.+)\)\.?",
+        _OPTION + r"\(?([A-Za-z])(?:(?<=\(.)\)|(?<!\(.)[.):])\s*(\S.*)",
+        _OPTION + r"\(?([A-Za-z])\)?[.:]?(?:\\[ ,;:]|\\q?quad|~)(?:\\[ ,;:]|~|\s)*(\\text\{.*)",
+        _OPTION + r"([A-Z])(?:,| [-\u2013\u2014]) (\S.*)",
+        _OPTION + r"\[([A-Za-z])\] (\S.*)",
+        _OPTION + r"([A-Z]) ?\((.+)\)[.。]?",
         r"\*\*\(?([A-Z])\)?[.):]?\*\*[.):]?\s+(\S.*)",
         _COMMANDS + r"\{\(?([A-Z])\)?[.:]?\s?\}(?:\\[ ,;:]|\\q?quad|~|\s)*(\S.*)",
     )
 ]
+_TEXT_AND_LETTER = re.compile(rf"(\S.*) \({_OPTION}([A-Z])\)[.。]?", re.ASCII | re.DOTALL)
+_QUOTED = re.compile(
+    r"\[\[([^\[\]]+)\]\]|\[([^\[\]]+)\]|`([^`]+)`|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201c\u201d]+)\u201d|__((?:[^_]|_(?!_))+)__"
+)
+_BECAUSE = re.compile(r"(.{1,200}?),? (?:because|since) (.+)", re.DOTALL)
+# Letters and signs that Chinese and Japanese keyboards give at another width.
+_WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "（）：．，！？；"))}
 _WRAPPED = re.compile(
     _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
 )
@@ -29,44 +43,44 @@ _JOINING = re.compile(
     r"(?=.{0,40}$)(?=.*(?:[,;/&]|or|and))(?:[\s,;/&$(){}\\]|\b(?:or|and|maybe|possibly|perhaps|also|text)\b)*",
     re.IGNORECASE | re.DOTALL,
 )
-_HEAD = r"(?:(?:final|correct|right|best) )?(?:answer|option|choice)"
-_ANSWER_LINE = re.compile(
-    rf"(\*{{1,3}})?(?:(?:so|thus|therefore|hence),? )?(?:(?:the|my) )?{_HEAD}"
-    r"(?(1)(\1)?)(?: is ?:?| ?:)(?(1)(\1)?)\s*(.+)",
-    re.IGNORECASE,
-)
-_LEAD = re.compile(r"\b(?:the|my|final|correct|right|best) (?:answer|option|choice)(?: is)? ?:[*\s]*$", re.IGNORECASE)
-_HEADING = re.compile(rf"(?:the )?{_HEAD}", re.IGNORECASE)
 
 
-def stated(text: str, think_opened: bool = False) -> str:
-    """The part of a completion that states its answer."""
-    final = after_thinking(text, think_opened).strip()
+def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
+    """The number of the one choice that a completion names; `None` where it names none, or leaves it open."""
+    final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
     if "<answer>" in final or "</answer>" in final:
         body = (answer_of(final) or "").strip()
-        return _after_head(body) or body
+        return _place(body if "\n" in body else said_in(body) or body, choices)
     if "\\boxed" in final:
-        return _boxed(final)
+        return _place(_boxed(final), choices)
     head, _, last = final.rpartition("\n")
-    said = _after_head(last.strip())
-    return said or (last if _leads_to(head.rstrip(" \t"), last.strip()) else final)
+    said = said_in(last, head)
+    if said is None and head.endswith("\n") and unwrapped(last) != last.strip():
+        said = last  # a letter in dress has the last paragraph to itself
+    place = _place(final if said is None else said, choices)
+    return _explained(final, choices) if place is None and said is None else place
 
 
-def _after_head(line: str) -> str | None:
-    """What stands after `Answer:` or `The answer is`; `None` where a text has another beginning, or lines."""
-    found = _ANSWER_LINE.fullmatch(line.lstrip("# \t"))
-    if not found or (found[1] and not found[2] and not found[3]):  # **Answer: B**
-        return found[4].removesuffix(".").removesuffix(found[1]) if found else None
-    return found[4]
+def _explained(final: str, choices: list[str] | None) -> int | None:
+    """The choice that the first line names, where what follows explains it and says nothing of another.
+
+    Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
+    """
+    first, _, rest = final.partition("\n")
+    if not rest.strip() or names_a_choice(rest):
+        return None
+    said = said_in(first, may_be_one_of_many=False)
+    place = _place(first if said is None else said, choices)
+    if place is None or not _explains(rest, place, choices):
+        return None
+    begins_with_it = choices is not None and _normal(rest).startswith(f"{plain(choices[place])} ")
+    return place if begins_with_it or is_announced(rest) else None
 
 
-def _leads_to(head: str, last: str) -> bool:
-    """Whether the text before the last line says that this is the answer, or leaves a line in dress to itself."""
-    said = head.rstrip()
-    line = said[said.rfind("\n") + 1 :]
-    if _LEAD.search(line[-100:]) or _HEADING.fullmatch(line[-100:].strip("#*: \t")):
-        return True
-    return head.endswith("\n") and unwrapped(last) != last
+def _explains(text: str, place: int, choices: list[str] | None) -> bool:
+    others = [_normal(choice) for number, choice in enumerate(choices or ()) if number != place]
+    folded = _normal(text)
+    return takes_nothing_back(text, LETTERS[place]) and not any(other in folded for other in others)
 
 
 def _boxed(text: str) -> str:
@@ -100,33 +114,63 @@ def _boxes(text: str) -> Iterator[tuple[int, int, int | None]]:
         yield begin, inside, None
 
 
-def chosen(said: str, choices: list[str] | None) -> int | None:
-    """The number of the choice that a statement names; `None` where it names none, or more than one."""
+def _place(said: str, choices: list[str] | None) -> int | None:
+    """The number of the choice that is all that is said, but for a reason given behind it."""
+    place = _named(said, choices)
+    because = _BECAUSE.fullmatch(said) if place is None else None
+    if because:
+        place = _named(because[1], choices)
+        return place if place is not None and _explains(because[2], place, choices) else None
+    return place
+
+
+def _named(said: str, choices: list[str] | None) -> int | None:
+    if len(said) > DRESS + max(map(len, choices or [""])):
+        return None
     said = unwrapped(said)
-    place = letter(said, len(choices or LETTERS))
-    if place is not None or not choices:
-        return place
-    texts = [plain(choice) for choice in choices]
-    for pattern in _LETTER_AND_TEXT:
-        found = pattern.fullmatch(said)
-        place = LETTERS.index(found[1]) if found else len(texts)
-        if found and place < len(texts) and texts[place] == plain(found[2]):
+    texts = [plain(choice) for choice in choices or ()]
+    bare = unwrapped(_unquoted(said))
+    for form in dict.fromkeys((said, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
+        place = letter(form, len(choices or LETTERS))
+        if place is None and choices:
+            place = _letter_and_text(form, texts)
+        if place is None and plain(form) in texts:
+            place = texts.index(plain(form))
+        if place is not None:
             return place
-    return texts.index(plain(said)) if plain(said) in texts else None
+    return None
+
+
+def _letter_and_text(said: str, texts: Sequence[str]) -> int | None:
+    pairs = [(found[1], found[2]) for pattern in _LETTER_AND_TEXT if (found := pattern.fullmatch(said))]
+    if found := _TEXT_AND_LETTER.fullmatch(said):
+        pairs.append((found[2], found[1]))
+    for name, text in pairs:
+        place = LETTERS.index(name.upper())
+        if place < len(texts) and texts[place] in (plain(text), plain(_unquoted(text))):
+            return place
+    return None
 
 
 def letter(text: str, count: int) -> int | None:
     """The number of the choice, of so many, whose letter alone a text is."""
     found = _LETTER.fullmatch(text)
-    place = LETTERS.index(found[1] or found[2]) if found else count
+    place = LETTERS.index(found[found.lastindex or 0].upper()) if found else count
     return place if place < count else None
+
+
+def _unquoted(text: str) -> str:
+    """A text without quotes, backticks, brackets or underscores around it, nor a full stop after these."""
+    text = text.strip()
+    inside = _QUOTED.fullmatch(text) or _QUOTED.fullmatch(text.removesuffix(".").removesuffix("。"))
+    return inside[inside.lastindex or 0].strip() if inside else text
 
 
 def unwrapped(text: str) -> str:
     r"""A text without `\boxed{}`, `\text{}`, `$...$`, `\(...\)`, `**...**` around it, nor a full stop after these."""
     text = text.strip()
     for _ in range(4):  # $\boxed{\textbf{(B)}}$ and the like
-        inside = _WRAPPED.fullmatch(text) or _WRAPPED.fullmatch(text.removesuffix("."))
+        inside = _WRAPPED.fullmatch(text) or _WRAPPED.fullmatch(text.removesuffix(".").removesuffix("。"))
         if inside and (inside[1] is None or _is_closed(inside[1])):
             text = inside[inside.lastindex or 0].strip()
     return text
@@ -144,5 +188,9 @@ def _is_closed(text: str) -> bool:
 
 def plain(text: str) -> str:
     """A text as it is compared: unwrapped, in small letters, without white space and a full stop at its end."""
-    text = " ".join(unwrapped(text).casefold().split())
-    return text.removesuffix(".") or text
+    text = _normal(unwrapped(text))
+    return text.removesuffix(".").removesuffix("。") or text
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.translate(_WIDTHS).casefold().split())

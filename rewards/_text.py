@@ -1,8 +1,10 @@
 """What rewards share in reading a completion."""
 
+import itertools
 import os
 import re
 import unicodedata
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 
@@ -12,17 +14,41 @@ _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, l
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
 
-def text_of(completion: Any) -> str:
-    """The text of a completion: itself, or that of the last of TRL's messages ("" where it has none).
+def text_of(completion: Any, opened: bool = False) -> str:
+    """The text of a completion: itself, or that of the last message of the policy's own ("" where there is none).
 
-    Content in parts, as processors take it, counts by its text parts.
+    TRL's messages hold those of tools, environments and users, too: they say what the policy did not. Of content in
+    parts, as processors take it, those of text count. Thinking that TRL has parsed out of the text is put back; with
+    `opened` the prompt has opened it.
     """
     if isinstance(completion, str):
         return completion
-    content = completion[-1].get("content") if completion else None
+    said: dict[str, Any] = next((one for one in reversed(completion) if one.get("role") == "assistant"), {})
+    thinking = _written(said.get("reasoning_content")) or _written(said.get("thinking"))
+    text = _written(said.get("content"))
+    return f"{'' if opened else '<think>'}{thinking}</think>{text}" if thinking else text
+
+
+def _written(content: Any) -> str:
     if isinstance(content, list):
-        return "".join(part.get("text") or "" for part in content if part.get("type") == "text")
+        parts = (part for part in content if isinstance(part, dict) and part.get("type") == "text")
+        return "".join(_written(part.get("text")) for part in parts)
     return content if isinstance(content, str) else ""
+
+
+def written_ids(completion_ids: Sequence[Any], tool_mask: Sequence[Any] | None) -> list[list[int]]:
+    """For each completion the tokens that the policy wrote: those that the mask, if there is one, has no 0 for.
+
+    Each may be a list, a tensor or an array.
+    """
+    tokens = [_integers(ids) for ids in completion_ids]
+    if tool_mask is None:
+        return tokens
+    return [list(itertools.compress(ids, _integers(mask))) for ids, mask in zip(tokens, tool_mask, strict=True)]
+
+
+def _integers(values: Any) -> list[int]:
+    return [int(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
 
 
 def after_thinking(text: str, opened: bool = False) -> str:

@@ -4,7 +4,7 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._choice import LETTERS, chosen, letter, plain, stated, unwrapped
+from ._choice import LETTERS, chosen, letter, plain, unwrapped
 from ._rows import refuse_rows
 from ._text import text_of
 
@@ -48,22 +48,28 @@ def choice_answer(
     r"""1.0 where the completion names the right choice and no other, else 0.0.
 
     The model's answer is read after the thinking, at the first of these places that there is: the last
-    `<answer>...</answer>`; the last `\boxed{...}`; the last line, where it says "Answer: ..." or "The answer is ...",
-    or where the line before says so, or where it stands by itself in `**...**` or `$...$`; the whole text. There it
-    must be one of
+    `<answer>...</answer>`; the last `\boxed{...}`; the last line, where its last sentence says "Answer: ...", "The
+    answer is ...", "So, ...", "... is the correct answer" or the like (as they do in Chinese, Japanese, Korean and the
+    larger European languages, too: "答案：B"), or where the line before says so, or where it stands by itself in
+    `**...**` or `$...$`; the whole text. There it must be one of
 
-    - a capital letter: `B`, `(B)`, `B)`, `B.`, `Option B`, also within `\text{}`, `\boxed{}`, `$...$` or `**...**`;
-    - a letter and its choice's text, `B) Paris`, `(B) Paris`, `B. Paris`, `B: Paris`, `B (Paris)`, `**B.** Paris` or
-      `\textbf{(B)}\ \text{Paris}` (where `choices` are given: without them nobody knows what the words mean);
+    - a capital letter: `B`, `(B)`, `B)`, `B.`, `Option B`, or a small one with its parenthesis, `(b)`; also within
+      `\text{}`, `\boxed{}`, `$...$`, `**...**`, quotes, backticks or brackets, or full-width (`Ｂ`);
+    - a letter and its choice's text, `B) Paris`, `(B) Paris`, `B. Paris`, `B: Paris`, `B, Paris`, `B (Paris)`,
+      `Paris (B)`, `**B.** Paris` or `\textbf{(B)}\ \text{Paris}` (where `choices` are given: without them nobody knows
+      what the words mean);
     - the text of one choice alone (where `choices` are given).
 
+    A reason may follow, as in "B because ...", or on the lines after the first one where these begin with
+    "Explanation:" or with the choice's text; it may hold no doubt and name no other choice.
+
     Nothing else may stand there, so a hedge ("B or C", "A, B", "probably B", "B (not C)", `\boxed{B}` or `\boxed{C}`),
-    a negation ("not B") and a letter beside another choice's text score 0. So does a small letter: "a" is an article,
-    and `b` in a formula is a variable. Texts are compared without case, repeated white space and a full stop at the
-    end.
+    a negation ("not B") and a letter beside another choice's text score 0. So does a bare small letter: "a" is an
+    article, and `b` in a formula is a variable. Texts are compared without case, repeated white space and a full stop
+    at the end.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | None]`):
             For each of them the right choice: its capital letter, its place counted from 0 (an `int`, as MMLU has it)
             or, with `choices`, its text. ARC's rows labelled "1" to "4" must be given as letters or places from 0.
@@ -95,7 +101,7 @@ def choice_answer(
 
 
 def _score(text: str, right: int, choices: list[str] | None = None, think_opened: bool = False) -> float:
-    return float(chosen(stated(text, think_opened), choices) == right)
+    return float(chosen(text, choices, think_opened) == right)
 
 
 # -- what the dataset says

@@ -5,6 +5,8 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, Reward, get_reward, register_reward
 
+from ._text import written_ids
+
 
 def _judge(correct: str, correct_args: dict[str, Any] | None) -> Reward:
     return get_reward(correct, **(correct_args or {}))
@@ -48,6 +50,7 @@ def _parts(correct: str, correct_args: dict[str, Any] | None, **_: Any) -> list[
 def cosine_length(
     completions: list[Any],
     completion_ids: list[list[int]],
+    tool_mask: list[list[int]] | None = None,
     *,
     max_length: int,
     correct: str = "math_answer",
@@ -74,6 +77,9 @@ def cosine_length(
     Args:
         completions (`list`): N completions, for `correct` to judge.
         completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
+        tool_mask (`list[list[int]]`, *optional*):
+            For each token 1 where the policy wrote it, as `GRPOPlusTrainer` gives it where there are tools: those of
+            tools and environments are no part of the length. TRL's own trainer gives none, and all of them count.
         max_length (`int`): tokens at which the schedule ends.
         correct (`str`, *optional*, defaults to `"math_answer"`): name or path of the reward that says what is right.
         correct_args (`dict`, *optional*): its arguments, such as `{"column": "solution"}`.
@@ -93,11 +99,13 @@ def cosine_length(
         >>> reward(["46", "46", "47"], completion_ids=[[1] * 50, [1] * 100, [1] * 50], answer=["46"] * 3)
         [0.75, 0.5, -0.75]
     """
+    if tool_mask is not None:
+        columns["tool_mask"] = tool_mask
     verdicts = _judge(correct, correct_args)(completions=completions, completion_ids=completion_ids, **columns)
     right, wrong = (min_value_correct, max_value_correct), (max_value_wrong, min_value_wrong)
     return [
         None if verdict is None else _scaled(len(ids), max_length, *(right if verdict >= at_least else wrong))
-        for verdict, ids in zip(verdicts, completion_ids, strict=True)
+        for verdict, ids in zip(verdicts, written_ids(completion_ids, tool_mask), strict=True)
     ]
 
 

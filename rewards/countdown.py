@@ -85,7 +85,7 @@ def countdown(
     A minus before a number reaches no positive target that the given (positive) numbers do not reach without it.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         numbers (`list[list[int]]`): for each of them, the numbers to use, none negative.
         target (`list[int]`): for each of them, the value to reach.
         format_reward (`float`, *optional*, defaults to `0.0`):

@@ -42,7 +42,7 @@ def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None
     All of the completion counts, thinking too: for answers at the end of a text there are other rewards.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str]`): N answers: the dataset's `answer` column. A row where it is `None` is not scored.
 
     Returns:

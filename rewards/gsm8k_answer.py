@@ -5,13 +5,14 @@ and 1.0 for a number within 0.01, is the one that GRPO tutorials on it use.
 """
 
 import math
+import re
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._math import clean
+from ._math import MAX_CHARS, clean
 from ._math_boxes import last_box
 from ._math_terms import literal
 from ._math_units import split_unit
@@ -20,6 +21,25 @@ from ._text import after_thinking, text_of
 
 BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
 SHOWN_ROWS = 5
+# Digits and signs of another width, and blanks of other kinds.
+_WIDTHS = {
+    **{wide: wide - 0xFEE0 for wide in (*range(0xFF10, 0xFF1A), *map(ord, "＄，．％＋－：（）＝"))},
+    **dict.fromkeys(map(ord, "\u00a0\u2007\u2009\u202f"), " "),
+    ord("￡"): "£",
+    ord("￥"): "¥",
+}
+_HEAD = re.compile(
+    r"[*\s]*(?:(?:(?:the|my) )?(?:(?:final|correct) )?answer|(?:最[终終])?答案)"
+    r"[*\s]*(?:is\b[*\s]*:?|是|[:=]|$)[*\s]*|:\s*|=\s*",
+    re.IGNORECASE,
+)
+_CODES = "USD|EUR|GBP|JPY|CNY|RMB|INR|KRW|AUD|CAD|CHF|BRL|MXN|RUB|VND|PHP|NGN"
+_SIGN = r"\\?\$|[€£¥₹₩₽₺₪₱₫₦฿]"
+_MONEY = re.compile(
+    rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
+)
+_COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
+_APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
 GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
 
 
@@ -65,16 +85,18 @@ def gsm8k_answer(
     r"""1.0 for the right number, and 0.5 for a number in a `\boxed{}`, right or wrong.
 
     The model's number is what the last `\boxed{}` after the thinking holds; without a box, what follows the last
-    `####` on its line, as in the dataset. No other number of the text counts, so a model is not paid for the last
-    number that it happens to write. There must be one number there, with its unit if any: `1,234`, `-5`, `\$18.00`,
-    `18 dollars`, `42\%` (which is 42), `\frac12`. Two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`), words,
-    NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing. An empty box
-    behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks of `**#### 18**`.
+    `####` on its line, as in the dataset (on the next one, where that line is a heading, `#### Answer`). No other
+    number of the text counts, so a model is not paid for the last number that it happens to write. There must be one
+    number there, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`, `42\%` (which is 42), `\frac12`,
+    `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`. Two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`),
+    words, NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing. An
+    empty box behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks of
+    `**#### 18**`.
 
     Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | float]`): N golds: a solution ending in `#### 1,234`, as in GSM8K, or a number.
         tolerance (`float`, *optional*, defaults to `0.01`):
             The number is right where it is nearer to the gold than this. 0 asks for equality.
@@ -117,16 +139,38 @@ def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> 
 
 def _after_hashes(text: str) -> str | None:
     _, hashes, rest = text.rpartition("####")
+    lines = rest.strip().split("\n", 10)
+    if hashes and _HEAD.fullmatch(_narrow(lines[0][:MAX_CHARS])):  # a heading over the answer
+        lines = [line for line in lines[1:] if line.strip(" *")] or [""]
     # Asterisks are Markdown's: `**#### 18**`, `#### **18**`.
-    return rest.strip().partition("\n")[0].strip(" *") if hashes else None
+    return lines[0].strip(" *") if hashes else None
 
 
 def _number(text: str | None) -> Fraction | None:
-    cleaned = None if text is None else clean(text)
+    cleaned = None if text is None or len(text) > MAX_CHARS else clean(_bare(text))
     if cleaned is None:
         return None
     found = literal(split_unit(cleaned)[0])
     return found.value if found is not None and found.lowest else None
+
+
+def _bare(text: str) -> str:
+    """Without what a reader of numbers does not know: "Answer:", money of most countries, digits of another width."""
+    text = _narrow(text)
+    if found := _HEAD.match(text):
+        text = text[found.end() :]
+    text = text.strip(" *").removesuffix("。")
+    if found := _MONEY.fullmatch(text):
+        text = f"{found[1]}{found[2]}"
+    if found := _COUNTED.fullmatch(text):
+        text = found[1]
+    if found := _APOSTROPHES.fullmatch(text):
+        text = f"{found[1]}{re.sub('[^0-9]', '', found[2])}{found[3] or ''}"
+    return text
+
+
+def _narrow(text: str) -> str:
+    return text.translate(_WIDTHS)
 
 
 def _gold_number(gold: Any) -> Fraction | None:

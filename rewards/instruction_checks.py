@@ -79,7 +79,7 @@ def instruction_checks(
     answer breaks no rule against anything. After IFEval (https://huggingface.co/papers/2311.07911).
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         constraints (`list`):
             N lists of constraints, each list or constraint possibly as JSON, since a column of a dataset cannot mix
             types. Parameters that are None count as not given: that is how a dataset fills up rows.

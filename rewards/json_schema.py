@@ -78,7 +78,7 @@ def json_schema(
     allowed. Without `$schema` a schema is taken for draft 2020-12.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         schema (`list[dict[str, Any] | str]`):
             For each of them a JSON Schema, as JSON text or as a dict. Text is safer: a dataset of dicts gives each row
             the keys of all the others, as None.

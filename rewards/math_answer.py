@@ -155,7 +155,7 @@ def math_answer(
     `</think>` or `<think>` is read as a whole: where the prompt opens the thinking, set `think_opened`.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | float]`):
             N golds: a number, a word, LaTeX with or without `$`, or a text with the answer in its last `\boxed{}`.
         evaluated (`bool`, *optional*, defaults to `True`): whether arithmetic left undone scores 0.

@@ -34,7 +34,8 @@ def overlong(
     Equation 13 of DAPO (https://huggingface.co/papers/2503.14476), and on any input what
     `trl.rewards.get_soft_overlong_punishment(max_length, cache)` gives. It punishes length and rewards nothing: add it
     to a reward for the answer. A completion that the engine cut off at `max_completion_length` never gets beyond that,
-    so set `max_length` to it or lower.
+    so set `max_length` to it or lower. All tokens of a completion count, those that tools answered too, as they count
+    towards `max_completion_length`.
 
     Args:
         completions (`list`): N completions; not read.

@@ -116,7 +116,7 @@ def python_tests(
     it: what is expected never goes to the process where it runs.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         tests (`list`, *optional*): N lists of cases, or their JSON text.
         entry_point (`list[str | None]`, *optional*): N names.
         test_code (`list[str | None]`, *optional*): N scripts.

@@ -101,7 +101,7 @@ def reasoning_gym(
     on mini_sudoku, aiw and propositional_logic, 0.2 or less on the rest. A mean reward up to that shows no learning.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         task (`list[str]`): N names of tasks, such as `"chain_sum"`.
         entry (`list`):
             N items of reasoning-gym, each `{"question", "answer", "metadata"}` as a dict or, since a dataset's column

@@ -58,7 +58,7 @@ def regex_match(
     for ever) is ended, and scores 0.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         pattern (`list[str]`): for each of them a regular expression.
         match_timeout (`float`, *optional*, defaults to `0.1`): seconds that one match may take, at most 10.
         think_opened (`bool`, *optional*, defaults to `False`):

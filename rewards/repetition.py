@@ -6,6 +6,8 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
+from ._text import written_ids
+
 
 def _check_args(ngram: int, max_penalty: float) -> None:
     if ngram < 1:
@@ -27,7 +29,12 @@ def _check_args(ngram: int, max_penalty: float) -> None:
     full_marks=0.0,
 )
 def repetition(
-    completions: list[Any], completion_ids: list[list[int]], *, ngram: int = 20, max_penalty: float = -1.0
+    completions: list[Any],
+    completion_ids: list[list[int]],
+    tool_mask: list[list[int]] | None = None,
+    *,
+    ngram: int = 20,
+    max_penalty: float = -1.0,
 ) -> list[float | None]:
     """0.0 where no n-gram of tokens comes twice, nearing `max_penalty` for a loop.
 
@@ -37,10 +44,14 @@ def repetition(
     `ngram`. Tokens, not words: a text in Chinese or Japanese would be one word. Ordinary reasoning says the same three
     tokens many times over, the more often the longer it is, so with TRL's `ngram=3` this is a penalty on length, too;
     20 tokens in a row come back in loops and in copied passages. A shorter completion than that is never punished.
+    What tools answer is not the policy's loop: only tokens that the policy wrote count, read as one text.
 
     Args:
         completions (`list`): N completions; not read.
-        completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
+        completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them; tensors and arrays too.
+        tool_mask (`list[list[int]]`, *optional*):
+            For each token 1 where the policy wrote it and 0 where a tool or an environment did, as `GRPOPlusTrainer`
+            gives it. TRL's own trainer gives none: tokens of tools count as the policy's there.
         ngram (`int`, *optional*, defaults to `20`): tokens in an n-gram.
         max_penalty (`float`, *optional*, defaults to `-1.0`): 0 or below.
 
@@ -52,7 +63,7 @@ def repetition(
         >>> get_reward("repetition", ngram=2)(["a", "b"], completion_ids=[[1, 2, 3, 4], [5, 5, 5, 5, 5]])
         [0.0, -0.75]
     """
-    return [_penalty(ids, ngram, max_penalty) for ids in completion_ids]
+    return [_penalty(ids, ngram, max_penalty) for ids in written_ids(completion_ids, tool_mask)]
 
 
 def _penalty(ids: Sequence[int], ngram: int, max_penalty: float) -> float:

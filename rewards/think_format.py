@@ -56,7 +56,7 @@ def think_format(completions: list[Any], *, think_opened: bool = False, answer_t
     messages only.
 
     Args:
-        completions (`list`): N completions, each a text or a list of messages, of which the last one's text counts.
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         think_opened (`bool`, *optional*, defaults to `False`):
             The prompt ends with `<think>`, as the chat templates of DeepSeek-R1 and others make it, so that the
             completion begins within the thinking and must not open it again.
@@ -73,7 +73,7 @@ def think_format(completions: list[Any], *, think_opened: bool = False, answer_t
         >>> get_reward("think_format", think_opened=True, answer_tag=False)(["6 * 7</think>42"])
         [1.0]
     """
-    return [_score(text_of(completion), think_opened, answer_tag) for completion in completions]
+    return [_score(text_of(completion, think_opened), think_opened, answer_tag) for completion in completions]
 
 
 def _score(text: str, think_opened: bool = False, answer_tag: bool = True) -> float:

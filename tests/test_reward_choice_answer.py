@@ -6,6 +6,7 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
+from choice_cases import NOT_SAID, SAID, SAID_WITH_TEXT
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.choice_answer import choice_answer
@@ -108,6 +109,24 @@ def test_common_forms_with_the_choice_s_text(text):
     assert score(text, "B", None) == 0.0  # what the words mean cannot be known
 
 
+@pytest.mark.parametrize("choices", [CITIES, None])
+def test_what_models_say(choices):
+    for text in SAID if choices is None else SAID + SAID_WITH_TEXT:
+        assert (text, [score(text, letter, choices) for letter in "ABCD"]) == (text, [0.0, 1.0, 0.0, 0.0])
+        assert score(f"<think>\\boxed{{C}}</think>\n{text}\n", "B", choices) == 1.0
+
+
+def test_what_the_words_mean_is_unknown_without_the_choices():
+    for text in SAID_WITH_TEXT:
+        assert (text, [score(text, letter, None) for letter in "ABCD"]) == (text, [0.0] * 4)
+
+
+@pytest.mark.parametrize("choices", [CITIES, None])
+def test_what_takes_none_or_several(choices):
+    for text in NOT_SAID:
+        assert (text, [score(text, letter, choices) for letter in "ABCD"]) == (text, [0.0] * 4)
+
+
 @pytest.mark.parametrize("answer", "ABCD")
 @pytest.mark.parametrize(
     "text",
@@ -170,7 +189,6 @@ def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
         pytest.param("A city in France", id="the article"),
         pytest.param("a", id="a small letter"),
         pytest.param("b", id="small b"),
-        pytest.param("(b)", id="small b in parentheses"),
         pytest.param("E", id="beyond the choices"),
         pytest.param("Z", id="far beyond"),
         pytest.param("1", id="a number"),
@@ -185,7 +203,7 @@ def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
         pytest.param("Par", id="a part of a text"),
         pytest.param("Paris is the capital of France", id="a text and words"),
         pytest.param("York", id="the end of a text"),
-        pytest.param("Ｂ", id="full-width"),
+        pytest.param("ｂ", id="a small full-width letter"),
         pytest.param("В", id="Cyrillic"),
         pytest.param("Β", id="Greek"),
         pytest.param("🅱", id="emoji"),

@@ -6,6 +6,7 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
+from gsm8k_cases import BEHIND_HASHES, NO_NUMBERS, NUMBERS
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer
@@ -52,7 +53,7 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
         (r"\boxed{1e1}", "10", 0.0, "programmers' notation"),
         (r"\boxed{0x12}", GOLD, 0.0, "programmers' notation"),
         (r"\boxed{1_8}", GOLD, 0.0, "programmers' notation"),
-        (r"\boxed{１８}", GOLD, 0.0, "full-width digits"),
+        (r"\boxed{１８}", GOLD, 1.5, "full-width digits"),
         (r"\boxed{}", GOLD, 0.0, "an empty box earns nothing"),
         (r"\boxed{18", GOLD, 0.0, "cut off"),
         (r"\boxed{\boxed{18}}", GOLD, 0.0, "nested"),
@@ -109,6 +110,36 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
 )
 def test_verdicts(text: str, gold: object, reward: float, why: str) -> None:
     assert score(text, gold) == reward, why
+
+
+@pytest.mark.parametrize("gold", ["#### 1,234", 1234, "$1234"])
+def test_dress_of_a_number(gold: object) -> None:
+    wanted = dict.fromkeys(NUMBERS, (1.5, 1.0, 0.5, 0.0))
+    found = {
+        text: (
+            score(f"So \\boxed{{{text}}}.", gold),
+            score(f"So.\n#### {text}\nDone.", gold),
+            score(f"\\boxed{{{text}}}", 123),
+            score(f"#### {text}", 123),
+        )
+        for text in NUMBERS
+    }
+    assert found == wanted
+    assert {text: score(text, gold) for text in BEHIND_HASHES} == dict.fromkeys(BEHIND_HASHES, 1.0)
+    assert {text: score(text, 123) for text in BEHIND_HASHES} == dict.fromkeys(BEHIND_HASHES, 0.0)
+
+
+def test_dress_of_a_negative_number() -> None:
+    texts = ["-＄5", "＄-5", "-¥5", "－５", "-5元", "Answer: -5", "-US$5", "−￥5"]
+    assert {text: score(f"#### {text}", -5) for text in texts} == dict.fromkeys(texts, 1.0)
+    assert {text: score(f"#### {text}", 5) for text in texts} == dict.fromkeys(texts, 0.0)
+
+
+def test_what_is_no_number_in_any_dress() -> None:
+    golds = (1234, 1235, 12, 34, 1, 2468, 12340000)
+    found = {text: {score(f"{text}", gold) for gold in golds} for text in [*(f"#### {text}" for text in NO_NUMBERS)]}
+    found |= {text: {score(f"\\boxed{{{text}}}", gold) for gold in golds} for text in NO_NUMBERS}
+    assert {text: rewards for text, rewards in found.items() if rewards != {0.0}} == {}
 
 
 @pytest.mark.parametrize(
@@ -175,7 +206,12 @@ def test_the_gold_completion_has_full_marks(gold: object) -> None:
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs(name: str) -> None:
-    for text in (*placed(BOMBS[name]), f"#### {BOMBS[name]}", f"{BOMBS[name]}#### 18 or 19"):
+    for text in (
+        *placed(BOMBS[name]),
+        f"#### {BOMBS[name]}",
+        f"{BOMBS[name]}#### 18 or 19",
+        f"#### Answer is {BOMBS[name]}!",
+    ):
         start = time.process_time()
         assert score(text) in (0.0, 0.5)
         assert time.process_time() - start < 5

@@ -4,7 +4,9 @@ import doctest
 import random
 import time
 
+import numpy as np
 import pytest
+import torch
 from trl.rewards import get_repetition_penalty_reward
 
 from trl_grpo_plus.registry import get_reward
@@ -52,6 +54,15 @@ def test_it_is_what_trl_gives_and_what_a_plain_count_gives(ngram):
     assert found == pytest.approx(get_repetition_penalty_reward(ngram, -1.0)(completion_ids=batch))
     assert found == pytest.approx([counted(ids, ngram) for ids in batch])
     assert {type(value) for value in found} == {float}
+
+
+@pytest.mark.parametrize(
+    "made", [torch.tensor, np.array, tuple, lambda ids: list(torch.tensor(ids)), lambda ids: list(np.array(ids))]
+)
+def test_tokens_in_tensors_and_arrays_count_by_their_value(made):
+    loop, none = made([5, 5, 5, 5, 5]), made([1, 2, 3, 4])
+    for ngram, expected in ((1, [-0.8, 0.0]), (2, [-0.75, 0.0]), (3, [pytest.approx(-2 / 3), 0.0])):
+        assert score(loop, none, ngram=ngram) == expected
 
 
 def test_the_penalty_scales():

@@ -148,6 +148,7 @@ class Scored:
     number: int
     ids: list[int]
     messages: list[dict[str, Any]]
+    tool_mask: list[int]
     reward: float
 
     @property
@@ -203,14 +204,14 @@ class Run(TrainerCallback):
         )
         self.trainer.train()
 
-    def reward(self, prompts, completions, completion_ids, number, trainer_state, **kwargs) -> list[float]:
+    def reward(self, prompts, completions, completion_ids, tool_mask, number, trainer_state, **kwargs) -> list[float]:
         """A ninth of the digit answered."""
         assert prompts == [question(n) for n in number]
         rewards = [
             0.3 if self.dead(n) else int(messages[-1]["content"]) / 9
             for n, messages in zip(number, completions, strict=True)
         ]
-        rows = copy.deepcopy(list(zip(number, completion_ids, completions, rewards, strict=True)))
+        rows = copy.deepcopy(list(zip(number, completion_ids, completions, tool_mask, rewards, strict=True)))
         self.scored += [Scored(trainer_state.global_step, *row) for row in rows]
         return rewards
 
@@ -245,6 +246,7 @@ def check(run: Run) -> None:
     assert {len(row.messages) for row in run.scored} == {1, 3}  # some rows answer without the tool
     for row in run.scored:
         assert "".join(text for _, text in row.runs) == tokenizer().decode(row.ids)
+        assert row.tool_mask == [mine for mine, text in row.runs for _ in encode(text)]
     steps = [[row for row in run.scored if row.step == step] for step in range(3)]
     for scored, buffered in zip(steps, run.buffered, strict=True):
         check_batch(scored, buffered)

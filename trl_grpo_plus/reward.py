@@ -19,8 +19,9 @@ from .signatures import call
 from .workers import Outcome, outcomes_of, shared
 
 
-# What TRL hands to every reward function besides the dataset's columns.
-BY_ROW = ("prompts", "completion_ids", "environments")
+# What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
+# `tool_mask`, which [`GRPOPlusTrainer`] adds.
+BY_ROW = ("prompts", "completion_ids", "tool_mask", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back

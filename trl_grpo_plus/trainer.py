@@ -344,11 +344,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             self.reward_funcs, self.reward_func_names, self.reward_weights = self._with_monitors
             self._with_monitors = None
 
-    def _score(self, *batch: Any) -> Tensor:
+    def _score(self, inputs: Any, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
+        tool_mask = self._generated[2]
+        if tool_mask is not None:  # which tokens are the policy's: TRL keeps it to itself
+            inputs = [{**row, "tool_mask": mask} for row, mask in zip(inputs, tool_mask, strict=True)]
         with _temporarily(self, reward_funcs=scoring.functions):
-            rewards = super()._calculate_rewards(*batch)
+            rewards = super()._calculate_rewards(inputs, *batch)
         failed = [len(scoring.failures)] * len(STATUSES)
         counts = torch.tensor([*scoring.counts(), failed], device=self.accelerator.device)
         counts = self.accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
@@ -357,7 +360,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if failure := scoring.failure_of_models(rewards):
             raise RewardError(failure)
         self._outcomes = counts[:-1] + (self._outcomes if self._outcomes.numel() else 0)
-        self._statuses = scoring.statuses(len(batch[0]))
+        self._statuses = scoring.statuses(len(inputs))
         return rewards
 
     @property

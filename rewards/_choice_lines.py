@@ -1,0 +1,122 @@
+"""The sentences in which models say what they take: "The answer is B", "So, B.", "B is the best choice", "答案：B"."""
+
+import re
+
+
+_SO = r"(?:so|thus|therefore|hence)"
+_HEAD = (
+    r"\[?(?:(?:final|correct|right|best) ){0,2}(?:answer choice|answer|option|choice|letter)\]?"
+    r"(?: to (?:this|(?:the|this|your) question))?"
+)
+_IS = r"(?: (?:is|would be|must be|should be)(?: therefore| thus| hence)? ?:?| ?[:=]| -(?= ))"
+_ANSWER_LINE = re.compile(
+    rf"(\*{{1,3}})?(?:{_SO},? )?(?:(?:the|my) )?{_HEAD}(?(1)(\1)?){_IS}(?(1)(\1)?)\s*(.+)", re.IGNORECASE
+)
+_HEADING = re.compile(rf"(?:the )?{_HEAD}|(?:(?:最[终終]|正[确確])的?)?答案|正解|答え|정답", re.IGNORECASE)
+_LEAD = re.compile(r"\b(?:the|my|final|correct|right|best) (?:answer|option|choice)(?: is)? ?:[*\s]*$", re.IGNORECASE)
+# The articles are small letters: "Resposta: A B" names two.
+_ELSEWHERE = re.compile(
+    r"(?:"
+    r"(?:(?:所以|因此|因而|故|综上|綜上)[,，]? ?)?(?:(?:最[终終]|正[确確])的?)?"
+    r"(?:答案|选项|選項)(?: ?[是为為选選] ?:?| ?:)"
+    r"|(?:(?:所以|因此|故|应|應|我|本题|本題)[,，]? ?){0,2}[选選][择擇]?"
+    r"|(?:答え|正解|解答|정답|답) ?(?:[は은는:])"
+    r"|(?:(?:la|a|die|het) )?(?:(?:bonne|richtige|korrekte|правильный|верный|doğru|juiste) )?"
+    r"(?:respuesta|réponse|antwort|resposta|risposta|ответ|đáp án|jawaban|cevap|antwoord|odpowiedź|svar|उत्तर|الإجابة)"
+    r"(?: (?:correcta|correcte|correta|corretta|finale?|đúng|yang benar))?"
+    r"(?: ?:| (?:es|est|ist|lautet|é|è|là|adalah|is)\b(?-i: la| a)? ?:?)"
+    r")\s*(.+?)(?: ?(?:です|だ|입니다|이다))?[.。]?",
+    re.IGNORECASE,
+)
+_TAKEN = re.compile(r"(?:I|[Ww]e) (?:choose|pick|select) (.+)")
+_SO_LINE = re.compile(rf"{_SO}(?:[,:] (.+)| (.+\.))", re.IGNORECASE)
+_THE_ANSWER = r"the (?:(?:final|correct|right|best) )?(?:answer|option|choice)"
+_SUBJECT = re.compile(rf"({_SO},? )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?", re.IGNORECASE)
+_SENTENCE_END = re.compile(
+    rf"(?<=[.!;])\s+(?=\S)|(?<=[。；])\s*(?=\S)|,\s(?={_SO}\b)|[,，]\s?(?=所以|因此|故)", re.IGNORECASE
+)
+_LONGEST = 1000  # of a line's end, in characters: who says more before the answer says it on another line
+
+# One choice is named, whichever.
+_SAYS = re.compile(
+    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}[A-Z]\b|(?:答案|选项|選項|[选選])[是为為]?\W{{0,3}}[A-Z](?![A-Za-z])"
+    rf"|\b[A-Z]\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
+    re.ASCII,
+)
+_DOUBT = re.compile(
+    r"[?？<>]|n['’]t\b|\b(?:wait|actually|hmm+|no|not|un?sure|maybe|perhaps|possibly|probably|might|may|could|would"
+    r"|alternatively|instead|rather|sorry|correction|mistake\w*|mistaken|wrong|incorrect|false|untrue|scratch|reconsider"
+    r"|oops|either|neither|nor|however|but|guess\w*|joke|back|changed|meant|unknown|unclear|unless|if|also"
+    r"|as well|too|right|correct"
+    r"|all of|any|both|none|forget|never|first|second|third|fourth|last|former|latter|another|other than|except)\b"
+    r"|[不错錯吗嗎或]|等等|应该|應該|可能|也许|也許"
+    r"|^[^\w\n]*(?:or|and)\b"
+    r"|^[^\w\n]*(?:question|user|human|assistant|system|q|options|choices)[^\w\n:]*:",
+    re.IGNORECASE | re.MULTILINE,
+)
+_EXPLAINS = re.compile(
+    r"\W*(?:explanation|reason|reasoning|rationale|justification|解析|解释|解釋|理由|分析|説明|설명|해설)\b[^\w:]*:"
+    r"|\W*(?:because|since)\b",
+    re.IGNORECASE,
+)
+_LONE_LETTER = re.compile(r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]", re.ASCII)
+
+
+def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
+    """What the last sentence of a line says that the answer is; `None` where it says nothing of an answer.
+
+    Args:
+        line (`str`): the line.
+        before (`str`, *optional*): the text before it, which may say that this line is the answer.
+        may_be_one_of_many (`bool`, *optional*, defaults to `True`):
+            Whether "B is correct" counts where nothing stands before it.
+    """
+    line = line.strip()
+    said = _of_sentence(line, before, may_be_one_of_many and not before.strip())
+    if said is None and not names_a_choice(line):
+        head = before.rstrip()
+        under = head[head.rfind("\n") + 1 :][-100:]
+        if _LEAD.search(under) or _HEADING.fullmatch(under.strip("#*: \t>")):
+            return line
+    if said is not None or len(line) > _LONGEST:
+        return said
+    ends = list(_SENTENCE_END.finditer(line))
+    if not ends or names_a_choice(line[: ends[-1].start()]):
+        return None
+    return _of_sentence(line[ends[-1].end() :], f"{before}\n{line[: ends[-1].start()]}", False)
+
+
+def names_a_choice(text: str) -> bool:
+    """Whether a sentence of a text says that a choice is the answer."""
+    return _SAYS.search(text) is not None
+
+
+def is_announced(text: str) -> bool:
+    """Whether a text begins as explanations do."""
+    return _EXPLAINS.match(text) is not None
+
+
+def takes_nothing_back(text: str, letter: str) -> bool:
+    """Whether a text behind an answer may be its explanation: no doubt, no turn, and the letter of no other choice."""
+    letters = {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
+    return not _DOUBT.search(text) and letters <= {letter, "I"} and re.search(r"\w", text) is not None
+
+
+def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:
+    sentence = sentence.lstrip("# \t>").removeprefix("- ")
+    found = _ANSWER_LINE.fullmatch(sentence)
+    if found and found[1] and not found[2] and not found[3]:  # **Answer: B**
+        return found[4].removesuffix(".").removesuffix(found[1])
+    if found:
+        return found[4]
+    if sentence.startswith("**") and sentence.rstrip(".。").endswith("**") and sentence.count("**") == 2:
+        sentence = sentence.rstrip(".。").strip("*")
+    elif sentence.startswith("**"):  # **答案**：B
+        sentence = re.sub(r"^\*\*([^*]+)\*\*", r"\1", sentence)
+    found = _SUBJECT.fullmatch(sentence)
+    if found:
+        return found[2] if (found[1] or found[3] or is_all) and not names_a_choice(before) else None
+    for pattern in (_ELSEWHERE, _TAKEN, _SO_LINE):
+        if found := pattern.fullmatch(sentence):
+            return found[found.lastindex or 0]
+    return None
