@@ -7,51 +7,54 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from ._math_styles import unstyled
+from ._math_typed import typed
+
 
 MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
 
+_AND = "and|or|und|oder|et|ou|y|o|и|или|和|与|或者?"  # between the parts of a list
+_BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
 # One spelling for each thing. The order counts.
 _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile(r"\\!|\\(?:left|right|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
+    (re.compile(r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
     (re.compile(r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$"), ""),
     (re.compile(r"\{,\}"), ","),
     (re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])"), lambda m: _digits(m[0])),
     (re.compile(r"(?<!\\)\\[,;: ]|~|\s+"), " "),
     (re.compile(r"\\q?quad(?![A-Za-z])"), r" \\quad "),
-    (re.compile(r"[−–]"), "-"),
-    (re.compile(r"²"), "^2 "),
-    (re.compile(r"³"), "^3 "),
-    (re.compile(r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))|[’′]"), "'"),
-    (re.compile(r"π"), r"\\pi "),
-    (re.compile(r"\^\s*\{?\s*\\circ(?![A-Za-z])\s*\}?|°|\\degree(?![A-Za-z])"), r"\\degree "),
-    (re.compile(r"∞"), r"\\infty "),
-    (re.compile(r"×"), r"\\times "),
-    (re.compile(r"·|⋅"), r"\\cdot "),
-    (re.compile(r"√"), r"\\sqrt "),
-    (re.compile(r"∪"), r"\\cup "),
-    (re.compile(r"≤|⩽|\\leq?(?:slant)?(?![A-Za-z])"), r"\\le "),
-    (re.compile(r"≥|⩾|\\geq?(?:slant)?(?![A-Za-z])"), r"\\ge "),
-    (re.compile(r"≠|\\neq?(?![A-Za-z])"), r"\\ne "),
+    (re.compile(r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))"), "'"),
+    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])"), r"\\degree "),
+    (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])"), r"\\le "),
+    (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])"), r"\\ge "),
+    (re.compile(r"\\neq?(?![A-Za-z])"), r"\\ne "),
     (re.compile(r"<="), r"\\le "),
     (re.compile(r">="), r"\\ge "),
     (re.compile(r"\s!="), r" \\ne "),
-    (re.compile(r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))|ℝ"), r"(-\\infty,\\infty)"),
+    (re.compile(r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))"), r"(-\\infty,\\infty)"),
     (re.compile(r"\\mathrm\s*\{([eid])\}"), r"\1 "),
     (re.compile(r"\\lt(?![A-Za-z])"), "<"),
     (re.compile(r"\\gt(?![A-Za-z])"), ">"),
-    (re.compile(r"∅|\\varnothing(?![A-Za-z])"), r"\\emptyset "),
+    (re.compile(r"\\varnothing(?![A-Za-z])"), r"\\emptyset "),
     (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
     (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
     (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
     (re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)"), r"\\text"),
+    # Signs of units, out of the text command that they begin; powers of units without braces.
+    (re.compile(r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}"), r"\1 "),
+    (re.compile(r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}"), r"\1\2"),
+    (re.compile(r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}"), r"\1\\text{\2}"),
+    (re.compile(r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}"), lambda m: _BRACED_POWER.sub(r"^\1", m[0])),
+    (re.compile(r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}"), r"^\1"),
     (
         re.compile(
             r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})"
         ),
         "",
     ),
-    (re.compile(r"\\(?:mathbf|mathit|boldsymbol|bm|mathsf)\s*(?=\{)"), ""),
-    (re.compile(r"\\text\s*\{\s*(?:,?\s*(?:and|or)|,)\s*\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z}])"), ","),
+    (re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{\s*(?:,?\s*(?:{_AND}),?|,)\s*\}}"), ","),
+    (re.compile(r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])"), ","),
+    (re.compile(r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])"), ", "),
     (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
     (re.compile(r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$"), ""),
     (re.compile(r"\\pmod\s*([0-9]|[a-z](?![a-z]))"), r"\\pmod{\1}"),
@@ -68,6 +71,12 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\overline\s*([0-9])"), r"\\overline{\1}"),
     (re.compile(r"(?<!\\)%"), r"\\%"),
     (re.compile(r"\\infin(?![A-Za-z])"), r"\\infty"),
+    # An upright letter that a formula goes on with or that parentheses hold.
+    (re.compile(r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])"), r"\1"),
+    # Braces that hold no argument.
+    (re.compile(r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=])"), r"\1"),
+    (re.compile(r"\\in\s*\{([^{}]*[,;][^{}]*)\}"), r"\\in \\{\1\\}"),
+    (re.compile(r"^\s*\\text\{\s*all real (?:numbers|values)\.?\s*\}\s*$|^\s*\\text\{\s*all reals\.?\s*\}\s*$"), r"(-\\infty,\\infty)"),
 ]
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
@@ -91,6 +100,9 @@ def clean(text: str) -> str | None:
         return None
     if bold := _BOLD.fullmatch(text):
         text = bold[1]
+    text = unstyled(typed(text))
+    if len(text) > MAX_CHARS:
+        return None
     for pattern, plain in _PLAIN:
         text = pattern.sub(plain, text)
     text = text.strip()

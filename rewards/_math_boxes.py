@@ -1,16 +1,27 @@
 r"""Where the final answer stands: the last `\boxed{}` or `<answer></answer>`. Linear, so it is safe on any text."""
 
 import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from ._math_between import between
 
 
 _BRACES = re.compile(r"\\boxed\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]", re.DOTALL)
-_FAR = 30  # characters; blanks without end would make the pattern below quadratic
-_BETWEEN_BOXES = re.compile(r"[\s$]*(?:,|;|,?\s*(?:and|or))[\s$]*")
-
+_MOST = 10  # boxes that are one answer
 
 # Not an answer but talk of the form: `\boxed{}`, `\boxed{...}`, "in `\boxed`".
 _MENTION = re.compile(r"\\boxed(?:\s*\{(?:[\s.…]|\\[lc]?dots(?![A-Za-z])|\\[ ,;:!])*\}|(?=[`'\".,;:)]))")
+_WORDS = r"(?:(?:so|thus|therefore|hence),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?:answer|solution|result)"
+_LEAD = re.compile(
+    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=))",
+    re.IGNORECASE,
+)
+
+
+_LONGEST_LEAD = 100
 
 
 @dataclass(slots=True)
@@ -21,17 +32,28 @@ class _Box:
     end: int | None = None
 
 
+class _Place(NamedTuple):
+    """Where a box or a tag stands in a text, and where what it holds does."""
+
+    opened: int
+    start: int
+    end: int
+    closed: int
+
+
 def final_answer(text: str) -> str | None:
     r"""What the last `\boxed{}` or `<answer></answer>` holds, whichever opens last; `None` where there is none.
 
     `None` also where it is cut off or nested. An empty box, or one of dots, is no box but a mention of it.
-    Boxes with nothing but a comma, "and" or "or" between them are one list.
+    Boxes with nothing but a comma, "and" or "or" between them are one list, with an equals sign one chain; with a
+    slash, an arrow or "or maybe" they hedge, which is no answer unless all hold the same. Tags likewise. "The answer
+    is" at the beginning of a tag's text is left out.
 
     Example:
         >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
         ('\\frac{1}{2}', '72', None)
-        >>> final_answer(r"\boxed{71} or \boxed{72}")
-        '71, 72'
+        >>> final_answer(r"\boxed{71} or \boxed{72}"), final_answer(r"\boxed{71} / \boxed{72}")
+        ('71, 72', None)
     """
     text = _MENTION.sub(" ", text)
     box, tag = text.rfind("\\boxed"), text.rfind("<answer>")
@@ -40,7 +62,14 @@ def final_answer(text: str) -> str | None:
     closing = text.find("</answer>", tag)
     if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
         return None
-    return text[tag + len("<answer>") : closing]
+    found = _joined(text, _tags(text, closing + len("</answer>")))
+    return None if found is None else _without_lead(found)
+
+
+def _without_lead(text: str) -> str:
+    text = text.strip()
+    lead = _LEAD.match(text[:_LONGEST_LEAD])
+    return text[lead.end() :] if lead else text
 
 
 def last_box(text: str) -> str | None:
@@ -49,12 +78,33 @@ def last_box(text: str) -> str | None:
     boxes = _boxes(text)
     if not boxes or boxes[-1].opened != text.rfind("\\boxed") or boxes[-1].end is None or _is_nested(boxes[-1]):
         return None
-    found = [text[boxes[-1].start : boxes[-1].end]]
-    for before, after in zip(boxes[-2:-12:-1], boxes[:-12:-1], strict=False):
-        if before.end is None or not _BETWEEN_BOXES.fullmatch(text[before.end + 1 : after.opened][:_FAR]):
-            break
-        found.append(text[before.start : before.end])
-    return ", ".join(dict.fromkeys(reversed(found)))
+    closed = takewhile(lambda box: box.end is not None, reversed(boxes))
+    return _joined(text, (_Place(box.opened, box.start, box.end or 0, (box.end or 0) + 1) for box in closed))
+
+
+def _tags(text: str, end: int) -> Iterator[_Place]:
+    """The `<answer></answer>` of a text up to a place, the last one first."""
+    while (closing := text.rfind("</answer>", 0, end)) >= 0 and (end := text.rfind("<answer>", 0, closing)) >= 0:
+        yield _Place(end, end + len("<answer>"), closing, closing + len("</answer>"))
+
+
+def _joined(text: str, places: Iterable[_Place]) -> str | None:
+    """What the last place holds, and those before it that are one answer with it; `None`: they hedge."""
+    found: list[str] = []
+    signs: set[str] = set()
+    after: _Place | None = None
+    for place in islice(places, _MOST):
+        if after is not None:
+            sign = between(text[place.closed : after.opened])
+            if sign is None:
+                break
+            signs.add(sign)
+        found.append(text[place.start : place.end])
+        after = place
+    parts = list(dict.fromkeys(reversed(found)))
+    if len(parts) == 1:
+        return parts[0]
+    return signs.pop().join(parts) if len(signs) == 1 and signs != {""} else None
 
 
 def _boxes(text: str) -> list[_Box]:

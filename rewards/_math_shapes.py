@@ -5,46 +5,25 @@ expressions.
 """
 
 import re
-from typing import NamedTuple
+from itertools import pairwise
 
-from ._math import closing, depth_of, has_variable, split, split_with_signs
+from ._math import has_variable, split_with_signs
+from ._math_labels import denies, labelled
+from ._math_parse import NAME, RELATIONS, Shape, assigned, in_order, shape, squeezed
 from ._math_terms import literal, words
-from ._math_units import same_unit, split_unit
-from ._math_values import has_value, proportional, same_value
+from ._math_units import same_unit, scaled, split_unit
+from ._math_values import has_value, is_rounded, proportional, same_value
 
 
-MAX_DEPTH = 12
-
-_LIST = re.compile(r"[,;]")
-_UNION = re.compile(r"\\cup(?![A-Za-z])")
-_IN = re.compile(r"\\in(?![A-Za-z])")
-_SIGNS = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>=]")
-_ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
-_MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
-_VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
 # Compared as they are written.
 _BY_TEXT = re.compile(
     r"\\infty|-\\infty|\\emptyset|[0-9]+(?:\s*:\s*[0-9]+)+|-?[0-9A-F]+_(?:[0-9]+|\{[0-9]+\})|[A-Za-z]'+(?:\([A-Za-z0-9]\))?"
     r"|\\(?:overline|angle|triangle|vec|overrightarrow|overleftrightarrow)\s*\{?[A-Za-z]{1,4}\}?|[^=<>]+\\equiv[^=<>]+\\pmod\{\w+\}"
 )
-_BUILDER = re.compile(r"\\\{\s*([A-Za-z])\s*(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL)
-# x, x_1, f(3), AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
-_NAME = re.compile(
-    r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
-    r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
-    r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\|"
-    r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
-)
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
-_GREATER = {">": "<", "\\ge": "\\le"}
-
-
-class Shape(NamedTuple):
-    """What an answer is: "one", "list", "union", brackets like "(]", "matrix RxC", or a sign of relation."""
-
-    kind: str
-    parts: tuple[str, ...]
-    name: str = ""  # x of `x = 5`
+_EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
+_LETTER = re.compile(r"[A-J]")
+_MOST_LINKS = 4
 
 
 def same(gold: str, answer: str, evaluated: bool) -> bool:
@@ -54,7 +33,15 @@ def same(gold: str, answer: str, evaluated: bool) -> bool:
         >>> same(r"\frac{1}{2}", "0.5", True), same("(1,2)", "[1,2]", True), same("5", "x = 5", True)
         (True, False, True)
     """
-    if _squeezed(gold) == _squeezed(answer):
+    return (
+        _same(gold, answer, evaluated)
+        or _same_chain(gold, answer, evaluated)
+        or _same_labelled(gold, answer, evaluated)
+    )
+
+
+def _same(gold: str, answer: str, evaluated: bool) -> bool:
+    if squeezed(gold) == squeezed(answer):
         return True
     if (decided := _same_number(gold, answer, evaluated)) is not None:
         return decided
@@ -70,35 +57,14 @@ def readable(text: str) -> bool:
     """Whether every part of a cleaned gold is a number, words, or an expression that can be compared."""
     if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
         return True
+    if choice := labelled(text, gold=True):
+        return readable(choice[1])
     found = shape(text)
     if found is None:
         return False
     if found.kind == "one":
         return has_value(split_unit(found.parts[0])[0])
-    return bool(found.parts) and all(map(has_value if found.kind in _RELATIONS else readable, found.parts))
-
-
-def shape(text: str) -> Shape | None:
-    """What a cleaned answer is, by its outermost signs; `None`: it is no answer (a chain, unmatched brackets)."""
-    depth = depth_of(text)
-    if depth is None or depth > MAX_DEPTH or not text:
-        return None
-    if built := _BUILDER.fullmatch(text):
-        return shape(built[2].strip())
-    if vector := _VECTOR.fullmatch(text):
-        return Shape("vector", tuple(split(vector[1].strip(), _LIST)))
-    parts = [part for whole in split(text, _LIST) for part in _both_signs(whole)]
-    if len(parts) > 1 and not literal(text):
-        return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
-    for separator, build in ((_IN, _member), (_SIGNS, _relation), (_UNION, _union)):
-        parts = split(text, separator)
-        if len(parts) > 1:
-            return build(text, parts)
-    return _bracketed(text)
-
-
-def _squeezed(text: str) -> str:
-    return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
+    return bool(found.parts) and all(map(has_value if found.kind in RELATIONS else readable, found.parts))
 
 
 def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
@@ -107,6 +73,8 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
     wanted, given = literal(gold_value), literal(value)
     if wanted is None or given is None:
         return None
+    if not gold_unit and unit and (other := literal(scaled(value, unit) or "")):
+        given, unit = other, ""
     return (
         wanted.value == given.value
         and same_unit(gold_unit, unit)
@@ -114,21 +82,89 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
     )
 
 
+def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
+    r"""Whether it is a true chain, such as `x = 6\cdot 12 = 72`, with the gold in it; at its end may be a rounding."""
+    parts, signs = split_with_signs(answer, _EQUALS)
+    name = parts[0] if len(parts) > 2 and signs[0] == "=" and NAME.fullmatch(parts[0]) else ""
+    if name:
+        parts, signs = parts[1:], signs[1:]
+    if not 2 <= len(parts) <= _MOST_LINKS or not all(parts) or len({*map(squeezed, parts)}) < len(parts):
+        return False
+    wanted = shape(gold)
+    if wanted is None or wanted.kind == "=" or (name and wanted.name and squeezed(name) != squeezed(wanted.name)):
+        return False
+    rounded = signs[-1] != "="
+    exact = parts[:-1] if rounded else parts
+    return (
+        set(signs[: len(exact) - 1]) <= {"="}
+        and any(_same(gold, part, evaluated) for part in exact)
+        and all(_same(a, b, False) for a, b in pairwise(exact))
+        and (not rounded or _is_rounded(exact[-1], parts[-1]))
+    )
+
+
+def _is_rounded(exact: str, rounded: str) -> bool:
+    (exact, unit), (rounded, other) = split_unit(exact), split_unit(rounded)
+    return same_unit(unit, other) and is_rounded(exact, rounded)
+
+
+def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
+    r"""Whether one of them has a choice's label, such as `(B) 12`, and what both have is the same."""
+    given = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
+    wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
+    if not (given[0] or wanted[0]) or (given[1] and not _is_sound(given[1])):
+        return False
+    if given[0] and wanted[0] and given[0] != wanted[0]:
+        return False
+    if given[1] and wanted[1]:
+        return _same(wanted[1], given[1], evaluated)
+    return given[0] == wanted[0]
+
+
+def _is_sound(value: str) -> bool:
+    said = words(value)
+    return not denies(said) if said is not None else readable(value)
+
+
 def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
-    if gold.name and answer.name and _squeezed(gold.name) != _squeezed(answer.name):
+    if (decided := _same_assigned(gold, answer, evaluated)) is not None:
+        return decided
+    if gold.name and answer.name and squeezed(gold.name) != squeezed(answer.name):
         return False
     if "=" in (gold.kind, answer.kind):
         left, right = _as_equation(gold), _as_equation(answer)
         return left is not None and right is not None and proportional(left, right, positive=False)
+    if gold.kind == "union" and answer.kind == "list" and all(map(_is_interval, answer.parts)):
+        return _matched(gold.parts, answer.parts, evaluated)
     if gold.kind != answer.kind or len(gold.parts) != len(answer.parts):
         return False
-    if gold.kind in _RELATIONS:
+    if gold.kind in RELATIONS:
         return proportional(_pair(gold), _pair(answer), positive=gold.kind != "\\ne")
     if gold.kind in ("list", "union"):
         return _matched(gold.parts, answer.parts, evaluated)
     if gold.kind == "one":
         return _same_one(gold.parts[0], answer.parts[0], evaluated)
-    return all(same(a, b, evaluated) for a, b in zip(gold.parts, answer.parts, strict=True))
+    return all(_same(a, b, evaluated) for a, b in zip(gold.parts, answer.parts, strict=True))
+
+
+def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
+    """Of assignments: by name, or against a tuple where their order is sure; `None`: it takes more to tell."""
+    wanted, given = assigned(gold), assigned(answer)
+    if wanted and given:
+        return wanted.keys() == given.keys() and all(_same(wanted[name], given[name], evaluated) for name in wanted)
+    for values, other in ((wanted, answer), (given, gold)):
+        if values and other.kind == "()" and not other.name and "list" in (gold.kind, answer.kind):
+            ordered = in_order(values)
+            if ordered is None or len(ordered) != len(other.parts):
+                return False
+            pairs = zip(ordered, other.parts, strict=True)
+            return all(_same(*(pair if values is wanted else pair[::-1]), evaluated) for pair in pairs)
+    return None
+
+
+def _is_interval(text: str) -> bool:
+    found = shape(text)
+    return found is not None and len(found.parts) == 2 and (found.kind in ("[]", "[)", "(]") or "\\infty" in text)
 
 
 def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
@@ -145,21 +181,18 @@ def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
 
 def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) -> bool:
     """Whether the parts are the same in some order. Those of `x = 1, y = 2` must have their names, x_1 and x_2 not."""
-    names = [{_squeezed(found.name) for part in parts if (found := shape(part))} for parts in (gold, answer)]
+    names = [{squeezed(found.name) for part in parts if (found := shape(part))} for parts in (gold, answer)]
     if names[0] <= {""} or names[1] <= {""}:
         names = [{_INDEX.sub("", name) for name in some} for some in names]
     if any(len(some - {""}) > 1 for some in names) and names[0] != names[1]:
         return False
     left = list(answer)
     for wanted in gold:
-        at = next((i for i, given in enumerate(left) if same(wanted, given, evaluated)), None)
+        at = next((i for i, given in enumerate(left) if _same(wanted, given, evaluated)), None)
         if at is None:
             return False
         del left[at]
     return not left
-
-
-_RELATIONS = ("=", "<", "\\le", "\\ne")
 
 
 def _pair(found: Shape) -> tuple[str, str]:
@@ -175,71 +208,3 @@ def _as_equation(found: Shape) -> tuple[str, str] | None:
     return (found.name, found.parts[0]) if named else None
 
 
-def _both_signs(text: str) -> list[str]:
-    if text.count("\\pm") != 1 or "\\mp" in text or text.startswith("\\{"):
-        return [text]
-    before, _, after = text.partition("\\pm")
-    return [f"{before.rstrip()}{sign}{after.lstrip()}" for sign in "+-"]
-
-
-def _is_range(text: str) -> bool:
-    found = split(text, _SIGNS)
-    return len(found) > 1 and not re.search(r"=|\\ne(?![A-Za-z])", text)
-
-
-def _member(text: str, parts: list[str]) -> Shape | None:
-    found = shape(parts[1]) if len(parts) == 2 and _NAME.fullmatch(parts[0]) else None
-    return found._replace(name=parts[0]) if found and not found.name and found.kind not in _RELATIONS else None
-
-
-def _union(text: str, parts: list[str]) -> Shape:
-    return Shape("union", tuple(parts))
-
-
-def _relation(text: str, parts: list[str]) -> Shape | None:
-    _, signs = split_with_signs(text, _SIGNS)
-    if not all(parts):
-        return None
-    if signs == ["="]:
-        return _equation(parts[0], parts[1])
-    if signs[0] in _GREATER:
-        parts, signs = parts[::-1], [_GREATER.get(sign, ">") for sign in reversed(signs)]
-    if not {*signs} <= {"<", "\\le"} and signs != ["\\ne"]:
-        return None
-    return (_range(parts, signs) if signs != ["\\ne"] else None) or Shape("".join(signs), tuple(parts))
-
-
-def _equation(left: str, right: str) -> Shape | None:
-    if not _NAME.fullmatch(left):
-        return Shape("=", (left, right))
-    found = shape(right)
-    return found._replace(name=left) if found and not found.name and found.kind not in _RELATIONS else None
-
-
-def _range(parts: list[str], signs: list[str]) -> Shape | None:
-    r"""The interval of `1 < x \le 2` or `x < 3`."""
-    free = [i for i, part in enumerate(parts) if has_variable(part)]
-    if len(free) != 1 or not _NAME.fullmatch(parts[free[0]]) or len(parts) > 3 or (len(parts) == 3 and free != [1]):
-        return None
-    at = free[0]
-    low = (parts[at - 1], "(" if signs[at - 1] == "<" else "[") if at > 0 else ("-\\infty", "(")
-    high = (parts[at + 1], ")" if signs[at] == "<" else "]") if at + 1 < len(parts) else ("\\infty", ")")
-    return Shape(low[1] + high[1], (low[0], high[0]), parts[at])
-
-
-def _bracketed(text: str) -> Shape | None:
-    if found := _MATRIX.fullmatch(text):
-        rows = [split(row, _CELLS) for row in split(found[2].strip().removesuffix("\\\\"), _ROWS)]
-        square = len({len(row) for row in rows}) == 1
-        return (
-            Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
-            if square
-            else None
-        )
-    if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
-        return Shape("list", tuple(p for part in split(text[2:-2].strip(), _LIST) for p in _both_signs(part)))
-    if text[0] in "([" and text[-1] in ")]" and closing(text, 0) == len(text) - 1:
-        parts = split(text[1:-1].strip(), _LIST)
-        if len(parts) > 1:
-            return Shape(text[0] + text[-1], tuple(parts))
-    return Shape("one", (text,))

@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 _DIGITS = 400  # of a number; also keeps int() far from Python's limit of 4300
-_NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
-_DECIMAL = re.compile(rf"([+-]?)\s*({_NUMBER})")
+NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
+_DECIMAL = re.compile(rf"([+-]?)\s*({NUMBER})")
 _REPEATING = re.compile(r"([+-]?)\s*([0-9]*)\.([0-9]*)\\overline\{([0-9]+)\}")
 _INTEGER = r"[+-]?\s*(?:[0-9]{1,3}(?:,[0-9]{3})+|[0-9]+)"
 _FRACTION = re.compile(
     rf"([+-]?)\s*([0-9]*)\s*\\frac\{{\s*({_INTEGER})\s*\}}\{{\s*({_INTEGER})\s*\}}|({_INTEGER})\s*/\s*({_INTEGER})"
 )
 _SCIENTIFIC = re.compile(
-    rf"([+-]?)\s*(?:({_NUMBER})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))"
+    rf"([+-]?)\s*(?:({NUMBER})\s*(?:\\times|\\cdot|\*)\s*)?10\s*\^\s*(?:\{{\s*([+-]?[0-9]{{1,3}})\s*\}}|([0-9]))"
 )
 
 

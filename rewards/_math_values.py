@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from ._math import depth_of, has_variable
+from ._math_terms import literal
 from ._math_undone import functions, functions_of_constants, leaves_undone, with_i
 
 
@@ -212,3 +213,24 @@ def _is_zero(value: Any) -> bool:
     from sympy import Float
 
     return bool(abs(value) <= Float(_ZERO))
+
+
+def is_rounded(exact: str, rounded: str) -> bool:
+    r"""Whether a cleaned decimal is a cleaned expression of constants, rounded or cut off to the places it shows.
+
+    Example:
+        >>> is_rounded(r"\sqrt{2}", "1.41"), is_rounded(r"\sqrt{2}", "1.5"), is_rounded("x", "1")
+        (True, False, False)
+    """
+    from sympy import Rational
+
+    number, expression = literal(rounded), read(exact)
+    if number is None or expression is None or not re.fullmatch(r"[-+0-9.,]+", rounded):
+        return False
+    value = _at(with_i(expression), {})
+    if value is None or not value.is_real:
+        return False
+    step = Rational(1, 10 ** len(rounded.partition(".")[2]))
+    given = Rational(number.value.numerator, number.value.denominator)
+    gap = abs(value - given)
+    return bool(gap <= step / 2 or (gap < step and abs(value) > abs(given)))

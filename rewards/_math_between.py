@@ -1,0 +1,49 @@
+r"""What stands between two boxes or tags: a comma, an equals sign, a hedge, or words that keep them apart."""
+
+import re
+
+
+_FAR, _FAR_BLANK = 200, 10_000  # characters, blanks counted once or all; what is farther apart is apart
+_MARKS = re.compile(r"\$|\*\*|\\[()\[\]]|\\[,;:! ]|~(?=~)|\\q?quad(?![A-Za-z])")
+_TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
+_LIST = re.compile(r"[,;&，；、]?\s*(?:(?:and|or|und|oder|et|y|和|或|与|または)\b|[,;&，；、])\s*", re.IGNORECASE)
+_JOINTS = {
+    "=": "=", "\\cup": r"\cup ", "∪": r"\cup ", "\\approx": r"\approx ", "≈": r"\approx ", "or equivalently": "=", ", or equivalently,": "=",
+    ", or equivalently": "=", "equivalently": "=", ", i.e.": "=", ", i.e.,": "=", "i.e.": "=", ", that is,": "=",
+}  # fmt: skip
+_WORD = re.compile(r"\\?[^\W\d_]+")
+_HEDGES = frozenset({
+    "or", "and", "maybe", "perhaps", "possibly", "probably", "alternatively", "else", "either", "also", "even",
+    "otherwise", "vs", "versus", "oder", "vielleicht", "und", "ou", "et", "peut", "être", "o", "y", "quizás", "或", "或者",
+    "和", "または", "или", "\\to", "\\rightarrow", "\\Rightarrow", "\\longrightarrow", "\\implies", "\\sim", "\\lor",
+    "\\vee", "\\land", "\\wedge", "\\mid", "\\cup", "\\pm", "\\leftrightarrow", "\\iff", "\\slash", "\\vert", "\\cdot",
+    "\\text", "\\le", "\\ge", "\\leq", "\\geq", "\\ne", "\\neq", "\\not", "\\times", "\\div",
+})  # fmt: skip
+_FOLDED = {word.casefold() for word in _HEDGES}
+_END_OF_SENTENCE = re.compile(r"[.!?:。！？：]")
+
+
+def between(text: str) -> str | None:
+    r"""How what stands between two answers joins them: ", ", "=", `\approx`, or "" for a hedge; `None`: not at all.
+
+    They are apart where a sentence ends between them, where a word stands there that is no hedge, where a line ends and
+    no word stands there, and where nothing does.
+
+    Example:
+        >>> between(" or "), between("$ = $"), between(" / "), between(". No, "), between(" ")
+        (', ', '=', '', None, None)
+    """
+    bare = " ".join(text[:_FAR_BLANK].split())
+    if len(bare) > _FAR or len(text) > _FAR_BLANK:
+        return None
+    bare = " ".join(_MARKS.sub(" ", _TEXT.sub(r" \1 ", bare)).split())
+    if not bare:
+        return None
+    if _LIST.fullmatch(bare):
+        return ", "
+    if bare.casefold() in _JOINTS:
+        return _JOINTS[bare.casefold()]
+    found = _WORD.findall(bare)
+    if _END_OF_SENTENCE.search(bare.replace("vs.", "vs")) or not all(word.casefold() in _FOLDED for word in found):
+        return None
+    return None if "\n" in text and not found else ""

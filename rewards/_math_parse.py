@@ -1,0 +1,226 @@
+r"""What a cleaned answer is by its outermost signs: a tuple, an interval, a set, a union, a matrix, a relation."""
+
+import re
+from itertools import pairwise
+from typing import NamedTuple
+
+from ._math import closing, depth_of, has_variable, split, split_with_signs
+from ._math_terms import literal
+
+
+MAX_DEPTH = 12
+RELATIONS = ("=", "<", "\\le", "\\ne")
+
+_LIST = re.compile(r"[,;]")
+_UNION = re.compile(r"\\cup(?![A-Za-z])")
+_IN = re.compile(r"\\in(?![A-Za-z])")
+_SIGNS = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>=]")
+_WITHOUT = re.compile(r"\\setminus(?![A-Za-z])|-(?=\s*\\\{)")
+_OR, _AND = re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), re.compile(r"\\(?:land|wedge)(?![A-Za-z])")
+# ]1,2[ for (1,2)
+_OUTWARD = re.compile(r"(?<![0-9A-Za-z)}])\]([^\[\]]+)([\[\]])|\[([^\[\](){}]+)\[(?!\w)")
+_ALL = "(-\\infty,\\infty)"
+_SYSTEM = re.compile(r"(?:\\\{\s*)?\\begin\{(cases|aligned|align\*?|gathered)\}(.*)\\end\{\1\}", re.DOTALL)
+_ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
+_MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
+_VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
+_BUILDER = re.compile(r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL)
+# x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|, AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+NAME = re.compile(
+    r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
+    r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
+    r"|\([a-z](?:,\s*[a-z])+\)|\\#\s*[A-Z]|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
+    r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\|"
+    r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
+)
+NAMES = re.compile(r"\([a-z](?:,\s*[a-z])+\)")
+_GREATER = {">": "<", "\\ge": "\\le"}
+
+
+class Shape(NamedTuple):
+    """What an answer is: "one", "list", "union", brackets like "(]", "matrix RxC", or a sign of relation."""
+
+    kind: str
+    parts: tuple[str, ...]
+    name: str = ""  # x of `x = 5`
+
+
+def shape(text: str) -> Shape | None:
+    """What a cleaned answer is, by its outermost signs; `None`: it is no answer (a chain, unmatched brackets)."""
+    text = _OUTWARD.sub(_inward, text)
+    depth = depth_of(text)
+    if depth is None or depth > MAX_DEPTH or not text:
+        return None
+    if system := _SYSTEM.fullmatch(text):
+        rows = [row.replace("&", "").strip().rstrip(".,;") for row in split(system[2], _ROWS) if row.strip()]
+        return Shape("list", tuple(rows)) if all(_is_equation(row) for row in rows) else None
+    if built := _BUILDER.fullmatch(text):
+        return shape(built[2].strip())
+    if vector := _VECTOR.fullmatch(text):
+        return Shape("vector", tuple(split(vector[1].strip(), _LIST)))
+    if (parts := _joined_by_words(text)) is None:
+        parts = [part for whole in split(text, _LIST) for part in _both_signs(whole)]
+    if len(parts) > 1 and not literal(text):
+        return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
+    for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference), (_UNION, _union)):
+        parts = split(text, separator)
+        if len(parts) > 1:
+            return build(text, parts)
+    return _bracketed(text)
+
+
+def squeezed(text: str) -> str:
+    return re.sub(r"(?<![0-9A-Za-z])\s+|\s+(?![0-9A-Za-z])", "", text)
+
+
+def _both_signs(text: str) -> list[str]:
+    if text.count("\\pm") != 1 or "\\mp" in text or text.startswith("\\{"):
+        return [text]
+    before, _, after = text.partition("\\pm")
+    return [f"{before.rstrip()}{sign}{after.lstrip()}" for sign in "+-"]
+
+
+def _is_range(text: str) -> bool:
+    found = split(text, _SIGNS)
+    return len(found) > 1 and not re.search(r"=|\\ne(?![A-Za-z])", text)
+
+
+def _member(text: str, parts: list[str]) -> Shape | None:
+    found = shape(parts[1]) if len(parts) == 2 and NAME.fullmatch(parts[0]) else None
+    return found._replace(name=parts[0]) if found and not found.name and found.kind not in RELATIONS else None
+
+
+def _joined_by_words(text: str) -> list[str] | None:
+    """The parts of `x=1 \\lor x=2` or of `x=1 \\land y=2`; `None`: it is none of them."""
+    for separator, is_part in ((_OR, _is_relation), (_AND, _is_equation)):
+        parts = split(text, separator)
+        if len(parts) > 1 and all(map(is_part, parts)):
+            return parts
+    return None
+
+
+def _is_relation(text: str) -> bool:
+    return len(split(text, _SIGNS)) == 2 or len(split(text, _IN)) == 2
+
+
+def _is_equation(text: str) -> bool:
+    return split_with_signs(text, _SIGNS)[1] == ["="]
+
+
+def _inward(found: re.Match[str]) -> str:
+    if found[3] is not None:
+        return f"[{found[3]})" if _LIST.search(found[3]) else found[0]
+    return f"({found[1]}{')' if found[2] == '[' else ']'}" if _LIST.search(found[1]) else found[0]
+
+
+def _difference(text: str, parts: list[str]) -> Shape | None:
+    """The intervals of all numbers but some."""
+    if len(parts) != 2 or squeezed(parts[0]) != _ALL or not (parts[1].startswith("\\{") and parts[1].endswith("\\}")):
+        return Shape("one", (text,))
+    return _all_but(split(parts[1][2:-2].strip(), _LIST))
+
+
+def _all_but(points: list[str]) -> Shape | None:
+    found = {number.value: point for point in points if (number := literal(point))}
+    if len(found) != len(points):
+        return None
+    ends = ["-\\infty", *(found[value] for value in sorted(found)), "\\infty"]
+    return Shape("union", tuple(f"({low},{high})" for low, high in pairwise(ends)))
+
+
+def _union(text: str, parts: list[str]) -> Shape:
+    return Shape("union", tuple(parts))
+
+
+def _relation(text: str, parts: list[str]) -> Shape | None:
+    _, signs = split_with_signs(text, _SIGNS)
+    if not all(parts):
+        return None
+    if signs == ["="]:
+        return _equation(parts[0], parts[1])
+    if signs == ["\\ne"] and (named := _unequal(*parts)):
+        return named
+    if signs[0] in _GREATER:
+        parts, signs = parts[::-1], [_GREATER.get(sign, ">") for sign in reversed(signs)]
+    if not {*signs} <= {"<", "\\le"} and signs != ["\\ne"]:
+        return None
+    return (_range(parts, signs) if signs != ["\\ne"] else None) or Shape("".join(signs), tuple(parts))
+
+
+def _unequal(left: str, right: str) -> Shape | None:
+    r"""The intervals of `x \ne 2`."""
+    if NAME.fullmatch(left) and has_variable(left) and (found := _all_but([right])):
+        return found._replace(name=left)
+    return None
+
+
+def _equation(left: str, right: str) -> Shape | None:
+    if not NAME.fullmatch(left):
+        return Shape("=", (left, right))
+    found = shape(right)
+    return found._replace(name=left) if found and not found.name and found.kind not in RELATIONS else None
+
+
+def _range(parts: list[str], signs: list[str]) -> Shape | None:
+    r"""The interval of `1 < x \le 2` or `x < 3`."""
+    free = [i for i, part in enumerate(parts) if has_variable(part)]
+    if len(free) != 1 or not NAME.fullmatch(parts[free[0]]) or len(parts) > 3 or (len(parts) == 3 and free != [1]):
+        return None
+    at = free[0]
+    low = (parts[at - 1], "(" if signs[at - 1] == "<" else "[") if at > 0 else ("-\\infty", "(")
+    high = (parts[at + 1], ")" if signs[at] == "<" else "]") if at + 1 < len(parts) else ("\\infty", ")")
+    return Shape(low[1] + high[1], (low[0], high[0]), parts[at])
+
+
+def _bracketed(text: str) -> Shape | None:
+    if found := _MATRIX.fullmatch(text):
+        rows = [split(row, _CELLS) for row in split(found[2].strip().removesuffix("\\\\"), _ROWS)]
+        square = len({len(row) for row in rows}) == 1
+        return (
+            Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
+            if square
+            else None
+        )
+    if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
+        return Shape("list", tuple(p for part in split(text[2:-2].strip(), _LIST) for p in _both_signs(part)))
+    if text[0] in "([" and text[-1] in ")]" and closing(text, 0) == len(text) - 1:
+        parts = split(text[1:-1].strip(), _LIST)
+        if len(parts) > 1:
+            return Shape(text[0] + text[-1], tuple(parts))
+    return Shape("one", (text,))
+
+
+_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "theta", "kappa", "lambda", "mu", "nu", "rho", "sigma", "phi", "psi", "omega")
+
+
+def assigned(found: Shape) -> dict[str, str] | None:
+    """The values by name of `x = 1, y = 2` or of `(x, y) = (1, 2)`; `None`: it assigns no two names."""
+    if found.kind == "()" and NAMES.fullmatch(found.name):
+        names, values = [name.strip() for name in found.name[1:-1].split(",")], list(found.parts)
+    elif found.kind in ("list", "()") and not found.name:
+        parts = [shape(part) for part in found.parts]
+        names = [squeezed(part.name) if part and part.kind == "one" else "" for part in parts]
+        values = [part.parts[0] for part in parts if part]
+    else:
+        return None
+    distinct = len(set(names)) == len(names) == len(values) > 1
+    return dict(zip(names, values, strict=True)) if distinct and all(names) else None
+
+
+def in_order(values: dict[str, str]) -> list[str] | None:
+    """The values as a tuple has them; `None`: that is not sure.
+
+    Coordinates go by their names; others must stand in the order of the alphabet, Greek letters last.
+    """
+    names = list(values)
+    if set(names) <= {"x", "y", "z"}:
+        names.sort()
+    elif None in (places := [_place(name) for name in names]) or places != sorted(places, key=str):
+        return None
+    return [values[name] for name in names]
+
+
+def _place(name: str) -> str | None:
+    if re.fullmatch(r"[A-Za-z]", name):
+        return name
+    return f"~{_GREEK.index(name[1:]):02}" if name[1:] in _GREEK and name[0] == "\\" else None

@@ -1,0 +1,93 @@
+r"""What changes an answer's looks and not its meaning, taken out: fonts, sizes, colours, spaces, ticks; `a \over b`."""
+
+import re
+from collections.abc import Callable
+
+
+_END = r"(?![A-Za-z])"
+_COLOURS = (
+    "black|red|blue|green|cyan|magenta|brown|orange|purple|violet|teal|olive|maroon|navy|pink|gray|grey|darkgray|"
+    "[Rr]oyal[Bb]lue|[Ff]orest[Gg]reen|[Dd]ark(?:red|blue|green)"
+)  # on white; text in white or in a colour unknown here may be hidden
+_LETTERS = r"(?:mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm|pmb|underline|uline|underbar)"
+_MARK = rf"(?:\\(?:checkmark|blacksquare|square|Box|qed|QED|qedsymbol){_END}\s*)"
+_STYLES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (re.compile(rf"\\(?:thinspace|medspace|thickspace|nobreakspace){_END}\s*"), r"\\,"),
+    (re.compile(rf"\\negthinspace{_END}"), r"\\!"),
+    (re.compile(r"\\(?:[hv]space\*?|mspace)\s*\{[^{}-]*\}"), " "),
+    (re.compile(rf"\\(?:hskip|kern|mkern|mskip)\s*[0-9.]+\s*(?:em|ex|pt|mm|cm|mu){_END}"), " "),
+    (re.compile(rf"\\(?:enspace|enskip|space|hfill|hfil|strut|mathstrut|noindent|relax){_END}"), " "),
+    # A colour or a font between digits stays: `\mathbf{7}\mathbf{1}` would be a product to the reader.
+    (re.compile(rf"(?<![0-9}}])\\textcolor\s*\{{(?:{_COLOURS})\}}"), ""),
+    (re.compile(rf"(?<![0-9}}])\\color\s*\{{(?:{_COLOURS})\}}"), " "),
+    (re.compile(r"\{\s*\\rm\s+([A-Za-z/^0-9 ]+)\}|\\rm\s+([A-Za-z/]+)\s*$"), r"\\text{\1\2}"),
+    (re.compile(rf"\\mathrm(?:\s+([A-Za-z])|\s*(\\Omega)){_END}"), r"\\text{\1\2}"),
+    (
+        re.compile(
+            rf"\\(?:bf|it|sl|sf|tt|rm(?!\s*\{{)|bfseries|itshape|rmfamily|sffamily|ttfamily|normalfont|boldmath|tiny|"
+            rf"scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge|scriptstyle|scriptscriptstyle|"
+            rf"limits|nolimits){_END}"
+        ),
+        " ",
+    ),
+    (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s*(?=\{{)|\\{_LETTERS}\s*(?=\{{\s*[^0-9\s])"), ""),
+    (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s+(?=[0-9A-Za-z])"), ""),
+    (re.compile(r"\\emph\s*(?=\{)"), r"\\text"),
+    (re.compile(rf"^\s*{_MARK}+|{_MARK}+\s*([.$\s]*)$"), r"\1"),
+    (re.compile(r"\\(?:nicefrac|sfrac|xfrac|flatfrac)(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}\\]*)\}"), r"\1\\text{\2}"),
+    (re.compile(r"\\num\s*\{([^{}]*)\}"), r"\1"),
+    (re.compile(r"\\ang\s*\{([^{};]*)\}"), r"\1^\\circ "),
+    (re.compile(rf"\\bigcup{_END}|(?<=[)\]])\s*(?:U|\\text\s*\{{\s*U\s*\}})\s*(?=[(\[])"), r"\\cup "),
+    (re.compile(rf"\\bigcap{_END}"), r"\\cap "),
+    (re.compile(rf"\\backslash{_END}|\\smallsetminus{_END}"), r"\\setminus "),
+]
+_INFIX = re.compile(r"\\(over|choose)(?![A-Za-z])")
+_MOST_INFIXES = 10
+_GROUPING = re.compile(r"\\.|[{}]", re.DOTALL)
+_PARTED = re.compile(r"[,;=<>]|\\(?:over|choose|in|[lg]e|ne|quad|text|begin|end)(?![A-Za-z])|\\\\|&")
+
+
+def unstyled(text: str) -> str:
+    r"""The text without what changes looks alone. What could hide a part of it stays, and no reader takes it.
+
+    Example:
+        >>> unstyled(r"\color{red}{5}\checkmark"), unstyled(r"{1\over 2}"), unstyled(r"\color{white}{7}2")
+        (' {5}', '\\frac{1}{2}', '\\color{white}{7}2')
+    """
+    for pattern, plain in _STYLES:
+        text = pattern.sub(plain, text)
+    return _prefixed(text)
+
+
+def _prefixed(text: str) -> str:
+    """`a \\over b` as a fraction: all of its group, unless that holds more than a formula."""
+    start = 0
+    while (infix := _INFIX.search(text, start)) and len(_INFIX.findall(text)) <= _MOST_INFIXES:
+        left, right = _group(text, infix.start())
+        above, below = text[left : infix.start()].strip(), text[infix.end() : right].strip()
+        if not above or not below or _PARTED.search(above) or _PARTED.search(below):
+            start = infix.end()
+            continue
+        command = {"over": "frac", "choose": "binom"}[infix[1]]
+        braces = text[left - 1 : left] == "{" and text[right : right + 1] == "}"
+        head, tail = (text[: left - 1], text[right + 1 :]) if braces else (text[:left], text[right:])
+        text = f"{head}\\{command}{{{above}}}{{{below}}}{tail}"
+        start = 0
+    return text
+
+
+def _group(text: str, place: int) -> tuple[int, int]:
+    """Where the braces around a place hold: from their inner left end to their inner right end."""
+    opened = [0]
+    for token in _GROUPING.finditer(text, 0, place):
+        if token[0] == "{":
+            opened.append(token.end())
+        elif token[0] == "}" and len(opened) > 1:
+            opened.pop()
+    depth = 0
+    for token in _GROUPING.finditer(text, place):
+        depth += {"{": 1, "}": -1}.get(token[0], 0)
+        if depth < 0:
+            return opened[-1], token.start()
+    return opened[-1], len(text)

@@ -1,0 +1,209 @@
+"""Which words are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and which words are none."""
+
+import re
+
+
+# Words that deny, hedge or change the number. The number in front must be right in any case, so a word that a unit may
+# have too ("times", "more", "options") is not among them.
+NO_UNIT = frozenset({
+    "or", "and", "not", "no", "nor", "never", "maybe", "perhaps", "about", "approx", "around", "doubtful", "dubious",
+    "almost", "if", "when", "unless", "least", "most", "than", "minus", "plus", "half", "double", "triple", "hundred",
+    "thousand", "million", "billion", "trillion", "quadrillion", "googol", "dozen", "is", "was", "negative",
+    "infinity", "pi", "mod", "wrong", "false", "untrue", "fake", "either", "neither", "but", "except", "so",
+    "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "quarter",
+    "third", "score", "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
+    "millionths", "thirds", "halves", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "elevenths",
+    "twelfths", "twentieths", "factorial", "root", "over", "divided", "multiplied", "modulo", "base", "power",
+    "reciprocal", "inverse", "squared", "cubed", "then", "unknown", "unsure", "uncertain", "impossible", "guess",
+    "answer", "incorrect", "lakh", "lakhs", "crore", "crores", "ish", "nope", "nah", "nay", "think", "believe",
+    "suppose", "assume", "guessed", "estimate", "estimated", "estimation", "rounded", "approximate",
+    "approximation", "approximated", "circa", "close", "give", "take", "kinda", "sorta", "dunno", "sure", "doubt",
+    "error", "without", "versus", "vs", "hardly", "might", "may", "could", "should", "would", "cannot", "isnt",
+    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
+    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty",
+    "sixty", "seventy", "eighty", "ninety", "zero", "wait", "hmm", "myriad", "gross",
+    # German, Dutch, Swedish, Polish
+    "nicht", "nein", "kein", "keine", "keiner", "nie", "niemals", "vielleicht", "etwa", "zirka", "oder", "und",
+    "ungefaehr", "mio", "tausend", "hundert", "million", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
+    "falsch", "halb", "wahrscheinlich", "mindestens", "ohne", "sondern", "beinahe", "fast", "niet", "geen", "nooit",
+    "misschien", "ongeveer", "bijna", "duizend", "honderd", "miljoen", "miljard", "fout", "inte", "ej", "aldrig",
+    "kanske", "eller", "tusen", "hundra", "miljon", "miljoner", "miljard", "miljarder", "tysiac", "tysiace",
+    "milion", "miliony", "lub", "albo", "chyba", "ikke", "kanskje",
+    # French, Spanish, Portuguese, Italian, Latin
+    "non", "pas", "jamais", "peut", "ou", "environ", "presque", "mille", "milliard", "milliards", "faux", "moins",
+    "demi", "sauf", "aucun", "rien", "ni", "douzaine", "centaine", "millier", "milliers", "nunca", "quiza", "quizas",
+    "casi", "mil", "cien", "ciento", "cientos", "millon", "millones", "falso", "falsa", "menos", "mas",
+    "jamas", "tampoco", "sin", "acaso", "docena", "nao", "talvez", "quase", "milhao", "milhoes", "bilhao", "bilhoes",
+    "mais", "cerca", "ovvero", "oppure", "mai", "forse", "quasi", "mila", "cento", "milione", "milioni",
+    "miliardo", "miliardi", "meno", "piu", "dozzina", "nec", "haud",
+})  # fmt: skip
+# Those in -ly or -mente hedge, most of them: "presumably", "aproximadamente".
+_ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
+_HARMLESS = frozenset({
+    "only", "exactly", "precisely", "daily", "weekly", "monthly", "yearly", "hourly", "quarterly", "family", "fly",
+    "butterfly", "dragonfly", "firefly", "jelly", "lily", "belly", "bully", "ally", "assembly", "supply", "trolly",
+    "annually", "altogether",
+})  # fmt: skip
+_PARTICLES = frozenset({"a", "an", "of", "to", "in", "on", "at", "by", "he", "we", "us", "my", "up", "as", "per"})
+_SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # words of two letters that are counted
+
+_PREFIXES = {
+    "kilo": "k", "centi": "c", "milli": "m", "mega": "M", "micro": "μ", "nano": "n", "giga": "G", "deci": "d",
+    "hecto": "h", "tera": "T", "pico": "p",
+}  # fmt: skip
+_BASES = {
+    "meter": "m", "metre": "m", "gram": "g", "gramme": "g", "liter": "l", "litre": "l", "second": "s", "joule": "J",
+    "watt": "W", "newton": "N", "pascal": "Pa", "volt": "V", "ampere": "A", "amp": "A", "ohm": "Ω", "hertz": "Hz",
+    "mole": "mol", "byte": "byte", "bit": "bit", "calorie": "cal", "electronvolt": "eV", "coulomb": "C",
+    "farad": "F", "bel": "B",
+}  # fmt: skip
+_SYMBOLS = ("m", "g", "s", "L", "l", "J", "W", "N", "Pa", "V", "A", "Ω", "Hz", "mol", "cal", "eV", "Wh", "F", "C")
+# K (kelvin, thousand) and M (molar, million) are units where the gold has them.
+AMBIGUOUS = {"K": 3, "M": 6}
+_NAMES = {
+    "inch": "in", "inche": "in", "feet": "ft", "foot": "ft", "hour": "h", "hr": "h", "minute": "min", "mins": "min",
+    "sec": "s", "secs": "s", "hrs": "h", "deg": "degree", "pound": "lb", "lbs": "lb", "ounce": "oz", "mile": "mi",
+    "yard": "yd", "yds": "yd", "yr": "year", "yrs": "year", "wk": "week", "wks": "week", "mo": "month", "day": "day",
+    "d": "day", "pts": "point", "pt": "point", "cms": "cm", "kms": "km", "mms": "mm", "kgs": "kg",
+    "percent": "percent", "percentage": "percent", "pct": "percent", "radian": "rad", "unit": "unit",
+    "kelvin": "K", "molar": "M", "cent": "cent", "dollar": "dollar", "usd": "dollar", "euro": "euro",
+    "eur": "euro", "gbp": "pound sterling", "rupee": "rupee", "inr": "rupee", "yen": "yen", "jpy": "yen",
+    "yuan": "yuan", "cny": "yuan", "rmb": "yuan", "celsius": "celsius", "fahrenheit": "fahrenheit", "pcs": "piece",
+    "tonne": "t", "week": "week", "month": "month", "year": "year", "degree": "degree", "acre": "acre",
+    "厘米": "cm", "毫米": "mm", "分米": "dm", "米": "m", "千米": "km", "公里": "km", "千克": "kg", "公斤": "kg",
+    "克": "g", "毫克": "mg", "升": "l", "毫升": "ml", "吨": "t", "小时": "h", "小時": "h", "时": "h", "時間": "h",
+    "分钟": "min", "分鐘": "min", "秒": "s", "度": "degree", "元": "yuan", "块": "yuan", "円": "yen",
+    "см": "cm", "мм": "mm", "дм": "dm", "м": "m", "км": "km", "кг": "kg", "г": "g", "л": "l", "ч": "h", "мин": "min",
+    "с": "s", "руб": "rouble", "рублей": "rouble", "рубля": "rouble", "лет": "year", "года": "year", "год": "year",
+}  # fmt: skip
+_PLAIN = (
+    "in", "ft", "lb", "oz", "mi", "yd", "h", "min", "mph", "kmh", "kph", "rad", "sr", "dB", "rpm", "fps", "bpm", "ppm",
+    "psi", "atm", "bar", "torr", "qt", "gal", "ha", "cd", "lm", "lx", "Bq", "Gy", "Sv", "kB", "KB", "MB", "GB", "TB",
+    "px", "AU", "K", "M", "cc", "t", "kWh",
+)  # fmt: skip
+_COUNTERS = (
+    "个 個 只 隻 本 枚 人 名 位 岁 歲 歳 才 圆 圓 角 分 天 日 周 月 个月 年 次 回 条 條 张 張 支 棵 辆 輛 台 间 間 件 把 颗 粒 页 頁 题 題 步 "
+    "行 列 组 組 套 盒 包 瓶 杯 斤 亩 倍 种 種 朵 头 頭 匹 袋 箱 根 块钱 "
+    "개 명 원 살 세 마리 권 번 분 시간 초 일 штук шт человек"
+)
+
+
+def _table() -> dict[str, str]:
+    symbols = {prefix + base: prefix + base for base in _SYMBOLS for prefix in ("", "k", "c", "d", "m", "M", "G", "μ", "n", "p", "h")}
+    words = {
+        long + name: short + base for name, base in _BASES.items() for long, short in {"": "", **_PREFIXES}.items()
+    }
+    plain = {name: name for name in _PLAIN}
+    counters = {name: name for name in _COUNTERS.split()}
+    return symbols | words | plain | counters | _NAMES
+
+
+_KNOWN = {name: re.sub(r"^([kcdmMGμnph]?)L$", r"\1l", unit) for name, unit in _table().items()}
+_COMPOUND = {"mph": {"mi": 1, "h": -1}, "kmh": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "fps": {"ft": 1, "s": -1}}
+_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3, "平方": 2, "立方": 3}
+_WORD = r"[A-Za-zμΩ\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+"
+_TOKEN = re.compile(rf"({_WORD})\s*(?:\^\s*(-?[1-9]))?|([/·*.]|\s+)|-")
+_GROUP = re.compile(r"/\s*\(([^()/]*)\)")
+_CURRENCIES = ("dollar", "euro", "pound sterling", "cent", "rupee", "yen", "yuan")
+_FREE = re.compile(r"[A-Za-z][A-Za-z./' -]*")
+
+
+def unit_of(phrase: str) -> str | None:
+    """A phrase behind a number as a unit in one spelling; `None`: it is none.
+
+    Known units by their symbols and powers. Of other words, what is counted, any that no list has as a denial, a hedge
+    or a factor: the number in front must be right in any case.
+
+    Example:
+        >>> unit_of("square centimeters"), unit_of("m/s^2"), unit_of("eggs"), unit_of("not"), unit_of("k")
+        ('cm^2', 'm s^-2', 'egg', None, None)
+    """
+    phrase = phrase.strip().replace("per cent", "percent")
+    if phrase.startswith("(") and phrase.endswith(")"):
+        phrase = phrase[1:-1].strip()
+        if len(phrase) == 1 and phrase.isupper():
+            return None  # a choice
+    return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+
+
+def _each_divided(group: re.Match[str]) -> str:
+    return "".join("/" + part for part in re.split(r"[\s·*]+", group[1].strip()))
+
+
+def _known(phrase: str) -> str | None:
+    """A product of powers of known units."""
+    powers: dict[str, int] = {}
+    sign, coming, last, at = 1, 1, "", 0
+    for token in _TOKEN.finditer(phrase):
+        if token.start() != at or token[0] == "-":
+            return None
+        at = token.end()
+        word, power = token[1], int(token[2] or 1)
+        if word is None:
+            sign = -1 if token[0] == "/" else sign
+        elif word == "per":
+            sign = -1
+        elif word.lower() in _POWERS and not token[2]:
+            if word.lower() in ("squared", "cubed"):
+                powers[last] = powers.get(last, 0) * _POWERS[word.lower()]
+            else:
+                coming = _POWERS[word.lower()]
+        else:
+            parts = _units_of_word(word)
+            if parts is None:
+                return None
+            for name, own in parts.items():
+                powers[name] = powers.get(name, 0) + own * power * coming * sign
+                last = name
+            sign = coming = 1
+    if at != len(phrase) or not powers or sign != 1 or coming != 1 or "" in powers:
+        return None
+    return " ".join(
+        name if power == 1 else f"{name}^{power}"
+        for name, power in sorted(powers.items(), key=lambda item: (item[0] not in _CURRENCIES, item[0]))
+    )
+
+
+def _units_of_word(word: str) -> dict[str, int] | None:
+    if word in _COMPOUND:
+        return _COMPOUND[word]
+    for prefix in ("平方", "立方"):
+        if word.startswith(prefix) and word[2:] in _KNOWN:
+            return {_KNOWN[word[2:]]: _POWERS[prefix]}
+    name = _KNOWN.get(word)
+    if name is None and word.isascii() and len(word) > 1:
+        lower = word.lower()
+        # Capitals where they cannot mean another prefix; the plural.
+        name = _KNOWN.get(lower) if len(lower) > 2 or lower in _CAPITALS else None
+        name = name or (_KNOWN.get(lower[:-1]) if lower.endswith("s") and len(lower) > 3 else None)
+    return None if name is None else {name: 1}
+
+
+_CAPITALS = frozenset({"cm", "km", "kg", "ml", "ft", "in", "lb", "oz", "yd", "hr", "mi"})
+
+
+def _counted(phrase: str) -> str | None:
+    """What is counted, in words."""
+    if not _FREE.fullmatch(phrase) or len(phrase) > 60:
+        return None
+    parts = [part for part in re.split(r"[ ./'-]+", phrase.lower()) if part]
+    if not parts or len(parts) > 4 or NO_UNIT.intersection(parts) or not all(map(_is_word, phrase.replace(".", " ").split())):
+        return None
+    if any(_ADVERB.fullmatch(part) and part not in _HARMLESS for part in parts):
+        return None
+    return " ".join(map(_singular, phrase.lower().replace(".", " ").split()))
+
+
+def _is_word(text: str) -> bool:
+    """Whether it can be read aloud, or is a unit: not "k", "bn", "Tsd"."""
+    pieces = [piece for piece in re.split(r"[/'-]", text) if piece]
+    return bool(pieces) and all(
+        _units_of_word(piece) is not None
+        or piece.lower() in _PARTICLES | _SHORT
+        or (len(piece) > 2 and re.search(r"[aeiouy]", piece.lower()) is not None)
+        for piece in pieces
+    )
+
+
+def _singular(name: str) -> str:
+    return name[:-1] if len(name) > 3 and name.endswith("s") else name
