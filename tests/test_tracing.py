@@ -357,7 +357,9 @@ def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
     code = code.replace('"max_steps": 9', '"max_steps": 9, "logging_steps": 100')
     command = [sys.executable, "-c", code, str(tmp_path), "4"]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
-    assert subprocess.run(command, env=environment, capture_output=True, timeout=300).returncode == 3
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "RewardError: reward 'deadly' failed" in done.stderr
     assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 0, 1, 1, 2, 2]
 
 
