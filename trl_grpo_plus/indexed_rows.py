@@ -31,7 +31,8 @@ class IndexedRows:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         rows = self.dataset.__getitems__(indices)
-        return [{**row, INDEX: index} for row, index in zip(rows, indices, strict=True)]
+        # A sampler may deal numbers of numpy.
+        return [{**row, INDEX: int(index)} for row, index in zip(rows, indices, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # asked for by pickle, when there is no dataset yet

@@ -97,7 +97,8 @@ class _Fresh:
     def _is_fresh(self, index: int) -> bool:
         if index in self._seen:
             return False
-        return not self._unplaced or not any(_equal(self._read([index])[0], row) for row in self._unplaced)
+        row = self._read([index])[0] if self._unplaced else {}
+        return not any(_equal(row, other) for other in self._unplaced)
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
