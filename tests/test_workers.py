@@ -217,9 +217,9 @@ def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
     while pool._idle:
         pool._end(pool._idle.pop())
     with burners(MANY):
-        starved, hung = pool.map(JUDGE, {}, samples("compute 0.8", "hang"), timeout=1)
+        starved, hung = pool.map(JUDGE, {}, samples("compute 0.28", "hang"), timeout=0.3)
     assert (starved.status, hung.status) == ("starved", "timeout")
-    assert "5 times" in starved.message
+    assert "10 times" in starved.message
 
 
 def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
