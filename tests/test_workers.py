@@ -203,7 +203,6 @@ def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
 
 
 def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
-    monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
     pool.map(JUDGE, {}, samples("killed"), timeout=10)
     assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # from here on it counts anew
     monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
