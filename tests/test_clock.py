@@ -67,9 +67,9 @@ def test_who_takes_too_long_on_an_idle_machine(source, fresh):
 @pytest.mark.parametrize("fresh", [True, False])
 def test_who_computes_and_is_not_let_is_starved(fresh):
     with burners(MANY):
-        end, wall = end_of(SPIN, 0.4, fresh)
+        end, wall = end_of(SPIN, 0.2, fresh)
     assert end is Starved
-    assert wall >= _clock.PATIENCE * 0.4
+    assert wall >= _clock.PATIENCE * 0.2
 
 
 @pytest.mark.parametrize("source", [SLEEP_BESIDE_A_THREAD_THAT_WAKES, "import os\nos.kill(os.getpid(), 19)"])
@@ -137,4 +137,3 @@ def test_a_thread_that_waits_has_been_waiting_all_the_while(then, now, queued):
     """Else threads that take turns at being seen would pass for one that waits."""
     last = _Look({} if then is None else {1: then}, 0.0)
     assert _Look({1: now}, 0.0).is_queued_since(last) is queued
-    assert _Look({1: now}, 0.0).is_queued_since(None) is now.runnable

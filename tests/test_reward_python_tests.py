@@ -573,13 +573,13 @@ def test_right_programs_on_a_busy_machine_score():
     reward = Reward(MODULE.python_tests.definition, {"time_s": 1.0}, timeout=3.0)
     workers.shared().close()
     before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {PROCESSOR})
+        reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS])
+    finally:
+        os.sched_setaffinity(0, before)
     with burners(MANY):
-        try:
-            os.sched_setaffinity(0, {PROCESSOR})
-            reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS])
-        finally:
-            os.sched_setaffinity(0, before)
-        found = reward.score(completions=[program] * 2, tests=[SCRIPT_TESTS] * 2)
+        found = reward.score(completions=[program], tests=[SCRIPT_TESTS])
     workers.shared().close()
     assert {(outcome.score, outcome.status) for outcome in found} == {(1.0, "ok")}
 

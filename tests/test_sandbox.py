@@ -642,14 +642,14 @@ COMPUTE = "import time\nend = time.process_time() + {}\nwhile time.process_time(
 @pytest.fixture(scope="module")
 def held_back(tier):
     """A sandbox whose programs hardly get to run."""
-    with burners(MANY), Sandbox(tier=tier.tier.name, time_s=0.3, self_test=False) as made:
+    with burners(MANY), Sandbox(tier=tier.tier.name, time_s=0.15, self_test=False) as made:
         keep_there(made._zygote)
         yield made
 
 
 def test_a_script_that_is_not_let_is_starved(held_back):
     with pytest.raises(Starved, match="too busy"):
-        held_back.run(COMPUTE.format(0.28))
+        held_back.run(COMPUTE.format(0.14))
 
 
 def test_who_sleeps_is_not_starved(held_back):
@@ -658,23 +658,23 @@ def test_who_sleeps_is_not_starved(held_back):
 
 
 def test_a_function_that_is_not_let_is_starved():
-    source = "def f():\n    " + COMPUTE.format(0.28).replace("\n", "\n    ")
-    with burners(MANY), Sandbox(time_s=0.3, self_test=False) as own:
+    source = "def f():\n    " + COMPUTE.format(0.14).replace("\n", "\n    ")
+    with burners(MANY), Sandbox(time_s=0.15, self_test=False) as own:
         keep_there(own._zygote)
         with pytest.raises(Starved), own.load(source, "f") as program:
             program.call()
         with pytest.raises(Starved):
             own.check(source, "f", "assert f() is None")
         with pytest.raises(Starved):
-            own.check("def f(): pass", "f", "f()\n" + COMPUTE.format(0.28))
+            own.check("def f(): pass", "f", "f()\n" + COMPUTE.format(0.14))
 
 
 def test_the_wait_for_a_processor_is_no_time_of_the_program_s():
-    """With twelve others on its processor it needs thirteen times as long by the wall clock; `time_s` is for six."""
+    """With so many others on its processor it needs 25 times as long by the wall clock; `time_s` is for ten."""
     told: list[float] = []
     with burners(MANY), Sandbox(self_test=False, on_wait=told.append) as own:
         keep_there(own._zygote)
-        assert own.run(COMPUTE.format(0.15) + "print(1)", time_s=1.0).stdout == b"1\n"
+        assert own.run(COMPUTE.format(0.1) + "print(1)", time_s=1.0).stdout == b"1\n"
     assert sum(told) > 0.2
 
 

@@ -285,7 +285,7 @@ async def is_cancelled(completions, **kwargs):
 @pytest.mark.parametrize(
     "entry",
     [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}],
-    ids=lambda e: str(e)[:30],
+    ids=["sync", "async", "cancelled", "labelled"],
 )
 def test_a_reward_cannot_end_the_run_without_a_word(entry):
     _, failures = score(entry)

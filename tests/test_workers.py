@@ -208,7 +208,6 @@ def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
 
 
 def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
-    monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
     pool.map(JUDGE, {}, samples("killed"), timeout=10)
     assert pool.map(JUDGE, {}, samples("killed", "1"), timeout=10)[1].status == "ok"  # from here on it counts anew
     monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
@@ -222,9 +221,9 @@ def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
     while pool._idle:
         pool._end(pool._idle.pop())
     with burners(MANY):
-        starved, hung = pool.map(JUDGE, {}, samples("compute 0.8", "hang"), timeout=1)
+        starved, hung = pool.map(JUDGE, {}, samples("compute 0.28", "hang"), timeout=0.3)
     assert (starved.status, hung.status) == ("starved", "timeout")
-    assert "5 times" in starved.message
+    assert "10 times" in starved.message
 
 
 def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):

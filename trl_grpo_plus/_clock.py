@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 
-PATIENCE = 5.0  # wall clock, in limits, after which a process counts as starved
+PATIENCE = 10.0  # wall clock, in limits, after which a process counts as starved
 UNSEEN = 0.05  # of the limit, before which nothing is looked at
 LEAST_STEP_S = 0.02  # above a tick of the scheduler, with which the kernel keeps its counts
 
@@ -54,7 +54,7 @@ class Clock:
         self._limit_s, self._pids, self._on_wait = limit_s, pids, on_wait
         self._start = time.monotonic()
         self._before: _Look | None = _Look({}, 0.0) if fresh else None
-        self._last: _Look | None = None
+        self._last: tuple[_Look, float] | None = None
         self._excused = self._told = 0.0
         self.due = self._start + (1.0 if fresh else UNSEEN) * limit_s
 
@@ -84,15 +84,22 @@ class Clock:
         if self._before is None:
             self._before, self.due = look, self._start + self._limit_s
             return
-        own = wall - self._excused - self._waited(look, wall)
-        used = look.used - self._before.used
-        queued, self._last = look.is_queued_since(self._last), look
-        if used >= self._limit_s or (own >= self._limit_s and not queued):
+        away = self._excused + self._waited(look, wall)
+        if look.used - self._before.used >= self._limit_s or self._surely(look, wall) - away >= self._limit_s:
             raise TooLong
         if wall >= PATIENCE * self._limit_s:
             raise Starved
-        step = max(self._limit_s - own, LEAST_STEP_S)
+        self._last = look, wall
+        step = max(self._limit_s - (wall - away), LEAST_STEP_S)
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
+
+    def _surely(self, look: "_Look", wall: float) -> float:
+        """The wall clock up to which no wait is left to be counted: that of a thread is when it gets to run."""
+        if not any(thread.runnable for thread in look.threads.values()):
+            return wall
+        if self._last is None or look.is_queued_since(self._last[0]):
+            return 0.0
+        return self._last[1]
 
     def _waited(self, look: "_Look", wall: float) -> float:
         before = self._before.threads if self._before else {}
@@ -118,13 +125,9 @@ class _Look(NamedTuple):
     threads: dict[int, _Thread]
     used: float  # processor seconds, of threads that have ended too
 
-    def is_queued_since(self, last: "_Look | None") -> bool:
-        """Whether a thread has been waiting since the last look: the kernel counts it when the thread gets to run.
-
-        One that ran in between, or slept, would have been counted. Without a last look any that is runnable may be.
-        """
-        then = None if last is None else last.threads
-        return any(one.runnable and (then is None or then.get(tid) == one) for tid, one in self.threads.items())
+    def is_queued_since(self, last: "_Look") -> bool:
+        """Whether a thread has waited all the time since the last look: had it run, or slept, it would differ."""
+        return any(one.runnable and last.threads.get(tid) == one for tid, one in self.threads.items())
 
 
 def _look(pids: Sequence[int]) -> _Look:

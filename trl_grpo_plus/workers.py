@@ -5,10 +5,10 @@ load, and what it waits for a processor does not count (`_clock.py`). One that r
 all that it started, and another is forked in its place.
 
 What the machine does to a sample is no verdict on it: its outcome is "starved". That is where no process can be had
-for `SCARCE_S`; where a worker has not come to use its time within 5 times the limit on the wall clock; and where it is
-killed by a SIGKILL that is not the pool's, as the kernel does when memory runs out. Such a sample is tried once more,
-alone, and given up if that happens again. All other ends, as by a segmentation fault, are the reward's own: "error".
-A run ends only when every sample has been starved for `GIVE_UP_S`.
+for `SCARCE_S`; where a worker has not come to use its time within 10 times the limit on the wall clock; and where one
+is killed by a SIGKILL that is not the pool's, as the kernel does when memory runs out. Such a sample is tried once
+more, alone, and given up if that happens again. All other ends, as by a segmentation fault, are the reward's own:
+"error". A run ends only when every sample has been starved for `GIVE_UP_S`.
 
     pool = Pool(size=2)
     pool.map("my_rewards:judge", {"strict": True}, [{"completions": "4", "answer": "4"}, ...], timeout=2.0)
