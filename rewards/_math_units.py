@@ -15,16 +15,9 @@ _BARE_UNITS = (
     r"kJ|kW|kWh|kPa|MPa|k?Hz|[MG]Hz|mol"
 )
 _SIGNS = {
-    "\\$": "dollar",
-    "€": "euro",
-    "£": "pound sterling",
-    "₹": "rupee",
-    "¥": "¥",
-    "￥": "¥",
-    "₩": "₩",
-    "₽": "rouble",
+    "\\$": "dollar", "€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "¥", "￥": "¥", "₩": "₩", "₽": "rouble",
     "¢": "cent",
-}
+}  # fmt: skip
 _CODES = {
     "USD": "dollar", "US\\$": "dollar", "EUR": "euro", "GBP": "pound sterling", "INR": "rupee", "Rs": "rupee",
     "Rs.": "rupee", "CNY": "yuan", "RMB": "yuan", "JPY": "yen",
@@ -39,13 +32,14 @@ _SCALE = r"thousand|million|billion|trillion|mln|bn|bln|k"
 # Behind a currency's sign a letter is a factor, whatever it may be elsewhere.
 _MONEY = re.compile(rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*([kKMB])\s*\}}|([kKMB]))")
 _SCALED = re.compile(
-    rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*(?:(?P<in>{_SCALE}|K(?=\s+[a-z]))(?![A-Za-z]|\s*\}}\s*\\Omega)\.?|(?P<cjk>[万萬亿億]))\s*(?P<rest>[^{{}}]*)\}}"
+    rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*"
+    rf"(?:(?P<in>{_SCALE}|K(?=\s+[a-z]))(?![A-Za-z]|\s*\}}\s*\\Omega)\.?|(?P<cjk>[万萬亿億]))\s*(?P<rest>[^{{}}]*)\}}"
     rf"|(?P<bare>[万萬亿億]|\s(?:thousand|million|billion|trillion)(?![A-Za-z])))(?P<tail>.*)",
     re.DOTALL,
 )
 _TAIL = re.compile(
-    r"(.+?)\s*((?:\\text\{[^{}]*\}|[kM]?\\Omega(?![A-Za-z])|\\mu(?=\s*\\text))"
-    r"(?:\s*(?:\\text\{[^{}]*\}|\\Omega(?![A-Za-z])|\\mu(?![A-Za-z])|\^\s*(?:\{\s*-?[1-9]\s*\}|-?[1-9])|/|\\cdot(?![A-Za-z])))*)",
+    r"(.+?)\s*((?:\\text\{[^{}]*\}|[kM]?\\Omega(?![A-Za-z])|\\mu(?=\s*\\text))(?:\s*(?:\\text\{[^{}]*\}|"
+    r"\\Omega(?![A-Za-z])|\\mu(?![A-Za-z])|\^\s*(?:\{\s*-?[1-9]\s*\}|-?[1-9])|/|\\cdot(?![A-Za-z])))*)",
     re.DOTALL,
 )
 _POWER = r"(?:\s*\^\s*\{?\s*([23])\s*\}?)?"
