@@ -13,7 +13,7 @@ from ._math_typed import typed
 
 MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
 
-_AND = "and|or|und|oder|et|ou|y|o|и|или|和|与|或者?"  # between the parts of a list
+_AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
 _BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
 # One spelling for each thing. The order counts.
 _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
@@ -44,7 +44,10 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}"), r"\1 "),
     (re.compile(r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}"), r"\1\2"),
     (re.compile(r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}"), r"\1\\text{\2}"),
-    (re.compile(r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}"), lambda m: _BRACED_POWER.sub(r"^\1", m[0])),
+    (
+        re.compile(r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}"),
+        lambda m: _BRACED_POWER.sub(r"^\1", m[0]),
+    ),
     (re.compile(r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}"), r"^\1"),
     (
         re.compile(
@@ -52,7 +55,7 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
         ),
         "",
     ),
-    (re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{\s*(?:,?\s*(?:{_AND}),?|,)\s*\}}"), ","),
+    (re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}"), ","),
     (re.compile(r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])"), ","),
     (re.compile(r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])"), ", "),
     (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
@@ -74,9 +77,9 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     # An upright letter that a formula goes on with or that parentheses hold.
     (re.compile(r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])"), r"\1"),
     # Braces that hold no argument.
-    (re.compile(r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=])"), r"\1"),
+    (re.compile(r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)"), r"\1"),
     (re.compile(r"\\in\s*\{([^{}]*[,;][^{}]*)\}"), r"\\in \\{\1\\}"),
-    (re.compile(r"^\s*\\text\{\s*all real (?:numbers|values)\.?\s*\}\s*$|^\s*\\text\{\s*all reals\.?\s*\}\s*$"), r"(-\\infty,\\infty)"),
+    (re.compile(r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$"), r"(-\\infty,\\infty)"),
 ]
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's

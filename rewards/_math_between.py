@@ -8,13 +8,15 @@ _MARKS = re.compile(r"\$|\*\*|\\[()\[\]]|\\[,;:! ]|~(?=~)|\\q?quad(?![A-Za-z])")
 _TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _LIST = re.compile(r"[,;&，；、]?\s*(?:(?:and|or|und|oder|et|y|和|或|与|または)\b|[,;&，；、])\s*", re.IGNORECASE)
 _JOINTS = {
-    "=": "=", "\\cup": r"\cup ", "∪": r"\cup ", "\\approx": r"\approx ", "≈": r"\approx ", "or equivalently": "=", ", or equivalently,": "=",
+    "=": "=", "\\cup": r"\cup ", "∪": r"\cup ", "\\approx": r"\approx ", "≈": r"\approx ",
+    "or equivalently": "=", ", or equivalently,": "=",
     ", or equivalently": "=", "equivalently": "=", ", i.e.": "=", ", i.e.,": "=", "i.e.": "=", ", that is,": "=",
 }  # fmt: skip
 _WORD = re.compile(r"\\?[^\W\d_]+")
 _HEDGES = frozenset({
     "or", "and", "maybe", "perhaps", "possibly", "probably", "alternatively", "else", "either", "also", "even",
-    "otherwise", "vs", "versus", "oder", "vielleicht", "und", "ou", "et", "peut", "être", "o", "y", "quizás", "或", "或者",
+    "otherwise", "vs", "versus", "oder", "vielleicht", "und", "ou", "et", "peut", "être", "o", "y", "quizás",
+    "或", "或者",
     "和", "または", "или", "\\to", "\\rightarrow", "\\Rightarrow", "\\longrightarrow", "\\implies", "\\sim", "\\lor",
     "\\vee", "\\land", "\\wedge", "\\mid", "\\cup", "\\pm", "\\leftrightarrow", "\\iff", "\\slash", "\\vert", "\\cdot",
     "\\text", "\\le", "\\ge", "\\leq", "\\geq", "\\ne", "\\neq", "\\not", "\\times", "\\div",
@@ -26,8 +28,8 @@ _END_OF_SENTENCE = re.compile(r"[.!?:。！？：]")
 def between(text: str) -> str | None:
     r"""How what stands between two answers joins them: ", ", "=", `\approx`, or "" for a hedge; `None`: not at all.
 
-    They are apart where a sentence ends between them, where a word stands there that is no hedge, where a line ends and
-    no word stands there, and where nothing does.
+    They are apart where a sentence ends between them, where a word stands there that is no hedge, where nothing does,
+    and where a line ends and no word stands there.
 
     Example:
         >>> between(" or "), between("$ = $"), between(" / "), between(". No, "), between(" ")

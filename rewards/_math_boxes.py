@@ -68,6 +68,8 @@ def final_answer(text: str) -> str | None:
 
 def _without_lead(text: str) -> str:
     text = text.strip()
+    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:
+        text = text[2:-2]
     lead = _LEAD.match(text[:_LONGEST_LEAD])
     return text[lead.end() :] if lead else text
 

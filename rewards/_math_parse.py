@@ -24,8 +24,11 @@ _SYSTEM = re.compile(r"(?:\\\{\s*)?\\begin\{(cases|aligned|align\*?|gathered)\}(
 _ROWS, _CELLS = re.compile(r"\\\\"), re.compile(r"&")
 _MATRIX = re.compile(r"[(\[]?\s*\\begin\{([pb]?matrix|array)\}(?:\{[lcr|]*\})?(.*)\\end\{\1\}\s*[)\]]?", re.DOTALL)
 _VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.DOTALL)
-_BUILDER = re.compile(r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL)
-# x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|, AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
+_BUILDER = re.compile(
+    r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL
+)
+# x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|,
+# AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 NAME = re.compile(
     r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
     r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
@@ -48,12 +51,12 @@ class Shape(NamedTuple):
 def shape(text: str) -> Shape | None:
     """What a cleaned answer is, by its outermost signs; `None`: it is no answer (a chain, unmatched brackets)."""
     text = _OUTWARD.sub(_inward, text)
-    depth = depth_of(text)
-    if depth is None or depth > MAX_DEPTH or not text:
-        return None
     if system := _SYSTEM.fullmatch(text):
         rows = [row.replace("&", "").strip().rstrip(".,;") for row in split(system[2], _ROWS) if row.strip()]
         return Shape("list", tuple(rows)) if all(_is_equation(row) for row in rows) else None
+    depth = depth_of(text)
+    if depth is None or depth > MAX_DEPTH or not text:
+        return None
     if built := _BUILDER.fullmatch(text):
         return shape(built[2].strip())
     if vector := _VECTOR.fullmatch(text):
@@ -155,6 +158,8 @@ def _unequal(left: str, right: str) -> Shape | None:
 
 
 def _equation(left: str, right: str) -> Shape | None:
+    if literal(left) and NAME.fullmatch(right) and has_variable(right):
+        left, right = right, left
     if not NAME.fullmatch(left):
         return Shape("=", (left, right))
     found = shape(right)
@@ -190,7 +195,23 @@ def _bracketed(text: str) -> Shape | None:
     return Shape("one", (text,))
 
 
-_GREEK = ("alpha", "beta", "gamma", "delta", "epsilon", "theta", "kappa", "lambda", "mu", "nu", "rho", "sigma", "phi", "psi", "omega")
+_GREEK = (
+    "alpha",
+    "beta",
+    "gamma",
+    "delta",
+    "epsilon",
+    "theta",
+    "kappa",
+    "lambda",
+    "mu",
+    "nu",
+    "rho",
+    "sigma",
+    "phi",
+    "psi",
+    "omega",
+)
 
 
 def assigned(found: Shape) -> dict[str, str] | None:
@@ -215,9 +236,14 @@ def in_order(values: dict[str, str]) -> list[str] | None:
     names = list(values)
     if set(names) <= {"x", "y", "z"}:
         names.sort()
-    elif None in (places := [_place(name) for name in names]) or places != sorted(places, key=str):
+    elif None in (places := [_place(name) for name in names]) or places != sorted(places, key=str) or _is_mixed(names):
         return None
     return [values[name] for name in names]
+
+
+def _is_mixed(names: list[str]) -> bool:
+    letters = "".join(name for name in names if len(name) == 1)
+    return letters not in (letters.lower(), letters.upper())
 
 
 def _place(name: str) -> str | None:

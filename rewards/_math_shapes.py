@@ -58,7 +58,7 @@ def readable(text: str) -> bool:
     if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
         return True
     if choice := labelled(text, gold=True):
-        return readable(choice[1])
+        return _is_sound(choice[1])
     found = shape(text)
     if found is None:
         return False
@@ -112,7 +112,7 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
     r"""Whether one of them has a choice's label, such as `(B) 12`, and what both have is the same."""
     given = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
     wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
-    if not (given[0] or wanted[0]) or (given[1] and not _is_sound(given[1])):
+    if not (given[0] or wanted[0]) or not all(_is_sound(value) for value in (given[1], wanted[1]) if value):
         return False
     if given[0] and wanted[0] and given[0] != wanted[0]:
         return False
@@ -206,5 +206,3 @@ def _as_equation(found: Shape) -> tuple[str, str] | None:
     implicit = has_variable(found.parts[0]) or found.name.startswith(("\\sin", "\\cos", "\\tan"))
     named = found.kind == "one" and found.name and implicit
     return (found.name, found.parts[0]) if named else None
-
-

@@ -1,4 +1,4 @@
-r"""What changes an answer's looks and not its meaning, taken out: fonts, sizes, colours, spaces, ticks; `a \over b`."""
+r"""What changes an answer's looks and not its meaning, taken out: fonts, colours, spaces, ticks; `a \over b`."""
 
 import re
 from collections.abc import Callable
@@ -30,6 +30,7 @@ _STYLES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
         ),
         " ",
     ),
+    (re.compile(rf"\\{_LETTERS}\s*\{{\s*(\([A-Z]\))\s*\}}"), r"\\text{\1}"),
     (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s*(?=\{{)|\\{_LETTERS}\s*(?=\{{\s*[^0-9\s])"), ""),
     (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s+(?=[0-9A-Za-z])"), ""),
     (re.compile(r"\\emph\s*(?=\{)"), r"\\text"),

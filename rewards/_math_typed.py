@@ -14,7 +14,7 @@ _SIGNS = {
     "∠": r"\angle ", "△": r"\triangle ", "→⟶": r"\to ", "⇒": r"\Rightarrow ", "∣": r"\mid ", "…": r"\ldots ",
     "⌊": r"\lfloor ", "⌋": r"\rfloor ", "⌈": r"\lceil ", "⌉": r"\rceil ", "⟨": r"\langle ", "⟩": r"\rangle ",
     "‖": r"\|", "′’": "'", "″": "''", "°º˚": r"^\circ ", "℃": r"^\circ\text{C}", "℉": r"^\circ\text{F}",
-    "\u2126": r"\Omega ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "∛": r"\sqrt[3]", "，、､": ", ",
+    "\u2126": r"\Omega ", "µ": r"\mu ", "ϕ": r"\phi ", "ϵ": r"\epsilon ", "∛": r"\sqrt[3]", "，": ",", "、､": ", ",
     "。｡": ".", "✓✔☑✅": r"\checkmark ", "∎■": r"\blacksquare ", "£": "£",
 }  # fmt: skip
 _PLAIN = {char: plain for chars, plain in _SIGNS.items() for char in chars}
@@ -28,7 +28,7 @@ def typed(text: str) -> str:
 
     Example:
         >>> typed("3½"), typed("x²+x⁻¹"), typed("７２"), typed("√12")
-        ('3\\frac{1}{2}', 'x^2+x^{-1}', '72', '\\sqrt{12}')
+        ('3\\frac{1}{2}', 'x^2 +x^{-1}', '72', '\\sqrt{12}')
     """
     if text.isascii():
         return text
@@ -45,7 +45,7 @@ def _as_latex(kind: str, group: Iterable[str]) -> str:
     chars = list(group)
     if kind in ("<super>", "<sub>"):
         inner = "".join(map(_derived, chars))
-        return ("^" if kind == "<super>" else "_") + (inner if len(inner) == 1 else f"{{{inner}}}")
+        return ("^" if kind == "<super>" else "_") + (f"{inner} " if len(inner) == 1 else f"{{{inner}}}")
     return "".join(map(_sign, chars))
 
 

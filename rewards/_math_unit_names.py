@@ -10,7 +10,7 @@ NO_UNIT = frozenset({
     "almost", "if", "when", "unless", "least", "most", "than", "minus", "plus", "half", "double", "triple", "hundred",
     "thousand", "million", "billion", "trillion", "quadrillion", "googol", "dozen", "is", "was", "negative",
     "infinity", "pi", "mod", "wrong", "false", "untrue", "fake", "either", "neither", "but", "except", "so",
-    "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "quarter",
+    "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "tens", "quarter",
     "third", "score", "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
     "millionths", "thirds", "halves", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "elevenths",
     "twelfths", "twentieths", "factorial", "root", "over", "divided", "multiplied", "modulo", "base", "power",
@@ -24,10 +24,10 @@ NO_UNIT = frozenset({
     "sixty", "seventy", "eighty", "ninety", "zero", "wait", "hmm", "myriad", "gross",
     # German, Dutch, Swedish, Polish
     "nicht", "nein", "kein", "keine", "keiner", "nie", "niemals", "vielleicht", "etwa", "zirka", "oder", "und",
-    "ungefaehr", "mio", "tausend", "hundert", "million", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
+    "ungefaehr", "mio", "tausend", "hundert", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
     "falsch", "halb", "wahrscheinlich", "mindestens", "ohne", "sondern", "beinahe", "fast", "niet", "geen", "nooit",
     "misschien", "ongeveer", "bijna", "duizend", "honderd", "miljoen", "miljard", "fout", "inte", "ej", "aldrig",
-    "kanske", "eller", "tusen", "hundra", "miljon", "miljoner", "miljard", "miljarder", "tysiac", "tysiace",
+    "kanske", "eller", "tusen", "hundra", "miljon", "miljoner", "miljarder", "tysiac", "tysiace",
     "milion", "miliony", "lub", "albo", "chyba", "ikke", "kanskje",
     # French, Spanish, Portuguese, Italian, Latin
     "non", "pas", "jamais", "peut", "ou", "environ", "presque", "mille", "milliard", "milliards", "faux", "moins",
@@ -58,8 +58,9 @@ _BASES = {
     "farad": "F", "bel": "B",
 }  # fmt: skip
 _SYMBOLS = ("m", "g", "s", "L", "l", "J", "W", "N", "Pa", "V", "A", "Ω", "Hz", "mol", "cal", "eV", "Wh", "F", "C")
-# K (kelvin, thousand) and M (molar, million) are units where the gold has them.
-AMBIGUOUS = {"K": 3, "M": 6}
+# Letters behind a number that may be a unit, a factor (the power of ten) or a variable: units where the gold has them.
+_SURE = frozenset("mgslLhdtJWNVAFC")
+FACTORS = {"K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
 _NAMES = {
     "inch": "in", "inche": "in", "feet": "ft", "foot": "ft", "hour": "h", "hr": "h", "minute": "min", "mins": "min",
     "sec": "s", "secs": "s", "hrs": "h", "deg": "degree", "pound": "lb", "lbs": "lb", "ounce": "oz", "mile": "mi",
@@ -82,14 +83,19 @@ _PLAIN = (
     "px", "AU", "K", "M", "cc", "t", "kWh",
 )  # fmt: skip
 _COUNTERS = (
-    "个 個 只 隻 本 枚 人 名 位 岁 歲 歳 才 圆 圓 角 分 天 日 周 月 个月 年 次 回 条 條 张 張 支 棵 辆 輛 台 间 間 件 把 颗 粒 页 頁 题 題 步 "
+    "个 個 只 隻 本 枚 人 名 位 岁 歲 歳 才 圆 圓 角 分 天 日 周 月 个月 年 次 "
+    "回 条 條 张 張 支 棵 辆 輛 台 间 間 件 把 颗 粒 页 頁 题 題 步 "
     "行 列 组 組 套 盒 包 瓶 杯 斤 亩 倍 种 種 朵 头 頭 匹 袋 箱 根 块钱 "
     "개 명 원 살 세 마리 권 번 분 시간 초 일 штук шт человек"
 )
 
 
 def _table() -> dict[str, str]:
-    symbols = {prefix + base: prefix + base for base in _SYMBOLS for prefix in ("", "k", "c", "d", "m", "M", "G", "μ", "n", "p", "h")}
+    symbols = {
+        prefix + base: prefix + base
+        for base in _SYMBOLS
+        for prefix in ("", "k", "c", "d", "m", "M", "G", "μ", "n", "p", "h")
+    }
     words = {
         long + name: short + base for name, base in _BASES.items() for long, short in {"": "", **_PREFIXES}.items()
     }
@@ -99,7 +105,12 @@ def _table() -> dict[str, str]:
 
 
 _KNOWN = {name: re.sub(r"^([kcdmMGμnph]?)L$", r"\1l", unit) for name, unit in _table().items()}
-_COMPOUND = {"mph": {"mi": 1, "h": -1}, "kmh": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "fps": {"ft": 1, "s": -1}}
+_COMPOUND = {
+    "mph": {"mi": 1, "h": -1},
+    "kmh": {"km": 1, "h": -1},
+    "kph": {"km": 1, "h": -1},
+    "fps": {"ft": 1, "s": -1},
+}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3, "平方": 2, "立方": 3}
 _WORD = r"[A-Za-zμΩ\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+"
 _TOKEN = re.compile(rf"({_WORD})\s*(?:\^\s*(-?[1-9]))?|([/·*.]|\s+)|-")
@@ -115,7 +126,7 @@ def unit_of(phrase: str) -> str | None:
     or a factor: the number in front must be right in any case.
 
     Example:
-        >>> unit_of("square centimeters"), unit_of("m/s^2"), unit_of("eggs"), unit_of("not"), unit_of("k")
+        >>> unit_of("square centimeters"), unit_of("m/s^2"), unit_of("eggs"), unit_of("not"), unit_of("kk")
         ('cm^2', 'm s^-2', 'egg', None, None)
     """
     phrase = phrase.strip().replace("per cent", "percent")
@@ -123,7 +134,14 @@ def unit_of(phrase: str) -> str | None:
         phrase = phrase[1:-1].strip()
         if len(phrase) == 1 and phrase.isupper():
             return None  # a choice
+    if is_unsure(phrase):
+        return phrase
     return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+
+
+def is_unsure(unit: str) -> bool:
+    """Whether it is a letter that may be something else than a unit."""
+    return len(unit) == 1 and unit.isascii() and unit.isalpha() and unit not in _SURE
 
 
 def _each_divided(group: re.Match[str]) -> str:
@@ -187,7 +205,12 @@ def _counted(phrase: str) -> str | None:
     if not _FREE.fullmatch(phrase) or len(phrase) > 60:
         return None
     parts = [part for part in re.split(r"[ ./'-]+", phrase.lower()) if part]
-    if not parts or len(parts) > 4 or NO_UNIT.intersection(parts) or not all(map(_is_word, phrase.replace(".", " ").split())):
+    if (
+        not parts
+        or len(parts) > 4
+        or NO_UNIT.intersection(parts)
+        or not all(map(_is_word, phrase.replace(".", " ").split()))
+    ):
         return None
     if any(_ADVERB.fullmatch(part) and part not in _HARMLESS for part in parts):
         return None

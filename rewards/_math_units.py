@@ -3,7 +3,7 @@ r"""Units in a cleaned answer (see `_math.clean`): `18 dollars`, `5\text{ cm}^2`
 import re
 
 from ._math_terms import NUMBER, literal
-from ._math_unit_names import AMBIGUOUS, unit_of
+from ._math_unit_names import FACTORS, is_unsure, unit_of
 
 
 _SHORT_UNITS = (
@@ -14,7 +14,10 @@ _BARE_UNITS = (
     rf"(?:{'|'.join(_SHORT_UNITS)})(?:/(?:{'|'.join(_SHORT_UNITS)}|h|s|m|g|l|L))?|m/s|m/min|g/mL|g/ml|"
     r"kJ|kW|kWh|kPa|MPa|k?Hz|[MG]Hz|mol"
 )
-_SIGNS = {"\\$": "dollar", "€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "¥", "￥": "¥", "₩": "₩", "₽": "rouble"}
+_SIGNS = {
+    "\\$": "dollar", "€": "euro", "£": "pound sterling", "₹": "rupee", "¥": "¥", "￥": "¥", "₩": "₩", "₽": "rouble",
+    "¢": "cent",
+}  # fmt: skip
 _CODES = {
     "USD": "dollar", "US\\$": "dollar", "EUR": "euro", "GBP": "pound sterling", "INR": "rupee", "Rs": "rupee",
     "Rs.": "rupee", "CNY": "yuan", "RMB": "yuan", "JPY": "yen",
@@ -29,13 +32,14 @@ _SCALE = r"thousand|million|billion|trillion|mln|bn|bln|k"
 # Behind a currency's sign a letter is a factor, whatever it may be elsewhere.
 _MONEY = re.compile(rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*([kKMB])\s*\}}|([kKMB]))")
 _SCALED = re.compile(
-    rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*(?:(?P<in>{_SCALE}|K(?=\s+[a-z]))(?![A-Za-z]|\s*\}}\s*\\Omega)\.?|(?P<cjk>[万萬亿億]))\s*(?P<rest>[^{{}}]*)\}}"
+    rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*"
+    rf"(?:(?P<in>{_SCALE}|K(?=\s+[a-z]))(?![A-Za-z]|\s*\}}\s*\\Omega)\.?|(?P<cjk>[万萬亿億]))\s*(?P<rest>[^{{}}]*)\}}"
     rf"|(?P<bare>[万萬亿億]|\s(?:thousand|million|billion|trillion)(?![A-Za-z])))(?P<tail>.*)",
     re.DOTALL,
 )
 _TAIL = re.compile(
-    r"(.+?)\s*((?:\\text\{[^{}]*\}|[kM]?\\Omega(?![A-Za-z])|\\mu(?=\s*\\text))"
-    r"(?:\s*(?:\\text\{[^{}]*\}|\\Omega(?![A-Za-z])|\\mu(?![A-Za-z])|\^\s*(?:\{\s*-?[1-9]\s*\}|-?[1-9])|/|\\cdot(?![A-Za-z])))*)",
+    r"(.+?)\s*((?:\\text\{[^{}]*\}|[kM]?\\Omega(?![A-Za-z])|\\mu(?=\s*\\text))(?:\s*(?:\\text\{[^{}]*\}|"
+    r"\\Omega(?![A-Za-z])|\\mu(?![A-Za-z])|\^\s*(?:\{\s*-?[1-9]\s*\}|-?[1-9])|/|\\cdot(?![A-Za-z])))*)",
     re.DOTALL,
 )
 _POWER = r"(?:\s*\^\s*\{?\s*([23])\s*\}?)?"
@@ -44,7 +48,9 @@ _WORD_UNIT = re.compile(
     r"(.*?[0-9)}])\s+((?=[A-Za-z]*[AEIOUaeiou]|[A-Za-z]{4})[A-Za-z]{3,}(?: [A-Za-z]+){0,3})", re.DOTALL
 )
 _OTHER_LETTERS = re.compile(r"(.*?[0-9)}])\s*([^\W\d_A-Za-z]+(?:/[^\W\d_A-Za-z]+)?)", re.DOTALL)
-_SIGN_UNIT = re.compile(rf"([+-]?)\s*(?:({_SIGN})|\\text\{{\s*({_CODE})\s*\}}|({_CODE})(?![A-Za-z]))\s*(.+)", re.DOTALL)
+_SIGN_UNIT = re.compile(
+    rf"([+-]?)\s*(?:({_SIGN})|\\text\{{\s*({_CODE})\s*\}}|({_CODE})(?![A-Za-z]))\s*(.+)", re.DOTALL
+)
 _MARK_UNIT = re.compile(rf"(.+?)\s*(?:(\\degree)\s*(?:\\text\{{\s*([CF])\s*\}})?|(\\%)|({_SIGN}))", re.DOTALL)
 _TEMPERATURES = {"C": "celsius degree", "F": "degree fahrenheit", None: "degree"}
 _WHOLE_TEXT = re.compile(r"\\text\{\s*([^{}]*?)\s*\}")
@@ -75,7 +81,7 @@ def split_unit(text: str) -> tuple[str, str]:
 
 def same_unit(gold: str, unit: str) -> bool:
     """Whether two units agree: one is missing, they are the same, or one says more about the same currency."""
-    if unit in AMBIGUOUS and not gold:
+    if is_unsure(unit) and not gold:
         return False
     short, long = sorted((gold, unit), key=len)
     return not short or short == long or (short in (*_SIGNS.values(), "yuan", "yen") and long.startswith(short + " "))
@@ -83,7 +89,7 @@ def same_unit(gold: str, unit: str) -> bool:
 
 def scaled(value: str, unit: str) -> str | None:
     """The number that a value with a letter behind it is where the letter is a factor: 72 K as 72 thousand."""
-    return rf"{value}\times 10^{{{AMBIGUOUS[unit]}}}" if unit in AMBIGUOUS else None
+    return rf"{value}\times 10^{{{FACTORS[unit]}}}" if unit in FACTORS else None
 
 
 def _split(text: str) -> tuple[str, str]:
@@ -116,9 +122,9 @@ def _split_words(text: str) -> tuple[str, str]:
 
 
 def _split_units(text: str) -> tuple[str, str]:
-    if (found := _TAIL.fullmatch(text)) and (unit := unit_of(_flat(found[2]))):
-        if found[2].startswith("\\text") or literal(found[1]):
-            return found[1], unit
+    found = _TAIL.fullmatch(text)
+    if found and (unit := unit_of(_flat(found[2]))) and (found[2].startswith("\\text") or literal(found[1])):
+        return found[1], unit
     if (found := _BARE_UNIT.fullmatch(text)) and (unit := unit_of(found[2] + (f"^{found[3]}" if found[3] else ""))):
         return found[1], unit
     for pattern in (_WORD_UNIT, _OTHER_LETTERS):

@@ -123,8 +123,10 @@ def math_answer(
 
     The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
     whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
-    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; `\boxed{}` and `\boxed{...}`
-    behind an answer are passed over as talk of the box.
+    reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; with a slash, an arrow or "or
+    maybe" they are a hedge, and score 0. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the
+    box, as are fonts, colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits)
+    count as their LaTeX.
 
     What counts as the gold:
 
@@ -134,15 +136,18 @@ def math_answer(
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
     - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
+    - `x = 1, y = 2` as `(1,2)`: coordinates by their names, other letters where they stand in the alphabet's order;
+    - a true chain with the gold in it (`x = 6\cdot 12 = 72`), also with a rounding behind it (`\sqrt2 \approx 1.41`);
     - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
-      (`52_8`), segments, angles and congruences too;
+      (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
     - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
-      a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides.
+      a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
+      thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it.
 
-    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a chain (`x=71=72`), hidden text, a box in the box,
-    hedges and denials in words, as far as a list knows them ("or", "not", "probably", "million"): any other words
-    behind a number are a unit, which is harmless as that number must be right. Derivatives, sums, integrals and limits
-    are never answers. With `evaluated`, neither is arithmetic left undone (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
+    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), hidden text, a box in the
+    box, hedges, denials and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen"): any
+    other words in plain letters behind a number are a unit, which is harmless as that number must be right.
+    Derivatives, sums, integrals and limits are never answers. With `evaluated`, neither is arithmetic left undone (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
     `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold is itself written
     like that, nor a function of a constant where the gold has none of its kind (`\arctan 1` for `\frac{\pi}{4}`).
 

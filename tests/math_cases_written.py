@@ -1,4 +1,4 @@
-"""How models write final answers: what stands in the box, the gold, the verdict, why. Labelled before any code saw them.
+"""How models write final answers: answer, gold, verdict, why, labelled before any code saw them.
 
 Each kind has its right answers beside near misses. `math_cases` has them in its `ANSWERS` and `PLACES`.
 """
