@@ -9,7 +9,18 @@ from typing import Any, NamedTuple
 
 
 _FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)
-_LANGUAGE = re.compile(r"[\w+.#-]*")
+_LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.#-]*)")
+_LABEL_AND_CODE = re.compile(
+    r"(?:([\w+.#-]+)[ \t]+)?((?:(?:async[ \t]+)?def|class)[ \t]+\w+[ \t]*[(:].*|import[ \t]+\w.*"
+    r"|from[ \t]+[\w.]+[ \t]+import.*)",
+    re.DOTALL,
+)
+_QUOTATION = re.compile(r"[ \t]{0,3}>[ \t]?")
+_QUOTED_FENCE = re.compile(r"[ \t]{0,3}>[ \t]*(?:```|~~~)")
+_WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # "``` This adds."
+# Strings on one line end with it. `.?`: a backslash may end it.
+_TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
+_TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
@@ -85,41 +96,110 @@ def code_blocks(text: str) -> list[Block]:
     """The fenced blocks of a text, in order; the last one may lack its end.
 
     Read as Markdown has them, three or more backticks or tildes and as many at the end, and as models write them: in a
-    list, right after `<answer>`, with the end right after the last line's text, or with a tag right after the end.
+    list or a quotation, right after `<answer>`, with code behind the opening fence, with the end right after the last
+    line's text, or with a tag or words right after the end. Fences within Python's triple quotes are no fences.
     """
-    lines, blocks, place = text.split("\n"), [], 0
+    lines, blocks, place, quoted = text.split("\n"), [], 0, 0
     while place < len(lines):
-        opening = _FENCE.match(lines[place])
+        line = lines[place]
         place += 1
+        if "```" not in line and "~~~" not in line:
+            continue
+        if place > quoted and _QUOTED_FENCE.match(line):
+            quoted = _unquote(lines, place - 1)
+            line = lines[place - 1]
+        opening = _FENCE.match(line)
         if opening and opening[1][0] not in opening[2]:  # else it is code within a line
-            body, place = _body(lines, place, opening[1])
-            language = _LANGUAGE.match(opening[2]) if opening[2] else None
-            blocks.append(Block(language[0].lower() if language else "", _dedented(body)))
+            language, first = _label(opening[2])
+            is_python = not language or language.startswith(("py", "ipy"))
+            body, place = _body(lines, place, quoted if place < quoted else len(lines), opening[1], is_python)
+            blocks.append(Block(language, dedented([first, *body] if first else body)))
     return blocks
 
 
-def _body(lines: list[str], start: int, fence: str) -> tuple[list[str], int]:
+def _unquote(lines: list[str], start: int) -> int:
+    """Take the marks from the lines of a quotation, in place; the place behind it."""
+    place = start
+    while place < len(lines) and (mark := _QUOTATION.match(lines[place])):
+        lines[place] = lines[place][mark.end() :]
+        place += 1
+    return place
+
+
+def _label(info: str) -> tuple[str, str]:
+    """What stands behind an opening fence: the language, and the code that begins there."""
+    if not info:
+        return "", ""
+    if found := _LABEL_AND_CODE.fullmatch(info):
+        return (found[1] or "").lower(), found[2]
+    language = _LANGUAGE.match(info)
+    return (language[1].lower() if language else ""), ""
+
+
+def _body(lines: list[str], start: int, stop: int, fence: str, is_python: bool) -> tuple[list[str], int]:
     """A block's lines, and the place of the first line after it."""
     glued = None  # a line that ends with a fence is the last one, unless a proper end is the next fence
+    quote: str | None = None
     place = start
-    for place in range(start, len(lines)):
-        bare = lines[place].strip()
+    while place < stop:
+        line = lines[place]
+        bare = line.strip()
         if bare.startswith(fence):
-            after = bare.lstrip(fence[0]).lstrip()
-            if not after or after.startswith("<"):
-                return lines[start:place], place + 1
-            if glued is not None:
-                break
-        elif glued is None and bare.endswith(fence):
+            end = None if quote is None else _end_of_string(lines, place, stop, quote)
+            if end is None:
+                after = bare.lstrip(fence[0])
+                if not after.strip() or after.lstrip().startswith("<") or _WORDS_BEHIND.fullmatch(after):
+                    return lines[start:place], place + 1
+                if glued is not None:
+                    break
+            else:
+                place = end
+        elif glued is None and quote is None and bare.endswith(fence):
             glued = place
-    else:
-        place = len(lines)
+        if is_python:
+            quote = quote_after(lines[place], quote)
+        place += 1
     if glued is None:
-        return lines[start:], place
+        return lines[start:place], place
     return [*lines[start:glued], lines[glued].rstrip().rstrip(fence[0])], place
 
 
-def _dedented(lines: list[str]) -> str:
+def _end_of_string(lines: list[str], start: int, stop: int, quote: str) -> int | None:
+    """The line on which a string ends that is open before a fence; `None` where it never does.
+
+    Nor where the fences in it are no blocks of their own: a program with broken quotes would swallow the next block.
+    """
+    fences = 0
+    for place in range(start, stop):
+        line = lines[place]
+        if quote in line:
+            return place
+        bare = line.strip()
+        if bare.startswith(("```", "~~~")):
+            fences += 1
+            if fences % 2 == 0 and bare.lstrip("`~").strip():
+                return None
+    return None
+
+
+def quote_after(line: str, quote: str | None) -> str | None:
+    """The triple quote that is open behind a line of Python, given the one that is open before it."""
+    if quote is None and '"' not in line and "'" not in line:
+        return None
+    place = 0
+    while True:
+        found = None
+        if quote is None:
+            found = next((one for one in _TOKEN.finditer(line, place) if one[0] in _TRIPLE), None)
+        else:
+            found = next((one for one in _TRIPLE[quote].finditer(line, place) if one[0] == quote), None)
+        if found is None:
+            return quote
+        quote = found[0] if quote is None else None
+        place = found.end()
+
+
+def dedented(lines: list[str]) -> str:
     """Without the white space that all lines but blank ones begin with."""
     if not lines:
         return ""

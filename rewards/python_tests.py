@@ -7,17 +7,16 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from trl_grpo_plus._plain import names_of
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import TOO_LONG, Killed, Sandbox, SandboxError, Starved
 from trl_grpo_plus.workers import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
+from ._programs import begins_with_code, program_of
 from ._text import after_thinking, code_blocks, text_of
 
 
 LEAST_MEMORY_MB = 64
-PYTHON = ("python", "py", "python3", "python2", "ipython")
 
 
 def _check_args(
@@ -38,7 +37,10 @@ def _check_args(
 def _gold(solution: Any = None, **_: Any) -> str | None:
     if not isinstance(solution, str) or not solution.strip():
         return None
-    return solution if code_blocks(solution) else f"```python\n{solution.strip()}\n```"
+    if code_blocks(solution) and not begins_with_code(solution):
+        return solution
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", solution)), default=0))  # its docstrings may have fences
+    return f"{fence}python\n{solution.strip()}\n{fence}"
 
 
 @register_reward(
@@ -93,9 +95,12 @@ def python_tests(
     r"""1.0 where the program in the completion passes its row's tests, else 0.0.
 
     The program is one fenced block after any thinking: with an entry point the last one that defines it at the left
-    margin (`def`, `class` or `=`), for a script the last one labelled as Python; where there is none such, the last
-    one; and without blocks all of the text. So an example of use or its output may follow. It runs in a sandbox
-    (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or files of the system
+    margin (`def`, `class` or `=`), for a script the last one labelled as Python that is more than comments, or else
+    the last one of code; where there is none such, the last one. So an example of use or its output may follow. Blocks
+    in the last `<answer>` go before others; without a block there, the code in it does. Without fences it is what
+    stands in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or between lines of words; or all of
+    the text. Earlier blocks that do nothing but define what it needs (imports, helpers) come before it. It
+    runs in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or files of the system
     (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
 
     - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
@@ -158,20 +163,6 @@ def python_tests(
     rows = rows_of(tests, entry_point, test_code)
     texts = [after_thinking(text_of(completion), think_opened) for completion in completions]
     return [_score(text, row, sandbox, credit) for text, row in zip(texts, rows, strict=True)]
-
-
-def program_of(text: str, entry_point: str | None = None) -> str:
-    """The block that is the program; without an entry point, a script."""
-    blocks = code_blocks(text)
-    if entry_point is None:
-        right = [block for block in blocks if block.language in PYTHON]
-    else:
-        name = re.escape(names_of(entry_point)[0])
-        defines = re.compile(
-            rf"^(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?:=(?!=)|:)", re.MULTILINE
-        )
-        right = [block for block in blocks if defines.search(block.body)]
-    return (right or blocks)[-1].body if blocks else text
 
 
 @functools.cache

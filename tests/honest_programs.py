@@ -86,3 +86,132 @@ HONEST = {
     "lots of output": ("print('x' * 1_000_000)", "", "x" * 1_000_000 + "\n"),
     "logging and stderr": ("import sys, logging\nlogging.warning('a')\nprint('b', file=sys.stderr)\nprint('c')", "", "c\n"),
 }  # fmt: skip
+
+
+# -- right programs as models write them down; each adds two numbers (s: a script, f: a function, a: asserts on it)
+
+ADD = "def add(a, b):\n    return a + b"
+SUM = "a, b = map(int, input().split())\nprint(a + b)"
+
+
+def _fenced(program: str, language: str = "python", fence: str = "```") -> str:
+    return f"{fence}{language}\n{program}\n{fence}"
+
+
+def _indented(text: str, by: str) -> str:
+    return "\n".join(by + line if line else line for line in text.split("\n"))
+
+
+def _quoted(text: str) -> str:
+    return "\n".join(f"> {line}".rstrip() for line in text.split("\n"))
+
+
+# name -> (form, completion); with `a - b` in place of `a + b` it is its wrong twin, which must not be paid.
+DRESSED = {
+    # fences within the program
+    "a fence in a docstring": ("f", _fenced('def add(a, b):\n    """Add.\n\n    ```\n    add(2, 3)\n    ```\n    """\n    return a + b')),
+    "a labelled fence in a docstring": ("a", _fenced('def add(a, b):\n    """Add.\n\n    ```python\n    >>> add(2, 3)\n    5\n    ```\n    """\n    return a + b')),
+    "a fence at the margin of a docstring": ("f", _fenced('"""Adds.\n\n```\nadd(2, 3)\n```\n"""\ndef add(a, b):\n    return a + b')),
+    "a fence in a docstring, words behind": ("f", "Here:\n\n" + _fenced('def add(a, b):\n    """\n    ```\n    add(2, 3)\n    ```\n    """\n    return a + b') + "\n\nIt adds.\n"),
+    "two fences in a docstring": ("f", _fenced("def add(a, b):\n    '''\n    ```\n    add(2, 3)\n    ```\n    gives\n    ```\n    5\n    ```\n    '''\n    return a + b")),
+    "a lone fence in a text": ("s", _fenced("FENCE = '''\n```\n'''\n" + SUM)),
+    "a fence in a docstring of a script": ("s", _fenced('"""\nReads:\n```\n2 3\n```\n"""\n' + SUM) + "\nOutput:\n```\n5\n```"),
+    "a fence in a comment": ("f", _fenced("def add(a, b):\n    # ```\n    # add(2, 3)\n    # ```\n    return a + b")),
+    "a docstring that names a fence": ("f", _fenced('def add(a, b):\n    """Not in ``` but plain."""\n    return a + b')),
+    "a fence in one docstring, the program again": ("f", _fenced('def add(a, b):\n    """\n    ```\n    x\n    ```\n    """\n    return 0') + "\nBetter:\n" + _fenced(ADD)),
+    # blocks that are no program
+    "comments alone behind a script": ("s", _fenced(SUM) + "\nNotes:\n" + _fenced("# reads two numbers\n# prints their sum")),
+    "comments alone behind a function": ("f", _fenced(ADD) + "\nUse:\n" + _fenced("# add(2, 3) -> 5")),
+    "a docstring alone behind a script": ("s", _fenced(SUM) + "\n" + _fenced('"""Time: O(1)."""')),
+    "an empty block behind a script": ("s", _fenced(SUM) + "\n```python\n```\n"),
+    "an unlabelled output behind an unlabelled script": ("s", _fenced(SUM, "") + "\nOutput:\n" + _fenced("5", "")),
+    "a sample's input behind an unlabelled script": ("s", _fenced(SUM, "") + "\nFor example, with\n" + _fenced("2 3", "")),
+    "a command behind an unlabelled script": ("s", _fenced(SUM, "") + "\nRun:\n" + _fenced("python add.py < input.txt", "sh")),
+    "a table behind a function": ("a", _fenced(ADD) + "\n" + _fenced("a | b | sum", "text")),
+    "comments that define it behind a function": ("f", _fenced(ADD) + "\n" + _fenced("# def add(a, b): return 0")),
+    "a text that defines it behind a function": ("f", _fenced(ADD) + "\n" + _fenced('HELP = """\ndef add(a, b):\n    return 0\n"""')),
+    # no fence
+    "answer tags": ("f", f"So.\n<answer>{ADD}</answer>"),
+    "answer tags on lines of their own": ("a", f"So.\n<answer>\n{ADD}\n</answer>\nDone."),
+    "answer tags around a script": ("s", f"<think>Add.</think><answer>{SUM}</answer>"),
+    "answer tags behind a fenced sketch": ("f", f"A sketch:\n{_fenced('def add(a, b): ...')}\n<answer>\n{ADD}\n</answer>"),
+    "a fence in answer tags before an example": ("s", f"<answer>\n{_fenced(SUM)}\n</answer>\nFor example:\n{_fenced('print(5)')}"),
+    "PYTHON tags": ("f", f"[PYTHON]\n{ADD}\n[/PYTHON]"),
+    "PYTHON tags, then tests": ("a", f"[PYTHON]\n{ADD}\n[/PYTHON]\n[TESTS]\nassert add(2, 3) == 5\n[/TESTS]"),
+    "PYTHON tags around a script": ("s", f"Sure.\n[PYTHON]\n{SUM}\n[/PYTHON]\nIt adds."),
+    "BEGIN and DONE": ("a", f"[BEGIN]\n{ADD}\n[DONE]"),
+    "code tags": ("f", f"<code>\n{ADD}\n</code>"),
+    "python tags": ("f", f"<python>\n{ADD}\n</python>"),
+    "pre and code tags": ("f", f'<pre><code class="language-python">{ADD}\n</code></pre>\nThat is all.'),
+    "LaTeX": ("f", f"\\begin{{lstlisting}}[language=Python]\n{ADD}\n\\end{{lstlisting}}"),
+    "LaTeX, verbatim": ("s", f"\\begin{{verbatim}}\n{SUM}\n\\end{{verbatim}}"),
+    "words before it": ("f", f"Here is the function:\n\n{ADD}\n"),
+    "words before and behind it": ("a", f"Here is the function:\n\n{ADD}\n\nIt returns the sum of its arguments.\n"),
+    "words behind it": ("s", f"{SUM}\n\nThis program reads two numbers and prints the sum."),
+    "an end mark behind it": ("f", f"{ADD}<|endoftext|>"),
+    "an end mark on a line of its own": ("s", f"{SUM}\n<|im_end|>\n"),
+    "an indented block": ("f", f"The function:\n\n{_indented(ADD, '    ')}\n\nThat is all.\n"),
+    "a label without its fence": ("f", f"python\n{ADD}"),
+    "a line in backticks": ("f", "It is `add = lambda a, b: a + b`."),
+    "a line in a fence": ("f", "```python add = lambda a, b: a + b```"),
+    # odd fences and labels
+    "a byte order mark": ("f", f"\ufeff{_fenced(ADD)}"),
+    "a byte order mark in the block": ("s", f"```python\n\ufeff{SUM}\n```"),
+    "a byte order mark and no fence": ("s", f"\ufeff{SUM}"),
+    "code on the fence's line": ("f", f"```{ADD}\n```"),
+    "code behind the label": ("f", f"```python {ADD}\n```"),
+    "words behind the closing fence": ("f", f"```python\n{ADD}\n``` This adds the two numbers.\n"),
+    "python3.11": ("s", _fenced(SUM, "python3.11") + "\n" + _fenced("5", "text")),
+    "py3": ("s", _fenced(SUM, "py3") + "\n" + _fenced("5", "text")),
+    "{python}": ("s", _fenced(SUM, "{python}") + "\n" + _fenced("5", "text")),
+    "{.python}": ("s", _fenced(SUM, "{.python .numberLines}") + "\n" + _fenced("5", "output")),
+    "a blank before the label": ("s", _fenced(SUM, " python") + "\n" + _fenced("5", "")),
+    "a file's name behind the label": ("s", _fenced(SUM, "python:add.py") + "\n" + _fenced("5", "")),
+    "a quotation": ("f", _quoted(_fenced(ADD)) + "\n\nDone."),
+    "Markdown in four backticks": ("f", _fenced("# Solution\n\n" + _fenced(ADD), "markdown", "````")),
+    "Markdown in three backticks": ("f", "```markdown\n# Solution\n" + _fenced(ADD) + "\n```"),
+    # in pieces
+    "an import in a block of its own": ("f", "First:\n" + _fenced("import operator") + "\nThen:\n" + _fenced("def add(a, b):\n    return operator.pos(a + b)")),
+    "a helper in a block of its own": ("a", "First:\n" + _fenced("def plus(a, b):\n    return a + b") + "\nThen:\n" + _fenced("def add(a, b):\n    return plus(a, b)")),
+    "a constant in a block of its own": ("f", _fenced("ZERO = 0") + "\n" + _fenced("def add(a, b):\n    return ZERO + (a + b)")),
+    "a class in a block of its own": ("f", _fenced("class Pair:\n    def __init__(self, a, b):\n        self.sum = a + b") + "\n" + _fenced("def add(a, b):\n    return Pair(a, b).sum")),
+    "a main behind its functions": ("s", _fenced("def add(a, b):\n    return a + b") + "\nAnd to run it:\n" + _fenced("x, y = map(int, input().split())\nprint(add(x, y))")),
+}  # fmt: skip
+
+# name -> (form, completion): a right program stands there, but it is not what is answered.
+NOT_ANSWERED = {
+    "in earlier answer tags": ("f", f"<answer>{ADD}</answer>\nNo:\n<answer>def add(a, b):\n    return 0</answer>"),
+    "in earlier answer tags, then words": ("f", f"<answer>{ADD}</answer>\n<answer>I do not know.</answer>"),
+    "in a fence, other code in answer tags": ("f", f"{_fenced(ADD)}\n<answer>def add(a, b):\n    return 0</answer>"),
+    "in a fence, a fence in answer tags": ("s", f"{_fenced(SUM)}\n<answer>\n{_fenced('print(0)')}\n</answer>"),
+    "in thinking": ("f", f"<think><answer>{ADD}</answer></think>I do not know."),
+    "in thinking, PYTHON tags": ("f", f"<think>[PYTHON]{ADD}[/PYTHON]</think>I do not know."),
+    "in thinking, words alone": ("f", f"<think>{ADD}</think>\nThe function adds its two arguments."),
+    "in a docstring": ("f", _fenced('def add(a, b):\n    """\n    ```python\n    def add(a, b):\n        return a + b\n    ```\n    """\n    return 0')),
+    "in a docstring at the margin": ("f", _fenced('"""\n```python\ndef add(a, b):\n    return a + b\n```\n"""\ndef add(a, b):\n    return 0')),
+    "in a text": ("f", _fenced(f'TEXT = """\n{ADD}\n"""\ndef add(a, b):\n    return 0')),
+    "in a text alone": ("f", _fenced(f'TEXT = """\n{ADD}\n"""')),
+    "in a text of a script": ("s", _fenced(f'TEXT = """\n```python\n{SUM}\n```\n"""\nprint(0)')),
+    "in comments": ("f", _fenced("\n".join(f"# {line}" for line in ADD.split("\n")) + "\ndef add(a, b):\n    return 0")),
+    "in comments alone": ("s", _fenced("\n".join(f"# {line}" for line in SUM.split("\n")))),
+    "before another definition": ("f", _fenced(ADD) + "\n" + _fenced("def add(a, b):\n    return 0", "")),
+    "before a broken definition": ("f", _fenced(ADD) + "\n" + _fenced("def add(a, b):\n    return (")),
+    "before a broken script": ("s", _fenced(SUM) + "\n" + _fenced("print(")),
+    "before a broken script, no labels": ("s", _fenced(SUM, "") + "\n" + _fenced("print(", "")),
+    "before another script": ("s", _fenced(SUM) + "\n" + _fenced("print(0)")),
+    "before another script, no labels": ("s", _fenced(SUM, "") + "\n" + _fenced("print(0)", "")),
+    "before words that are labelled": ("s", _fenced(SUM) + "\n" + _fenced("I was wrong: this is not it")),
+    "in earlier PYTHON tags": ("f", f"[PYTHON]\n{ADD}\n[/PYTHON]\n[PYTHON]\ndef add(a, b):\n    return 0\n[/PYTHON]"),
+    "unfenced, then another": ("f", f"{ADD}\n\nNo, it should rather be this:\n\ndef add(a, b):\n    return 0\n"),
+    "unfenced, then another script": ("s", f"{SUM}\n\nNo, it should rather be this:\n\nprint(0)\n"),
+    "unfenced, then another in a fence": ("f", f"{ADD}\n\n{_fenced('def add(a, b):' + chr(10) + '    return 0')}"),
+    "in backticks, then another": ("f", "It is `add = lambda a, b: a + b`, no, `add = lambda a, b: 0`."),
+    "a helper of that name": ("f", _fenced(ADD) + "\n" + _fenced("def add(a, b):\n    return plus(a, b)")),
+    "a helper that is defined later": ("f", _fenced("def add(a, b):\n    return plus(a, b)") + "\n" + _fenced("def plus(a, b):\n    return a + b")),
+    "behind words and a fence's end": ("f", f"```python\n{ADD}\n``` No, rather:\n```python\ndef add(a, b):\n    return 0\n```"),
+    "as a method": ("f", _fenced("class T:\n    def add(self, a, b):\n        return a + b")),
+    "in Markdown, then another": ("f", _fenced(_fenced(ADD), "markdown", "````") + "\n" + _fenced("def add(a, b):\n    return 0")),
+    "as a diff": ("f", _fenced("\n".join(f"+{line}" for line in ADD.split("\n")), "diff")),
+    "as a session": ("f", _fenced(">>> def add(a, b):\n...     return a + b", "pycon")),
+    "in another language": ("f", _fenced("function add(a, b) { return a + b; }", "js")),
+}  # fmt: skip

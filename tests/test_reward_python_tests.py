@@ -11,7 +11,7 @@ import pytest
 from bombs import BOMBS, placed
 from busy import MANY, PROCESSOR, burners
 from datasets import Dataset
-from honest_programs import HONEST
+from honest_programs import DRESSED, HONEST, NOT_ANSWERED
 from hostile_programs import ATTACKS, descendants, files_left
 
 from trl_grpo_plus import sandbox, workers
@@ -128,6 +128,20 @@ def test_texts_that_are_no_program(text, form):
 )
 def test_which_program_is_run(completion, reward):
     assert score(completion, fence=False) == reward
+
+
+@pytest.mark.parametrize("name", DRESSED)
+def test_a_right_program_in_odd_dress_is_paid_and_its_wrong_twin_is_not(name):
+    form, completion = DRESSED[name]
+    wrong = completion.replace("a + b", "a - b")
+    assert wrong != completion
+    assert (score(completion, form, fence=False), score(wrong, form, fence=False)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", NOT_ANSWERED)
+def test_a_right_program_that_is_not_the_answer_is_not_paid(name):
+    form, completion = NOT_ANSWERED[name]
+    assert score(completion, form, fence=False) == 0.0
 
 
 ADD = "def add(a, b):\n    return a + b"
@@ -598,6 +612,8 @@ def test_a_known_solution_is_the_gold_answer():
     assert gold(tests=None, solution=program) == f"```python\n{program}\n```"
     fenced = f"```py\n{program}\n```"
     assert gold(tests=None, solution=fenced) == fenced
+    bare = 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1'
+    assert MODULE.program_of(gold(tests=None, solution=bare), "f") == f"{bare}\n"
     assert [gold(tests=None, solution=none) for none in (None, " ", ["print(1)"])] == [None] * 3
     assert gold(tests=None) is None
 
