@@ -325,7 +325,7 @@ def penalties(trained, start):
         {"zero_variance_groups": "resample", "resample_fallback": "keep", "max_resample_rounds": 1},
         {"advantage_clip": 0.01},
     ],
-    ids=str,
+    ids=lambda options: "-".join(str(getattr(value, "__name__", value)) for value in options.values()),
 )
 def test_tied_groups_bear_the_kl_in_the_reward(tmp_path, form, options):
     options = {"kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": form, **options}
