@@ -32,11 +32,11 @@ _BUILDER = re.compile(
 NAME = re.compile(
     r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
     r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
-    r"|\([a-z](?:,\s*[a-z])+\)|\\#\s*[A-Z]|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
-    r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\|"
+    r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\||\\#\s*[A-Z]"
+    r"|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
+    r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)"
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
 )
-NAMES = re.compile(r"\([a-z](?:,\s*[a-z])+\)")
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
@@ -193,60 +193,3 @@ def _bracketed(text: str) -> Shape | None:
         if len(parts) > 1:
             return Shape(text[0] + text[-1], tuple(parts))
     return Shape("one", (text,))
-
-
-_GREEK = (
-    "alpha",
-    "beta",
-    "gamma",
-    "delta",
-    "epsilon",
-    "theta",
-    "kappa",
-    "lambda",
-    "mu",
-    "nu",
-    "rho",
-    "sigma",
-    "phi",
-    "psi",
-    "omega",
-)
-
-
-def assigned(found: Shape) -> dict[str, str] | None:
-    """The values by name of `x = 1, y = 2` or of `(x, y) = (1, 2)`; `None`: it assigns no two names."""
-    if found.kind == "()" and NAMES.fullmatch(found.name):
-        names, values = [name.strip() for name in found.name[1:-1].split(",")], list(found.parts)
-    elif found.kind in ("list", "()") and not found.name:
-        parts = [shape(part) for part in found.parts]
-        names = [squeezed(part.name) if part and part.kind == "one" else "" for part in parts]
-        values = [part.parts[0] for part in parts if part]
-    else:
-        return None
-    distinct = len(set(names)) == len(names) == len(values) > 1
-    return dict(zip(names, values, strict=True)) if distinct and all(names) else None
-
-
-def in_order(values: dict[str, str]) -> list[str] | None:
-    """The values as a tuple has them; `None`: that is not sure.
-
-    Coordinates go by their names; others must stand in the order of the alphabet, Greek letters last.
-    """
-    names = list(values)
-    if set(names) <= {"x", "y", "z"}:
-        names.sort()
-    elif None in (places := [_place(name) for name in names]) or places != sorted(places, key=str) or _is_mixed(names):
-        return None
-    return [values[name] for name in names]
-
-
-def _is_mixed(names: list[str]) -> bool:
-    letters = "".join(name for name in names if len(name) == 1)
-    return letters not in (letters.lower(), letters.upper())
-
-
-def _place(name: str) -> str | None:
-    if re.fullmatch(r"[A-Za-z]", name):
-        return name
-    return f"~{_GREEK.index(name[1:]):02}" if name[1:] in _GREEK and name[0] == "\\" else None

@@ -8,8 +8,9 @@ import re
 from itertools import pairwise
 
 from ._math import has_variable, split_with_signs
+from ._math_assigned import assigned, in_order
 from ._math_labels import denies, labelled
-from ._math_parse import NAME, RELATIONS, Shape, assigned, in_order, shape, squeezed
+from ._math_parse import NAME, RELATIONS, Shape, shape, squeezed
 from ._math_terms import literal, words
 from ._math_units import same_unit, scaled, split_unit
 from ._math_values import has_value, is_rounded, proportional, same_value

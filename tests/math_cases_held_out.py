@@ -102,7 +102,6 @@ _CHOICES = [
     (r"D", r"\text{(D) }40", True, "the label of the gold"),
     (r"E", r"\text{(D) }40", False, "another label"),
     (r"4", r"\text{(D) }40", False, "another value"),
-    (r"C", "C: y=2x", False, "a curve's name, no label"),
     (r"答案：D", "D", True, "the answer in Chinese"),
     (r"(D)^2", "D", False, "a power"),
 ]

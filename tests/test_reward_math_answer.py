@@ -15,6 +15,7 @@ from math_cases import ANSWERS, PLACES, POISON, Case, boxed
 from trl_grpo_plus.registry import Reward, get_reward
 from trl_grpo_plus.rewards import (
     _math,
+    _math_assigned,
     _math_between,
     _math_boxes,
     _math_labels,
@@ -33,8 +34,8 @@ from trl_grpo_plus.rewards.math_answer import _is_readable, _score, math_answer
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.math_answer")
 HELPERS = [
-    _math, _math_between, _math_boxes, _math_labels, _math_parse, _math_shapes, _math_styles, _math_terms, _math_typed,
-    _math_undone, _math_unit_names, _math_units, _math_values,
+    _math, _math_assigned, _math_between, _math_boxes, _math_labels, _math_parse, _math_shapes, _math_styles,
+    _math_terms, _math_typed, _math_undone, _math_unit_names, _math_units, _math_values,
 ]  # fmt: skip
 CASES = [*(case._replace(answer=boxed(case.answer)) for case in ANSWERS), *PLACES]
 
@@ -234,7 +235,53 @@ def test_what_may_be_parsed(text: str) -> None:
     assert _math_values.is_tame(text)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"{1\over " * 60 + "2" + "}" * 60, r"1\over 2" * 100, "½" * 1000, "²" * 1000, "√" * 1000, "５个" * 500,
+        r"\text{ m}\cdot" * 70, r"5\text{ m^{2" * 80, r"\mathbf{" * 100, r"\color{red}{" * 70, "x=" * 400 + "1",
+        ",".join(["x=1"] * 200), r"]1,2[\cup" * 90, "|A" * 400, "(B) " * 250, r"\checkmark" * 90, "5 thousand " * 90,
+        r"\lor ".join(["x=1"] * 100), r"x=1\quad" * 90, r"\quad" * 190, "1=" + "=".join(map(str, range(250))),
+    ],
+)  # fmt: skip
+def test_repeated_forms_cost_no_time(text: str) -> None:
+    assert len(text) <= 1000
+    for gold in (r"\sqrt{2}", "(1,2)", "5"):
+        start = time.process_time()
+        assert _score(boxed(text), gold) == 0.0
+        assert time.process_time() - start < 5
+
+
+@pytest.mark.parametrize("between", [" or " * 100_000, "/" * 1_000_000, r"\text{ or }" * 50_000, "( " * 500_000])
+def test_much_between_boxes(between: str) -> None:
+    start = time.process_time()
+    assert _math_boxes.final_answer(rf"\boxed{{1}}{between}\boxed{{2}}") == "2"
+    assert _math_boxes.final_answer(f"<answer>1</answer>{between}<answer>2</answer>") == "2"
+    assert time.process_time() - start < 5
+
+
 # -- golds
+
+
+@pytest.mark.parametrize(
+    ("gold", "answer"),
+    [
+        (r"\text{(A) is incorrect}", "A"),
+        (r"C: y=2x", "C"),
+        (r"A(1,2)", "A"),
+        (r"p \lor q", "p, q"),
+        (r"7\hspace{1cm}2", "14"),
+        (r"\color{white}{7}2", "2"),
+        (r"72\text{k}", "72"),
+        (r"5\text{ million}", "5"),
+        (r"300\text{ K}", "300000"),
+        (r"\text{(B)}\ 12", "13"),
+        (r"\frac12=0.6", "0.6"),
+    ],
+)
+def test_golds_are_not_read_for_what_they_are_not(gold: str, answer: str) -> None:
+    """Refused before training, or read as something else."""
+    assert _score(boxed(answer), gold) == 0.0
 
 
 @pytest.mark.parametrize(
