@@ -28,6 +28,7 @@ class Case(NamedTuple):
     stdout: str = ""
     args: list | dict | None = None
     expected: Any = None
+    expected_args: list | dict | None = None  # what the arguments are afterwards
 
 
 class Row(NamedTuple):
@@ -104,7 +105,7 @@ def _check_row(row: Row, output_kb: int) -> None:
             size = len(case.stdout.encode())
         else:
             message_size(case.args)
-            size = message_size(case.expected)
+            size = message_size(case.expected) + message_size(case.expected_args)
         if size > output_kb << 10:
             raise ValueError(f"what is expected has {size >> 10} KiB, output_kb is {output_kb}")
 
@@ -164,23 +165,45 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 def _case(case: Any) -> Case:
     given = {key: value for key, value in case.items() if value is not None} if isinstance(case, Mapping) else {}
-    if "args" in given and not given.keys() - {"args", "expected"}:
-        return _function_case(given["args"], given.get("expected"), case)
+    if "args" in given and not given.keys() - {"args", "expected", "expected_args"}:
+        return _function_case(given["args"], given.get("expected"), given.get("expected_args"), case)
     stdin, stdout = given.get("stdin", ""), given.get("stdout")
     if not (isinstance(stdin, str) and isinstance(stdout, str)) or given.keys() - {"stdin", "stdout"}:
         raise ValueError(f"it has the test {case!r:.100}")
     return Case(stdin=stdin, stdout=stdout)
 
 
-def _function_case(args: Any, expected: Any, case: Any) -> Case:
-    """`args` as JSON text, as a column of mixed types needs it, says that `expected` is JSON text too."""
+def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> Case:
+    """`args` as JSON text, as a column of mixed types needs it, says that what is expected is JSON text too."""
     if isinstance(args, str):
-        if not isinstance(expected, str):
+        if not isinstance(expected, str) and (expected is not None or expected_args is None):
             raise ValueError(f"args is JSON text and expected is not, in the test {case!r:.100}")
-        args, expected = _from_json(args, "args"), _from_json(expected, "expected")
+        if not isinstance(expected_args, str | None):
+            raise ValueError(f"args is JSON text and expected_args is not, in the test {case!r:.100}")
+        args, expected, expected_args = (
+            None if text is None else _from_json(text, name)
+            for text, name in ((args, "args"), (expected, "expected"), (expected_args, "expected_args"))
+        )
     if not isinstance(args, (list, tuple, dict)):
         raise ValueError(f"args is neither a list nor a dict of names, in the test {case!r:.100}")
-    return Case(args=args if isinstance(args, dict) else list(args), expected=expected)
+    if expected_args is None:
+        return Case(args=_as_args(args), expected=expected)
+    if not isinstance(expected_args, (list, tuple, dict)):
+        raise ValueError(f"expected_args is neither a list nor a dict of names, in the test {case!r:.100}")
+    given, after = _as_args(args), _as_args(expected_args)
+    if (
+        type(given) is not type(after)
+        or len(given) != len(after)
+        or (isinstance(given, dict) and given.keys() != after.keys())
+    ):
+        raise ValueError(f"expected_args does not have the arguments of args, in the test {case!r:.100}")
+    if given == after and expected is None:
+        raise ValueError(f"expected_args is args, which a program that does nothing leaves, in the test {case!r:.100}")
+    return Case(args=given, expected=expected, expected_args=after)
+
+
+def _as_args(args: Any) -> list | dict:
+    return args if isinstance(args, dict) else list(args)
 
 
 def _from_json(text: str, what: str) -> Any:

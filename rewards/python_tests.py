@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from trl_grpo_plus.registry import Example, register_reward
-from trl_grpo_plus.sandbox import TOO_LONG, Killed, Sandbox, SandboxError, Starved
+from trl_grpo_plus.sandbox import TOO_LONG, Answer, Killed, Sandbox, SandboxError, Starved
 from trl_grpo_plus.workers import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
@@ -99,23 +99,28 @@ def python_tests(
     the last one of code; where there is none such, the last one. So an example of use or its output may follow. Blocks
     in the last `<answer>` go before others; without a block there, the code in it does. Without fences it is what
     stands in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or between lines of words; or all of
-    the text. Earlier blocks that do nothing but define what it needs (imports, helpers) come before it. It
-    runs in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or files of the system
-    (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
+    the text. Earlier blocks that do nothing but define what it needs (imports, helpers) come before it.
+
+    It runs in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or
+    files of the system (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
 
     - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
       with status 0 and print the same lines; blanks at a line's end and blank lines at the end do not count.
     - `tests` for a function, `[{"args": [2, 3], "expected": 5}, ...]`, and `entry_point`, its name or
       `Class.method` (called on a new instance each time). `args` may be a dict, of names. Types must be the same
       throughout: 1 is neither 1.0 nor True, and NaN equals nothing; but a tuple counts as a list, which is all that
-      JSON has, and a subclass (Counter, namedtuple) as its base. A column whose cases differ in type may hold `args`
-      and `expected` as JSON text, both or neither, or `tests` as one.
+      JSON has, and a subclass (Counter, namedtuple) as its base. Of a function that changes its arguments in place
+      `expected_args` says what they are afterwards, all of them, in the form of `args`: `{"args": [[2, 1]],
+      "expected_args": [[1, 2]]}`; what it returns counts where `expected` is given and not None. A column whose cases
+      differ in type may hold `args`, `expected` and `expected_args` as JSON text, all or none, or `tests` as one.
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest
       and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
       program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin
-      type. Changes that it makes to its arguments do not come back. So asserts on a generator, a Decimal or a list
-      sorted in place pass for no program, which cannot be seen beforehand: give a known solution of each row, and
-      `trl-grpo-plus check` will score it.
+      type. Changes that it makes to its arguments come back from calls whose answer nothing is done with, as in
+      `sort(items)` and `assert sort(items) is None`, and from no others: else a program could empty what it is asked
+      about. So asserts on a generator, a Decimal or a list that a call both changes and answers for pass for no
+      program, which cannot be seen beforehand: give a known solution of each row, and `trl-grpo-plus check` will
+      score it.
 
     A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
     it: what is expected never goes to the process where it runs.
@@ -218,10 +223,17 @@ def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) ->
     with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
         for case in cases:
             by_name = isinstance(case.args, dict)
-            answer = loaded.call((), case.args) if by_name else loaded.call(case.args)  # type: ignore[arg-type]
-            yield answer.equals(case.expected), loaded.fault
+            given = ((), case.args) if by_name else (case.args, None)
+            answer = loaded.call(*given, changed=case.expected_args is not None)
+            yield _is_right(answer, case), loaded.fault
             if loaded.fault:
                 return
+
+
+def _is_right(answer: Answer, case: Case) -> bool:
+    if case.expected_args is None:
+        return answer.equals(case.expected)
+    return answer.leaves(case.expected_args) and (case.expected is None or answer.equals(case.expected))
 
 
 def same_output(printed: bytes, wanted: str) -> bool:

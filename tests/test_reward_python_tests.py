@@ -328,6 +328,125 @@ def test_a_method():
     )
 
 
+# -- arguments that are changed in place
+
+SORT = "def sort(items):\n    items.sort()"
+CASES = [{"args": [[3, 1, 2]], "expected_args": [[1, 2, 3]]}, {"args": [[2, 1]], "expected_args": [[1, 2]]}]
+
+
+@pytest.mark.parametrize(
+    ("program", "reward"),
+    [
+        (SORT, 1.0),
+        ("def sort(items):\n    items[:] = sorted(items)\n    return items", 1.0),
+        ("def sort(items):\n    return sorted(items)", 0.0),
+        ("def sort(items):\n    items = sorted(items)", 0.0),
+        ("def sort(items):\n    items.clear()", 0.0),
+        ("def sort(items):\n    items.sort()\n    raise ValueError", 0.0),
+        ("def sort(items):\n    items.sort()\n    items[0] = float(items[0])", 0.0),
+        ("def sort(items):\n    items.sort()\n    return lambda: 0", 0.0),
+        ("def sort(items):\n    items.sort()\n    items.append(items)", 0.0),
+        ("import os\ndef sort(items):\n    items.sort()\n    os._exit(0)", 0.0),
+    ],
+)
+def test_what_a_function_leaves_of_its_arguments(program, reward):
+    columns = {"tests": [CASES], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(program, **columns) == reward
+    texts = [[{name: json.dumps(value) for name, value in case.items()} for case in CASES]]
+    assert score(program, tests=texts, entry_point=["sort"]) == reward
+    none = [[{**case, "expected": None, "stdin": None, "stdout": None} for case in CASES]]
+    assert score(program, tests=none, entry_point=["sort"]) == reward
+    named = [[{name: {"items": value[0]} for name, value in case.items()} for case in CASES]]
+    assert score(program, tests=named, entry_point=["sort"]) == reward
+
+
+@pytest.mark.parametrize(
+    ("program", "reward"),
+    [
+        ("def cut(items, n):\n    del items[n:]\n    return n", 1.0),
+        ("def cut(items, n):\n    del items[n:]\n    return n + 1", 0.0),
+        ("def cut(items, n):\n    return n", 0.0),
+        ("def cut(items, n):\n    del items[n:]\n    return float(n)", 0.0),
+    ],
+)
+def test_what_it_returns_counts_where_it_is_said(program, reward):
+    tests = [[{"args": [[5, 6, 7], 2], "expected": 2, "expected_args": [[5, 6], 2]}]]
+    assert score(program, tests=tests, entry_point=["cut"]) == reward
+
+
+def test_arguments_that_a_test_does_not_ask_for_do_not_count():
+    tests = [[{"args": [[3, 1]], "expected": 1}]]
+    assert score("def least(items):\n    items.sort()\n    return items[0]", tests=tests, entry_point=["least"]) == 1.0
+
+
+EFFECTS = {
+    "a call alone": "x = [3, 1, 2]\nsort(x)\nassert x == [1, 2, 3]",
+    "an assert of None": "x = [3, 1, 2]\nassert sort(x) is None\nassert x == [1, 2, 3]",
+    "check": "def check(candidate):\n    x = [3, 1, 2]\n    candidate(x)\n    assert x == [1, 2, 3]",
+    "by name": "x = [3, 1, 2]\nsort(items=x)\nassert x == [1, 2, 3]",
+    "a row of a matrix": "m = [[3, 1], [5]]\nrow = m[0]\nsort(m[0])\nassert m == [[1, 3], [5]] and row is m[0]",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
+    "        sort(x)\n        self.assertEqual(x, [1, 2])",
+    "pytest": "from solution import sort\ndef test_it():\n    x = [2, 1]\n    sort(x)\n    assert x == [1, 2]",
+    "a loop": "for x in [[2, 1], [3, 1]]:\n    wanted = sorted(x)\n    sort(x)\n    assert x == wanted",
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_asserts_on_what_a_call_leaves(name):
+    columns = {"test_code": [EFFECTS[name]], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(SORT, **columns) == 1.0
+    for wrong in ("return sorted(items)", "pass", "items.clear()", "items.sort(reverse=True)", "items.append(0)"):
+        assert score(f"def sort(items):\n    {wrong}", **columns) == 0.0
+    assert (
+        score("class Solution:\n    " + SORT.replace("sort(", "sort(self, ").replace("\n", "\n    "), **columns) == 0.0
+    )
+
+
+def test_asserts_on_what_a_method_leaves_and_at_any_depth():
+    program = "class S:\n    def f(self, d):\n        d['a'][0].add(3)\n        d['b'] = (1, [2])\n        d.pop('c')"
+    tests = (
+        "inner = {1}\nd = {'a': [inner], 'c': 0}\nS().f(d)\nassert d == {'a': [{1, 3}], 'b': (1, [2])} and 3 in inner"
+    )
+    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    assert score(program, **columns) == 1.0
+    assert score(program.replace("add(3)", "add(4)"), **columns) == 0.0
+
+
+def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were():
+    """Else a program could change the question."""
+    program = "def least(items):\n    items[:] = [0]\n    return 0"
+    for tests in (
+        "x = [3, 1]\nassert least(x) == min(x)",
+        "x = [3, 1]\ngot = least(x)\nassert got == min(x)",
+        "x = [3, 1]\nassert [least(x)] == [min(x)]",
+        "def check(f):\n    x = [3, 1]\n    assert f(x) == min(x)",
+    ):
+        assert score(program, test_code=[tests], entry_point=["least"]) == 0.0
+        right = "def least(items):\n    return sorted(items)[0]"
+        assert score(right, test_code=[tests], entry_point=["least"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ({"args": [[2]], "expected_args": 5}, "expected_args is neither a list nor a dict"),
+        ({"args": [[2]], "expected_args": [[2], 1]}, "does not have the arguments of args"),
+        ({"args": [[2]], "expected_args": {"x": [2]}}, "does not have the arguments of args"),
+        ({"args": {"x": [2]}, "expected_args": {"y": [1]}}, "does not have the arguments of args"),
+        ({"args": [[2]], "expected_args": [[2]]}, "which a program that does nothing leaves"),
+        ({"args": "[[2]]", "expected_args": [[1]]}, "args is JSON text and expected_args is not"),
+        ({"args": [[2]], "expected_args": [len]}, "is not plain data"),
+        ({"expected_args": [[2]]}, "it has the test"),
+    ],
+)
+def test_expected_arguments_that_are_refused(case, why):
+    with pytest.raises(ValueError, match=why):
+        MODULE.check_columns(tests=[[case]], entry_point=["f"])
+
+
 # -- credit
 
 

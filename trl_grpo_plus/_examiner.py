@@ -4,6 +4,7 @@ So the candidate cannot patch the tests, end their process or answer for them; i
 Tests that `eval` what a candidate returns give that away. Standard library only.
 """
 
+import ast
 import builtins
 import os
 import sys
@@ -21,6 +22,8 @@ else:
 TEXT = 300  # characters of an exception that are told
 COROUTINE, GENERATOR = 0x80, 0x20 | 0x200  # co_flags; a generator may be async
 PYTEST_HOOKS = ("__init__", "setup_method", "teardown_method", "setup_class", "teardown_class", "setup", "teardown")
+
+FOR_EFFECT = "__for_effect__"
 
 
 class UnfitTests(Exception):
@@ -55,7 +58,9 @@ def _run_asserts(tests: str, entry_point: str, candidate: Callable) -> None:
         import unittest
 
         unittest.main = lambda *_, **__: None  # type: ignore[assignment]  # they are run below, and without its exit
-    exec(compile(tests, "tests.py", "exec", dont_inherit=True), namespace)
+    tree = _ForEffect().visit(ast.parse(tests, "tests.py"))
+    namespace[FOR_EFFECT] = _for_effect
+    exec(compile(ast.fix_missing_locations(tree), "tests.py", "exec", dont_inherit=True), namespace)
     if callable(namespace.get("check")):
         _call("check", namespace["check"], candidate)
         return
@@ -162,20 +167,79 @@ class _Holder:
         return self
 
 
+class _ForEffect(ast.NodeTransformer):
+    """Marks the calls of which the answer is of no use: `f(x)` on its own, and `assert f(x) is None`.
+
+    The candidate's changes to its arguments come back from these alone. From `assert f(x) == sorted(x)` they must not:
+    it would pass for a program that empties x and returns it.
+    """
+
+    def visit_Expr(self, node: ast.Expr) -> ast.AST:
+        self.generic_visit(node)
+        node.value = _marked(node.value)
+        return node
+
+    def visit_Assert(self, node: ast.Assert) -> ast.AST:
+        self.generic_visit(node)
+        test = node.test
+        if isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.ops[0], (ast.Is, ast.Eq)):
+            (against,) = test.comparators
+            if isinstance(against, ast.Constant) and against.value is None:
+                test.left = _marked(test.left)
+        return node
+
+
+def _marked(node: ast.expr) -> ast.expr:
+    # Calls such as `locals()`, `exec(...)` and `super()` look at the frame that they are made in.
+    if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)):
+        return node
+    marker = ast.Name(FOR_EFFECT, ast.Load())
+    return ast.copy_location(ast.Call(marker, [node.func, *node.args], node.keywords), node)
+
+
+def _for_effect(function: Callable, /, *args: Any, **kwargs: Any) -> Any:
+    return getattr(function, FOR_EFFECT, function)(*args, **kwargs)
+
+
 def _proxy(frames: _frames.Frames) -> Callable:
-    def candidate(*args: Any, **kwargs: Any) -> Any:
+    def call(args: tuple[Any, ...], kwargs: dict[str, Any], changed: bool) -> Any:
         try:
-            call = {"args": _plain.encode(args), "kwargs": _plain.encode(kwargs)}
+            message = {"args": _plain.encode(args), "kwargs": _plain.encode(kwargs), "changed": changed}
         except (TypeError, ValueError) as error:
             frames.write({"misuse": f"{type(error).__name__}: {error}"})
             os._exit(1)
-        frames.write({"call": call})
+        frames.write({"call": message})
         reply = frames.read()
         if "raised" in reply:
             raise _exception(*reply["raised"])
+        if changed:
+            _bring_back([list(args), kwargs], _plain.decode(reply.get("after")))
         return _plain.decode(reply["returned"])
 
+    def candidate(*args: Any, **kwargs: Any) -> Any:
+        return call(args, kwargs, changed=False)
+
+    setattr(candidate, FOR_EFFECT, lambda *args, **kwargs: call(args, kwargs, changed=True))
     return candidate
+
+
+def _bring_back(old: Any, new: Any) -> Any:
+    """What stands for `new`: `old` itself, changed in place, where both are lists, dicts, sets or bytearrays."""
+    if isinstance(old, list) and type(new) is list:
+        old[:] = [_bring_back(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
+        return old
+    if isinstance(old, dict) and type(new) is dict:
+        items = {key: _bring_back(old[key], value) if key in old else value for key, value in new.items()}
+        old.clear()
+        old.update(items)
+        return old
+    if (isinstance(old, set) and type(new) is set) or (isinstance(old, bytearray) and type(new) is bytes):
+        old.clear()
+        getattr(old, "update" if isinstance(old, set) else "extend")(new)
+        return old
+    if isinstance(old, tuple) and type(new) is tuple and len(old) == len(new):
+        return type(old)(map(_bring_back, old, new)) if type(old) is tuple else new
+    return new
 
 
 def _exception(name: str, text: str) -> Exception:

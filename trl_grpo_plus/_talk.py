@@ -30,14 +30,21 @@ class Answer(NamedTuple):
     Args:
         tokens (`list`, *optional*): the value returned, encoded; `None`: none was.
         reason (`str`): why not.
+        after (`list`, *optional*): the arguments after the call, encoded, where they were asked for.
     """
 
     tokens: list | None
     reason: str = ""
+    after: list | None = None
 
     def equals(self, wanted: Any) -> bool:
         """Whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as nothing."""
         return self.tokens is not None and _plain.same(wanted, self.tokens)
+
+    def leaves(self, wanted: Sequence[Any] | Mapping[str, Any]) -> bool:
+        """Whether it returned, and the arguments are these afterwards; compared as by [`Answer.equals`]."""
+        args, kwargs = ([], dict(wanted)) if isinstance(wanted, Mapping) else (list(wanted), {})
+        return self.tokens is not None and self.after is not None and _plain.same([args, kwargs], self.after)
 
 
 class Checked(NamedTuple):
@@ -58,15 +65,17 @@ class Program:
         loading = self.exchange({"program": source, "entry_point": entry_point}, clock(pids=pids))
         self.fault = _raised(loading) or self.fault
 
-    def call(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
-        """Call the function with plain data."""
-        message = {"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {}))}
+    def call(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, changed: bool = False
+    ) -> Answer:
+        """Call the function with plain data; with `changed`, ask what the arguments are after the call."""
+        call = {"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {})), "changed": changed}
         clock = self._clock(pids=self.pids, fresh=False)
-        reply = self.exchange(message, clock)
+        reply = self.exchange(call, clock)
         clock.stop()
         if self.fault:
             return Answer(None, self.fault)
-        return Answer(reply.get("returned"), _raised(reply))
+        return Answer(reply.get("returned"), _raised(reply), reply.get("after"))
 
     def exchange(self, message: dict[str, Any], clock: Clock) -> dict[str, Any]:
         """Send a message and get a well-formed reply; `{}` and a `fault` where there is none."""
@@ -188,7 +197,11 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
         return {"raised": raised}
     if not _plain.is_plain(returned):
         raise Fault("it sent what is no answer")
-    return {"returned": returned}
+    if "after" not in reply:
+        return {"returned": returned}
+    if not _plain.is_plain(reply["after"]):
+        raise Fault("it sent what are no arguments")
+    return {"returned": returned, "after": reply["after"]}
 
 
 def _raised(reply: dict[str, Any]) -> str:

@@ -177,8 +177,11 @@ def _serve_calls(fd: int, program: str, entry_point: str) -> int:
     while True:
         call = frames.read()
         try:
-            answer = found()(*_plain.decode(call["args"]), **_plain.decode(call["kwargs"]))
-            frames.write({"returned": _plain.encode(answer)})
+            args, kwargs = _plain.decode(call["args"]), _plain.decode(call["kwargs"])
+            reply = {"returned": _plain.encode(found()(*args, **kwargs))}
+            if call.get("changed"):
+                reply["after"] = _plain.encode([list(args), kwargs])
+            frames.write(reply)
         except BaseException as error:
             frames.write({"raised": _told(error)})
 
