@@ -277,6 +277,8 @@ def test_much_between_boxes(between: str) -> None:
         (r"300\text{ K}", "300000"),
         (r"\text{(B)}\ 12", "13"),
         (r"\frac12=0.6", "0.6"),
+        ("B", r"\text{(B)}\ C"),
+        (r"5\text{ T}", r"5\text{ G}"),
     ],
 )
 def test_golds_are_not_read_for_what_they_are_not(gold: str, answer: str) -> None:
@@ -322,6 +324,13 @@ def test_the_first_bad_golds_are_shown() -> None:
 def test_a_bad_gold_is_an_error_of_its_row() -> None:
     with pytest.raises(ValueError, match="Mend or filter"):
         _score(r"\boxed{1}", "")
+
+
+@pytest.mark.parametrize("unit", ["T", "K", "M", "B", "x"])
+def test_a_letter_is_a_unit_where_the_gold_has_it(unit: str) -> None:
+    gold = rf"5\text{{ {unit}}}"
+    assert [_score(boxed(answer), gold) for answer in (gold, "5", r"5\text{ m}", "6")] == [1.0, 1.0, 0.0, 0.0]
+    assert _score(boxed(gold), "5") == 0.0
 
 
 @pytest.mark.parametrize("gold", [72, 72.0, "72", "$72$", r"$\boxed{72}$", r"\boxed{72}", " 72 ", "72.", r"\(72\)"])
