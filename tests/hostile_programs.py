@@ -107,6 +107,23 @@ EXHAUSTION = {
         hangs=True,
     ),
     "sleep": Attack("import time\ntime.sleep(10 ** 6)", hangs=True),
+    # These three would rather be taken for victims of a busy machine.
+    "threads that wait for each other": Attack(
+        "import hashlib, threading\ndata = bytes(1 << 22)\ndef spin():\n    while True: hashlib.sha256(data).digest()\n"
+        "for _ in range(20):\n    threading.Thread(target=spin).start()",
+        hangs=True,
+    ),
+    "threads that take turns": Attack(
+        "import threading, time\ndef turn(rest):\n    time.sleep(rest)\n    while True:\n"
+        "        end = time.monotonic() + 0.004\n        while time.monotonic() < end: pass\n        time.sleep(0.036)\n"
+        "for i in range(2):\n    threading.Thread(target=turn, args=(i * 0.02,)).start()",
+        hangs=True,
+    ),
+    "threads that wake and sleep": Attack(
+        "import threading, time\ndef wake():\n    while True: time.sleep(0.0005)\n"
+        "for _ in range(20):\n    threading.Thread(target=wake).start()",
+        hangs=True,
+    ),
     "stops itself": Attack("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint(5)", hangs=True),
     "catastrophic regular expression": Attack("import re\nre.match(r'(a+)+$', 'a' * 64 + 'b')", hangs=True),
     "disk fill": Attack(
