@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 
 from trl_grpo_plus.registry import Example, register_reward
-from trl_grpo_plus.sandbox import TOO_LONG, Answer, Sandbox, SandboxError
+from trl_grpo_plus.sandbox import TOO_LONG, Program, Sandbox, SandboxError
 
 from ._cases import Case, Row, check_columns, rows_of
 from ._programs import begins_with_code, program_of
@@ -207,18 +207,21 @@ def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[bo
 def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[bool]:
     with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
         for case in cases:
-            by_name = isinstance(case.args, dict)
-            given = ((), case.args) if by_name else (case.args, None)
-            answer = loaded.call(*given, changed=case.expected_args is not None)
-            yield _is_right(answer, case)
+            yield _is_right(loaded, case)
             if loaded.fault:
                 return
 
 
-def _is_right(answer: Answer, case: Case) -> bool:
+def _is_right(program: Program, case: Case) -> bool:
     if case.expected_args is None:
-        return answer.equals(case.expected)
-    return answer.leaves(case.expected_args) and (case.expected is None or answer.equals(case.expected))
+        return program.call(*_as_given(case.args)).equals(case.expected)
+    answer, after = program.call_in_place(*_as_given(case.args))
+    is_left = after.equals([*_as_given(case.expected_args)])
+    return is_left and (case.expected is None or answer.equals(case.expected))
+
+
+def _as_given(args: list | dict | None) -> tuple[list, dict]:
+    return ([], args) if isinstance(args, dict) else (args or [], {})
 
 
 def same_output(printed: bytes, wanted: str) -> bool:
