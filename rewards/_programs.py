@@ -34,6 +34,7 @@ _TAGS = (
     (re.compile(r"\[BEGIN\]"), "[DONE]"),
     (re.compile(r"<code(?:\s[^<>]{0,80})?>"), "</code>"),
     (re.compile(r"<python>"), "</python>"),
+    (re.compile(r"<solution>"), "</solution>"),
     (re.compile(r"\\begin\{lstlisting\}(?:\[[^\]]{0,80}\])?"), "\\end{lstlisting}"),
     (re.compile(r"\\begin\{minted\}(?:\[[^\]]{0,80}\])?\{[^}]{0,20}\}"), "\\end{minted}"),
     (re.compile(r"\\begin\{verbatim\}"), "\\end{verbatim}"),

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from trl_grpo_plus.registry import Example, register_reward
-from trl_grpo_plus.sandbox import TOO_LONG, Answer, Killed, Sandbox, SandboxError, Starved
+from trl_grpo_plus.sandbox import TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
 from trl_grpo_plus.workers import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
@@ -222,18 +222,21 @@ def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[tu
 def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:
     with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
         for case in cases:
-            by_name = isinstance(case.args, dict)
-            given = ((), case.args) if by_name else (case.args, None)
-            answer = loaded.call(*given, changed=case.expected_args is not None)
-            yield _is_right(answer, case), loaded.fault
+            yield _is_right(loaded, case), loaded.fault
             if loaded.fault:
                 return
 
 
-def _is_right(answer: Answer, case: Case) -> bool:
+def _is_right(program: Program, case: Case) -> bool:
     if case.expected_args is None:
-        return answer.equals(case.expected)
-    return answer.leaves(case.expected_args) and (case.expected is None or answer.equals(case.expected))
+        return program.call(*_as_given(case.args)).equals(case.expected)
+    answer, after = program.call_in_place(*_as_given(case.args))
+    is_left = after.equals([*_as_given(case.expected_args)])
+    return is_left and (case.expected is None or answer.equals(case.expected))
+
+
+def _as_given(args: list | dict | None) -> tuple[list, dict]:
+    return ([], args) if isinstance(args, dict) else (args or [], {})
 
 
 def same_output(printed: bytes, wanted: str) -> bool:

@@ -30,21 +30,14 @@ class Answer(NamedTuple):
     Args:
         tokens (`list`, *optional*): the value returned, encoded; `None`: none was.
         reason (`str`): why not.
-        after (`list`, *optional*): the arguments after the call, encoded, where they were asked for.
     """
 
     tokens: list | None
     reason: str = ""
-    after: list | None = None
 
     def equals(self, wanted: Any) -> bool:
         """Whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as nothing."""
         return self.tokens is not None and _plain.same(wanted, self.tokens)
-
-    def leaves(self, wanted: Sequence[Any] | Mapping[str, Any]) -> bool:
-        """Whether it returned, and the arguments are these afterwards; compared as by [`Answer.equals`]."""
-        args, kwargs = ([], dict(wanted)) if isinstance(wanted, Mapping) else (list(wanted), {})
-        return self.tokens is not None and self.after is not None and _plain.same([args, kwargs], self.after)
 
 
 class Checked(NamedTuple):
@@ -65,17 +58,23 @@ class Program:
         loading = self.exchange({"program": source, "entry_point": entry_point}, clock(pids=pids))
         self.fault = _raised(loading) or self.fault
 
-    def call(
-        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None, *, changed: bool = False
-    ) -> Answer:
-        """Call the function with plain data; with `changed`, ask what the arguments are after the call."""
+    def call(self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None) -> Answer:
+        """Call the function with plain data."""
+        return self._call(args, kwargs, changed=False)[0]
+
+    def call_in_place(
+        self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> tuple[Answer, Answer]:
+        """Call the function; what it returns, and what it leaves of `[args, kwargs]`."""
+        return self._call(args, kwargs, changed=True)
+
+    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None, changed: bool) -> tuple[Answer, Answer]:
         call = {"args": _plain.encode(list(args)), "kwargs": _plain.encode(dict(kwargs or {})), "changed": changed}
         clock = self._clock(pids=self.pids, fresh=False)
         reply = self.exchange(call, clock)
         clock.stop()
-        if self.fault:
-            return Answer(None, self.fault)
-        return Answer(reply.get("returned"), _raised(reply), reply.get("after"))
+        reason = self.fault or _raised(reply)
+        return Answer(reply.get("returned"), reason), Answer(reply.get("after"), reason)
 
     def exchange(self, message: dict[str, Any], clock: Clock) -> dict[str, Any]:
         """Send a message and get a well-formed reply; `{}` and a `fault` where there is none."""
