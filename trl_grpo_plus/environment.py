@@ -10,7 +10,7 @@ PACKAGES = ("trl-grpo-plus", "trl", "transformers", "accelerate", "datasets", "t
 
 # What is needed, how to tell that it is there, how to get it.
 EXTRAS = {
-    "math_answer, gsm8k_answer": ("math_verify", "pip install 'trl-grpo-plus[rewards]'"),
+    "math_answer": ("math_verify", "pip install 'trl-grpo-plus[rewards]'"),
     "json_schema": ("jsonschema", "pip install 'trl-grpo-plus[rewards]'"),
     "reasoning_gym": ("reasoning_gym", "pip install 'trl-grpo-plus[reasoning-gym]'"),
     "LoRA": ("peft", "pip install 'trl-grpo-plus[peft]'"),
