@@ -70,7 +70,7 @@ def train(folder, reward, options, checkpoint=None):
         "rounds": tiny.logged(trainer, "groups/rounds"),
         "evaluated": tiny.logged(trainer, "eval_reward"),
         "passes": passes,
-        "stream": trainer._stream and trainer._stream.state_dict(),
+        "stream": trainer._resume_state()["stream"],
     }
 
 

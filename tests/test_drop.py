@@ -261,6 +261,20 @@ def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
     assert type(trained.entropy_coef) is float
 
 
+def test_a_step_that_fails_leaves_the_entropy_coefficient(tmp_path, monkeypatch):
+    def out_of_memory(self, model, inputs):
+        assert self.entropy_coef * 1.0 != 0.5  # weighed: there is filler
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", out_of_memory)
+    options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
+    trainer = tiny.trainer(tmp_path, first_three_of_eight, **options, **EIGHT)
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    assert type(trainer.entropy_coef) is float
+    assert trainer.entropy_coef == 0.5
+
+
 def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(tmp_path):
     options = {**EIGHT, **ADAPTIVE, "entropy_coef": 0.3, "entropy_coef_delta": 0.1, "entropy_target": 10.0}
     options |= {"max_steps": 3, "num_generations": 2}

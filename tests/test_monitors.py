@@ -25,9 +25,9 @@ def length(completions, **kwargs):
     return [float(len(text)) for text in completions]
 
 
-def broken(completions, **kwargs):
-    """What is no number, one way or another."""
-    return [(math.nan, math.inf, -math.inf, None)[i % 4] for i in range(len(completions))]
+def rarely(completions, **kwargs):
+    """What is no score, or a large one."""
+    return [(math.nan, 1e30, -1e30, None)[i % 4] for i in range(len(completions))]
 
 
 def third(completions, **kwargs):
@@ -69,10 +69,9 @@ DROP = {"zero_variance_groups": "drop", "per_device_train_batch_size": 16}
     ],
     ids=str,
 )
-@pytest.mark.parametrize("monitor", [length, broken])
-def test_a_monitor_changes_no_weight(tmp_path, options, monitor):
+def test_monitors_change_no_weight(tmp_path, options):
     alone = train(tmp_path, [sometimes], [0.5], **options)
-    watched = train(tmp_path, [monitor, sometimes], [0.0, 0.5], **options)
+    watched = train(tmp_path, [length, sometimes, rarely], [0.0, 0.5, 0.0], **options)
     assert tiny.losses(watched) == tiny.losses(alone)
     assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
     for key in ("reward", "reward_std", "frac_reward_zero_std", "groups/unscored", "groups/alive"):
@@ -84,7 +83,7 @@ def test_a_monitor_among_many_rewards_changes_no_bit(tmp_path, options):
     """In what order a sum is rounded depends on how many there are."""
     rewards, weights = [sometimes, third, fourth, tiny.digits, length], [0.1, 0.7, 0.3, 0.9, 0.01]
     alone = train(tmp_path, rewards, weights, **options)
-    watched = train(tmp_path, [*rewards[:3], broken, *rewards[3:]], [*weights[:3], 0.0, *weights[3:]], **options)
+    watched = train(tmp_path, [*rewards[:3], rarely, *rewards[3:]], [*weights[:3], 0.0, *weights[3:]], **options)
     assert list(watched._logs["advantages"]) == list(alone._logs["advantages"])
     assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
 
@@ -170,3 +169,21 @@ def test_monitors_alone_are_trls_as_ever(tmp_path):
     ours, theirs = (train(tmp_path, [length], [0.0], cls=cls) for cls in (tiny.GRPOPlusTrainer, GRPOTrainer))
     assert tiny.losses(ours) == tiny.losses(theirs)
     assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+
+
+def test_rewards_without_a_weight_are_no_monitors(tmp_path, caplog):
+    """TRL trains on the KL alone there, and none is there to be abstained from."""
+    train(tmp_path, [sometimes], [0.0])
+    assert "monitors alone" not in caplog.text
+
+
+def test_a_subclass_may_call_for_the_rewards_more_than_once(tmp_path):
+    class Twice(tiny.GRPOPlusTrainer):
+        def _calculate_rewards(self, *batch):
+            first, second = super()._calculate_rewards(*batch), super()._calculate_rewards(*batch)
+            assert torch.equal(first, second)
+            return second
+
+    trained = train(tmp_path, [length, tiny.digits], [0.0, 1.0], cls=Twice)
+    assert trained.reward_func_names == ["length", "digits"]
+    assert tiny.logged(trained, "rewards/length/mean")[0] > 1

@@ -352,6 +352,7 @@ DATA = {
     "a transform": tiny.prompts(30).with_transform(odd_columns),
     "some columns": tiny.prompts(30).with_format("numpy", columns=["number"], output_all_columns=True),
     "tensors": tiny.prompts(30).with_format("torch"),
+    "vectors": tiny.prompts(30).add_column("vector", [[n, n + 1] for n in range(30)]).with_format("torch"),
     "chosen rows": tiny.prompts(40).select(range(39, 9, -1)),
 }
 
@@ -396,7 +397,7 @@ def test_a_dataset_that_repeats_itself_is_as_many_rows(tmp_path, remove):
     assert tiny.logged(trained, "groups/generated") == [16] * 3
 
 
-@pytest.mark.parametrize("data", ["plain", "some columns", "tensors"])
+@pytest.mark.parametrize("data", ["plain", "some columns", "tensors", "vectors"])
 def test_rows_of_another_dataloader_are_known_by_their_content(tmp_path, data):
     class WithoutIndices(GRPOPlusTrainer):
         def get_train_dataloader(self):

@@ -504,6 +504,13 @@ def test_options_that_trls_trainer_does_not_know_are_said(tmp_path):
     assert "learning_rate" not in said
 
 
+def test_it_is_said_of_a_config_that_a_plus_trainer_had_too(tmp_path):
+    config = plus_config(tmp_path, trace_every=0)
+    made_with(GRPOPlusTrainer, tmp_path, config)
+    with pytest.warns(UserWarning, match="trace_every=0 has no effect"):
+        made_with(GRPOTrainer, tmp_path, config)
+
+
 def test_it_is_said_with_a_schedule_of_the_users_own(tmp_path):
     model = tiny.trainer(tmp_path, tiny.digits).model
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

@@ -117,7 +117,7 @@ def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTraine
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
     data = arguments.pop("data", None)
     extra = arguments.pop("extra", {})
-    if cls is GRPOPlusTrainer:
+    if issubclass(cls, GRPOPlusTrainer):
         config: Any = GRPOPlusConfig(**arguments)
     else:
         from trl import GRPOConfig

@@ -43,7 +43,8 @@ class GRPOPlusConfig(GRPOConfig):
     Configuration class for the [`GRPOPlusTrainer`].
 
     Only the parameters that are new, or take new values, are listed here; all others are
-    [`~trl.GRPOConfig`]'s. With every one of them at its default the trainer is TRL's, bit for bit.
+    [`~trl.GRPOConfig`]'s. With every one of them at its default the trainer is TRL's, bit for bit (but for an attempt
+    that nothing but a reward of weight 0 scores: it is unscored).
 
     Parameters:
         > Parameters that control zero-variance groups
@@ -148,6 +149,8 @@ class GRPOPlusConfig(GRPOConfig):
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "alarm_thresholds"]
+    # Set while a `GRPOPlusTrainer` is made, which acts on these options. No field.
+    has_plus_trainer: ClassVar[bool] = False
 
     # Parameters that control zero-variance groups
     zero_variance_groups: str = field(
@@ -281,13 +284,9 @@ class GRPOPlusConfig(GRPOConfig):
     def place_model_on_device(self) -> bool | None:
         """As transformers'."""
         # Of all that it asks its arguments, this is what a `Trainer` asks when it is made, and nobody else does.
-        if not self.__dict__.get("_has_plus_trainer") and self.process_index == 0:
+        if not self.has_plus_trainer and self.process_index == 0:
             self._warn_of_no_effect()
         return super().place_model_on_device
-
-    def taken_by_plus_trainer(self) -> None:
-        """A `GRPOPlusTrainer` acts on these options: another trainer that is handed them would warn."""
-        self._has_plus_trainer = True
 
     @property
     def changed_options(self) -> dict[str, Any]:

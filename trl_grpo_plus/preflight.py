@@ -8,6 +8,7 @@ from typing import Any
 
 from .loading import near
 from .paths import beside, looks_local
+from .signatures import name_of
 
 
 def check_model(name: str | None) -> None:
@@ -188,4 +189,4 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
 
 def reward_name(reward: Any) -> str:
     """What TRL logs a reward under: a function's name, the last part of a model's."""
-    return reward.split("/")[-1] if isinstance(reward, str) else getattr(reward, "__name__", type(reward).__name__)
+    return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

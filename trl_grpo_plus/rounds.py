@@ -24,6 +24,7 @@ def resample(
     sample: Callable[[Rows, list], Round],
     inputs: Rows,
     prompts: list,
+    *,
     indices: Sequence[int | None],
     stream: PromptStream,
     read: Callable[[list[int]], Rows],
@@ -98,7 +99,7 @@ class _Fresh:
         if index in self._seen:
             return False
         row = self._read([index])[0] if self._unplaced else {}
-        return not any(_equal(row, other) for other in self._unplaced)
+        return not any(_plain(row) == _plain(other) for other in self._unplaced)
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
@@ -125,8 +126,10 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
 
 
-def _equal(row: dict[str, Any], other: dict[str, Any]) -> bool:
-    try:
-        return bool(row == other)
-    except (RuntimeError, ValueError):  # arrays are compared element by element
-        return False
+def _plain(value: Any) -> Any:
+    """With lists for arrays and tensors, which are compared element by element."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value

@@ -10,8 +10,8 @@ import torch
 class PromptStream:
     """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
 
-    Equal on every rank (it never looks at the ranks' own random state) and resumable. An index that a caller cannot
-    use now is not lost: it is dealt first next time.
+    It never looks at a rank's own random state, and it is resumable. An index that a caller cannot use now is not
+    lost: it is dealt first next time. Where there are several ranks, the first one's deals for all.
 
     Args:
         num_prompts (`int`): rows of the dataset.

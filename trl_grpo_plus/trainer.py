@@ -123,7 +123,6 @@ class GRPOPlusTrainer(GRPOTrainer):
                 f"args must be a GRPOPlusConfig, got {type(args).__name__}: replace `GRPOConfig(...)` by "
                 "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
             )
-        args.taken_by_plus_trainer()
         self._inputs: list[dict[str, Any]] = []  # of the batch being generated; `_generate` replaces its rows
         self._indices: list[int | None] = []  # of its rows as they were dealt, in the training set
         self._generated: tuple[Any, ...] = ()  # what TRL's `_generate` returned for it
@@ -138,7 +137,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._split = "eval"  # that is being evaluated
         self._tokens_generated = 0  # on this rank, for the batch being generated
         self._kl_seen: list[tuple[float, int]] = []  # (kl, completions) of each micro-batch since beta last changed
-        self._window_rows = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
+        self._window_tokens = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
         self._running_variance: float | None = None
         self._stream: PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
@@ -152,7 +151,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         workers.configure(args.reward_workers, args.reward_worker_memory_mb)
         if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
             _check_columns(reward_funcs, train_dataset, eval_dataset)
-        super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
+        with _temporarily(args, has_plus_trainer=True):
+            super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         check_filter_metric(args.filter_metric, self.reward_func_names)
@@ -233,9 +233,18 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self._stream is None:
             rounds = [self._sample(self._inputs, prompts)]
         else:
-            limits = (self.num_generations, self.args.max_resample_rounds)
-            data = (self._indices, self._stream, self._read)
-            rounds = resample(self._sample, self._inputs, prompts, *data, *limits, *ranks)
+            rounds = resample(
+                self._sample,
+                self._inputs,
+                prompts,
+                indices=self._indices,
+                stream=self._stream,
+                read=self._read,
+                num_generations=self.num_generations,
+                max_rounds=self.args.max_resample_rounds,
+                rank=self.accelerator.process_index,
+                world_size=self.accelerator.num_processes,
+            )
         fallback = "drop" if self._stream is None else self.args.resample_fallback
         self._rounds = rounds
         try:
@@ -307,6 +316,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        self._show_monitors()
         if self._plan is not None:
             return self._without_monitors(self._rewards.to(self.accelerator.device))
         rewards = self._score(inputs, prompts, completions, completion_ids_list)
@@ -347,7 +357,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _score(self, inputs: Any, *batch: Any) -> Tensor:
         """TRL's rewards, (N, K) and gathered. A failure stops all ranks, with the same message."""
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
-        tool_mask = self._generated[2]
+        tool_mask = self._generated[2] if self._generated else None
         if tool_mask is not None:  # which tokens are the policy's: TRL keeps it to itself
             inputs = [{**row, "tool_mask": mask} for row, mask in zip(inputs, tool_mask, strict=True)]
         with _temporarily(self, reward_funcs=scoring.functions):
@@ -552,8 +562,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         elif self.loss_type in MICRO_BATCH_NORMALISED:
             weight = everywhere.numel() / max((everywhere > 0).sum().item(), 1)
         shares = tokens[self.accelerator.process_index] * tokens.numel() / max(tokens.sum().item(), 1)
-        for batch, live_rows, share in zip(batches, everywhere.sum(dim=0).tolist(), shares.tolist(), strict=True):
-            batch.update(filler_weight=weight, live_rows=live_rows, entropy_weight=share)
+        of_batches = torch.stack([everywhere.sum(dim=0), tokens.sum(dim=0)], dim=1).tolist()
+        for batch, (live_rows, live_tokens), share in zip(batches, of_batches, shares.tolist(), strict=True):
+            batch.update(filler_weight=weight, live_rows=live_rows, live_tokens=live_tokens, entropy_weight=share)
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
         if not self.model.training:
@@ -571,15 +582,16 @@ class GRPOPlusTrainer(GRPOTrainer):
             weighted = False
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
-        before = {} if rows else {name: len(values) for name, values in metrics.items()}
-        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), rows)
+        tokens = inputs.get("live_tokens", 1)  # where there is no filler TRL decides
+        before = {} if tokens else {name: len(values) for name, values in metrics.items()}
+        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
         with _temporarily(self, beta=beta), _temporarily(self.args, use_bias_correction_kl=weighted), entropy:
             loss = super()._compute_loss(model, inputs)
-        if rows and metrics.get("entropy"):
+        if tokens and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
         if beta:
             self._kl_seen.append((metrics["kl"][-1], rows))
-        if not rows:  # nothing but filler, on every rank: TRL has logged means over no tokens
+        if not tokens:  # nothing to train on, on any rank: TRL has logged means over no tokens
             for name, values in metrics.items():
                 if name != "entropy_coef":
                     del values[before.get(name, 0) :]
@@ -588,22 +600,24 @@ class GRPOPlusTrainer(GRPOTrainer):
         return loss
 
     @contextmanager
-    def _without_filler_in_the_entropy(self, weight: float, rows: int) -> Iterator[None]:
-        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `rows`."""
+    def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
+        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `tokens`."""
         before = self.entropy_coef, self._last_world_entropy
         if weight != 1.0:
             self.entropy_coef = _Weighed(self.entropy_coef, weight)
-        yield
-        if isinstance(self.entropy_coef, _Weighed):  # TRL did not change it
-            self.entropy_coef = before[0]
-        self._window_rows += rows
+        try:
+            yield
+        finally:
+            if isinstance(self.entropy_coef, _Weighed):  # TRL did not change it
+                self.entropy_coef = before[0]
+        self._window_tokens += tokens
         if not self.accelerator.sync_gradients:
             return
-        if not self._window_rows:  # TRL has measured the entropy of no tokens, 0
+        if not self._window_tokens:  # TRL has measured the entropy of no tokens, 0
             self.entropy_coef, self._last_world_entropy = before
             if logged := self._metrics["train"].get("entropy_coef"):
                 logged[-1] = self.entropy_coef
-        self._window_rows = 0
+        self._window_tokens = 0
 
     def _kl_term(self, ref_logp: Tensor, old_logp: Tensor | None, weighted: bool, logp: Tensor) -> Tensor:
         return kl.penalty(self.args.kl_estimator, logp, ref_logp, old_logp, importance_weighted=weighted)
@@ -652,7 +666,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             metrics[f"rewards/{name}/mean"].append(column.nanmean().item())
             metrics[f"rewards/{name}/std"].append(nanstd(column).item())
             self._logs["rewards"][name].extend(column.tolist())
-        if any((self._totals(r.rewards).isnan() & ~r.rewards.isnan().all(dim=1)).any() for r in self._rounds):
+        rewards = torch.cat([sampled.rewards for sampled in self._rounds])
+        if self._monitors and (self._totals(rewards).isnan() & ~rewards.isnan().all(dim=1)).any():
             logger.warning_once(
                 "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
                 "unscored; see `groups/unscored` and the traces."
@@ -742,7 +757,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
         """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.model_card`]."""
-        folder = Path(self.args.output_dir).name
+        folder = Path(self.args.output_dir).resolve().name
         super().create_model_card(model_name or folder, *args, **kwargs)
         if self.is_world_process_zero():
             path = Path(self.args.output_dir) / "README.md"
@@ -799,7 +814,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
             "running_variance": self._running_variance,
-            "stream": self._stream.state_dict() if self._stream is not None else None,
+            # Rank 0 draws for all.
+            "stream": self._stream.state_dict() if self._stream and self.is_world_process_zero() else None,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
         }
