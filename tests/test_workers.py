@@ -231,6 +231,32 @@ def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
     assert found == [Outcome(1.0, "ok")]
 
 
+REFUSED = """
+import time
+from trl_grpo_plus.forking import NoProcess
+from trl_grpo_plus.sandbox import Sandbox
+from trl_grpo_plus.workers import excuse
+
+def judge(completions):
+    with Sandbox(self_test=False, on_wait=excuse) as sandbox:
+        ask, until = sandbox._zygote._ask_for_child, time.monotonic() + 2.5
+
+        def refuse(*args):
+            if time.monotonic() < until:
+                raise NoProcess("none")
+            return ask(*args)
+
+        sandbox._zygote._ask_for_child = refuse
+        return [float(sandbox.run("print(1)").stdout == b"1\\n")]
+"""
+
+
+def test_the_wait_for_a_program_s_process_is_excused(pool, tmp_path):
+    (tmp_path / "refused.py").write_text(REFUSED)
+    found = pool.map(f"{tmp_path}/refused.py:judge", {}, [{"completions": "a"}], timeout=2.0)
+    assert found == [Outcome(1.0, "ok")]
+
+
 def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):
     found = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
     assert [outcome.status for outcome in found] == ["error"]
