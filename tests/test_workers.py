@@ -17,6 +17,7 @@ import torch
 from busy import MANY, burners, keep_there
 
 from trl_grpo_plus import workers
+from trl_grpo_plus.machine import processors
 from trl_grpo_plus.workers import Noted, Outcome, Pool, outcome_of, outcomes_of
 
 
@@ -461,8 +462,17 @@ def test_configure_changes_the_shared_pool():
 @pytest.mark.parametrize(("ranks", "most"), [("1", 16), ("1000", 1)])
 def test_ranks_share_the_cores(monkeypatch, ranks, most):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    cores = len(os.sched_getaffinity(0))
-    assert workers.default_size() == max(1, min(most, cores // int(ranks)))
+    assert workers.default_size() == max(1, min(most, processors() // int(ranks)))
+
+
+@pytest.mark.parametrize(("size", "ranks", "warns"), [(9, "1", False), (10, "1", True), (5, "2", True)])
+def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monkeypatch, caplog, size, ranks, warns):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    monkeypatch.setattr(workers, "processors", lambda: 1)
+    workers._warn_if_many.cache_clear()
+    for _ in range(2):
+        Pool(size)
+    assert caplog.text.count("reward workers on this machine share 1 processors") == warns
 
 
 @pytest.mark.parametrize(

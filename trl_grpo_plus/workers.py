@@ -39,7 +39,7 @@ from typing import Any, NamedTuple
 
 from ._clock import PATIENCE, Clock, Starved, TooLong
 from .forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, NoProcess, Zygote
-from .machine import threads_for
+from .machine import processors, threads_for
 from .signatures import call
 
 
@@ -149,13 +149,14 @@ class Pool:
     """A pool of reward workers. Any thread may use it; one `map` runs at a time.
 
     Args:
-        size (`int`, *optional*): most workers; by default the cores this process may use, shared between the ranks of
-            this machine, and at most 16.
+        size (`int`, *optional*): most workers; by default the processors this process may use (a container's quota
+            counts), shared between the ranks of this machine, and at most 16.
         memory_mb (`int`, *optional*, defaults to `4096`): address space of each, in MiB.
     """
 
     def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
         self.size = size or default_size()
+        _warn_if_many(self.size * _ranks(), processors())
         self.memory_mb = memory_mb
         self._preload: tuple[str, ...] = ()
         self._zygote: Zygote | None = None
@@ -413,8 +414,20 @@ class _Run:
 
 
 def default_size() -> int:
-    """Cores that this process may use, over the ranks of this machine; 1 to 16."""
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // _ranks()))
+    """Processors that this process may use ([`machine.processors`]), over the ranks of this machine; 1 to 16."""
+    return max(1, min(MOST_WORKERS, processors() // _ranks()))
+
+
+@functools.cache  # once
+def _warn_if_many(workers: int, processors: int) -> None:
+    if workers >= PATIENCE * processors:
+        logger.warning(
+            "%d reward workers on this machine share %d processors: programs that hang can starve each other, and are "
+            "not scored then. Set reward_workers so that there are fewer than %g for each processor.",
+            workers,
+            processors,
+            PATIENCE,
+        )
 
 
 def _ranks() -> int:
