@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 from trl_grpo_plus.registry import Example, register_reward
-from trl_grpo_plus.sandbox import TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
+from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
 from trl_grpo_plus.workers import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
@@ -220,11 +220,17 @@ def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[tu
 
 
 def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:
-    with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
-        for case in cases:
-            yield _is_right(loaded, case), loaded.fault
-            if loaded.fault:
-                return
+    judged = 0
+    for is_last_life in (False, True):
+        with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
+            for case in cases[judged:]:
+                is_right = _is_right(loaded, case)
+                if loaded.fault == KILLED and not is_last_life:  # it need not have been its doing: from here once more
+                    break
+                yield is_right, loaded.fault
+                judged += 1
+                if loaded.fault or judged == len(cases):
+                    return
 
 
 def _is_right(program: Program, case: Case) -> bool:

@@ -1,7 +1,9 @@
 """The process that forks others: clean, single, and gone when its parent is."""
 
+import contextlib
 import json
 import os
+import resource
 import signal
 import sys
 import threading
@@ -10,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from trl_grpo_plus.forking import Zygote
+from trl_grpo_plus.forking import NoProcess, Zygote
 
 
 ENTRY = """
@@ -150,6 +152,59 @@ def test_a_child_of_a_zygote_that_died_is_nobody_elses(entry):
     assert zygote.end(old._replace(pid=new.pid)) is None
     assert new.socket.recv(5) == b"ready"
     zygote.end(new)
+    zygote.close()
+
+
+@contextlib.contextmanager
+def no_descriptor():
+    """No room for one more in this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, hard))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_child_whose_socket_finds_no_descriptor_is_ended(entry):
+    zygote = Zygote(f"{entry}:start_others")
+    pid = zygote._stop.peek()[2][0].pid
+    with no_descriptor(), pytest.raises(NoProcess, match="no descriptor"):
+        zygote.fork()
+    assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
+    child = zygote.fork()
+    assert child.socket.recv(10) == b"ready"
+    zygote.end(child)
+    zygote.close()
+
+
+def test_a_zygote_that_finds_no_descriptor_is_no_failure(entry):
+    with no_descriptor(), pytest.raises(NoProcess, match="Too many open files"):
+        Zygote(f"{entry}:tell")
+    zygote = Zygote(f"{entry}:tell")
+    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    with no_descriptor(), pytest.raises(NoProcess, match="Too many open files"):
+        zygote.fork()
+    zygote.end(zygote.fork())
+    zygote.close()
+
+
+def test_a_zygote_that_is_killed_again_at_once_is_no_failure(entry, monkeypatch):
+    zygote = Zygote(f"{entry}:tell")
+    start = zygote._start
+
+    def start_and_kill(*args):
+        start(*args)
+        os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+
+    monkeypatch.setattr(zygote, "_start", start_and_kill)
+    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    with pytest.raises(NoProcess, match="died"):
+        zygote.fork()
+    monkeypatch.undo()
+    zygote.end(zygote.fork())
     zygote.close()
 
 

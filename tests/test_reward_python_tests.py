@@ -5,6 +5,8 @@ import importlib
 import json
 import math
 import os
+import signal
+import threading
 import time
 
 import pytest
@@ -698,6 +700,34 @@ def test_what_the_machine_does_is_no_verdict(monkeypatch, errors):
     assert math.isnan(found)
     assert (found.status, found.message) == ("starved", str(errors[0]))
     assert score(RIGHT["s"]) == 1.0
+
+
+@pytest.mark.parametrize(("credit", "times", "wanted"), [("all", 1, 1.0), ("all", 2, 0.0), ("fraction", 2, 0.5)])
+def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wanted):
+    """As by the kernel: its second case takes long enough to be killed in."""
+    program = "def f(n):\n    import time\n    time.sleep(n)\n    return n"
+    made = Sandbox(tier="landlock+seccomp", self_test=False)
+    monkeypatch.setattr(MODULE, "_sandbox", lambda *_: made)
+    start, started = made._start, []
+
+    def start_and_kill(*args):
+        child, pids = start(*args)
+        started.append(child)
+        if len(started) <= times:
+            threading.Timer(0.5, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(made, "_start", start_and_kill)
+    tests = [[{"args": [n], "expected": n} for n in (0, 1)]]
+    assert score(program, tests=tests, entry_point=["f"], credit=credit) == wanted
+    assert len(started) == 2
+    made.close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_who_kills_itself_earns_nothing(form):
+    die = "import os\nos.kill(os.getpid(), 9)\n"
+    assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
 
 
 def test_right_programs_on_a_busy_machine_score():

@@ -3,6 +3,7 @@
 import logging
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -27,7 +28,8 @@ from hostile_programs import (
 from trl_grpo_plus import _canaries, _seccomp, _tiers, sandbox
 from trl_grpo_plus._lockdown import THREADS, can_become_others
 from trl_grpo_plus._tiers import Tier
-from trl_grpo_plus.sandbox import TOO_LONG, Killed, Sandbox, SandboxError, Starved
+from trl_grpo_plus.forking import NoProcess
+from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Sandbox, SandboxError, Starved
 
 
 TIERS = ["bubblewrap+landlock+seccomp", "landlock+seccomp", "bubblewrap+seccomp-strict", "seccomp-strict"]
@@ -523,6 +525,40 @@ def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):
     assert "UNPROTECTED" in caplog.text
 
 
+@pytest.mark.parametrize(
+    "failure", [NoProcess("none"), Starved("busy"), Killed("killed")], ids=lambda error: type(error).__name__
+)
+def test_scarcity_takes_no_wall_away(monkeypatch, failure):
+    """What is not to be had now may be a moment later; a weaker tier would stay."""
+    probe, first = Sandbox._probe, _tiers.tiers()[0]
+
+    def scarce(self, tier):
+        if tier == first:
+            raise failure
+        return probe(self, tier)
+
+    monkeypatch.setattr(Sandbox, "_probe", scarce)
+    with pytest.raises(Starved, match=re.escape(f"no process could be had for a sandbox: {first.name}")):
+        Sandbox(allow_unsafe=True, self_test=False)
+
+
+def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
+    """Bubblewrap says the same of a machine that forbids it and of one that has no process for it."""
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("wrapped", "landlock", ("false",))])
+    monkeypatch.setattr(sandbox.machine, "spare_tasks", lambda: 3)
+    with pytest.raises(Starved, match="wrapped"):
+        Sandbox(allow_unsafe=True, self_test=False)
+
+
+def test_a_tier_whose_processes_die_of_themselves_does_not_work(monkeypatch, tmp_path):
+    """As of a system call that its filter is too strict about: that is no machine that kills."""
+    child = tmp_path / "sandbox_child.py"
+    child.write_text("import os\n\ndef enter(channel, options):\n    os.kill(os.getpid(), 31)\n")
+    monkeypatch.setattr(sandbox, "HERE", tmp_path)
+    with pytest.raises(RuntimeError, match=r"(?s)no safe way.*locked in: signal 31"):
+        Sandbox(self_test=False)
+
+
 def test_a_safe_tier_is_taken_even_if_unsafe_is_allowed(box):
     with Sandbox(allow_unsafe=True, self_test=False) as allowed:
         assert allowed.tier == box.tier
@@ -691,12 +727,135 @@ def test_a_killed_zygote_is_an_error_and_starts_anew():
 
 
 def test_no_process_to_be_had_is_an_error(box, monkeypatch):
-    def refuse(options):
+    def refuse(*_):
         raise RuntimeError("no process could be forked: Resource temporarily unavailable")
 
     monkeypatch.setattr(box._zygote, "fork", refuse)
     with pytest.raises(SandboxError, match="temporarily unavailable"):
         box.run("print(1)")
+
+
+@pytest.fixture
+def told():
+    """Seconds that the fixture `waiting` was told of."""
+    return []
+
+
+@pytest.fixture
+def waiting(told):
+    """A sandbox whose processes are told from others, for who stops or kills them."""
+    with Sandbox(tier=TIERS[1], self_test=False, on_wait=told.append) as made:
+        told.clear()
+        yield made
+
+
+def test_the_wait_for_a_process_is_told_while_it_lasts(waiting, told, monkeypatch):
+    ask, until, before = waiting._zygote._ask_for_child, time.monotonic() + 0.6, []
+
+    def refuse(*args):
+        before[:] = told
+        if time.monotonic() < until:
+            raise NoProcess("none")
+        return ask(*args)
+
+    monkeypatch.setattr(waiting._zygote, "_ask_for_child", refuse)
+    assert waiting.run("print(1)").stdout == b"1\n"
+    assert sum(before) >= 0.4
+    assert sum(told) >= 0.5
+
+
+def test_the_wait_for_a_lock_is_told_while_it_lasts(waiting, told, monkeypatch):
+    fork, before = waiting._zygote.fork, []
+
+    def resume(pid):
+        before[:] = told
+        os.kill(pid, signal.SIGCONT)
+
+    def stop(*args):
+        child = fork(*args)
+        os.kill(child.pid, signal.SIGSTOP)
+        threading.Timer(1.0, resume, [child.pid]).start()
+        return child
+
+    monkeypatch.setattr(waiting._zygote, "fork", stop)
+    assert waiting.run("print(1)").stdout == b"1\n"
+    assert sum(before) >= 0.4
+
+
+def test_the_self_test_has_no_clock_on_what_the_machine_takes(box, monkeypatch):
+    fork = box._zygote.fork
+
+    def slow(*args):
+        time.sleep(0.5)
+        return fork(*args)
+
+    monkeypatch.setattr(_canaries, "HANG_S", 0.004)
+    monkeypatch.setattr(box._zygote, "fork", slow)
+    assert _canaries._hangs(box) == []
+
+
+def test_the_self_test_is_not_passed_where_no_process_was_to_be_had(box, monkeypatch):
+    def refuse(*_):
+        raise NoProcess("none")
+
+    monkeypatch.setattr(box._zygote, "fork", refuse)
+    with pytest.raises(Starved, match="none"):
+        _canaries._hangs(box)
+
+
+def killing(own, monkeypatch, times):
+    """Have the first `times` processes of a sandbox killed, as by the kernel, once they have begun; all forked."""
+    start, started = own._start, []
+
+    def start_and_kill(form, *args, **options):
+        child, pids = start(form, *args, **options)
+        started.append(form)
+        if len(started) <= times:
+            threading.Timer(0.3, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(own, "_start", start_and_kill)
+    return started
+
+
+SLOW = "import time\ntime.sleep(1)\n"
+
+
+@pytest.mark.parametrize(("times", "stdout", "reason"), [(1, b"1\n", ""), (2, b"", KILLED)])
+def test_a_script_that_was_killed_is_run_once_more(waiting, monkeypatch, times, stdout, reason):
+    started = killing(waiting, monkeypatch, times)
+    ran = waiting.run(SLOW + "print(1)")
+    assert (ran.stdout, ran.reason) == (stdout, reason)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("die", ["os.kill(os.getpid(), 9)", "os.closerange(0, 64)\nimport time\ntime.sleep(100)"])
+def test_who_kills_itself_has_two_lives_and_no_third(waiting, monkeypatch, die):
+    started = killing(waiting, monkeypatch, 0)
+    assert waiting.run("import os\n" + die).reason == KILLED
+    assert waiting.check("import os\n" + die, "f", "assert f() == 1") == (False, KILLED)
+    assert started == ["stdin"] * 2 + ["calls"] * 2
+
+
+@pytest.mark.parametrize(("times", "passed"), [(1, True), (2, False)])
+def test_asserts_on_who_was_killed_are_run_once_more(waiting, monkeypatch, times, passed):
+    started = killing(waiting, monkeypatch, times)
+    assert waiting.check(SLOW + ADD, "add", "assert add(2, 3) == 5").passed is passed
+    assert started.count("calls") == 2
+
+
+def test_tests_whose_own_process_was_killed_say_nothing(waiting, monkeypatch):
+    start = waiting._start
+
+    def start_and_kill(form, *args, **options):
+        child, pids = start(form, *args, **options)
+        if form == "tests":
+            threading.Timer(0.3, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(waiting, "_start", start_and_kill)
+    with pytest.raises(Killed, match="tests' process"):
+        waiting.check(ADD, "add", "assert add(2, 3) == 5\n" + SLOW)
 
 
 def test_a_closed_sandbox_runs_nothing():

@@ -23,9 +23,12 @@ THREADED = (
 )
 TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}]
 SCORE = """
-import json, sys
+import json, os, sys
 from trl_grpo_plus import workers
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.sandbox import Sandbox
+with Sandbox(self_test=False) as sandbox:
+    print(json.dumps(os.geteuid() == 0 or sandbox.tier.counts_alone), flush=True)
 programs, tests = json.load(sys.stdin)
 workers.configure(4)
 reward = get_reward("python_tests", time_s=1.0)
@@ -113,9 +116,14 @@ def test_thread_bombs_among_honest_programs_do_not_end_the_run(scarce):
     programs = [HONEST, EXHAUSTION["thread bomb"].source, THREADED] * 4
     ran = scarce(130).run(SCORE, json.dumps([programs, TESTS]))
     assert ran.returncode == 0, ran.stderr[-3000:]
-    for line in ran.stdout.splitlines():
+    counts_alone, *lines = ran.stdout.splitlines()
+    assert len(lines) == 2
+    for line in lines:
         scores = [score for score, _, _ in json.loads(line)]
-        assert scores == [1.0, 0.0, 1.0] * 4, line
+        assert scores[0::3] == [1.0] * 4, line
+        assert scores[1::3] == [0.0] * 4, line
+        # Where one limit counts the threads of all programs, one that takes them all can fail another that needs some.
+        assert set(scores[2::3]) <= ({1.0} if json.loads(counts_alone) else {1.0, 0.0}), line
 
 
 WAIT = f"""

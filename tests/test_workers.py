@@ -17,6 +17,7 @@ import torch
 from busy import MANY, burners, keep_there
 
 from trl_grpo_plus import workers
+from trl_grpo_plus.machine import processors
 from trl_grpo_plus.workers import Noted, Outcome, Pool, outcome_of, outcomes_of
 
 
@@ -215,6 +216,48 @@ def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypat
         pool.map(JUDGE, {}, samples("killed"), timeout=10)
 
 
+STUCK = """
+import time
+from trl_grpo_plus.workers import excuse
+
+def judge(completions):
+    while completions != ["1"]:
+        time.sleep(0.05)
+        excuse(0.05)
+    return [1.0]
+"""
+
+
+def test_the_rest_is_starved_when_nothing_comes_to_an_end_for_long(pool, tmp_path, monkeypatch):
+    """Each would have ten times its limit, one after the other, while other ranks wait."""
+    (tmp_path / "stuck.py").write_text(STUCK)
+    monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
+    judge = f"{tmp_path}/stuck.py:judge"
+    found = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
+    assert found[0] == Outcome(1.0, "ok")
+    assert found[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
+    assert not children(pool._zygote._stop.peek()[2][0].pid)[1:]  # one worker is idle
+    with pytest.raises(RuntimeError, match=r"no sample could be scored\. Nothing could be scored for 1 s"):
+        pool.map(judge, {}, [{"completions": "2"}] * 3, timeout=0.5)
+    assert pool.map(judge, {}, [{"completions": "1"}], timeout=0.5) == [Outcome(1.0, "ok")]
+
+
+def test_who_takes_its_limit_is_not_given_up_before(pool, monkeypatch):
+    monkeypatch.setattr(workers, "GIVE_UP_S", 1.0)
+    found = pool.map(JUDGE, {}, samples("hang", "hang"), timeout=1.5)
+    assert {outcome.status for outcome in found} == {"timeout"}
+
+
+def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "LOAD_LIMIT_S", 0.05)
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom trl_grpo_plus.workers import excuse\nexcuse(1e6)\ntime.sleep(9)\n"
+    )
+    found = pool.map(f"{tmp_path}/slow.py:judge", {}, [{"completions": "1"}], timeout=7)
+    assert found[0].status == "starved"
+    assert "its 0.05 s to be loaded" in found[0].message
+
+
 def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
     pool.map(JUDGE, {}, samples("1"), timeout=60)
     keep_there(pool._zygote)
@@ -231,10 +274,41 @@ def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
     assert found == [Outcome(1.0, "ok")]
 
 
-def test_what_ends_the_zygote_again_and_again_is_its_own_error(pool):
+REFUSED = """
+import time
+from trl_grpo_plus.forking import NoProcess
+from trl_grpo_plus.sandbox import Sandbox
+from trl_grpo_plus.workers import excuse
+
+def judge(completions):
+    with Sandbox(self_test=False, on_wait=excuse) as sandbox:
+        ask, until = sandbox._zygote._ask_for_child, time.monotonic() + 2.5
+
+        def refuse(*args):
+            if time.monotonic() < until:
+                raise NoProcess("none")
+            return ask(*args)
+
+        sandbox._zygote._ask_for_child = refuse
+        return [float(sandbox.run("print(1)").stdout == b"1\\n")]
+"""
+
+
+def test_the_wait_for_a_program_s_process_is_excused(pool, tmp_path):
+    (tmp_path / "refused.py").write_text(REFUSED)
+    found = pool.map(f"{tmp_path}/refused.py:judge", {}, [{"completions": "a"}], timeout=2.0)
+    assert found == [Outcome(1.0, "ok")]
+
+
+def test_what_ends_the_zygote_again_and_again_is_starved_and_told(pool, caplog, monkeypatch):
+    """Who killed it cannot be seen: the kernel or the sample. So it is no error, and not passed over in silence."""
     found = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
-    assert [outcome.status for outcome in found] == ["error"]
-    assert "Twice the process that forks workers died" in found[0].message
+    assert [outcome.status for outcome in found] == ["starved"]
+    assert "The process that forks workers died while it ran. Twice" in found[0].message
+    assert "1 of 1 samples were starved. The process that forks workers died" in caplog.text
+    monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
+    with pytest.raises(RuntimeError, match="no sample could be scored"):
+        pool.map(JUDGE, {}, samples("orphan"), timeout=5)
     assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
 
 
@@ -388,8 +462,17 @@ def test_configure_changes_the_shared_pool():
 @pytest.mark.parametrize(("ranks", "most"), [("1", 16), ("1000", 1)])
 def test_ranks_share_the_cores(monkeypatch, ranks, most):
     monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
-    cores = len(os.sched_getaffinity(0))
-    assert workers.default_size() == max(1, min(most, cores // int(ranks)))
+    assert workers.default_size() == max(1, min(most, processors() // int(ranks)))
+
+
+@pytest.mark.parametrize(("size", "ranks", "warns"), [(9, "1", False), (10, "1", True), (5, "2", True)])
+def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monkeypatch, caplog, size, ranks, warns):
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
+    monkeypatch.setattr(workers, "processors", lambda: 1)
+    workers._warn_if_many.cache_clear()
+    for _ in range(2):
+        Pool(size)
+    assert caplog.text.count("reward workers on this machine share 1 processors") == warns
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,11 @@
 
 The kernel counts that waiting, in the run queue, in /proc/PID/task/TID/schedstat. A process alone on an idle machine
 waits for nothing; one that sleeps, blocks or stops itself does not wait for a processor. So no process can look
-starved by what it does itself: while a thread of it waits another one runs, and if that is its own, it pays in
+starved by what it does itself alone: while a thread of it waits another one runs, and if that is its own, it pays in
 processor time, which has the same limit. A process that has used up neither when `PATIENCE` times the limit has gone
-by was starved, and nothing can be said of it. Where the kernel does not tell (no /proc, no schedstat), the wall clock
-decides alone.
+by was starved, and nothing can be said of it. So `PATIENCE` or more for each processor, each of which computes without
+end, do starve each other: there must be fewer at once (`workers.default_size`). Where the kernel does not tell (no
+/proc, no schedstat), the wall clock decides alone.
 """
 
 import os

@@ -7,6 +7,7 @@ Everything here may raise `_clock.Starved`, which is nobody's.
 import contextlib
 import os
 import select
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -16,6 +17,8 @@ from ._clock import Clock, TooLong
 
 
 TOO_LONG = "it took too long"
+ENDED = "it ended"
+KILLED = "it was killed"  # by a SIGKILL that was not the judge's: its own, or the kernel's for want of memory
 TOLD = 300
 STDERR_BYTES = 4096
 
@@ -51,9 +54,15 @@ class Program:
     """A loaded program; see [`Sandbox.load`]. `fault` says why it can no longer be called, if it cannot."""
 
     def __init__(
-        self, channel: "Channel", source: str, entry_point: str, pids: Sequence[int], clock: Callable[..., Clock]
+        self,
+        channel: "Channel",
+        source: str,
+        entry_point: str,
+        pids: Sequence[int],
+        clock: Callable[..., Clock],
+        end: Callable[[], int],
     ):
-        self._channel, self.pids, self._clock = channel, pids, clock
+        self._channel, self.pids, self._clock, self._end = channel, pids, clock, end
         self.fault = ""
         loading = self.exchange({"program": source, "entry_point": entry_point}, clock(pids=pids))
         self.fault = _raised(loading) or self.fault
@@ -85,6 +94,8 @@ class Program:
             return _checked(self._channel.receive(clock))
         except Fault as error:
             self.fault = str(error)
+            if self.fault == ENDED and self._end() == -signal.SIGKILL:
+                self.fault = KILLED
             return {}
 
 
@@ -119,7 +130,7 @@ class Channel:
             with _as_fault():
                 part = self._socket.recv(min(size - len(data), 1 << 20))
                 if not part:
-                    raise Fault("it ended")
+                    raise Fault(ENDED)
                 data += part
         return bytes(data)
 
@@ -215,7 +226,7 @@ def _as_fault() -> Iterator[None]:
     except TimeoutError:  # the clock decides what that means
         pass
     except OSError:  # a broken pipe, a reset
-        raise Fault("it ended") from None
+        raise Fault(ENDED) from None
 
 
 def left(clock: Clock) -> float:

@@ -123,8 +123,9 @@ class GRPOPlusConfig(GRPOConfig):
         > Parameters that control the processes that rewards with a time limit run in
 
         reward_workers (`int`, *optional*):
-            Most worker processes of each rank. `None`: the cores that the rank may use, shared with the other ranks of
-            its machine, and at most 16.
+            Most worker processes of each rank. `None`: the processors that the rank may use, by affinity and by its
+            container's quota, shared with the other ranks of its machine, and at most 16. With 10 or more for each
+            processor, programs that hang starve each other.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
             Address space of each worker, in MiB.
 

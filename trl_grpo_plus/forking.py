@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +36,7 @@ from typing import Any, NamedTuple
 START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
 MESSAGE_BYTES = 1 << 17
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between tries to fork
+WAIT_STEP_S = 0.25  # after which who waits is told so
 SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 _LIBC = ctypes.CDLL(None)
@@ -70,6 +71,7 @@ class Zygote:
         wrap (`Sequence[str]`, *optional*): a command to run it under.
         patience_s (`float`, *optional*, defaults to `0.0`):
             Seconds for which `fork` goes on trying, with longer and longer pauses, where no process is to be had.
+        on_wait (`Callable`, *optional*): is told while it starts, as by `fork`.
 
     Raises:
         NoProcess: the machine has no process to give.
@@ -85,6 +87,7 @@ class Zygote:
         env: Mapping[str, str] | None = None,
         wrap: Sequence[str] = (),
         patience_s: float = 0.0,
+        on_wait: Callable[[float], None] | None = None,
     ):
         self._setup = {"entry": entry, "preload": list(preload), "path": None if isolated else list(sys.path)}
         self._flags = ["-I", "-S"] if isolated else []
@@ -95,11 +98,17 @@ class Zygote:
         self._lock = threading.Lock()
         self._started = 0
         self._has_run = False
-        self._start()
+        self._start(on_wait)
         self._has_run = True
 
-    def fork(self, options: Mapping[str, Any] | None = None) -> Child:
+    def fork(self, options: Mapping[str, Any] | None = None, on_wait: Callable[[float], None] | None = None) -> Child:
         """A new child; `options` (JSON) are for its `entry`. Give it back to `end`.
+
+        Args:
+            options (`Mapping[str, Any]`, *optional*): for the child.
+            on_wait (`Callable`, *optional*):
+                Is told how many seconds more went by without a process: after each pause, and several times a second
+                while a new zygote starts.
 
         Raises:
             NoProcess: the machine had none to give, for `patience_s`.
@@ -108,11 +117,13 @@ class Zygote:
         give_up, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S
         while True:
             try:
-                return self._ask_for_child({"fork": dict(options or {})})
+                return self._ask_for_child({"fork": dict(options or {})}, on_wait)
             except NoProcess:
                 if time.monotonic() >= give_up:
                     raise
             time.sleep(pause)
+            if on_wait:
+                on_wait(pause)
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def end(self, child: Child) -> int | None:
@@ -131,44 +142,54 @@ class Zygote:
         with self._lock:
             self._stop()
 
-    def _ask_for_child(self, request: dict[str, Any]) -> Child:
+    def _ask_for_child(self, request: dict[str, Any], on_wait: Callable[[float], None] | None = None) -> Child:
         with self._lock:
             try:
                 reply, fds = self._ask(request)
             except (OSError, EOFError):
-                self._start()
-                reply, fds = self._ask(request)
+                self._start(on_wait)
+                reply, fds = self._ask_anew(request)
+            if "pid" in reply and not fds:
+                self._ask_anew({"end": reply["pid"]})
+                raise NoProcess("this process had no descriptor left for the socket of a forked one")
         if not fds:
             failure = NoProcess if reply.get("errno") in SCARCE else RuntimeError
             raise failure(f"no process could be forked: {reply.get('error')}")
         os.set_inheritable(fds[0], False)
         return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
 
-    def _start(self) -> None:
-        here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    def _ask_anew(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Ask a zygote that has just answered: what is not at fault is not there for want of something."""
+        try:
+            return self._ask(request)
+        except (OSError, EOFError) as error:
+            raise NoProcess(f"the process that forks workers died: {type(error).__name__} {error}") from error
+
+    def _start(self, on_wait: Callable[[float], None] | None = None) -> None:
+        with _as_no_process():
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
             command = [*self._wrap, sys.executable, *self._flags, __file__, str(there.fileno())]
             try:
-                process = subprocess.Popen(
-                    command,
-                    env=self._env,
-                    stdin=subprocess.DEVNULL,
-                    stdout=self._output,
-                    stderr=self._output,
-                    pass_fds=[there.fileno()],
-                    start_new_session=True,
-                )
-            except OSError as error:
+                with _as_no_process():
+                    process = subprocess.Popen(
+                        command,
+                        env=self._env,
+                        stdin=subprocess.DEVNULL,
+                        stdout=self._output,
+                        stderr=self._output,
+                        pass_fds=[there.fileno()],
+                        start_new_session=True,
+                    )
+            except BaseException:
                 here.close()
-                if error.errno in SCARCE:
-                    raise NoProcess(f"the process that forks workers could not be started: {error}") from error
                 raise
         self._control = here
         self._started += 1
         self._stop = weakref.finalize(self, _stop, process, here, os.getpid())
         here.settimeout(START_LIMIT_S)
         try:
-            reply, _ = self._ask(self._setup)
+            reply, _ = self._ask(self._setup, on_wait)
         except (OSError, EOFError) as error:
             reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
         if "error" in reply:
@@ -176,9 +197,13 @@ class Zygote:
             failure = NoProcess if self._has_run else RuntimeError  # what has run before is not at fault
             raise failure(f"the process that forks workers did not start. {reply['error']}")
 
-    def _ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+    def _ask(
+        self, request: dict[str, Any], on_wait: Callable[[float], None] | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
         try:
             self._control.send(json.dumps(request).encode())
+            if on_wait:
+                _await(self._control, on_wait)
             message, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
             if not message:
                 raise EOFError
@@ -186,6 +211,26 @@ class Zygote:
             self._stop()
             raise
         return json.loads(message), fds
+
+
+@contextlib.contextmanager
+def _as_no_process() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in SCARCE:
+            raise NoProcess(f"the process that forks workers could not be started: {error}") from error
+        raise
+
+
+def _await(control: socket.socket, on_wait: Callable[[float], None]) -> None:
+    """Until there is something to read, or `START_LIMIT_S` are over."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    for _ in range(int(START_LIMIT_S / WAIT_STEP_S)):
+        if poll.poll(1000 * WAIT_STEP_S):
+            return
+        on_wait(WAIT_STEP_S)
 
 
 def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None:

@@ -1,4 +1,7 @@
-"""How many processes and threads this machine has left, by every limit there is on them; Linux counts them alike."""
+"""What this machine has for programs: processors, and processes and threads left, by every limit there is on them.
+
+Linux counts processes and threads alike.
+"""
 
 import os
 import resource
@@ -10,7 +13,29 @@ from ._lockdown import THREADS
 
 FEWEST_THREADS = 4
 PLENTY = 1 << 20
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
 ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities whose bearers no RLIMIT_NPROC binds
+
+
+def processors() -> int:
+    """Processors that this process may use at once, 1 or more.
+
+    Those it may run on, or fewer where a control group's `cpu.max` (v2) or `cpu.cfs_quota_us` (v1), as containers have
+    it, gives it the time of fewer.
+    """
+    return max(1, min([len(os.sched_getaffinity(0)), *_quotas()]))
+
+
+def _quotas() -> Iterator[int]:
+    """Whole processors whose time the control groups of this process may use."""
+    for folder in _groups("cpu"):
+        for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                if quota not in ("max", "-1"):
+                    yield int(quota) // int(period)
+            except (OSError, ValueError, ZeroDivisionError):  # another version's; the root has no limit
+                continue
 
 
 def threads_for(programs: int) -> int:
@@ -68,7 +93,7 @@ def _is_exempt() -> bool:
 
 
 def _left_of_groups() -> Iterator[int]:
-    for folder in _groups():
+    for folder in _groups("pids"):
         try:
             most = (folder / "pids.max").read_text().strip()
             if most != "max":
@@ -77,7 +102,7 @@ def _left_of_groups() -> Iterator[int]:
             continue
 
 
-def _groups() -> Iterator[Path]:
+def _groups(controller: str) -> Iterator[Path]:
     """Folders of the control groups of this process, upwards. A container may see its own as the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -85,9 +110,9 @@ def _groups() -> Iterator[Path]:
         return
     for line in lines:
         _, controllers, path = line.split(":", 2)
-        if controllers and "pids" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
-        root = Path("/sys/fs/cgroup") / ("pids" if controllers else "")
+        root = CONTROL_GROUPS / (controller if controllers else "")
         own = root / path.lstrip("/")
         yield from (folder for folder in (own, *own.parents) if folder == root or root in folder.parents)
 

@@ -26,6 +26,7 @@ import functools
 import logging
 import math
 import os
+import signal
 import socket
 import struct
 import time
@@ -36,12 +37,13 @@ from . import _clock, machine
 from ._canaries import escapes
 from ._clock import Clock
 from ._plain import message_size
-from ._talk import TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
+from ._talk import ENDED, KILLED, TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
 from ._tiers import HERE, NO_TIER, Tier, tiers
-from .forking import Child, NoProcess, Zygote
+from .forking import SCARCE, WAIT_STEP_S, Child, NoProcess, Zygote
 
 
 __all__ = [
+    "KILLED",
     "TOO_LONG",
     "Answer",
     "Checked",
@@ -62,6 +64,7 @@ SLOW_START_S = 0.1  # of which `on_wait` is told
 FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
 MOST_CPU_S = 10**6
 NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
+FEW_TASKS = 8  # left to this process, with which bubblewrap need not start
 COUNTED_FOR_S = 5.0  # that the number of this user's threads is taken to stay as it is
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
 UNFIT = "UnfitTests: "  # begins what the tests' process (_examiner.py) says of tests that it cannot run
@@ -85,7 +88,9 @@ class Ran(NamedTuple):
     Args:
         status (`int`): exit status; below 0 the signal that ended it.
         stdout (`bytes`): what it wrote, within `output_kb`.
-        reason (`str`): why it counts as failed, as [`TOO_LONG`]; empty: it ended by itself with status 0. Go by this.
+        reason (`str`):
+            Why it counts as failed, as [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0. Go by
+            this.
     """
 
     status: int
@@ -144,7 +149,7 @@ class Sandbox:
             logger.info("Model-written programs run in the sandbox tier %s, which held.", self.tier.name)
 
     def run(self, source: str, stdin: str = "", *, time_s: float | None = None) -> Ran:
-        """Run a script on some input, as `python program.py < stdin` would.
+        """Run a script on some input, as `python program.py < stdin` would. One that was killed is run once more.
 
         Args:
             source (`str`): the program.
@@ -155,7 +160,12 @@ class Sandbox:
             SandboxError: there is no verdict; [`Starved`] and [`Killed`] are the machine's doing.
         """
         time_s = self.time_s if time_s is None else time_s
-        with _file_of(stdin) as given, _pipe() as (errors, their_errors), _as_starved():
+        ran = self._run(source, stdin, time_s)
+        # It may have killed itself, or the kernel did, for want of memory, which need not happen again.
+        return self._run(source, stdin, time_s) if ran.reason == KILLED else ran
+
+    def _run(self, source: str, stdin: str, time_s: float) -> Ran:
+        with _as_starved(), _file_of(stdin) as given, _pipe() as (errors, their_errors):
             child, pids = self._start("stdin", time_s, fds=[given, their_errors])
             try:
                 clock = self._clock(time_s, pids)
@@ -168,11 +178,15 @@ class Sandbox:
                 clock.stop()
             finally:
                 status = self._end(child)
+        if status == -signal.SIGKILL and fault in ("", ENDED):
+            fault = KILLED
         return Ran(status, bytes(stdout), fault or _how_it_ended(status, bytes(stderr)))
 
     @contextlib.contextmanager
     def load(self, source: str, entry_point: str, calls: int = 1000) -> Iterator[Program]:
         """A program whose function can be called, until the `with` block ends. Its prints are thrown away.
+
+        Where its `fault` is [`KILLED`] load it once more, as `run` and `check` do: it need not have been its doing.
 
         Args:
             source (`str`): the program; it runs as a module, not as `__main__`.
@@ -184,11 +198,12 @@ class Sandbox:
         """
         with _as_starved():
             child, pids = self._start("calls", self.time_s * (calls + 1))
+            end = functools.cache(functools.partial(self._end, child))
             try:
                 channel = Channel(child.socket, self.output_bytes)
-                yield Program(channel, source, entry_point, pids, functools.partial(self._clock, self.time_s))
+                yield Program(channel, source, entry_point, pids, functools.partial(self._clock, self.time_s), end)
             finally:
-                self._end(child)
+                end()
 
     def check(self, source: str, entry_point: str, tests: str) -> Checked:
         """Whether a program passes asserts, which run in a process of their own and reach it by calls alone.
@@ -206,10 +221,15 @@ class Sandbox:
                 hold a test that cannot be run, as one that takes arguments or is a generator.
             SandboxError: as for [`Sandbox.run`].
         """
+        checked = self._check(source, entry_point, tests)
+        return self._check(source, entry_point, tests) if checked.reason == KILLED else checked
+
+    def _check(self, source: str, entry_point: str, tests: str) -> Checked:
         with self.load(source, entry_point) as program:
             if program.fault:
                 return Checked(False, program.fault)
             child, pids = self._start("tests", self.time_s)
+            end = functools.cache(functools.partial(self._end, child))
             try:
                 channel = Channel(child.socket, TESTS_MESSAGE_KB << 10)
                 clock = self._clock(self.time_s, [*pids, *program.pids], fresh=False)
@@ -219,9 +239,11 @@ class Sandbox:
                     raise ValueError(f"the tests cannot be run: {checked.reason}: {tests!r:.200}")
                 return checked
             except Fault as error:
+                if str(error) == ENDED and end() == -signal.SIGKILL:
+                    raise Killed("the tests' process was killed") from None
                 return Checked(False, str(error))
             finally:
-                self._end(child)
+                end()
 
     def close(self) -> None:
         """End the zygote. Nothing more can be run."""
@@ -235,16 +257,16 @@ class Sandbox:
         self.close()
 
     def _pick(self, wanted: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
-        failures, is_scarce = [], False
+        failures = []
         for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
             if wanted in (None, tier.name):
                 try:
                     return tier, self._probe(tier)
                 except (RuntimeError, OSError) as error:
-                    failures.append(f"{tier.name}: {str(error).strip()[-TOLD:]}")
-                    is_scarce = is_scarce or isinstance(error, (NoProcess, Starved, Killed))
-        if is_scarce:
-            raise Starved(f"no process could be had for a sandbox: {'; '.join(failures)}")
+                    failure = f"{tier.name}: {str(error).strip()[-TOLD:]}"
+                    if _is_scarcity(error):  # which passes; a weaker tier, or none, would stay
+                        raise Starved(f"no process could be had for a sandbox: {failure}") from error
+                    failures.append(failure)
         raise RuntimeError(
             "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
             "Landlock turned on, or bubblewrap (apt-get install bubblewrap) with user namespaces allowed, and in any "
@@ -256,10 +278,16 @@ class Sandbox:
         self.tier = tier
         env = {"SANDBOX_MODE": tier.mode}
         entry = f"{HERE / 'sandbox_child.py'}:enter"
-        self._zygote = Zygote(entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S)
+        wait = _Wait(self._on_wait)
+        self._zygote = Zygote(
+            entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S, on_wait=wait.tell
+        )
+        wait.tell()
         try:
-            if self.run("print(6 * 7)", time_s=START_LIMIT_S).stdout != b"42\n":
-                raise SandboxError("a program that prints does not run")
+            ran = self.run("print(6 * 7)", time_s=START_LIMIT_S)
+            if ran.stdout != b"42\n":
+                failure = Killed if ran.reason == KILLED else SandboxError
+                raise failure(f"a program that prints does not run: {ran.reason}")
         except BaseException:
             self._zygote.close()
             raise
@@ -284,33 +312,25 @@ class Sandbox:
         if self._closed:
             raise SandboxError("this sandbox is closed")
         limits = [self.memory_mb, cpu_s, self.threads, self._others()]
-        asked = time.monotonic()
+        wait = _Wait(self._on_wait)
         try:
-            child = self._zygote.fork({"form": form, "limits": limits})
+            child = self._zygote.fork({"form": form, "limits": limits}, wait.tell)
         except NoProcess as error:
             raise Starved(f"no process could be had within {FORK_PATIENCE_S:g} s: {error}") from error
         except (RuntimeError, OSError, EOFError) as error:
             raise SandboxError(f"no process could be had: {error}") from error
         try:
-            child.socket.settimeout(START_LIMIT_S)
-            if fds:
-                socket.send_fds(child.socket, [b"x"], fds)
-            said, about, _, _ = child.socket.recvmsg(TOLD, socket.CMSG_SPACE(CREDENTIALS.size))
-            if not said:
-                raise Killed("a process died before it was locked in")
-            if said != b"R":
-                raise SandboxError(f"a process could not be locked in: {said[1:].decode(errors='replace')}")
+            pids = _locked_in(child, fds, wait)
         except BaseException as error:
-            self._zygote.end(child)
-            if isinstance(error, TimeoutError):
-                raise Starved(f"a process was not locked in within {START_LIMIT_S:g} s") from None
-            if isinstance(error, OSError):
-                raise Killed(f"a process died before it was locked in: {error}") from None
-            raise
+            status = self._zygote.end(child)
+            if not isinstance(error, OSError | EOFError):
+                raise
+            how = "with what forks it" if status is None else _how_it_ended(os.waitstatus_to_exitcode(status), b"")
+            failure = Killed if status in (None, signal.SIGKILL) else SandboxError
+            raise failure(f"a process died before it was locked in: {how}") from None
         self._running.add(child)
-        if self._on_wait and (took := time.monotonic() - asked) >= SLOW_START_S:
-            self._on_wait(took)
-        return child, [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
+        wait.tell()
+        return child, pids
 
     def _end(self, child: Child) -> int:
         self._running.discard(child)
@@ -327,6 +347,50 @@ class Sandbox:
         if self.tier.counts_alone:
             return NAMESPACE_TASKS + self.threads * len(self._running)
         return _tasks() + self.threads * (self._peers - 1)
+
+
+class _Wait:
+    """Tells how much of the time that goes by from now on was spent waiting, all of it, once it matters."""
+
+    def __init__(self, on_wait: Callable[[float], None] | None):
+        self._on_wait, self._since = on_wait, time.monotonic()
+
+    def tell(self, _: float = 0.0) -> None:
+        now = time.monotonic()
+        if self._on_wait and now - self._since >= SLOW_START_S:
+            self._on_wait(now - self._since)
+            self._since = now
+
+
+def _locked_in(child: Child, fds: Sequence[int], wait: _Wait) -> list[int]:
+    """Wait until a process is locked in: its pid as this one sees it, if the kernel tells.
+
+    Raises:
+        Starved: it takes too long.
+        OSError, EOFError: it died.
+    """
+    child.socket.settimeout(WAIT_STEP_S)
+    give_up = time.monotonic() + START_LIMIT_S
+    if fds:
+        socket.send_fds(child.socket, [b"x"], fds)
+    while True:
+        try:
+            said, about, _, _ = child.socket.recvmsg(TOLD, socket.CMSG_SPACE(CREDENTIALS.size))
+            break
+        except TimeoutError:
+            wait.tell()
+            if time.monotonic() >= give_up:
+                raise Starved(f"a process was not locked in within {START_LIMIT_S:g} s") from None
+    if not said:
+        raise EOFError
+    if said != b"R":
+        raise SandboxError(f"a process could not be locked in: {said[1:].decode(errors='replace')}")
+    return [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
+
+
+def _is_scarcity(error: Exception) -> bool:
+    """Whether what fails now may work later. What a tier runs under does not say why it failed."""
+    return isinstance(error, NoProcess | Starved | Killed) or machine.spare_tasks() < FEW_TASKS
 
 
 def _how_it_ended(status: int, stderr: bytes) -> str:
@@ -370,6 +434,10 @@ def _as_starved() -> Iterator[None]:
         yield
     except _clock.Starved:
         raise Starved(f"the machine was too busy to run it within {_clock.PATIENCE:g} times its limit") from None
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        raise Starved(f"this process had no memory or descriptor left to run it: {error}") from error
 
 
 def _tasks() -> int:

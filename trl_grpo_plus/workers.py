@@ -6,9 +6,12 @@ all that it started, and another is forked in its place.
 
 What the machine does to a sample is no verdict on it: its outcome is "starved". That is where no process can be had
 for `SCARCE_S`; where a worker has not come to use its time within 10 times the limit on the wall clock; and where one
-is killed by a SIGKILL that is not the pool's, as the kernel does when memory runs out. Such a sample is tried once
-more, alone, and given up if that happens again. All other ends, as by a segmentation fault, are the reward's own:
-"error". A run ends only when every sample has been starved for `GIVE_UP_S`.
+is killed by a SIGKILL that is not the pool's, or with the process that forks them, as the kernel does when memory runs
+out. Such a sample is tried once more, alone, and given up if that happens again. All other ends, as by a segmentation
+fault, are the reward's own: "error".
+
+Other ranks wait in a collective meanwhile: where no sample has come to an end for `GIVE_UP_S` and the limit, those
+that are left are starved. A run ends only when every sample has been starved for `GIVE_UP_S`.
 
     pool = Pool(size=2)
     pool.map("my_rewards:judge", {"strict": True}, [{"completions": "4", "answer": "4"}, ...], timeout=2.0)
@@ -36,7 +39,7 @@ from typing import Any, NamedTuple
 
 from ._clock import PATIENCE, Clock, Starved, TooLong
 from .forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, NoProcess, Zygote
-from .machine import threads_for
+from .machine import processors, threads_for
 from .signatures import call
 
 
@@ -146,13 +149,14 @@ class Pool:
     """A pool of reward workers. Any thread may use it; one `map` runs at a time.
 
     Args:
-        size (`int`, *optional*): most workers; by default the cores this process may use, shared between the ranks of
-            this machine, and at most 16.
+        size (`int`, *optional*): most workers; by default the processors this process may use (a container's quota
+            counts), shared between the ranks of this machine, and at most 16.
         memory_mb (`int`, *optional*, defaults to `4096`): address space of each, in MiB.
     """
 
     def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
         self.size = size or default_size()
+        _warn_if_many(self.size * _ranks(), processors())
         self.memory_mb = memory_mb
         self._preload: tuple[str, ...] = ()
         self._zygote: Zygote | None = None
@@ -273,6 +277,8 @@ class _Run:
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
         self._scarce_since = math.inf  # no worker is there, and none can be had
+        self._give_up_s = GIVE_UP_S + timeout  # which what is not starved may take
+        self._deadline = time.monotonic() + self._give_up_s
 
     def outcomes(self) -> list[Outcome]:
         try:
@@ -281,14 +287,36 @@ class _Run:
                 nearest = min((worker.clock.due for worker in self._busy.values()), default=self._fork_at)
                 if self._waiting and len(self._busy) < self._pool.size:
                     nearest = min(nearest, self._fork_at)
+                nearest = min(nearest, self._deadline)
                 for connection in wait(list(self._busy), max(0.0, nearest - time.monotonic())):
                     self._hear(self._busy[connection])  # type: ignore[index]
                 for worker in [w for w in self._busy.values() if w.clock.due <= time.monotonic()]:
                     self._look(worker)
+                if time.monotonic() >= self._deadline:
+                    self._abandon()
         finally:  # Ctrl-C, too: what a busy worker would answer is nobody's any more
             for worker in self._busy.values():
                 self._pool._end(worker)
         return [self._found[i] for i in range(len(self._samples))]
+
+    def _abandon(self) -> None:
+        """No more of this `map`: its workers are ended, its samples starved."""
+        for worker in self._busy.values():
+            self._pool._end(worker)
+        self._busy.clear()
+        self._starve_all(f"Nothing could be scored for {self._give_up_s:g} s.")
+
+    def _starve_all(self, message: str) -> None:
+        """Give up all samples that have no outcome."""
+        left = [sample for sample in range(len(self._samples)) if sample not in self._found]
+        self._found.update(dict.fromkeys(left, Outcome(None, "starved", message)))
+        self._waiting.clear()
+        self._alone.clear()
+
+    def _note(self, sample: int, outcome: Outcome) -> None:
+        self._found[sample] = outcome
+        if outcome.status != "starved":
+            self._deadline = time.monotonic() + self._give_up_s
 
     def _fill(self) -> None:
         """Give samples to as many workers as there are and can be had."""
@@ -310,10 +338,7 @@ class _Run:
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
         self._scarce_since = math.inf if self._busy else min(self._scarce_since, now)
         if now - self._scarce_since >= SCARCE_S:
-            message = f"No worker could be had for {SCARCE_S:g} s: {why}."
-            self._found.update(dict.fromkeys([*self._waiting, *self._alone], Outcome(None, "starved", message)))
-            self._waiting.clear()
-            self._alone.clear()
+            self._starve_all(f"No worker could be had for {SCARCE_S:g} s: {why}.")
 
     def _give(self, worker: _Worker, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
@@ -343,7 +368,7 @@ class _Run:
         if "waited" in reply:
             worker.clock.excuse(reply["waited"])
             return
-        self._found[worker.sample] = Outcome(reply["score"], reply["status"], reply["message"])
+        self._note(worker.sample, Outcome(reply["score"], reply["status"], reply["message"]))
         del self._busy[worker.connection]
         self._pool._idle.append(worker)
 
@@ -362,10 +387,10 @@ class _Run:
             self._alone.append(worker.sample)
             return
         how = _how_it_died(status, self._pool.memory_mb)
-        if status == signal.SIGKILL:
-            self._found[worker.sample] = Outcome(None, "starved", f"{how} Twice, the second time alone.")
+        if is_killed:
+            self._note(worker.sample, Outcome(None, "starved", f"{how} Twice, the second time alone."))
         else:
-            self._found[worker.sample] = Outcome(None, "error", how)
+            self._note(worker.sample, Outcome(None, "error", how))
 
     def _look(self, worker: _Worker) -> None:
         if worker.connection.poll():
@@ -376,7 +401,8 @@ class _Run:
         except TooLong:
             self._give_up(worker, Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s."))
         except Starved:
-            waited = f"It had not come to use its {self._timeout:g} s within {PATIENCE:g} times as much."
+            what = f"{self._timeout:g} s" if self._target in worker.loaded else f"{LOAD_LIMIT_S:g} s to be loaded"
+            waited = f"It had not come to use its {what} within {PATIENCE:g} times as much."
             self._give_up(worker, Outcome(None, "starved", waited))
 
     def _give_up(self, worker: _Worker, outcome: Outcome) -> None:
@@ -384,12 +410,24 @@ class _Run:
         self._pool._end(worker)
         if self._target not in worker.loaded and outcome.status == "timeout":
             raise RuntimeError(f"{self._target} was not loaded in a worker process within {LOAD_LIMIT_S:g} s.")
-        self._found[worker.sample] = outcome
+        self._note(worker.sample, outcome)
 
 
 def default_size() -> int:
-    """Cores that this process may use, over the ranks of this machine; 1 to 16."""
-    return max(1, min(MOST_WORKERS, len(os.sched_getaffinity(0)) // _ranks()))
+    """Processors that this process may use ([`machine.processors`]), over the ranks of this machine; 1 to 16."""
+    return max(1, min(MOST_WORKERS, processors() // _ranks()))
+
+
+@functools.cache  # once
+def _warn_if_many(workers: int, processors: int) -> None:
+    if workers >= PATIENCE * processors:
+        logger.warning(
+            "%d reward workers on this machine share %d processors: programs that hang can starve each other, and are "
+            "not scored then. Set reward_workers so that there are fewer than %g for each processor.",
+            workers,
+            processors,
+            PATIENCE,
+        )
 
 
 def _ranks() -> int:
@@ -417,7 +455,7 @@ atexit.register(lambda: shared().close() if _SHARED.get("owner") == os.getpid() 
 
 def _how_it_died(status: int | None, memory_mb: int) -> str:
     if status is None:
-        return "Twice the process that forks workers died while it ran."
+        return "The process that forks workers died while it ran."
     if os.WIFSIGNALED(status):
         number = os.WTERMSIG(status)
         why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
