@@ -1,20 +1,37 @@
-"""A machine that is busy, made on one processor: processes that burn it, and others kept to it."""
+"""A machine that is busy, made on one processor: processes that burn it, and others kept to it.
+
+Tests run in several processes at once: one that burns a processor waits for those that judge time, and they for it.
+"""
 
 import contextlib
+import fcntl
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 
 BURN = "while True:\n    pass"
 PROCESSOR = max(os.sched_getaffinity(0))
 MANY = 24  # leave less than a twentieth
+LOCK = open(os.path.join(tempfile.gettempdir(), f"burners-{os.getuid()}"), "w")  # noqa: SIM115
+
+
+@contextlib.contextmanager
+def no_burners():
+    """None of another test's process, meanwhile."""
+    fcntl.flock(LOCK, fcntl.LOCK_SH)
+    try:
+        yield
+    finally:
+        fcntl.flock(LOCK, fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
 def burners(count):
     """So many processes that want all of `PROCESSOR`, each a session of its own: Linux may share by session."""
+    fcntl.flock(LOCK, fcntl.LOCK_EX)
     options = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
     running = [subprocess.Popen([sys.executable, "-c", BURN], **options) for _ in range(count)]
     try:
@@ -24,6 +41,7 @@ def burners(count):
         for process in running:
             process.kill()
             process.wait()
+        fcntl.flock(LOCK, fcntl.LOCK_SH)
 
 
 def keep_there(zygote):
