@@ -389,6 +389,12 @@ EFFECTS = {
     "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
     "        sort(x)\n        self.assertEqual(x, [1, 2])",
     "pytest": "from solution import sort\ndef test_it():\n    x = [2, 1]\n    sort(x)\n    assert x == [1, 2]",
+    "assertIsNone": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
+    "        self.assertIsNone(sort(x))\n        self.assertEqual(x, [1, 2])",
+    "check, called": "def check(f):\n    x = [3, 1, 2]\n    f(x)\n    assert x == [1, 2, 3]\ncheck(sort)",
+    "a helper": "def run(f, x, wanted):\n    f(x)\n    assert x == wanted\nrun(sort, [2, 1], [1, 2])",
+    "another name": "f = sort\nx = [2, 1]\nf(x)\nassert x == [1, 2]",
+    "a list's own sort": "x, y = [2, 1], [2, 1]\nsort(x)\nassert y.sort() is None and x == y",
     "a loop": "for x in [[2, 1], [3, 1]]:\n    wanted = sorted(x)\n    sort(x)\n    assert x == wanted",
 }
 
@@ -429,6 +435,52 @@ def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were()
         assert score(right, test_code=[tests], entry_point=["least"]) == 1.0
 
 
+ASKED = "assert f(x) == sorted(x)"
+ANSWERS_ASKED_FOR = {
+    "a call before": f"x = [3, 1]\nf(x)\n{ASKED}",
+    "an assert of None before": f"x = [3, 1]\ntry:\n    assert f(x) is None\nexcept AssertionError: pass\n{ASKED}",
+    "what is wanted from between": "x = [3, 1]\nf(x)\nwanted = sorted(x)\nassert f([3, 1]) == wanted",
+    "a call behind": "x = [3, 1]\ngot = f(x)\nf(x)\nassert got == sorted(x)",
+    "calls in a loop": f"x = [3, 1]\nfor _ in range(3):\n    f(x)\n{ASKED}",
+    "map": "x = [3, 1]\nf(x)\nassert [*map(f, [x])] == [sorted(x)]",
+    "another name": f"g = f\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "imported": f"from solution import f as g\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "the module": f"import solution as s\nx = [3, 1]\ns.f(x)\n{ASKED.replace('f(', 's.f(')}",
+    "check": f"def check(c):\n    x = [3, 1]\n    c(x)\n    {ASKED.replace('f(', 'c(')}",
+    "a helper": f"def run(g, x):\n    g(x)\n    {ASKED.replace('f(', 'g(')}\nrun(f, [3, 1])",
+    "a helper that answers": "def run(g, x):\n    return g(x)\nx = [3, 1]\nf(x)\nassert run(f, x) == sorted(x)",
+    "two tests": f"X = [3, 1]\ndef test_a():\n    f(X)\ndef test_b():\n    {ASKED.replace('x', 'X')}",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [3, 1]\n"
+    "        f(x)\n        self.assertEqual(f(x), sorted(x))",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS_ASKED_FOR)
+def test_where_an_answer_is_asked_for_no_call_changes_the_arguments(name):
+    columns = {"test_code": [ANSWERS_ASKED_FOR[name]], "entry_point": ["f"]}
+    MODULE.check_columns(**columns)
+    assert score("def f(x):\n    x.clear()\n    return []", **columns) == 0.0
+    assert score("def f(x):\n    return sorted(x)", **columns) == 1.0
+
+
+def test_an_answer_that_is_asked_for_where_it_cannot_be_seen_does_not_come():
+    program = "def f(x):\n    x.clear()\n    return []"
+    for tests in (
+        "x = [3, 1]\nf(x)\nassert globals()['f'](x) == sorted(x)",
+        "x = [3, 1]\nf(x)\nassert globals()['f']([3, 1]) is not x",
+        "x = [3, 1]\nf(x)\ntry:\n    globals()['f'](x) + 1\nexcept Exception:\n    pass",
+        "x = [3, 1]\ngot = globals()['f'](x)\nf(x)\nassert got == sorted(x)",
+    ):
+        assert score(program, test_code=[tests], entry_point=["f"]) == 0.0
+
+
+def test_a_method_s_answer_that_is_asked_for():
+    tests = "s = S()\nx = [3, 1]\ns.f(x)\nassert s.f(x) == sorted(x)"
+    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    assert score("class S:\n    def f(self, x):\n        x.clear()\n        return []", **columns) == 0.0
+    assert score("class S:\n    def f(self, x):\n        return sorted(x)", **columns) == 1.0
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [
@@ -445,6 +497,19 @@ def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were()
 def test_expected_arguments_that_are_refused(case, why):
     with pytest.raises(ValueError, match=why):
         MODULE.check_columns(tests=[[case]], entry_point=["f"])
+
+
+def test_a_case_in_which_nothing_changes_is_fine_beside_one_in_which_something_does():
+    edges = [{"args": [[]], "expected_args": [[]]}, {"args": [[1, 2]], "expected_args": [[1, 2]]}]
+    columns = {"tests": [CASES + edges], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(SORT, **columns) == 1.0
+    assert score("def sort(items):\n    pass", **columns) == 0.0
+    assert score("def sort(items):\n    items[:] = sorted(items) or [0]", **columns) == 0.0
+    MODULE.check_columns(tests=[[{**edges[0], "expected": 0}]], entry_point=["size"])
+    for still in (edges, [*edges, {"args": [[3]], "expected": None}]):
+        with pytest.raises(ValueError, match="which a program that does nothing leaves"):
+            MODULE.check_columns(tests=[still], entry_point=["sort"])
 
 
 # -- credit
