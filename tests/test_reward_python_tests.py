@@ -246,6 +246,53 @@ def test_many_fences_are_read_in_time(line):
     assert time.process_time() - start < 4
 
 
+def _pieces(size):
+    count = size // 40
+    blocks = "".join(f"```\nA{i} = {i}\n```\n" for i in range(count))
+    uses = "".join(f" + A{i}" for i in range(count)) + "".join(f" + B{i}" for i in range(count))
+    return f"{blocks}```\ndef add():\n    return 1{uses}\n```\n"
+
+
+REPEATED = {  # head, what is repeated, tail
+    "a span of blanks": ("hello `py", " ", ""),
+    "spans that open": ("", "`x``", ""),
+    "except": ("except", " ", "x"),
+    "except in a fence": ("```\nexcept", " ", "x\n```"),
+    "def": ("def", " ", "("),
+    "targets": ("", "a[x] , ", "x"),
+    "words": ("", "Aa ", "="),
+    "ends": ("print(1)\n", "<|im_end|>", ""),
+    "ends and blanks": ("print(1)\n", "</s> \n", ""),
+    "labelled fences in a string": ("```python\n'''\n", "```x\n~~~\n", ""),
+    "labelled fences in a string that ends": ("```python\n'''\n", "```x\n~~~\n", "~~~z\n'''\n"),
+    "strings around fences": ("```\n", "'''\n```x\n'''\n```y\n", ""),
+    "blocks that open a string": ("", "```\n'''\n```\n```\n\"\"\"\n```x\n", ""),
+    "fences in a quotation": ("", "> x\n> ```\nx\n", ""),
+    "blocks of Markdown": ("", "```markdown\n~~~\n~~~\n```\n", ""),
+    "fences": ("", "```\n", ""),
+    "ends behind text": ("", "```a\nx```\n", ""),
+    "words behind an end": ("```\n", "```    =\n", ""),
+    "code and words": ("", "import x\nThis is a word.\n", ""),
+    "opening tags": ("", "\\begin{minted}[", "\\end{minted}"),
+    "imports": ("import ", "a as b, ", ""),
+}
+
+
+@pytest.mark.parametrize("name", [*REPEATED, "pieces"])
+def test_four_times_the_text_takes_about_four_times_as_long(name):
+    def seconds(size):
+        size *= 10 if name == "marks of the end" else 1  # to copy a short text takes no time
+        head, unit, tail = REPEATED.get(name, ("", "", ""))
+        text = _pieces(size) if name == "pieces" else head + unit * (size // len(unit)) + tail
+        start = time.process_time()
+        for entry_point in ("add", None):
+            MODULE.program_of(text, entry_point)
+        MODULE.code_blocks(text)
+        return time.process_time() - start
+
+    assert seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1
+
+
 # -- scripts
 
 
