@@ -230,12 +230,13 @@ def test_a_program_cannot_stop_the_run_by_what_it_answers():
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_read_in_time(name):
-    joined = BOMBS[name] + "\n"
-    for text in [*placed(BOMBS[name]), f"```python\n{BOMBS[name]}```", joined + "```a\n" + joined, "``" + BOMBS[name]]:
+    bomb = BOMBS[name][: 300_000 if name == "fences" else None]  # their time is shown to be linear below
+    joined = bomb + "\n"
+    for text in [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]:
         for entry_point in ("add", None):
             start = time.process_time()
             assert isinstance(MODULE.program_of(text, entry_point), str)
-            assert time.process_time() - start < 2
+            assert time.process_time() - start < 2 * len(bomb) / len(BOMBS[name])
 
 
 @pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
@@ -261,8 +262,7 @@ REPEATED = {  # head, what is repeated, tail
     "def": ("def", " ", "("),
     "targets": ("", "a[x] , ", "x"),
     "words": ("", "Aa ", "="),
-    "ends": ("print(1)\n", "<|im_end|>", ""),
-    "ends and blanks": ("print(1)\n", "</s> \n", ""),
+    "marks of the end": ("print(1)\n", "</s> \n", ""),
     "labelled fences in a string": ("```python\n'''\n", "```x\n~~~\n", ""),
     "labelled fences in a string that ends": ("```python\n'''\n", "```x\n~~~\n", "~~~z\n'''\n"),
     "strings around fences": ("```\n", "'''\n```x\n'''\n```y\n", ""),
