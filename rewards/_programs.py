@@ -23,7 +23,7 @@ _STRINGS_AND_COMMENTS = re.compile(
 _TARGET = r"[A-Za-z_][\w.]*(?:\[[^\]\n]{0,80}\])?"
 _STATEMENT = (
     r"(?:async[ \t]+)?def[ \t]+\w+[ \t]*[(\[]|class[ \t]+\w+[ \t]*[(:]|import[ \t]+\w|from[ \t]+[\w.]+[ \t]+import\b"
-    r"|@\w|(?:async[ \t]+)?(?:for|with)[ \t].*:|(?:while|if|elif)\b.*:|(?:else|try|finally|except\b.*)[ \t]*:"
+    r"|@\w|(?:async[ \t]+)?(?:for|with)[ \t].*:|(?:while|if|elif)\b.*:|(?:else|try|finally)[ \t]*:|except\b.*:"
     rf"|{_TARGET}(?:[ \t]*,[ \t]*{_TARGET}){{0,20}}[ \t]*(?::[^=\n]{{0,80}})?[-+*/%|&^]{{0,2}}=(?!=)|[A-Za-z_][\w.]*\("
 )
 _CODE = re.compile(_STATEMENT)
@@ -40,7 +40,7 @@ _TAGS = (
     (re.compile(r"\\begin\{verbatim\}"), "\\end{verbatim}"),
 )
 _END_MARK = re.compile(r"(?:<\|[^|<>\s]{1,40}\|>|</s>)\Z")
-_SPAN = re.compile(r"(`{1,3})(?:(?:python|py)[ \t]+)?([^`\n]+)\1")
+_SPAN = re.compile(r"(`{1,3})(?:(?:python|py)[ \t]+(?=[^ \t]))?([^`\n]+)\1")
 _PIECE = re.compile(
     r"(?:async[ \t]+)?def\b|class\b|import\b|from\b|@|[A-Z_][A-Z_0-9]*[ \t]*(?::[^=]*)?=(?!=)"
     r"|\w+[ \t]*(?::[^=]*)?=(?!=)[^(]*$|[)\]}]|(?:if[ \t]+__name__\b.*|else[ \t]*):|(?:global|pass)\b"
@@ -110,10 +110,10 @@ def _tagged(text: str) -> list[Block]:
 
 def _unfenced(text: str) -> list[Block]:
     """Runs of lines of code between lines of words; all of the text where there are none of these."""
-    text = text.rstrip()
-    while found := _END_MARK.search(text, max(0, len(text) - 50)):
-        text = text[: found.start()].rstrip()
-    lines = text.split("\n")
+    end = _end_of_text(text, len(text))
+    while found := _END_MARK.search(text, max(0, end - 50), end):
+        end = _end_of_text(text, found.start())
+    lines = text[:end].split("\n")
     runs: list[list[str]] = []
     inside, margin, quote, words = False, "", None, False
     for line in lines:
@@ -132,6 +132,12 @@ def _unfenced(text: str) -> list[Block]:
     if not words and runs:
         return [Block("", "\n".join(lines))]
     return [Block("", dedented(run)) for run in runs]
+
+
+def _end_of_text(text: str, end: int) -> int:
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
 
 
 def _place(blocks: list[Block], entry_point: str | None, sure: bool = False) -> int | None:
@@ -183,7 +189,8 @@ def _pieces(blocks: list[Block], place: int) -> list[str]:
         top = [line for line in bare.split("\n") if line.strip() and not line[0].isspace() and line.strip() != '""']
         if top and all(map(_PIECE.match, top)) and wanted & (defined := _defined(bare)):
             pieces.append(block.body)
-            wanted = (wanted - defined) | (set(_NAME.findall(bare)) - defined)
+            wanted -= defined  # in place: there may be many names in many pieces
+            wanted |= set(_NAME.findall(bare)) - defined
     return pieces[::-1]
 
 

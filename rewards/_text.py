@@ -21,6 +21,7 @@ _WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # "``` This
 # Strings on one line end with it. `.?`: a backslash may end it.
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
+MOST_FENCES = 40  # in a string of a program
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
@@ -168,6 +169,7 @@ def _end_of_string(lines: list[str], start: int, stop: int, quote: str) -> int |
     """The line on which a string ends that is open before a fence; `None` where it never does.
 
     Nor where the fences in it are no blocks of their own: a program with broken quotes would swallow the next block.
+    Nor behind `MOST_FENCES`: each fence of a long block asks.
     """
     fences = 0
     for place in range(start, stop):
@@ -177,7 +179,7 @@ def _end_of_string(lines: list[str], start: int, stop: int, quote: str) -> int |
         bare = line.strip()
         if bare.startswith(("```", "~~~")):
             fences += 1
-            if fences % 2 == 0 and bare.lstrip("`~").strip():
+            if fences == MOST_FENCES or (fences % 2 == 0 and bare.lstrip("`~").strip()):
                 return None
     return None
 

@@ -116,11 +116,11 @@ def python_tests(
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest
       and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
       program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin
-      type. Changes that it makes to its arguments come back from calls whose answer nothing is done with, as in
-      `sort(items)` and `assert sort(items) is None`, and from no others: else a program could empty what it is asked
-      about. So asserts on a generator, a Decimal or a list that a call both changes and answers for pass for no
-      program, which cannot be seen beforehand: give a known solution of each row, and `trl-grpo-plus check` will
-      score it.
+      type. Changes that it makes to its arguments come back where the tests do nothing with what any of its calls
+      answers, but for `assert sort(items) is None`: else a program could empty what it is asked about, even in a call
+      that only warms it up. So asserts on a generator, a Decimal or what a call leaves of its arguments, where an
+      answer is asked for too, pass for no program, which cannot be seen beforehand: give a known solution of each
+      row, and `trl-grpo-plus check` will score it.
 
     A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
     it: what is expected never goes to the process where it runs.

@@ -232,12 +232,13 @@ def test_a_program_cannot_stop_the_run_by_what_it_answers():
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_read_in_time(name):
-    joined = BOMBS[name] + "\n"
-    for text in [*placed(BOMBS[name]), f"```python\n{BOMBS[name]}```", joined + "```a\n" + joined, "``" + BOMBS[name]]:
+    bomb = BOMBS[name][: 300_000 if name == "fences" else None]  # their time is shown to be linear below
+    joined = bomb + "\n"
+    for text in [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]:
         for entry_point in ("add", None):
             start = time.process_time()
             assert isinstance(MODULE.program_of(text, entry_point), str)
-            assert time.process_time() - start < 2
+            assert time.process_time() - start < 2 * len(bomb) / len(BOMBS[name])
 
 
 @pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
@@ -246,6 +247,52 @@ def test_many_fences_are_read_in_time(line):
     MODULE.program_of(f"{line}\n" * 200_000, "add")
     MODULE.program_of("```\n" + f"{line}\n" * 200_000, "add")
     assert time.process_time() - start < 4
+
+
+def _pieces(size):
+    count = size // 40
+    blocks = "".join(f"```\nA{i} = {i}\n```\n" for i in range(count))
+    uses = "".join(f" + A{i}" for i in range(count)) + "".join(f" + B{i}" for i in range(count))
+    return f"{blocks}```\ndef add():\n    return 1{uses}\n```\n"
+
+
+REPEATED = {  # head, what is repeated, tail
+    "a span of blanks": ("hello `py", " ", ""),
+    "spans that open": ("", "`x``", ""),
+    "except": ("except", " ", "x"),
+    "except in a fence": ("```\nexcept", " ", "x\n```"),
+    "def": ("def", " ", "("),
+    "targets": ("", "a[x] , ", "x"),
+    "words": ("", "Aa ", "="),
+    "marks of the end": ("print(1)\n", "</s> \n", ""),
+    "labelled fences in a string": ("```python\n'''\n", "```x\n~~~\n", ""),
+    "labelled fences in a string that ends": ("```python\n'''\n", "```x\n~~~\n", "~~~z\n'''\n"),
+    "strings around fences": ("```\n", "'''\n```x\n'''\n```y\n", ""),
+    "blocks that open a string": ("", "```\n'''\n```\n```\n\"\"\"\n```x\n", ""),
+    "fences in a quotation": ("", "> x\n> ```\nx\n", ""),
+    "blocks of Markdown": ("", "```markdown\n~~~\n~~~\n```\n", ""),
+    "fences": ("", "```\n", ""),
+    "ends behind text": ("", "```a\nx```\n", ""),
+    "words behind an end": ("```\n", "```    =\n", ""),
+    "code and words": ("", "import x\nThis is a word.\n", ""),
+    "opening tags": ("", "\\begin{minted}[", "\\end{minted}"),
+    "imports": ("import ", "a as b, ", ""),
+}
+
+
+@pytest.mark.parametrize("name", [*REPEATED, "pieces"])
+def test_four_times_the_text_takes_about_four_times_as_long(name):
+    def seconds(size):
+        size *= 10 if name == "marks of the end" else 1  # to copy a short text takes no time
+        head, unit, tail = REPEATED.get(name, ("", "", ""))
+        text = _pieces(size) if name == "pieces" else head + unit * (size // len(unit)) + tail
+        start = time.process_time()
+        for entry_point in ("add", None):
+            MODULE.program_of(text, entry_point)
+        MODULE.code_blocks(text)
+        return time.process_time() - start
+
+    assert seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1
 
 
 # -- scripts
@@ -391,6 +438,12 @@ EFFECTS = {
     "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
     "        sort(x)\n        self.assertEqual(x, [1, 2])",
     "pytest": "from solution import sort\ndef test_it():\n    x = [2, 1]\n    sort(x)\n    assert x == [1, 2]",
+    "assertIsNone": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
+    "        self.assertIsNone(sort(x))\n        self.assertEqual(x, [1, 2])",
+    "check, called": "def check(f):\n    x = [3, 1, 2]\n    f(x)\n    assert x == [1, 2, 3]\ncheck(sort)",
+    "a helper": "def run(f, x, wanted):\n    f(x)\n    assert x == wanted\nrun(sort, [2, 1], [1, 2])",
+    "another name": "f = sort\nx = [2, 1]\nf(x)\nassert x == [1, 2]",
+    "a list's own sort": "x, y = [2, 1], [2, 1]\nsort(x)\nassert y.sort() is None and x == y",
     "a loop": "for x in [[2, 1], [3, 1]]:\n    wanted = sorted(x)\n    sort(x)\n    assert x == wanted",
 }
 
@@ -431,6 +484,52 @@ def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were()
         assert score(right, test_code=[tests], entry_point=["least"]) == 1.0
 
 
+ASKED = "assert f(x) == sorted(x)"
+ANSWERS_ASKED_FOR = {
+    "a call before": f"x = [3, 1]\nf(x)\n{ASKED}",
+    "an assert of None before": f"x = [3, 1]\ntry:\n    assert f(x) is None\nexcept AssertionError: pass\n{ASKED}",
+    "what is wanted from between": "x = [3, 1]\nf(x)\nwanted = sorted(x)\nassert f([3, 1]) == wanted",
+    "a call behind": "x = [3, 1]\ngot = f(x)\nf(x)\nassert got == sorted(x)",
+    "calls in a loop": f"x = [3, 1]\nfor _ in range(3):\n    f(x)\n{ASKED}",
+    "map": "x = [3, 1]\nf(x)\nassert [*map(f, [x])] == [sorted(x)]",
+    "another name": f"g = f\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "imported": f"from solution import f as g\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "the module": f"import solution as s\nx = [3, 1]\ns.f(x)\n{ASKED.replace('f(', 's.f(')}",
+    "check": f"def check(c):\n    x = [3, 1]\n    c(x)\n    {ASKED.replace('f(', 'c(')}",
+    "a helper": f"def run(g, x):\n    g(x)\n    {ASKED.replace('f(', 'g(')}\nrun(f, [3, 1])",
+    "a helper that answers": "def run(g, x):\n    return g(x)\nx = [3, 1]\nf(x)\nassert run(f, x) == sorted(x)",
+    "two tests": f"X = [3, 1]\ndef test_a():\n    f(X)\ndef test_b():\n    {ASKED.replace('x', 'X')}",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [3, 1]\n"
+    "        f(x)\n        self.assertEqual(f(x), sorted(x))",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS_ASKED_FOR)
+def test_where_an_answer_is_asked_for_no_call_changes_the_arguments(name):
+    columns = {"test_code": [ANSWERS_ASKED_FOR[name]], "entry_point": ["f"]}
+    MODULE.check_columns(**columns)
+    assert score("def f(x):\n    x.clear()\n    return []", **columns) == 0.0
+    assert score("def f(x):\n    return sorted(x)", **columns) == 1.0
+
+
+def test_an_answer_that_is_asked_for_where_it_cannot_be_seen_does_not_come():
+    program = "def f(x):\n    x.clear()\n    return []"
+    for tests in (
+        "x = [3, 1]\nf(x)\nassert globals()['f'](x) == sorted(x)",
+        "x = [3, 1]\nf(x)\nassert globals()['f']([3, 1]) is not x",
+        "x = [3, 1]\nf(x)\ntry:\n    globals()['f'](x) + 1\nexcept Exception:\n    pass",
+        "x = [3, 1]\ngot = globals()['f'](x)\nf(x)\nassert got == sorted(x)",
+    ):
+        assert score(program, test_code=[tests], entry_point=["f"]) == 0.0
+
+
+def test_a_method_s_answer_that_is_asked_for():
+    tests = "s = S()\nx = [3, 1]\ns.f(x)\nassert s.f(x) == sorted(x)"
+    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    assert score("class S:\n    def f(self, x):\n        x.clear()\n        return []", **columns) == 0.0
+    assert score("class S:\n    def f(self, x):\n        return sorted(x)", **columns) == 1.0
+
+
 @pytest.mark.parametrize(
     ("case", "why"),
     [
@@ -447,6 +546,19 @@ def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were()
 def test_expected_arguments_that_are_refused(case, why):
     with pytest.raises(ValueError, match=why):
         MODULE.check_columns(tests=[[case]], entry_point=["f"])
+
+
+def test_a_case_in_which_nothing_changes_is_fine_beside_one_in_which_something_does():
+    edges = [{"args": [[]], "expected_args": [[]]}, {"args": [[1, 2]], "expected_args": [[1, 2]]}]
+    columns = {"tests": [CASES + edges], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(SORT, **columns) == 1.0
+    assert score("def sort(items):\n    pass", **columns) == 0.0
+    assert score("def sort(items):\n    items[:] = sorted(items) or [0]", **columns) == 0.0
+    MODULE.check_columns(tests=[[{**edges[0], "expected": 0}]], entry_point=["size"])
+    for still in (edges, [*edges, {"args": [[3]], "expected": None}]):
+        with pytest.raises(ValueError, match="which a program that does nothing leaves"):
+            MODULE.check_columns(tests=[still], entry_point=["sort"])
 
 
 # -- credit

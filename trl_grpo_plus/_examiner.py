@@ -34,8 +34,7 @@ def run_tests(fd: int, tests: str, entry_point: str) -> int:
     """Run the tests and tell the judge, over `fd`, whether they passed."""
     frames = _frames.Frames(fd)
     try:
-        candidate = _proxy(frames)
-        _run_asserts(tests, entry_point, candidate)
+        _run_asserts(frames, tests, entry_point)
     except BaseException as error:
         frames.write({"failed": f"{type(error).__name__}: {str(error)[:TEXT]}"})
         return 0
@@ -43,9 +42,11 @@ def run_tests(fd: int, tests: str, entry_point: str) -> int:
     return 0
 
 
-def _run_asserts(tests: str, entry_point: str, candidate: Callable) -> None:
+def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
     """Run the script, then its `check(candidate)`, or else all that pytest or unittest would take for a test."""
     first, *rest = _plain.names_of(entry_point)
+    tree = ast.fix_missing_locations(_ForEffect().visit(ast.parse(tests, "tests.py")))
+    candidate = _proxy(frames, brings_back=not _asks_for_an_answer(tree, first, rest[-1] if rest else ""))
     given: Any = candidate
     for name in reversed(rest):
         given = _Holder(name, given)
@@ -58,9 +59,8 @@ def _run_asserts(tests: str, entry_point: str, candidate: Callable) -> None:
         import unittest
 
         unittest.main = lambda *_, **__: None  # type: ignore[assignment]  # they are run below, and without its exit
-    tree = _ForEffect().visit(ast.parse(tests, "tests.py"))
     namespace[FOR_EFFECT] = _for_effect
-    exec(compile(ast.fix_missing_locations(tree), "tests.py", "exec", dont_inherit=True), namespace)
+    exec(compile(tree, "tests.py", "exec", dont_inherit=True), namespace)
     if callable(namespace.get("check")):
         _call("check", namespace["check"], candidate)
         return
@@ -168,10 +168,10 @@ class _Holder:
 
 
 class _ForEffect(ast.NodeTransformer):
-    """Marks the calls of which the answer is of no use: `f(x)` on its own, and `assert f(x) is None`.
+    """Marks the calls whose answer is of no use: `f(x)` on its own, `assert f(x) is None`, `assertIsNone(f(x))`.
 
-    The candidate's changes to its arguments come back from these alone. From `assert f(x) == sorted(x)` they must not:
-    it would pass for a program that empties x and returns it.
+    The candidate's changes to its arguments come back from these alone, and only where no other call is made. Else
+    `f(x)` and then `assert f(x) == sorted(x)` would pass for a program that empties x and returns it.
     """
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
@@ -188,6 +188,12 @@ class _ForEffect(ast.NodeTransformer):
                 test.left = _marked(test.left)
         return node
 
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        self.generic_visit(node)
+        if isinstance(node.func, ast.Attribute) and node.func.attr == "assertIsNone" and node.args:
+            node.args[0] = _marked(node.args[0])
+        return node
+
 
 def _marked(node: ast.expr) -> ast.expr:
     # Calls such as `locals()`, `exec(...)` and `super()` look at the frame that they are made in.
@@ -201,8 +207,58 @@ def _for_effect(function: Callable, /, *args: Any, **kwargs: Any) -> Any:
     return getattr(function, FOR_EFFECT, function)(*args, **kwargs)
 
 
-def _proxy(frames: _frames.Frames) -> Callable:
+def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
+    """Whether the entry point stands anywhere but in a marked call.
+
+    It may be given another name, by an import, an assignment or as an argument of a function of the tests' own.
+    """
+    names, modules = {"candidate"} if method else {"candidate", first}, {"solution"}
+    functions = {node.name: node.args.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    names |= {parameter.arg for parameter in functions.get("check", [])[:1]}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            modules |= {alias.asname for alias in node.names if alias.name == "solution" and alias.asname}
+        elif isinstance(node, ast.ImportFrom) and node.module == "solution" and not method:
+            names |= {alias.asname or alias.name for alias in node.names}
+
+    def is_it(node: ast.AST) -> bool:
+        if isinstance(node, ast.Attribute):
+            of_module = isinstance(node.value, ast.Name) and node.value.id in modules
+            return node.attr == method if method else node.attr == first and of_module
+        return isinstance(node, ast.Name) and node.id in names and isinstance(node.ctx, ast.Load)
+
+    harmless: set[ast.AST] = set()
+    known = -1
+    while len(harmless) > known:
+        known = len(harmless)
+        for node in ast.walk(tree):
+            for place, name in _handed_on(node, functions):
+                if is_it(place):
+                    harmless.add(place)
+                    names |= {name} - {""}
+    return any(is_it(node) and node not in harmless for node in ast.walk(tree))
+
+
+def _handed_on(node: ast.AST, functions: dict[str, list[ast.arg]]) -> list[tuple[ast.AST, str]]:
+    """The places in which the entry point gives no answer, and the name that it has from there on, if any."""
+    if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+        return [(node.value, node.targets[0].id)]
+    if not isinstance(node, ast.Call):
+        return []
+    function, *given = [node.func, *node.args]
+    places: list[tuple[ast.AST, str]] = []
+    if isinstance(function, ast.Name) and function.id == FOR_EFFECT:
+        function, *given = given
+        places.append((function, ""))
+    parameters = functions.get(function.id, []) if isinstance(function, ast.Name) else []
+    return places + [(place, parameter.arg) for place, parameter in zip(given, parameters, strict=False)]
+
+
+def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:
+    has_changed = False
+
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], changed: bool) -> Any:
+        nonlocal has_changed
         try:
             message = {"args": _plain.encode(args), "kwargs": _plain.encode(kwargs), "changed": changed}
         except (TypeError, ValueError) as error:
@@ -213,13 +269,22 @@ def _proxy(frames: _frames.Frames) -> Callable:
         if "raised" in reply:
             raise _exception(*reply["raised"])
         if changed:
+            has_changed = True
             _bring_back([list(args), kwargs], _plain.decode(reply.get("after")))
         return _plain.decode(reply["returned"])
 
+    def for_effect(*args: Any, **kwargs: Any) -> Any:
+        return call(args, kwargs, changed=brings_back)
+
     def candidate(*args: Any, **kwargs: Any) -> Any:
+        nonlocal brings_back
+        brings_back = False
+        if has_changed:  # a call that `_asks_for_an_answer` did not see, as `globals()["f"](x)`
+            frames.write({"failed": "the tests ask for an answer after a call that may have changed the question"})
+            os._exit(1)
         return call(args, kwargs, changed=False)
 
-    setattr(candidate, FOR_EFFECT, lambda *args, **kwargs: call(args, kwargs, changed=True))
+    setattr(candidate, FOR_EFFECT, for_effect)
     return candidate
 
 
