@@ -15,6 +15,17 @@ MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
 
 _AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
 _BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
+_AND_IN_TEXT = re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}")
+_QUAD = r"[,;]?\s*(?:\\quad\s*)*"
+_OR_WORD, _AND_WORD = (
+    re.compile(
+        rf"{_QUAD}(?:\\text\s*\{{\s*,?\s*(?:{word}|\s{letter}\s),?\s*\}}|(?<![A-Za-z\\{{])(?:{word})(?![A-Za-z}}]))(?:\s*\\quad)*"
+    )
+    for word, letter in (("or|oder|ou|или|或者?|または", "o"), ("and|und|et|и|和|与|與|及", "[ye]"))
+)
+_COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
+_RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
+_ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
 # One spelling for each thing. The order counts.
 _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
@@ -55,7 +66,7 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
         ),
         "",
     ),
-    (re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}"), ","),
+    (_AND_IN_TEXT, ","),
     (re.compile(r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])"), ","),
     (re.compile(r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])"), ", "),
     (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
@@ -107,7 +118,7 @@ def clean(text: str) -> str | None:
     if len(text) > MAX_CHARS:
         return None
     for pattern, plain in _PLAIN:
-        text = pattern.sub(plain, text)
+        text = pattern.sub(plain, _with_connectives(text) if pattern is _AND_IN_TEXT else text)
     text = text.strip()
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].rstrip()
@@ -117,6 +128,18 @@ def clean(text: str) -> str | None:
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
     return text or None
+
+
+def _with_connectives(text: str) -> str:
+    """Signs for "or" between relations and for "and" between inequalities: as commas they would say the same."""
+    if _OR_WORD.search(text):
+        separator, sign, needed = _COMMA_OR, r" \lor ", _RELATION
+    elif _AND_WORD.search(text):
+        separator, sign, needed = _AND_WORD, r" \land ", _ORDER
+    else:
+        return text
+    parts = split(text, separator)
+    return sign.join(parts) if all(map(needed.search, parts)) else text
 
 
 def _digits(text: str) -> str:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from ._math import has_variable, split_with_signs
 from ._math_assigned import assigned, in_order
 from ._math_labels import denies, labelled
-from ._math_parse import NAME, RELATIONS, Shape, shape, squeezed
+from ._math_parse import RELATIONS, Shape, is_name, shape, squeezed
 from ._math_terms import literal, words
 from ._math_units import same_unit, scaled, split_unit
 from ._math_values import has_value, is_rounded, proportional, same_value
@@ -86,7 +86,7 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
 def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
     r"""Whether it is a true chain, such as `x = 6\cdot 12 = 72`, with the gold in it; at its end may be a rounding."""
     parts, signs = split_with_signs(answer, _EQUALS)
-    name = parts[0] if len(parts) > 2 and signs[0] == "=" and NAME.fullmatch(parts[0]) else ""
+    name = parts[0] if len(parts) > 2 and signs[0] == "=" and is_name(parts[0]) else ""
     if name:
         parts, signs = parts[1:], signs[1:]
     if not 2 <= len(parts) <= _MOST_LINKS or not all(parts) or len({*map(squeezed, parts)}) < len(parts):
@@ -132,6 +132,8 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
         return decided
     if gold.name and answer.name and squeezed(gold.name) != squeezed(answer.name):
         return False
+    if not (_is_placed(gold, answer) and _is_placed(answer, gold)):
+        return False
     if "=" in (gold.kind, answer.kind):
         left, right = _as_equation(gold), _as_equation(answer)
         return left is not None and right is not None and proportional(left, right, positive=False)
@@ -141,7 +143,7 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
         return False
     if gold.kind in RELATIONS:
         return proportional(_pair(gold), _pair(answer), positive=gold.kind != "\\ne")
-    if gold.kind in ("list", "union"):
+    if gold.kind in ("list", "union", "or"):
         return _matched(gold.parts, answer.parts, evaluated)
     if gold.kind == "one":
         return _same_one(gold.parts[0], answer.parts[0], evaluated)
@@ -154,13 +156,21 @@ def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
     if wanted and given:
         return wanted.keys() == given.keys() and all(_same(wanted[name], given[name], evaluated) for name in wanted)
     for values, other in ((wanted, answer), (given, gold)):
-        if values and other.kind == "()" and not other.name and "list" in (gold.kind, answer.kind):
+        if values and other.kind == "()" and not other.name:
             ordered = in_order(values)
             if ordered is None or len(ordered) != len(other.parts):
                 return False
             pairs = zip(ordered, other.parts, strict=True)
             return all(_same(*(pair if values is wanted else pair[::-1]), evaluated) for pair in pairs)
     return None
+
+
+def _is_placed(found: Shape, other: Shape) -> bool:
+    """Whether the names that it gives to the places of tuples, if any, say nothing that the other leaves open."""
+    if not found.name.startswith("(") or other.name:
+        return True
+    names = found.name[1:-1].replace(" ", "").split(",")
+    return found.kind == "list" and in_order({name: name for name in names}) == names
 
 
 def _is_interval(text: str) -> bool:

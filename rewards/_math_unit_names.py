@@ -44,6 +44,12 @@ _HARMLESS = frozenset({
     "butterfly", "dragonfly", "firefly", "jelly", "lily", "belly", "bully", "ally", "assembly", "supply", "trolly",
     "annually", "altogether",
 })  # fmt: skip
+# A quantity may be called so.
+_NAMES_TOO = frozenset({
+    "answer", "power", "base", "root", "score", "error", "inverse", "reciprocal", "gross", "quarter", "third", "half",
+    "mod", "factorial",
+})  # fmt: skip
+_JUDGEMENTS = frozenset({"true", "any", "anything", "nothing", "everything", "something", "other", "different", "neg"})
 _PARTICLES = frozenset({"a", "an", "of", "to", "in", "on", "at", "by", "he", "we", "us", "my", "up", "as", "per"})
 _SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # words of two letters that are counted
 
@@ -137,6 +143,15 @@ def unit_of(phrase: str) -> str | None:
     if is_unsure(phrase):
         return phrase
     return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+
+
+def disowns(name: str) -> bool:
+    """Whether the words before an equals sign deny, hedge or judge what stands behind it: "not", "wrong", "true"."""
+    words = re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", name)
+    return any(
+        (word in NO_UNIT and word not in _NAMES_TOO) or word in _JUDGEMENTS or (_ADVERB.fullmatch(word) is not None)
+        for word in map(str.lower, words)
+    )
 
 
 def is_unsure(unit: str) -> bool:
