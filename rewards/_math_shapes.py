@@ -5,7 +5,7 @@ expressions.
 """
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from ._math import has_variable, split_with_signs
 from ._math_assigned import assigned, in_order
@@ -100,8 +100,17 @@ def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
         set(signs[: len(exact) - 1]) <= {"="}
         and any(_same(gold, part, evaluated) for part in exact)
         and all(_same(a, b, False) for a, b in pairwise(exact))
+        and _in_one_unit(exact)
         and (not rounded or _is_rounded(exact[-1], parts[-1]))
     )
+
+
+def _in_one_unit(links: list[str]) -> bool:
+    """Whether all links that have a unit have the same; per cent changes the value, so all must have it or none."""
+    units = {split_unit(link)[1] for link in links}
+    if "percent" in units:
+        return len(units) == 1
+    return all(same_unit(a, b) for a, b in combinations(units - {""}, 2))
 
 
 def _is_rounded(exact: str, rounded: str) -> bool:
@@ -119,7 +128,15 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
         return False
     if given[1] and wanted[1]:
         return _same(wanted[1], given[1], evaluated)
-    return given[0] == wanted[0]
+    return given[0] == wanted[0] and (not given[1] or _adds_nothing(given[1], answer))
+
+
+def _adds_nothing(value: str, answer: str) -> bool:
+    """Whether what follows a label is one value, a name or words set apart: other words may take the label back."""
+    if words(value) is not None:
+        return value in answer or value.removeprefix("\\text{")[:1].isupper()
+    found = shape(value)
+    return found is not None and found.kind not in ("list", "or")
 
 
 def _is_sound(value: str) -> bool:

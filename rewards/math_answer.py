@@ -146,7 +146,7 @@ def math_answer(
 
     What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), hidden text, a box in the
     box, hedges, denials and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen").
-    Any other words in plain letters behind a number are a unit, which is harmless as that number must be right.
+    Any other words in plain letters behind a number are a unit; the number in front must be right.
     Derivatives, sums, integrals and limits are never answers. With `evaluated`, neither is arithmetic left undone
     (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
     `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold is itself written

@@ -867,7 +867,11 @@ PLACES = [
     Case(r"\bo\boxed{}xed{72}", "72", False, "a mention taken out makes no box"),
     Case("<answer>**72**</answer>", "72", True, "Markdown's bold"),
     Case("<answer>\n**72**\n</answer>", "72", True, "Markdown's bold, white space"),
-    *(Case(*row) for row in (*math_cases_written.IN_PLACES, *math_cases_held_out.IN_PLACES, *math_cases_attacked.IN_PLACES)),
+    *(
+        Case(*row)
+        for part in (math_cases_written, math_cases_held_out, math_cases_attacked)
+        for row in part.IN_PLACES
+    ),
 ]  # fmt: skip
 
 

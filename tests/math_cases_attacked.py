@@ -86,5 +86,65 @@ _RELATIONS = [
     (r"x = 3 \text{ or } x = \pm 2", "3,2,-2", True, "three solutions"),
     (r"x=1 \text{ or } 2", "1,2", True, "two solutions"),
 ]
-ANSWERS_FOUND = [*_WORDS_AS_NAMES, *_TUPLES, *_RELATIONS]
+_WORDS = [
+    *((rf"72\text{{ {word}}}", "72", False, "words that change the number") for word in (
+        "permille", "promille", "basis points", "grand", "doubled", "tripled", "quadrupled", "halved", "twice",
+        "thrice", "times itself", "tenfold", "twofold", "hundredfold", "octal", "hex", "hexadecimal", "in binary", "lac", "lacs",
+        "arab", "kilo", "mega", "giga", "tau", "in octal", "raised to itself",
+    )),
+    *((rf"72\text{{ {word}}}", "72", False, "a denial") for word in (
+        "invalid", "mistaken", "rejected", "excluded", "ruled out", "erroneous", "inaccurate", "fails", "refuted",
+        "disproved", "disproven", "eliminated", "discarded", "is invalid", "failed", "void", "nonsense", "ignored",
+        "(rejected)", "contradiction", "bogus", "denied", "dismissed",
+    )),
+    (r"72倍", "72", False, "a factor in Chinese"),
+    (r"72角", "72", False, "a tenth of a yuan"),
+    (r"\text{72 rejected}", "72", False, "a denial"),
+    (r"72 rejected", "72", False, "a denial"),
+    (r"72 tenfold", "72", False, "a factor"),
+    (r"72\text{ twice}", "144", False, "words that change the number"),
+    (r"\text{rejected} = 72", "72", False, "a denial for a name"),
+    (r"\text{invalid} = 72", "72", False, "a denial for a name"),
+    (r"72\text{ points}", "72", True, "what is counted"),
+    (r"\$72\text{ raised}", "72", True, "what was raised"),
+    (r"72\text{ pairs}", "72", True, "what is counted"),
+    (r"72\text{ billfolds}", "72", True, "what is counted"),
+    (r"72\text{ kilos}", "72", True, "a unit"),
+    (r"72\text{ scaffolds}", "72", True, "what is counted"),
+]  # fmt: skip
+_CHOICES = [
+    *((rf"\text{{(B) {words}}}", gold, False, "a denial behind the label") for gold in ("(B)", r"\text{(B)}", "B") for words in (
+        "ruled out", "eliminated", "invalid", "rejected", "discarded", "unlikely", "none", "all of them", "is out",
+        "loses to C", "crossed out",
+    )),
+    *((text, "B", False, "words behind the label") for text in (
+        "B. none", "B. all of them", "Option B loses to C", r"\text{B. none}", r"\text{B. all of them}",
+        r"\text{Option B loses to C}", "B rejected", r"\text{Answer: B rejected}", "Answer: B rejected", "Option B is out",
+    )),
+    ("Answer: C rejected", "C", False, "a denial behind the label"),
+    (r"\text{Answer: C rejected}", "C", False, "a denial behind the label"),
+    (r"\text{(B)} 12 \text{ or } 13", "B", False, "a list behind the label"),
+    (r"\text{(B)} 12 \text{ or } 13", "(B)", False, "a list behind the label"),
+    (r"\text{(B)} 12, 13", "B", False, "a list behind the label"),
+    (r"\text{(B)} 12 \text{ rejected}", "B", False, "a denial behind the value"),
+    (r"\textbf{(B)}\ \text{rejected}", "B", False, "a denial behind the label"),
+    (r"\text{(B) Not this one}", "B", False, "a denial behind the label"),
+    ("B", r"\text{(B) even}", True, "the gold's own words"),
+    (r"\text{(B)}\ 12", "B", True, "a label and its value"),
+    (r"\text{(B)}\ \frac{1}{2}", "(B)", True, "a label and its value"),
+    (r"\text{(B) } 12\text{ cm}", "B", True, "a label and its value"),
+    (r"\text{(B) Monday}", r"\text{(B) Monday}", True, "a label and its words"),
+    (r"\text{(B) Monday}", r"\text{Monday}", True, "a label and its words"),
+]  # fmt: skip
+_CHAINS = [
+    (r"72 = 72\%", "72", False, "a false chain"),
+    (r"72\% = 72", "72", False, "a false chain"),
+    (r"72\text{ cm} = 72 = 72\text{ m}", "72", False, "a false chain"),
+    (r"72\text{ cm} = 72\text{ m}", "72", False, "a false chain"),
+    (r"72 = 72\text{ cm} = 72.0\text{ m}", "72", False, "a false chain"),
+    (r"6 \cdot 12 = 72\text{ cm}", "72", True, "the unit behind the last link"),
+    (r"\$6 \cdot 12 = \$72", "72", True, "a currency"),
+    (r"x = 6 \cdot 12 = 72", "72", True, "a true chain"),
+]
+ANSWERS_FOUND = [*_WORDS_AS_NAMES, *_TUPLES, *_RELATIONS, *_WORDS, *_CHOICES, *_CHAINS]
 IN_PLACES: list[tuple[str, str, bool, str]] = []
