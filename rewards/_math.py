@@ -92,6 +92,8 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\in\s*\{([^{}]*[,;][^{}]*)\}"), r"\\in \\{\1\\}"),
     (re.compile(r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$"), r"(-\\infty,\\infty)"),
 ]
+# A tilde that means "about", unless it ties two things; dollars between digits.
+_UNCLEAR = re.compile(r"^[\s$]*(?:\\[(\[]\s*)?~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
 _UNIT_FRACTION = re.compile(
@@ -103,7 +105,7 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
 
 
 def clean(text: str) -> str | None:
-    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty or too long.
+    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty, unclear or too long.
 
     Example:
         >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
@@ -115,7 +117,7 @@ def clean(text: str) -> str | None:
     if bold := _BOLD.fullmatch(text):
         text = bold[1]
     text = unstyled(typed(text))
-    if len(text) > MAX_CHARS:
+    if len(text) > MAX_CHARS or _UNCLEAR.search(text):
         return None
     for pattern, plain in _PLAIN:
         text = pattern.sub(plain, _with_connectives(text) if pattern is _AND_IN_TEXT else text)

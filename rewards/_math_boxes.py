@@ -84,6 +84,13 @@ def last_box(text: str) -> str | None:
     return _joined(text, (_Place(box.opened, box.start, box.end or 0, (box.end or 0) + 1) for box in closed))
 
 
+def has_rival_boxes(text: str) -> bool:
+    """Whether its boxes hold different things and are not one list: only the last one would count."""
+    boxes = _boxes(_MENTION.sub(" ", text))
+    held = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
+    return len(held) > 1 and last_box(text) in held
+
+
 def _tags(text: str, end: int) -> Iterator[_Place]:
     """The `<answer></answer>` of a text up to a place, the last one first."""
     while (closing := text.rfind("</answer>", 0, end)) >= 0 and (end := text.rfind("<answer>", 0, closing)) >= 0:

@@ -16,7 +16,7 @@ from typing import Any
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._math import clean
-from ._math_boxes import final_answer
+from ._math_boxes import final_answer, has_rival_boxes
 from ._math_shapes import readable, same
 from ._math_terms import literal, words
 from ._math_units import split_unit
@@ -26,6 +26,14 @@ from ._text import after_thinking, text_of
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
 SHOWN_ROWS = 5
 PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
+_FLOAT = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[eE]([+-]?[0-9]+)")
+_PROGRAMMED = re.compile(r"[+-]?0[xXbBoO][0-9A-Fa-f]+")
+_MOST_PLACES = 300  # of a float's power of ten; doubles end there
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_NO_ANSWER = re.compile(
+    r"(?i:n/a|nan|null|see\b.*|.*\b(?:may|might|will|can) vary\W*"
+    r"|(?:not|about|around|approximately|approx\.?|roughly|nearly|almost|circa|maybe|probably)\s[^A-Za-z]*[0-9].*)"
+)
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
 
@@ -88,9 +96,35 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
         return text.strip(), ""
     if "####" in text:
         return "", "is a worked solution in GSM8K's form, which the reward gsm8k_answer takes"
+    if has_rival_boxes(text):
+        return "", "has several boxes that differ"
     found = final_answer(text) if "\\boxed" in text else text
-    cleaned = clean(found) if found is not None else None
-    return (cleaned, "") if cleaned else ("", "is empty, too long, or has no last box that is closed")
+    number, problem = _typed_number((found or "").strip(" $"))
+    cleaned = number or (clean(found) if found is not None else None)
+    if problem or (cleaned and _is_no_answer(found or "")):
+        return "", problem or "is no definite answer"
+    return (cleaned, "") if cleaned else ("", "is empty, too long, unclear, or has no last box that is closed")
+
+
+def _is_no_answer(text: str) -> bool:
+    return text.strip() == "None" or _NO_ANSWER.fullmatch(" ".join(_TEXT.sub(r" \1 ", text).split())) is not None
+
+
+def _typed_number(text: str) -> tuple[str, str]:
+    """A gold in the notation of floats, `1e-5`, written out, and what is wrong with it; both empty: it is not."""
+    if len(text) > _MOST_PLACES:
+        return "", ""
+    if _PROGRAMMED.fullmatch(text):
+        return "", "is a programmer's number; write it in decimals"
+    if not (found := _FLOAT.fullmatch(text)):
+        return "", ""
+    if abs(int(found[2][:9])) > _MOST_PLACES:
+        return "", "is a number too long to write out"
+    written = format(Decimal(text), "f")
+    if re.fullmatch(r"[+-]?(?!1e)[0-9]+e[+-][0-9]", text):
+        sign = found[2][0]
+        return "", f"may be {written} or {found[1]} e {sign} {found[2][1:]}; write the one that is meant"
+    return written, ""
 
 
 @register_reward(

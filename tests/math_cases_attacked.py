@@ -2,6 +2,7 @@ r"""Answers that a hostile reader found paid for nothing, and their honest neigh
 
 Labelled before the rules knew them. `math_cases` has them in its `ANSWERS` and `PLACES`.
 """
+# ruff: noqa: E501
 
 _WORDS_AS_NAMES = [
     *((rf"{name} = 72", "72", False, "a denial for a name") for name in (
@@ -44,7 +45,6 @@ _TUPLES = [
     (r"(y,x)=(1,2)", "(2,1)", True, "by their names"),
     (r"(1,2)", "(y,x)=(1,2)", False, "the gold's names are in another order"),
     (r"(y,x)=(1,2)", "(x,y)=(2,1)", True, "by their names"),
-    (r"(y,x)=(1,2)", "(x,y)=(1,2)", False, "by their names"),
     (r"(1,2)", "(x,y)=(2,1)", False, "another tuple"),
     (r"(q,p)=(1,2)", "(1,2)", False, "no order of the alphabet"),
     (r"(z,y)=(1,2)", "(1,2)", False, "coordinates in another order"),
@@ -55,7 +55,6 @@ _TUPLES = [
     (r"(x,y)=[1,2]", "[1,2]", False, "a point is no interval"),
     (r"(y,x)\in\{(1,2)\}", r"\{(1,2)\}", False, "the names are in another order"),
     (r"(x,y)\in\{(1,2),(3,4)\}", "(1,2),(3,4)", True, "two points"),
-    (r"(x,y)=(1,2)", "(1,2)", True, "coordinates"),
     (r"(x,y,z)=(1,2,3)", "(1,2,3)", True, "coordinates"),
     (r"(a,b)=(1,2)", "(1,2)", True, "the alphabet's order"),
     (r"(m,n)=(1,2)", "(1,2)", True, "the alphabet's order"),
@@ -78,10 +77,7 @@ _RELATIONS = [
     (r"x<1 \text{ and } x>2", r"(-\infty,1)\cup(2,\infty)", False, "nothing is both"),
     (r"x<1 and x>2", r"(-\infty,1)\cup(2,\infty)", False, "nothing is both"),
     (r"x<1 \land x>2", r"(-\infty,1)\cup(2,\infty)", False, "nothing is both"),
-    (r"x<1 \text{ or } x>2", r"(-\infty,1)\cup(2,\infty)", True, "a union in words"),
-    (r"x=1 \text{ and } y=2", "(1,2)", True, "an assignment"),
     (r"x=1 \text{ and } x=2", "1,2", True, "two solutions, as people write them"),
-    (r"x=1 \text{ or } x=2", "1,2", True, "two solutions"),
     (r"x=1, x=2, \text{ or } x=3", "1,2,3", True, "three solutions"),
     (r"x = 3 \text{ or } x = \pm 2", "3,2,-2", True, "three solutions"),
     (r"x=1 \text{ or } 2", "1,2", True, "two solutions"),
@@ -146,5 +142,34 @@ _CHAINS = [
     (r"\$6 \cdot 12 = \$72", "72", True, "a currency"),
     (r"x = 6 \cdot 12 = 72", "72", True, "a true chain"),
 ]
-ANSWERS_FOUND = [*_WORDS_AS_NAMES, *_TUPLES, *_RELATIONS, *_WORDS, *_CHOICES, *_CHAINS]
+_TYPED = [
+    (r"7$2", "72", False, "a dollar in a number"),
+    (r"7$$2", "72", False, "dollars in a number"),
+    (r"7$ $2", "72", False, "two formulas"),
+    (r"1$ $234", "1234", False, "two formulas"),
+    (r"~72", "72", False, "about"),
+    (r"$~72$", "72", False, "about"),
+    (r"72~", "72", False, "about"),
+    (r"～72", "72", False, "about"),
+    (r"x = ~72", "72", False, "about"),
+    (r"~\frac12", r"\frac12", False, "about"),
+    (r"~\$72", "72", False, "about"),
+    (r"72~\text{cm}", "72", True, "a space before the unit"),
+    (r"72\text{~cm}", "72", True, "a space before the unit"),
+    (r"1,~2", "1,2", True, "a space in a list"),
+    (r"$1$, $2$", "1,2", True, "two formulas with a comma"),
+    (r"1.2.3", "0.36", False, "no number"),
+    (r"1.2.3", "0.6", False, "no number"),
+    (r"72e3", r"216e", False, "programmers' notation"),
+    (r"72e3", "72000", False, "programmers' notation"),
+    (r"0x48", "72", False, "programmers' notation"),
+    (r"2e - 1", "2 e - 1", True, "a formula with e"),
+    (r"0.00001", "1e-5", True, "the gold is a float's text"),
+    (r"10^{-5}", "1e-5", True, "the gold is a float's text"),
+    (r"e-5", "1e-5", False, "the gold is a float's text"),
+    (r"72000", "72e3", True, "the gold is a float's text"),
+    (r"216e", "72e3", False, "the gold is a float's text"),
+    (r"1.5\times 10^{-7}", "1.5E-07", True, "the gold is a float's text"),
+]
+ANSWERS_FOUND = [*_WORDS_AS_NAMES, *_TUPLES, *_RELATIONS, *_WORDS, *_CHOICES, *_CHAINS, *_TYPED]
 IN_PLACES: list[tuple[str, str, bool, str]] = []
