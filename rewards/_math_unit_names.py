@@ -27,9 +27,9 @@ NO_UNIT = frozenset({
     "arab", "arabs", "kharab", "kilo", "mega", "giga", "tera", "milli", "micro", "nano", "tau", "infinite",
     "invalid", "mistaken", "mistake", "rejected", "reject", "excluded", "ruled", "erroneous", "inaccurate",
     "imprecise", "fail", "fails", "failed", "refuted", "disproved", "disproven", "eliminated", "discarded",
-    "dismissed", "denied", "void", "nonsense", "bogus", "ignored", "ignore", "disregard", "disregarded", "contradiction",
-    "contradicts", "contradicted", "contradictory", "inconsistent", "implausible", "improbable", "unacceptable",
-    "inadmissible",
+    "dismissed", "denied", "void", "nonsense", "bogus", "ignored", "ignore", "disregard", "disregarded",
+    "contradiction", "contradicts", "contradicted", "contradictory", "inconsistent", "implausible", "improbable",
+    "unacceptable", "inadmissible",
     "extraneous", "retracted", "withdrawn", "disqualified", "unlikely", "probably",
     "possibly", "allegedly", "supposedly", "hypothetical",
     # German, Dutch, Swedish, Polish

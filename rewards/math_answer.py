@@ -158,9 +158,10 @@ def math_answer(
     The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
     whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
     reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; with a slash, an arrow or "or
-    maybe" they are a hedge, and score 0. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the
-    box, as are fonts, colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits)
-    count as their LaTeX.
+    maybe" they are a hedge, and score 0; so does a box within a tag whose sentence there denies, hedges or has another
+    number next to it. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the box, as are fonts,
+    colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits) count as their
+    LaTeX.
 
     What counts as the gold:
 

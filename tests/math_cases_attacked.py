@@ -172,4 +172,29 @@ _TYPED = [
     (r"1.5\times 10^{-7}", "1.5E-07", True, "the gold is a float's text"),
 ]
 ANSWERS_FOUND = [*_WORDS_AS_NAMES, *_TUPLES, *_RELATIONS, *_WORDS, *_CHOICES, *_CHAINS, *_TYPED]
-IN_PLACES: list[tuple[str, str, bool, str]] = []
+IN_PLACES = [
+    (r"<answer>71 or \boxed{72}</answer>", "72", False, "a hedge in the tag"),
+    (r"<answer>71, \boxed{72}</answer>", "72", False, "two answers in the tag"),
+    (r"<answer>$71$ / $\boxed{72}$</answer>", "72", False, "a hedge in the tag"),
+    (r"<answer>71 \boxed{72}</answer>", "72", False, "two answers in the tag"),
+    (r"<answer>\boxed{72} or 71</answer>", "72", False, "a hedge in the tag"),
+    (r"<answer>\boxed{72}, 71</answer>", "72", False, "two answers in the tag"),
+    (r"<answer>Not \boxed{72}</answer>", "72", False, "a denial in the tag"),
+    (r"<answer>The answer is not \boxed{72}</answer>", "72", False, "a denial in the tag"),
+    (r"<answer>The answer isn't $\boxed{72}$</answer>", "72", False, "a denial in the tag"),
+    (r"<answer>maybe \boxed{72}</answer>", "72", False, "a hedge in the tag"),
+    (r"<answer>\boxed{72} is wrong</answer>", "72", False, "a denial in the tag"),
+    (r"<answer>\boxed{72}, probably</answer>", "72", False, "a hedge in the tag"),
+    (r"<answer>\text{not } \boxed{72}</answer>", "72", False, "a denial in the tag"),
+    (r"<answer>71 or \boxed{72}</answer> \boxed{72}", "72", True, "the last box is the answer"),
+    (r"<answer>\boxed{72}</answer>", "72", True, "a box in the tag"),
+    (r"<answer>$$\boxed{72}$$</answer>", "72", True, "a box in the tag"),
+    (r"<answer>\[ \boxed{72} \]</answer>", "72", True, "a box in the tag"),
+    (r"<answer>The answer is $\boxed{72}$.</answer>", "72", True, "a sentence in the tag"),
+    (r"<answer>**Final answer:** $\boxed{72}$</answer>", "72", True, "a heading in the tag"),
+    (r"<answer>The total cost is $\boxed{72}$ dollars.</answer>", "72", True, "a sentence in the tag"),
+    (r"<answer>$x = 6 \cdot 12 = \boxed{72}$</answer>", "72", True, "a chain up to the box"),
+    ("<answer>It is not 71 or 70.\nSo we have 6 boxes of 12.\n\n$$\\boxed{72}$$</answer>", "72", True, "a solution in the tag"),
+    (r"<answer>It is not 71. So the sum is \boxed{72}.</answer>", "72", True, "a solution in the tag"),
+    (r"<answer>\boxed{1} or \boxed{2}</answer>", "1,2", True, "a list of boxes in the tag"),
+]
