@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ._math_styles import unstyled
+from ._math_terms import literal
 from ._math_typed import typed
 
 
@@ -93,7 +94,14 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$"), r"(-\\infty,\\infty)"),
 ]
 # A tilde that means "about", unless it ties two things; dollars between digits.
-_UNCLEAR = re.compile(r"^[\s$]*(?:\\[(\[]\s*)?~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]")
+_UNCLEAR = re.compile(
+    r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
+)
+_TEXT_LEAD = re.compile(
+    r"^(\s*\$?\s*)(\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{)\s*(?:(?:the|my)\s+)?(?:(?:final|correct)\s+)?answer\s*[:=]\s*(\}?)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
 _UNIT_FRACTION = re.compile(
@@ -116,7 +124,7 @@ def clean(text: str) -> str | None:
         return None
     if bold := _BOLD.fullmatch(text):
         text = bold[1]
-    text = unstyled(typed(text))
+    text = _TEXT_LEAD.sub(_without_lead, unstyled(typed(text)))
     if len(text) > MAX_CHARS or _UNCLEAR.search(text):
         return None
     for pattern, plain in _PLAIN:
@@ -129,7 +137,13 @@ def clean(text: str) -> str | None:
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
+    if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
+        text = f"-{negated[1].strip()}"
     return text or None
+
+
+def _without_lead(found: re.Match[str]) -> str:
+    return found[1] if found[3] else f"{found[1]}{found[2]}"
 
 
 def _with_connectives(text: str) -> str:
@@ -140,6 +154,10 @@ def _with_connectives(text: str) -> str:
         separator, sign, needed = _AND_WORD, r" \land ", _ORDER
     else:
         return text
+    text = text.strip()
+    start = 2 if text.startswith("\\{") else 1
+    if text[:start] in ("(", "{", "\\{") and closing(text, 0) == len(text) - 1 and depth_of(text) in range(20):
+        return text[:start] + _with_connectives(text[start:-start]) + text[-start:]
     parts = split(text, separator)
     return sign.join(parts) if all(map(needed.search, parts)) else text
 

@@ -16,7 +16,8 @@ _MOST = 10  # boxes that are one answer
 _MENTION = re.compile(r"\\boxed(?:\s*\{(?:[\s.…]|\\[lc]?dots(?![A-Za-z])|\\[ ,;:!])*\}|(?=[`'\".,;:)]))")
 _WORDS = r"(?:(?:so|thus|therefore|hence),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?:answer|solution|result)"
 _LEAD = re.compile(
-    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=))",
+    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=)"
+    r"|there\s+(?:are|is)(?=\s))",
     re.IGNORECASE,
 )
 

@@ -215,6 +215,8 @@ def _bracketed(text: str) -> Shape | None:
             else None
         )
     if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
+        if _joined_by_words(text[2:-2].strip()):
+            return shape(text[2:-2].strip())
         return Shape("list", tuple(p for part in split(text[2:-2].strip(), _LIST) for p in _both_signs(part)))
     if text[0] in "([" and text[-1] in ")]" and closing(text, 0) == len(text) - 1:
         parts = split(text[1:-1].strip(), _LIST)

@@ -24,6 +24,7 @@ _BY_TEXT = re.compile(
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
 _LETTER = re.compile(r"[A-J]")
+_SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
 
 
@@ -34,6 +35,9 @@ def same(gold: str, answer: str, evaluated: bool) -> bool:
         >>> same(r"\frac{1}{2}", "0.5", True), same("(1,2)", "[1,2]", True), same("5", "x = 5", True)
         (True, False, True)
     """
+    if (total := _SUM.fullmatch(answer)) and literal(split_unit(gold)[0]):
+        letters = re.findall("[a-z]", total[1])
+        answer = total[2] if len(set(letters)) == len(letters) else answer
     return (
         _same(gold, answer, evaluated)
         or _same_chain(gold, answer, evaluated)

@@ -39,6 +39,7 @@ _SIGN = r"\\?\$|[€£¥₹₩₽₺₪₱₫₦฿]"
 _MONEY = re.compile(
     rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
 )
+_NAME = re.compile(r"\s*[A-Za-z]\s*=(?!\s*=)")
 _TWO_SIGNS = re.compile(r"[€£¥₹₩₽₺₪₱₫₦฿]\s*\\?\$|\$\s*[€£¥₹₩₽₺₪₱₫₦฿]")  # unless the dollar opens a formula
 _COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
 _APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
@@ -164,6 +165,8 @@ def _bare(text: str) -> str:
     text = _narrow(text)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
+    if found := _NAME.match(text):
+        text = text[found.end() :]
     if found := _HEAD.match(text):
         text = text[found.end() :]
     text = text.strip(" *").removesuffix("。")

@@ -171,7 +171,8 @@ def math_answer(
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
     - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
-    - `x = 1, y = 2` as `(1,2)`: coordinates by their names, other letters where they stand in the alphabet's order;
+    - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`: coordinates by their names, other letters where they stand in the
+      alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
     - a true chain with the gold in it (`x = 6\cdot 12 = 72`), also with a rounding behind it (`\sqrt2 \approx 1.41`);
     - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
       (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
@@ -179,16 +180,18 @@ def math_answer(
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
       thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it.
 
-    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), hidden text, a box in the
-    box, hedges, denials and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen").
-    Any other words in plain letters behind a number are a unit; the number in front must be right.
+    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), text hidden within the box
+    (in white, say; a box that is hidden itself, as in a comment, is not seen to be), a box in the box, hedges, denials
+    and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen"), also before an equals
+    sign, `~72`. Any other words in plain letters behind a number are a unit; the number in front must be right.
     Derivatives, sums, integrals and limits are never answers. With `evaluated`, neither is arithmetic left undone
-    (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
-    `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold is itself written
-    like that, nor a function of a constant where the gold has none of its kind (`\arctan 1` for `\frac{\pi}{4}`).
+    (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`, `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in
+    lowest terms), unless the gold is itself written like that, nor a function of a constant where the gold has none of
+    its kind (`\arctan 1` for `\frac{\pi}{4}`). What takes a rule of powers or of logarithms is not seen:
+    `e\cdot e` counts as `e^2`, and `\ln 4-\ln 2` as `\ln 2`.
 
     Algebra is not arithmetic: as `(x+1)^2` is `x^2+2x+1`, a problem that says "expand", "factor" or "simplify" is
-    answered by repeating it. Filter such rows.
+    answered by repeating it. Filter such rows. Golds in the notation of floats, `1e-5`, are read as the numbers.
 
     Most integers are decided in microseconds, without math-verify. Answers above 1,000 characters (400 where they must
     be parsed), 12 brackets deep, with towers of powers or factorials of large numbers score 0 unparsed; for what is
