@@ -37,7 +37,7 @@ _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|
 # AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
-    rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
+    rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
     r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
     r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\||\\#\s*[A-Z]"
     r"|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"

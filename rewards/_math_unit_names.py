@@ -58,9 +58,11 @@ _HARMLESS = frozenset({
 # A quantity may be called so.
 _NAMES_TOO = frozenset({
     "answer", "power", "base", "root", "score", "error", "inverse", "reciprocal", "gross", "quarter", "third", "half",
-    "mod", "factorial",
+    "factorial", "least",
 })  # fmt: skip
-_JUDGEMENTS = frozenset({"true", "any", "anything", "nothing", "everything", "something", "other", "different", "neg"})
+_JUDGEMENTS = frozenset(
+    {"true", "at", "any", "anything", "nothing", "everything", "something", "other", "different", "neg"}
+)
 _PARTICLES = frozenset({"a", "an", "of", "to", "in", "on", "at", "by", "he", "we", "us", "my", "up", "as", "per"})
 _SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # words of two letters that are counted
 

@@ -37,6 +37,10 @@ _WORDS_AS_NAMES = [
     (r"\Delta = 72", "72", True, "a Greek name"),
     (r"m\angle ABC = 72", "72", True, "an angle"),
     (r"\max = 72", "72", True, "a largest value"),
+    (r"\text{least value} = 72", "72", True, "a smallest value"),
+    (r"\text{at least} = 72", "72", False, "a hedge for a name"),
+    (r"\Pr(A) = 0.5", "0.5", True, "a probability"),
+    (r"\Re(z) = 2", "2", True, "a real part"),
     (r"\det A = 72", "72", True, "a determinant"),
     (r"\sin 2\theta = \frac12", r"\frac12", True, "a sine"),
 ]  # fmt: skip
