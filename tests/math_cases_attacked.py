@@ -243,7 +243,12 @@ IN_PLACES = [
     (r"<answer>**Final answer:** $\boxed{72}$</answer>", "72", True, "a heading in the tag"),
     (r"<answer>The total cost is $\boxed{72}$ dollars.</answer>", "72", True, "a sentence in the tag"),
     (r"<answer>$x = 6 \cdot 12 = \boxed{72}$</answer>", "72", True, "a chain up to the box"),
-    ("<answer>It is not 71 or 70.\nSo we have 6 boxes of 12.\n\n$$\\boxed{72}$$</answer>", "72", True, "a solution in the tag"),
+    (
+        "<answer>It is not 71 or 70.\nSo we have 6 boxes of 12.\n\n$$\\boxed{72}$$</answer>",
+        "72",
+        True,
+        "a solution in the tag",
+    ),
     (r"<answer>It is not 71. So the sum is \boxed{72}.</answer>", "72", True, "a solution in the tag"),
     (r"<answer>\boxed{1} or \boxed{2}</answer>", "1,2", True, "a list of boxes in the tag"),
     ("<answer>There are 72 clips.</answer>", "72", True, "a sentence in the tag"),
