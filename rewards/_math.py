@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from ._math_styles import unstyled
+from ._math_terms import literal
 from ._math_typed import typed
 
 
@@ -15,6 +16,17 @@ MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
 
 _AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
 _BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
+_AND_IN_TEXT = re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}")
+_QUAD = r"[,;]?\s*(?:\\quad\s*)*"
+_OR_WORD, _AND_WORD = (
+    re.compile(
+        rf"{_QUAD}(?:\\text\s*\{{\s*,?\s*(?:{word}|\s{letter}\s),?\s*\}}|(?<![A-Za-z\\{{])(?:{word})(?![A-Za-z}}]))(?:\s*\\quad)*"
+    )
+    for word, letter in (("or|oder|ou|или|或者?|または", "o"), ("and|und|et|и|和|与|與|及", "[ye]"))
+)
+_COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
+_RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
+_ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
 # One spelling for each thing. The order counts.
 _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
@@ -55,7 +67,7 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
         ),
         "",
     ),
-    (re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}"), ","),
+    (_AND_IN_TEXT, ","),
     (re.compile(r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])"), ","),
     (re.compile(r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])"), ", "),
     (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
@@ -81,6 +93,15 @@ _PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (re.compile(r"\\in\s*\{([^{}]*[,;][^{}]*)\}"), r"\\in \\{\1\\}"),
     (re.compile(r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$"), r"(-\\infty,\\infty)"),
 ]
+# A tilde that means "about", unless it ties two things; dollars between digits.
+_UNCLEAR = re.compile(
+    r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
+)
+_TEXT_LEAD = re.compile(
+    r"^(\s*\$?\s*)(\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{)\s*(?:(?:the|my)\s+)?(?:(?:final|correct)\s+)?answer\s*[:=]\s*(\}?)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
 _BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
 _UNIT_FRACTION = re.compile(
@@ -92,7 +113,7 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
 
 
 def clean(text: str) -> str | None:
-    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty or too long.
+    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty, unclear or too long.
 
     Example:
         >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
@@ -103,11 +124,11 @@ def clean(text: str) -> str | None:
         return None
     if bold := _BOLD.fullmatch(text):
         text = bold[1]
-    text = unstyled(typed(text))
-    if len(text) > MAX_CHARS:
+    text = _TEXT_LEAD.sub(_without_lead, unstyled(typed(text)))
+    if len(text) > MAX_CHARS or _UNCLEAR.search(text):
         return None
     for pattern, plain in _PLAIN:
-        text = pattern.sub(plain, text)
+        text = pattern.sub(plain, _with_connectives(text) if pattern is _AND_IN_TEXT else text)
     text = text.strip()
     if text.endswith(".") and not text.endswith(".."):
         text = text[:-1].rstrip()
@@ -116,7 +137,29 @@ def clean(text: str) -> str | None:
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
+    if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
+        text = f"-{negated[1].strip()}"
     return text or None
+
+
+def _without_lead(found: re.Match[str]) -> str:
+    return found[1] if found[3] else f"{found[1]}{found[2]}"
+
+
+def _with_connectives(text: str) -> str:
+    """Signs for "or" between relations and for "and" between inequalities: as commas they would say the same."""
+    if _OR_WORD.search(text):
+        separator, sign, needed = _COMMA_OR, r" \lor ", _RELATION
+    elif _AND_WORD.search(text):
+        separator, sign, needed = _AND_WORD, r" \land ", _ORDER
+    else:
+        return text
+    text = text.strip()
+    start = 2 if text.startswith("\\{") else 1
+    if text[:start] in ("(", "{", "\\{") and closing(text, 0) == len(text) - 1 and depth_of(text) in range(20):
+        return text[:start] + _with_connectives(text[start:-start]) + text[-start:]
+    parts = split(text, separator)
+    return sign.join(parts) if all(map(needed.search, parts)) else text
 
 
 def _digits(text: str) -> str:

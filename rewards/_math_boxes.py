@@ -16,12 +16,24 @@ _MOST = 10  # boxes that are one answer
 _MENTION = re.compile(r"\\boxed(?:\s*\{(?:[\s.…]|\\[lc]?dots(?![A-Za-z])|\\[ ,;:!])*\}|(?=[`'\".,;:)]))")
 _WORDS = r"(?:(?:so|thus|therefore|hence),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?:answer|solution|result)"
 _LEAD = re.compile(
-    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=))",
+    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=)"
+    r"|there\s+(?:are|is)(?=\s))",
     re.IGNORECASE,
 )
 
 
 _LONGEST_LEAD = 100
+_LONGEST_SENTENCE = 300
+_SENTENCE_END = re.compile(r"\n|[.!?。]\s")
+_WORD = re.compile(r"[^\W\d_]+(?:['’]t)?")
+_NUMBER_BEFORE = re.compile(r"[0-9][})\s,;/&|$*\\]*$")
+_NUMBER_BEHIND = re.compile(r"[\s,;/&|$*\\]*-?[0-9]")
+_TAKEN_BACK = frozenset({
+    "not", "no", "never", "nor", "neither", "either", "or", "cannot", "maybe", "perhaps", "possibly", "probably",
+    "unlikely", "about", "around", "approximately", "roughly", "almost", "nearly", "guess", "unsure", "wrong", "false",
+    "incorrect", "invalid", "rejected", "mistaken", "isn't", "isn’t", "isnt", "can't", "can’t", "don't", "wasn't",
+    "nicht", "oder", "vielleicht", "pas", "ou", "nunca", "不是", "或", "可能",
+})  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -47,7 +59,8 @@ def final_answer(text: str) -> str | None:
     `None` also where it is cut off or nested. An empty box, or one of dots, is no box but a mention of it.
     Boxes with nothing but a comma, "and" or "or" between them are one list, with an equals sign one chain; with a
     slash, an arrow or "or maybe" they hedge, which is no answer unless all hold the same. Tags likewise. "The answer
-    is" at the beginning of a tag's text is left out.
+    is" at the beginning of a tag's text is left out. A box in a tag is none where its sentence there takes it back or
+    has another number next to it.
 
     Example:
         >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
@@ -58,12 +71,27 @@ def final_answer(text: str) -> str | None:
     text = _MENTION.sub(" ", text)
     box, tag = text.rfind("\\boxed"), text.rfind("<answer>")
     if box > tag:
-        return last_box(text)
+        return None if _is_taken_back(text, tag, box) else last_box(text)
     closing = text.find("</answer>", tag)
     if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
         return None
     found = _joined(text, _tags(text, closing + len("</answer>")))
     return None if found is None else _without_lead(found)
+
+
+def _is_taken_back(text: str, tag: int, box: int) -> bool:
+    """Whether the sentence of a box in a tag hedges or denies, or gives another number beside it."""
+    closing = text.find("</answer>", max(tag, 0))
+    if tag < 0 or closing < box:
+        return False
+    inside = text[tag + len("<answer>") : closing]
+    boxes = [one for one in _boxes(inside) if one.end is not None]
+    if not boxes:
+        return False
+    head = _SENTENCE_END.split(inside[: boxes[0].opened][-_LONGEST_SENTENCE:])[-1]
+    tail = _SENTENCE_END.split(inside[(boxes[-1].end or 0) + 1 :][:_LONGEST_SENTENCE])[0]
+    said = {word.casefold() for word in _WORD.findall(f"{head} {tail}")}
+    return bool(said & _TAKEN_BACK or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
 
 
 def _without_lead(text: str) -> str:
@@ -82,6 +110,13 @@ def last_box(text: str) -> str | None:
         return None
     closed = takewhile(lambda box: box.end is not None, reversed(boxes))
     return _joined(text, (_Place(box.opened, box.start, box.end or 0, (box.end or 0) + 1) for box in closed))
+
+
+def has_rival_boxes(text: str) -> bool:
+    """Whether its boxes hold different things and are not one list: only the last one would count."""
+    boxes = _boxes(_MENTION.sub(" ", text))
+    held = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
+    return len(held) > 1 and last_box(text) in held
 
 
 def _tags(text: str, end: int) -> Iterator[_Place]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from ._math import closing, depth_of, has_variable, split, split_with_signs
 from ._math_terms import literal
+from ._math_unit_names import disowns
 
 
 MAX_DEPTH = 12
@@ -27,21 +28,31 @@ _VECTOR = re.compile(r"\\langle(?![A-Za-z])((?:(?!\\[lr]angle).)*)\\rangle", re.
 _BUILDER = re.compile(
     r"\\\{\s*([A-Za-z])\s*(?:\\in\s*\(-\\infty,\\infty\)\s*)?(?:\\mid(?![A-Za-z])|[:|])(.*)\\\}", re.DOTALL
 )
+_GREEK = (
+    "(?:var)?(?:epsilon|theta|phi|rho|sigma|kappa)|alpha|beta|gamma|delta|zeta|eta|iota|lambda|mu|nu|xi|tau|upsilon|chi"
+    "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell|hbar"
+)
+_OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|arc|det|deg|dim"
 # x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|,
 # AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
-NAME = re.compile(
-    r"(?:\\text\{[A-Za-z ]+\}|(?:m(?=\\angle))?\\[a-z]+\s*[A-Z]{1,4}|\\[A-Za-z]+|[A-Z]{2,4}|[A-Za-z]|[A-Za-z]{3,})"
+_NAME = re.compile(
+    rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
+    rf"|\\(?:{_GREEK}|angle|triangle|max|min|sup|inf|gcd|lcm|det|deg|dim|Pr|Re|Im|arg)(?![A-Za-z])|[A-Z]{{2,4}}|[A-Za-z]|[A-Za-z]{{3,}})"
     r"(?:_(?:\{(?:\\triangle)?[A-Za-z0-9 ]+\}|[A-Za-z0-9]))?(?:\^\{-1\})?'*(?:\s*\([A-Za-z0-9, ]+\))?"
     r"|\([a-z](?:,\s*[a-z])+\)|(?:P|Pr|E|Var)\s*\([^()]*\)|\\frac\{d[A-Za-z]?\}\{d[A-Za-z]\}|\|[A-Z]{2}\||\\#\s*[A-Z]"
     r"|\|\s*[A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\s*\||n\s*\([A-Z](?:\s*\\(?:cup|cap)\s*[A-Z])*\)"
     r"|(?:\\?\|)\s*(?:\\(?:vec|overrightarrow|overline)\s*\{?[A-Za-z]{1,2}\}?|\{[a-z]\})\s*(?:\\?\|)"
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
 )
+_TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # 5 = x
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
 class Shape(NamedTuple):
-    """What an answer is: "one", "list", "union", brackets like "(]", "matrix RxC", or a sign of relation."""
+    """What an answer is: "one", "list", "or", "union", brackets like "(]", "matrix RxC", or a sign of relation.
+
+    "or" is of relations that do not all say something of the same name.
+    """
 
     kind: str
     parts: tuple[str, ...]
@@ -61,8 +72,10 @@ def shape(text: str) -> Shape | None:
         return shape(built[2].strip())
     if vector := _VECTOR.fullmatch(text):
         return Shape("vector", tuple(split(vector[1].strip(), _LIST)))
-    if (parts := _joined_by_words(text)) is None:
-        parts = [part for whole in split(text, _LIST) for part in _both_signs(whole)]
+    joined = _joined_by_words(text)
+    parts = [part for whole in joined or split(text, _LIST) for part in _both_signs(whole)]
+    if joined and _OR.search(text) and len({_named(part) for part in parts}) > 1:
+        return Shape("or", tuple(parts))
     if len(parts) > 1 and not literal(text):
         return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
     for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference), (_UNION, _union)):
@@ -70,6 +83,16 @@ def shape(text: str) -> Shape | None:
         if len(parts) > 1:
             return build(text, parts)
     return _bracketed(text)
+
+
+def is_name(text: str) -> bool:
+    """Whether a cleaned text names a quantity, as `x` does in `x = 5`; words that deny or hedge name none.
+
+    Example:
+        >>> [is_name(text) for text in ("x_1", r"\\theta", r"\\text{Area}", r"\\text{not}", "wrong", r"\\pi")]
+        [True, True, True, False, False, False]
+    """
+    return _NAME.fullmatch(text) is not None and not disowns(text)
 
 
 def squeezed(text: str) -> str:
@@ -83,13 +106,18 @@ def _both_signs(text: str) -> list[str]:
     return [f"{before.rstrip()}{sign}{after.lstrip()}" for sign in "+-"]
 
 
+def _named(text: str) -> str:
+    found = shape(text)
+    return squeezed(found.name) if found else ""
+
+
 def _is_range(text: str) -> bool:
     found = split(text, _SIGNS)
     return len(found) > 1 and not re.search(r"=|\\ne(?![A-Za-z])", text)
 
 
 def _member(text: str, parts: list[str]) -> Shape | None:
-    found = shape(parts[1]) if len(parts) == 2 and NAME.fullmatch(parts[0]) else None
+    found = shape(parts[1]) if len(parts) == 2 and is_name(parts[0]) else None
     return found._replace(name=parts[0]) if found and not found.name and found.kind not in RELATIONS else None
 
 
@@ -152,15 +180,15 @@ def _relation(text: str, parts: list[str]) -> Shape | None:
 
 def _unequal(left: str, right: str) -> Shape | None:
     r"""The intervals of `x \ne 2`."""
-    if NAME.fullmatch(left) and has_variable(left) and (found := _all_but([right])):
+    if is_name(left) and has_variable(left) and (found := _all_but([right])):
         return found._replace(name=left)
     return None
 
 
 def _equation(left: str, right: str) -> Shape | None:
-    if literal(left) and NAME.fullmatch(right) and has_variable(right):
+    if literal(left) and _TURNED.fullmatch(right):
         left, right = right, left
-    if not NAME.fullmatch(left):
+    if not is_name(left):
         return Shape("=", (left, right))
     found = shape(right)
     return found._replace(name=left) if found and not found.name and found.kind not in RELATIONS else None
@@ -169,7 +197,7 @@ def _equation(left: str, right: str) -> Shape | None:
 def _range(parts: list[str], signs: list[str]) -> Shape | None:
     r"""The interval of `1 < x \le 2` or `x < 3`."""
     free = [i for i, part in enumerate(parts) if has_variable(part)]
-    if len(free) != 1 or not NAME.fullmatch(parts[free[0]]) or len(parts) > 3 or (len(parts) == 3 and free != [1]):
+    if len(free) != 1 or not is_name(parts[free[0]]) or len(parts) > 3 or (len(parts) == 3 and free != [1]):
         return None
     at = free[0]
     low = (parts[at - 1], "(" if signs[at - 1] == "<" else "[") if at > 0 else ("-\\infty", "(")
@@ -187,6 +215,8 @@ def _bracketed(text: str) -> Shape | None:
             else None
         )
     if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
+        if _joined_by_words(text[2:-2].strip()):
+            return shape(text[2:-2].strip())
         return Shape("list", tuple(p for part in split(text[2:-2].strip(), _LIST) for p in _both_signs(part)))
     if text[0] in "([" and text[-1] in ")]" and closing(text, 0) == len(text) - 1:
         parts = split(text[1:-1].strip(), _LIST)

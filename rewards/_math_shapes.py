@@ -5,12 +5,12 @@ expressions.
 """
 
 import re
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 from ._math import has_variable, split_with_signs
 from ._math_assigned import assigned, in_order
 from ._math_labels import denies, labelled
-from ._math_parse import NAME, RELATIONS, Shape, shape, squeezed
+from ._math_parse import RELATIONS, Shape, is_name, shape, squeezed
 from ._math_terms import literal, words
 from ._math_units import same_unit, scaled, split_unit
 from ._math_values import has_value, is_rounded, proportional, same_value
@@ -24,6 +24,7 @@ _BY_TEXT = re.compile(
 _INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
 _EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
 _LETTER = re.compile(r"[A-J]")
+_SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
 _MOST_LINKS = 4
 
 
@@ -34,6 +35,9 @@ def same(gold: str, answer: str, evaluated: bool) -> bool:
         >>> same(r"\frac{1}{2}", "0.5", True), same("(1,2)", "[1,2]", True), same("5", "x = 5", True)
         (True, False, True)
     """
+    if (total := _SUM.fullmatch(answer)) and literal(split_unit(gold)[0]):
+        letters = re.findall("[a-z]", total[1])
+        answer = total[2] if len(set(letters)) == len(letters) else answer
     return (
         _same(gold, answer, evaluated)
         or _same_chain(gold, answer, evaluated)
@@ -86,7 +90,7 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
 def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
     r"""Whether it is a true chain, such as `x = 6\cdot 12 = 72`, with the gold in it; at its end may be a rounding."""
     parts, signs = split_with_signs(answer, _EQUALS)
-    name = parts[0] if len(parts) > 2 and signs[0] == "=" and NAME.fullmatch(parts[0]) else ""
+    name = parts[0] if len(parts) > 2 and signs[0] == "=" and is_name(parts[0]) else ""
     if name:
         parts, signs = parts[1:], signs[1:]
     if not 2 <= len(parts) <= _MOST_LINKS or not all(parts) or len({*map(squeezed, parts)}) < len(parts):
@@ -100,8 +104,17 @@ def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
         set(signs[: len(exact) - 1]) <= {"="}
         and any(_same(gold, part, evaluated) for part in exact)
         and all(_same(a, b, False) for a, b in pairwise(exact))
+        and _in_one_unit(exact)
         and (not rounded or _is_rounded(exact[-1], parts[-1]))
     )
+
+
+def _in_one_unit(links: list[str]) -> bool:
+    """Whether all links that have a unit have the same; per cent changes the value, so all must have it or none."""
+    units = {split_unit(link)[1] for link in links}
+    if "percent" in units:
+        return len(units) == 1
+    return all(same_unit(a, b) for a, b in combinations(units - {""}, 2))
 
 
 def _is_rounded(exact: str, rounded: str) -> bool:
@@ -119,7 +132,15 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
         return False
     if given[1] and wanted[1]:
         return _same(wanted[1], given[1], evaluated)
-    return given[0] == wanted[0]
+    return given[0] == wanted[0] and (not given[1] or _adds_nothing(given[1], answer))
+
+
+def _adds_nothing(value: str, answer: str) -> bool:
+    """Whether what follows a label is one value, a name or words set apart: other words may take the label back."""
+    if words(value) is not None:
+        return value in answer or value.removeprefix("\\text{")[:1].isupper()
+    found = shape(value)
+    return found is not None and found.kind not in ("list", "or")
 
 
 def _is_sound(value: str) -> bool:
@@ -132,6 +153,8 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
         return decided
     if gold.name and answer.name and squeezed(gold.name) != squeezed(answer.name):
         return False
+    if not (_is_placed(gold, answer) and _is_placed(answer, gold)):
+        return False
     if "=" in (gold.kind, answer.kind):
         left, right = _as_equation(gold), _as_equation(answer)
         return left is not None and right is not None and proportional(left, right, positive=False)
@@ -141,7 +164,7 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
         return False
     if gold.kind in RELATIONS:
         return proportional(_pair(gold), _pair(answer), positive=gold.kind != "\\ne")
-    if gold.kind in ("list", "union"):
+    if gold.kind in ("list", "union", "or"):
         return _matched(gold.parts, answer.parts, evaluated)
     if gold.kind == "one":
         return _same_one(gold.parts[0], answer.parts[0], evaluated)
@@ -154,13 +177,21 @@ def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
     if wanted and given:
         return wanted.keys() == given.keys() and all(_same(wanted[name], given[name], evaluated) for name in wanted)
     for values, other in ((wanted, answer), (given, gold)):
-        if values and other.kind == "()" and not other.name and "list" in (gold.kind, answer.kind):
+        if values and other.kind == "()" and not other.name:
             ordered = in_order(values)
             if ordered is None or len(ordered) != len(other.parts):
                 return False
             pairs = zip(ordered, other.parts, strict=True)
             return all(_same(*(pair if values is wanted else pair[::-1]), evaluated) for pair in pairs)
     return None
+
+
+def _is_placed(found: Shape, other: Shape) -> bool:
+    """Whether the names that it gives to the places of tuples, if any, say nothing that the other leaves open."""
+    if not found.name.startswith("(") or other.name:
+        return True
+    names = found.name[1:-1].replace(" ", "").split(",")
+    return found.kind == "list" and in_order({name: name for name in names}) == names
 
 
 def _is_interval(text: str) -> bool:

@@ -22,6 +22,16 @@ NO_UNIT = frozenset({
     "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
     "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty",
     "sixty", "seventy", "eighty", "ninety", "zero", "wait", "hmm", "myriad", "gross",
+    "permille", "promille", "permil", "basis", "grand", "doubled", "tripled", "quadrupled", "halved", "thirded",
+    "quartered", "twice", "thrice", "itself", "octal", "hex", "hexadecimal", "binary", "ternary", "lac", "lacs",
+    "arab", "arabs", "kharab", "kilo", "mega", "giga", "tera", "milli", "micro", "nano", "tau", "infinite",
+    "invalid", "mistaken", "mistake", "rejected", "reject", "excluded", "ruled", "erroneous", "inaccurate",
+    "imprecise", "fail", "fails", "failed", "refuted", "disproved", "disproven", "eliminated", "discarded",
+    "dismissed", "denied", "void", "nonsense", "bogus", "ignored", "ignore", "disregard", "disregarded",
+    "contradiction", "contradicts", "contradicted", "contradictory", "inconsistent", "implausible", "improbable",
+    "unacceptable", "inadmissible",
+    "extraneous", "retracted", "withdrawn", "disqualified", "unlikely", "probably",
+    "possibly", "allegedly", "supposedly", "hypothetical",
     # German, Dutch, Swedish, Polish
     "nicht", "nein", "kein", "keine", "keiner", "nie", "niemals", "vielleicht", "etwa", "zirka", "oder", "und",
     "ungefaehr", "mio", "tausend", "hundert", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
@@ -39,11 +49,20 @@ NO_UNIT = frozenset({
 })  # fmt: skip
 # Those in -ly or -mente hedge, most of them: "presumably", "aproximadamente".
 _ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
+_FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|many)fold")
 _HARMLESS = frozenset({
     "only", "exactly", "precisely", "daily", "weekly", "monthly", "yearly", "hourly", "quarterly", "family", "fly",
     "butterfly", "dragonfly", "firefly", "jelly", "lily", "belly", "bully", "ally", "assembly", "supply", "trolly",
     "annually", "altogether",
 })  # fmt: skip
+# A quantity may be called so.
+_NAMES_TOO = frozenset({
+    "answer", "power", "base", "root", "score", "error", "inverse", "reciprocal", "gross", "quarter", "third", "half",
+    "factorial", "least",
+})  # fmt: skip
+_JUDGEMENTS = frozenset(
+    {"true", "at", "any", "anything", "nothing", "everything", "something", "other", "different", "neg"}
+)
 _PARTICLES = frozenset({"a", "an", "of", "to", "in", "on", "at", "by", "he", "we", "us", "my", "up", "as", "per"})
 _SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # words of two letters that are counted
 
@@ -83,9 +102,9 @@ _PLAIN = (
     "px", "AU", "K", "M", "cc", "t", "kWh",
 )  # fmt: skip
 _COUNTERS = (
-    "个 個 只 隻 本 枚 人 名 位 岁 歲 歳 才 圆 圓 角 分 天 日 周 月 个月 年 次 "
+    "个 個 只 隻 本 枚 人 名 位 岁 歲 歳 才 圆 圓 分 天 日 周 月 个月 年 次 "
     "回 条 條 张 張 支 棵 辆 輛 台 间 間 件 把 颗 粒 页 頁 题 題 步 "
-    "行 列 组 組 套 盒 包 瓶 杯 斤 亩 倍 种 種 朵 头 頭 匹 袋 箱 根 块钱 "
+    "行 列 组 組 套 盒 包 瓶 杯 斤 亩 种 種 朵 头 頭 匹 袋 箱 根 块钱 "
     "개 명 원 살 세 마리 권 번 분 시간 초 일 штук шт человек"
 )
 
@@ -137,6 +156,15 @@ def unit_of(phrase: str) -> str | None:
     if is_unsure(phrase):
         return phrase
     return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+
+
+def disowns(name: str) -> bool:
+    """Whether the words before an equals sign deny, hedge or judge what stands behind it: "not", "wrong", "true"."""
+    words = re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", name)
+    return any(
+        (word in NO_UNIT and word not in _NAMES_TOO) or word in _JUDGEMENTS or (_ADVERB.fullmatch(word) is not None)
+        for word in map(str.lower, words)
+    )
 
 
 def is_unsure(unit: str) -> bool:
@@ -212,7 +240,7 @@ def _counted(phrase: str) -> str | None:
         or not all(map(_is_word, phrase.replace(".", " ").split()))
     ):
         return None
-    if any(_ADVERB.fullmatch(part) and part not in _HARMLESS for part in parts):
+    if any((_ADVERB.fullmatch(part) and part not in _HARMLESS) or _FOLD.fullmatch(part) for part in parts):
         return None
     return " ".join(map(_singular, phrase.lower().replace(".", " ").split()))
 

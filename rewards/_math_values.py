@@ -29,7 +29,7 @@ _WILD = re.compile(
     r"[0-9]{41}|![ )}]*!|[0-9]{4,}[ )}]*!|\)\s*!|\^\s*\{?[^{}^]*![^{}]*\}?"  # long numbers, factorials
     r"|\^\s*\{?\s*[-+]?[0-9]{5}|\)\s*\^\s*\{?\s*[-+]?[0-9]{3}|\\binom\{[^{}]*[0-9]{5}"  # powers, binomials
     r"|\^\s*(?:[^\s{}\\]|\\[A-Za-z]+|\{[^{}]*\})\s*\^|(?<![A-Za-z\\])[A-Za-z]{5}"  # double powers, prose
-    r"|(?<![\^_0-9.])[0-9]+\.?\s+[0-9]"  # two numbers
+    r"|(?<![\^_0-9.])[0-9]+\.?\s+[0-9]|[0-9]\.[0-9]+\.|[0-9]e[0-9]"  # two numbers, programmers' notation
     r"|[0-9)\]}]\s*_|[0-9A-F][A-F]+\s*_\s*\{?1[1-6]"  # numbers with a base: the reader drops it
     r"|[+\-*/^_][ {(]*[*/^_]|[+-]\s*[+-]|[+\-*/^_]\s*$|^\s*[*/^_]|\.\s*\."  # no formula
 )

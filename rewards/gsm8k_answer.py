@@ -15,6 +15,7 @@ from trl_grpo_plus.registry import Example, register_reward
 from ._math import MAX_CHARS, clean
 from ._math_boxes import last_box
 from ._math_terms import literal
+from ._math_unit_names import is_unsure
 from ._math_units import split_unit
 from ._text import after_thinking, text_of
 
@@ -38,6 +39,8 @@ _SIGN = r"\\?\$|[€£¥₹₩₽₺₪₱₫₦฿]"
 _MONEY = re.compile(
     rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
 )
+_NAME = re.compile(r"\s*[A-Za-z]\s*=(?!\s*=)")
+_TWO_SIGNS = re.compile(r"[€£¥₹₩₽₺₪₱₫₦฿]\s*\\?\$|\$\s*[€£¥₹₩₽₺₪₱₫₦฿]")  # unless the dollar opens a formula
 _COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
 _APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
 GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
@@ -88,10 +91,11 @@ def gsm8k_answer(
     `####` on its line, as in the dataset (on the next one, where that line is a heading, `#### Answer`). No other
     number of the text counts, so a model is not paid for the last number that it happens to write. There must be one
     number there, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`, `42\%` (which is 42), `\frac12`,
-    `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`. Two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`),
-    words, NaN and infinity are no number; a box that is empty, nested or cut off holds none, and earns nothing. An
-    empty box behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks of
-    `**#### 18**`.
+    `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`; factors count, `2.5 million` and `1234万`. Two numbers,
+    arithmetic left undone (`6*3`, `\frac{36}{2}`), words, NaN, infinity, `~18`, and a number with a letter that may
+    be a factor or a unit (`72\text{ K}`) are no number; a box that is empty, nested or cut off holds none, and earns
+    nothing. An empty box behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks
+    of `**#### 18**`.
 
     Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
 
@@ -150,13 +154,19 @@ def _number(text: str | None) -> Fraction | None:
     cleaned = None if text is None or len(text) > MAX_CHARS else clean(_bare(text))
     if cleaned is None:
         return None
-    found = literal(split_unit(cleaned)[0])
-    return found.value if found is not None and found.lowest else None
+    value, unit = split_unit(cleaned)
+    found = literal(value)
+    # 72 K is 72,000 or 72 kelvins.
+    return found.value if found is not None and found.lowest and not is_unsure(unit) else None
 
 
 def _bare(text: str) -> str:
     """Without what a reader of numbers does not know: "Answer:", money of most countries, digits of another width."""
     text = _narrow(text)
+    if _TWO_SIGNS.search(text) and text.count("$") == 1:
+        return ""
+    if found := _NAME.match(text):
+        text = text[found.end() :]
     if found := _HEAD.match(text):
         text = text[found.end() :]
     text = text.strip(" *").removesuffix("。")

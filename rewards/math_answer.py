@@ -16,7 +16,7 @@ from typing import Any
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._math import clean
-from ._math_boxes import final_answer
+from ._math_boxes import final_answer, has_rival_boxes
 from ._math_shapes import readable, same
 from ._math_terms import literal, words
 from ._math_units import split_unit
@@ -26,6 +26,14 @@ from ._text import after_thinking, text_of
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
 SHOWN_ROWS = 5
 PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
+_FLOAT = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[eE]([+-]?[0-9]+)")
+_PROGRAMMED = re.compile(r"[+-]?0[xXbBoO][0-9A-Fa-f]+")
+_MOST_PLACES = 300  # of a float's power of ten; doubles end there
+_TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_NO_ANSWER = re.compile(
+    r"(?i:n/a|nan|null|see\b.*|.*\b(?:may|might|will|can) vary\W*"
+    r"|(?:not|about|around|approximately|approx\.?|roughly|nearly|almost|circa|maybe|probably)\s[^A-Za-z]*[0-9].*)"
+)
 _INTEGER = re.compile(r"\s*([+-]?[0-9]{1,18})\s*")
 
 
@@ -88,9 +96,35 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
         return text.strip(), ""
     if "####" in text:
         return "", "is a worked solution in GSM8K's form, which the reward gsm8k_answer takes"
+    if has_rival_boxes(text):
+        return "", "has several boxes that differ"
     found = final_answer(text) if "\\boxed" in text else text
-    cleaned = clean(found) if found is not None else None
-    return (cleaned, "") if cleaned else ("", "is empty, too long, or has no last box that is closed")
+    number, problem = _typed_number((found or "").strip(" $"))
+    cleaned = number or (clean(found) if found is not None else None)
+    if problem or (cleaned and _is_no_answer(found or "")):
+        return "", problem or "is no definite answer"
+    return (cleaned, "") if cleaned else ("", "is empty, too long, unclear, or has no last box that is closed")
+
+
+def _is_no_answer(text: str) -> bool:
+    return text.strip() == "None" or _NO_ANSWER.fullmatch(" ".join(_TEXT.sub(r" \1 ", text).split())) is not None
+
+
+def _typed_number(text: str) -> tuple[str, str]:
+    """A gold in the notation of floats, `1e-5`, written out, and what is wrong with it; both empty: it is not."""
+    if len(text) > _MOST_PLACES:
+        return "", ""
+    if _PROGRAMMED.fullmatch(text):
+        return "", "is a programmer's number; write it in decimals"
+    if not (found := _FLOAT.fullmatch(text)):
+        return "", ""
+    if abs(int(found[2][:9])) > _MOST_PLACES:
+        return "", "is a number too long to write out"
+    written = format(Decimal(text), "f")
+    if re.fullmatch(r"[+-]?(?!1e)[0-9]+e[+-][0-9]", text):
+        sign = found[2][0]
+        return "", f"may be {written} or {found[1]} e {sign} {found[2][1:]}; write the one that is meant"
+    return written, ""
 
 
 @register_reward(
@@ -124,9 +158,10 @@ def math_answer(
     The final answer is what the last `\boxed{...}` or the last `<answer>...</answer>` after the thinking holds,
     whichever opens last. Without one, with one that is cut off, nested or empty, or with one in the thinking only, the
     reward is 0. Boxes with nothing but a comma, "and" or "or" between them are one list; with a slash, an arrow or "or
-    maybe" they are a hedge, and score 0. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the
-    box, as are fonts, colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits)
-    count as their LaTeX.
+    maybe" they are a hedge, and score 0; so does a box within a tag whose sentence there denies, hedges or has another
+    number next to it. `\boxed{}` and `\boxed{...}` behind an answer are passed over as talk of the box, as are fonts,
+    colours, spaces, a tick, and "The answer is" in a tag. Typed signs (`½`, `x²`, `≤`, wide digits) count as their
+    LaTeX.
 
     What counts as the gold:
 
@@ -136,7 +171,8 @@ def math_answer(
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
     - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
-    - `x = 1, y = 2` as `(1,2)`: coordinates by their names, other letters where they stand in the alphabet's order;
+    - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`: coordinates by their names, other letters where they stand in the
+      alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
     - a true chain with the gold in it (`x = 6\cdot 12 = 72`), also with a rounding behind it (`\sqrt2 \approx 1.41`);
     - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
       (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
@@ -144,16 +180,18 @@ def math_answer(
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
       thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it.
 
-    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), hidden text, a box in the
-    box, hedges, denials and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen").
-    Any other words in plain letters behind a number are a unit, which is harmless as that number must be right.
+    What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), text hidden within the box
+    (in white, say; a box that is hidden itself, as in a comment, is not seen to be), a box in the box, hedges, denials
+    and factors in words, as far as a list in a few languages knows them ("or", "not", "dozen"), also before an equals
+    sign, `~72`. Any other words in plain letters behind a number are a unit; the number in front must be right.
     Derivatives, sums, integrals and limits are never answers. With `evaluated`, neither is arithmetic left undone
-    (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`,
-    `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in lowest terms), unless the gold is itself written
-    like that, nor a function of a constant where the gold has none of its kind (`\arctan 1` for `\frac{\pi}{4}`).
+    (`17\cdot 23`, `\frac{84}{2}`, `\sqrt{16}`, `5!`, `2^3\pi`, `3\pi+4\pi`, `(2+i)^3`, a fraction that is not in
+    lowest terms), unless the gold is itself written like that, nor a function of a constant where the gold has none of
+    its kind (`\arctan 1` for `\frac{\pi}{4}`). What takes a rule of powers or of logarithms is not seen:
+    `e\cdot e` counts as `e^2`, and `\ln 4-\ln 2` as `\ln 2`.
 
     Algebra is not arithmetic: as `(x+1)^2` is `x^2+2x+1`, a problem that says "expand", "factor" or "simplify" is
-    answered by repeating it. Filter such rows.
+    answered by repeating it. Filter such rows. Golds in the notation of floats, `1e-5`, are read as the numbers.
 
     Most integers are decided in microseconds, without math-verify. Answers above 1,000 characters (400 where they must
     be parsed), 12 brackets deep, with towers of powers or factorials of large numbers score 0 unparsed; for what is

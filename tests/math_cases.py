@@ -6,6 +6,7 @@
 
 from typing import Any, NamedTuple
 
+import math_cases_attacked
 import math_cases_held_out
 import math_cases_written
 
@@ -798,7 +799,7 @@ _AS_WRITTEN = [
 ANSWERS = [
     Case(*row)
     for part in (
-        math_cases_written.WRITTEN, math_cases_held_out.WRITTEN,
+        math_cases_written.WRITTEN, math_cases_held_out.WRITTEN, math_cases_attacked.ANSWERS_FOUND,
         _INTEGERS, _RATIONALS, _UNEVALUATED, _RADICALS, _COMPLEX, _POLYNOMIALS, _TUPLES, _MATRICES, _RELATIONS,
         _UNITS, _PERCENT, _TEXT, _HEDGES, _MIXED, _BASES, _UNDONE_FUNCTIONS, _UNDONE_COMPLEX, _MORE_UNITS, _NAMED,
         _AS_WRITTEN,
@@ -866,7 +867,11 @@ PLACES = [
     Case(r"\bo\boxed{}xed{72}", "72", False, "a mention taken out makes no box"),
     Case("<answer>**72**</answer>", "72", True, "Markdown's bold"),
     Case("<answer>\n**72**\n</answer>", "72", True, "Markdown's bold, white space"),
-    *(Case(*row) for row in (*math_cases_written.IN_PLACES, *math_cases_held_out.IN_PLACES)),
+    *(
+        Case(*row)
+        for part in (math_cases_written, math_cases_held_out, math_cases_attacked)
+        for row in part.IN_PLACES
+    ),
 ]  # fmt: skip
 
 

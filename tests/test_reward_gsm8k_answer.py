@@ -6,7 +6,7 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
-from gsm8k_cases import BEHIND_HASHES, NO_NUMBERS, NUMBERS
+from gsm8k_cases import BEHIND_HASHES, NO_NUMBERS, NUMBERS, VALUES
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer
@@ -87,10 +87,11 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
         (r"\boxed{0.42}", "#### 42", 0.5, "another number"),
         (r"\boxed{\frac12}", "0.5", 1.5, "a fraction"),
         (r"\boxed{0.333}", r"\frac13", 1.5, "within the tolerance"),
-        (r"\boxed{2.5 million}", "2500000", 0.0, "a factor is no unit"),
+        (r"\boxed{2.5 million}", "2500000", 1.5, "a factor"),
+        (r"\boxed{2.5 million}", "2.5", 0.5, "a factor is no unit"),
         (r"\boxed{\text{18 dollars}}", GOLD, 1.5, "all of it in a text command"),
         (r"\boxed{\$18 \text{ per day}}", GOLD, 1.5, "a currency sign and words"),
-        (r"\boxed{\$18 \text{ million}}", GOLD, 0.0, "a factor is no unit"),
+        (r"\boxed{\$18 \text{ million}}", GOLD, 0.5, "a factor is no unit"),
         (r"\boxed{18€}", GOLD, 1.5, "a currency sign behind"),
         (r"\boxed{18\text{ correct answers}}", GOLD, 1.5, "what is counted"),
         (r"\boxed{18\text{ dollars more}}", GOLD, 1.5, "what is counted"),
@@ -99,6 +100,14 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
         (r"\boxed{18_9}", "18", 0.0, "a number in base nine"),
         (r"\boxed{18} (as asked, in \boxed{})", GOLD, 1.5, "a mention of the box behind"),
         (r"\boxed{19} (as asked, in \boxed{...})", GOLD, 0.5, "a mention of the box behind a wrong answer"),
+        (r"\boxed{x = 18}", GOLD, 1.5, "a name"),
+        (r"\boxed{x = 19}", GOLD, 0.5, "a name, another number"),
+        (r"\boxed{x = 9 \cdot 2}", GOLD, 0.0, "a name, left undone"),
+        (r"\boxed{not = 18}", GOLD, 0.0, "a denial for a name"),
+        ("#### x = 18", GOLD, 1.0, "a name"),
+        ("#### x = 18 or 19", GOLD, 0.0, "a hedge"),
+        (r"\boxed{\text{Answer: }18}", GOLD, 1.5, "a lead in words"),
+        (r"\boxed{\text{The answer is not }18}", GOLD, 0.0, "a denial"),
         ("#### **18**", GOLD, 1.0, "Markdown's bold"),
         ("**#### 18**", GOLD, 1.0, "Markdown's bold"),
         ("**#### 19**", GOLD, 0.0, "Markdown's bold, wrong"),
@@ -133,6 +142,15 @@ def test_dress_of_a_negative_number() -> None:
     texts = ["-＄5", "＄-5", "-¥5", "－５", "-5元", "Answer: -5", "-US$5", "−￥5"]
     assert {text: score(f"#### {text}", -5) for text in texts} == dict.fromkeys(texts, 1.0)
     assert {text: score(f"#### {text}", 5) for text in texts} == dict.fromkeys(texts, 0.0)
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_numbers_with_their_factors_and_in_other_digits(text: str) -> None:
+    value = VALUES[text]
+    assert (score(f"\\boxed{{{text}}}", value), score(f"#### {text}", value)) == (1.5, 1.0)
+    others = {gold for gold in (1234, 12.34, 123400, 18, 72, 2.5, 1.5, 3, value * 10, value / 10) if gold != value}
+    assert {score(f"\\boxed{{{text}}}", gold) for gold in others} == {0.5}
+    assert {score(f"#### {text}", gold) for gold in others} == {0.0}
 
 
 def test_what_is_no_number_in_any_dress() -> None:

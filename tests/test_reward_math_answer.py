@@ -306,6 +306,26 @@ def test_golds_are_not_read_for_what_they_are_not(gold: str, answer: str) -> Non
         (r"\sum_{n=1}^{10^{12}} \frac{1}{n^2}", "no LaTeX"),
         (r"The answer is $42$, since $6\cdot 7=42$", "no LaTeX"),
         (r"\frac{1}{0}", "no LaTeX"),
+        ("1.2.3", "no LaTeX"),
+        ("0x48", "a programmer's number"),
+        ("2e-1", "0.2 or 2 e - 1"),
+        ("1e999999", "too long"),
+        ("approximately 72", "no definite answer"),
+        ("about 72", "no definite answer"),
+        ("not 72", "no definite answer"),
+        (r"\text{not } 72", "no definite answer"),
+        ("answers may vary", "no definite answer"),
+        ("Answers will vary.", "no definite answer"),
+        (r"\text{Answers may vary}", "no definite answer"),
+        ("see graph", "no definite answer"),
+        (r"\text{See the figure}", "no definite answer"),
+        ("N/A", "no definite answer"),
+        ("nan", "no definite answer"),
+        ("None", "no definite answer"),
+        ("null", "no definite answer"),
+        ("~72", "empty, too long"),
+        (r"\boxed{72} \boxed{73}", "several boxes that differ"),
+        (r"\boxed{72}. No: \boxed{73}", "several boxes that differ"),
     ],
 )
 def test_bad_golds_are_named_before_training(gold: object, problem: str) -> None:
@@ -338,6 +358,26 @@ def test_forms_of_a_gold(gold: object) -> None:
     math_answer.definition.check_columns(answer=[gold])
     assert _score(r"\boxed{72}", gold) == 1.0
     assert _score(r"\boxed{71}", gold) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("gold", "text"),
+    [
+        ("May 5", "May 5"),
+        (r"\text{None}", "none"),
+        (r"\text{No solution}", "no solution"),
+        ("two", "two"),
+        (r"\text{half}", "half"),
+        ("false", "false"),
+        (r"\text{none of these}", "none of these"),
+        (r"\boxed{1} and \boxed{2}", "2,1"),
+        (r"\boxed{1}. So it is \boxed{1}", "1"),
+        ("Infinity", "infinity"),
+    ],
+)
+def test_words_and_lists_are_golds(gold: str, text: str) -> None:
+    math_answer.definition.check_columns(answer=[gold])
+    assert _score(boxed(text), gold) == 1.0
 
 
 @pytest.mark.parametrize(("gold", "text"), [(1e-7, "0.0000001"), (1e22, "10000000000000000000000"), (0.1, "0.1")])
