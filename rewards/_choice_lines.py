@@ -39,15 +39,19 @@ _LONGEST = 1000  # of a line's end, in characters: who says more before the answ
 
 # One choice is named, whichever.
 _SAYS = re.compile(
-    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}[A-Z]\b|(?:答案|选项|選項|[选選])[是为為]?\W{{0,3}}[A-Z](?![A-Za-z])"
-    rf"|\b[A-Z]\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
+    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}(?:([A-Z])\b|(?<=\()([a-z])(?=\)))"
+    r"|(?:答案|选项|選項|[选選])[是为為]?\W{0,3}([A-Z])(?![A-Za-z])"
+    rf"|(?:\b([A-Z])|\(([a-z])\))\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
     re.ASCII,
 )
 _DOUBT = re.compile(
     r"[?？<>]|n['’]t\b|\b(?:wait|actually|hmm+|no|not|un?sure|maybe|perhaps|possibly|probably|might|may|could|would"
     r"|alternatively|instead|rather|sorry|correction|mistake\w*|mistaken|wrong|incorrect|false|untrue|scratch|reconsider"
     r"|oops|either|neither|nor|however|but|guess\w*|joke|back|changed|meant|unknown|unclear|unless|if|also"
-    r"|as well|too|right|correct"
+    r"|as well|too|right|correct|exclu\w+|eliminat\w+|reject\w*|rul(?:ed?|es|ing) out|invalid|opposite|contrary"
+    r"|contradict\w*|every|each|fail\w*|cannot|hardly|barely|scarcely|nobody|nothing|least|worst|unlikely|impossible"
+    r"|random\w*|ignor\w+|disregard\w*|dismiss\w*|discard\w*|refut\w+|disprove\w*|doubt\w*|suppos\w+|assum\w+|pretend\w*"
+    r"|presumabl[ey]|although|though|despite|nevertheless|seems?"
     r"|all of|any|both|none|forget|never|first|second|third|fourth|last|former|latter|another|other than|except)\b"
     r"|[不错錯吗嗎或]|等等|应该|應該|可能|也许|也許"
     r"|^[^\w\n]*(?:or|and)\b"
@@ -59,7 +63,20 @@ _EXPLAINS = re.compile(
     r"|\W*(?:because|since)\b",
     re.IGNORECASE,
 )
-_LONE_LETTER = re.compile(r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]", re.ASCII)
+# Small letters count but for "i", units ("5 g"), "e.g." and calls ("f(x)"); "a" where it cannot be the article.
+_LONE_LETTER = re.compile(
+    r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]"
+    r"|(?<![\w'’.])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
+    r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w'’(]|\.\w)",
+    re.ASCII,
+)
+# Of the line over a letter that stands by itself.
+_DENIAL = re.compile(
+    r"\b(?:not|never|none|nobody|neither|nor|cannot|wrong|incorrect|false|untrue|invalid|excluded?|eliminated?|rejected?"
+    r"|ruled out|opposite|contrary|except|but|unlike|rather|than|hardly|perhaps|maybe|possibly|probably|might|may"
+    r"|could|if|unless|second|third|fourth|worst|least|bad)\b|n['’]t\b|[不错錯误誤非]|\b(?:or|and|vs|versus)\W*\Z",
+    re.IGNORECASE,
+)
 
 
 def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
@@ -73,11 +90,8 @@ def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> 
     """
     line = line.strip()
     said = _of_sentence(line, before, may_be_one_of_many and not before.strip())
-    if said is None and not names_a_choice(line):
-        head = before.rstrip()
-        under = head[head.rfind("\n") + 1 :][-100:]
-        if _LEAD.search(under) or _HEADING.fullmatch(under.strip("#*: \t>")):
-            return line
+    if said is None and not names_a_choice(line) and _is_heading(last_line(before)) and not is_denied(before):
+        return line
     if said is not None or len(line) > _LONGEST:
         return said
     ends = list(_SENTENCE_END.finditer(line))
@@ -91,6 +105,26 @@ def names_a_choice(text: str) -> bool:
     return _SAYS.search(text) is not None
 
 
+def names_another(text: str, letter: str) -> bool:
+    """Whether a sentence of a text says that another choice than this one is the answer."""
+    return any(found[found.lastindex or 0].upper() != letter for found in _SAYS.finditer(text))
+
+
+def last_line(text: str) -> str:
+    """The end of a text's last line that is not blank."""
+    text = text.rstrip()
+    return text[text.rfind("\n") + 1 :][-_LONGEST:]
+
+
+def is_denied(before: str) -> bool:
+    """Whether the last sentence before a letter that stands by itself denies it, doubts it or joins it to others."""
+    return _DENIAL.search(_SENTENCE_END.split(last_line(before))[-1]) is not None
+
+
+def _is_heading(line: str) -> bool:
+    return _LEAD.search(line[-100:]) is not None or _HEADING.fullmatch(line[-100:].strip("#*: \t>")) is not None
+
+
 def is_announced(text: str) -> bool:
     """Whether a text begins as explanations do."""
     return _EXPLAINS.match(text) is not None
@@ -98,8 +132,11 @@ def is_announced(text: str) -> bool:
 
 def takes_nothing_back(text: str, letter: str) -> bool:
     """Whether a text behind an answer may be its explanation: no doubt, no turn, and the letter of no other choice."""
-    letters = {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
-    return not _DOUBT.search(text) and letters <= {letter, "I"} and re.search(r"\w", text) is not None
+    return not _DOUBT.search(text) and _letters(text) <= {letter, "I"} and re.search(r"\w", text) is not None
+
+
+def _letters(text: str) -> set[str]:
+    return {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
 
 
 def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:

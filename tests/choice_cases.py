@@ -56,6 +56,13 @@ SAID = [
     "La respuesta correcta es: B", "La réponse correcte est B.", "Die korrekte Antwort ist B",
     "A resposta é: B", "答えはB", "答えはBだ。", "정답은 (B)입니다.", "Ответ: (B)", "The answer to this is B.",
     "Option B", "choice (b)", "The correct choice is therefore B.",
+    # two places that say the same, and talk of the form
+    r"\boxed{B}. I have put it in \boxed{}.", r"The answer is \boxed{B}, given in `\boxed{}`.", r"\boxed{B} (format: \boxed{...})",
+    r"\boxed{B} (format: \boxed{\ldots})", r"\boxed{B}, that is, \boxed{B}", r"\boxed{B}. So \boxed{(B)}.", r"\boxed{C} is wrong. \boxed{B}",
+    r"\boxed{B} in `\boxed`.", "<answer>B</answer> or <answer>B</answer>", "<answer>C</answer>. No: <answer>B</answer>",
+    r"First \boxed{C}? No. It lies on the Seine: \boxed{B}", "<answer>\\boxed{B}</answer>",
+    # by itself
+    "The correct answer is B.\n\n**B**", "B is correct.\n\nFinal answer:\nB", "It lies on the Seine.\n\n$B$",
 ]  # fmt: skip
 
 # Where the choices' texts are given; without them nobody knows what the words mean.
@@ -70,6 +77,7 @@ SAID_WITH_TEXT = [
     "The answer is B.\n\nParis has been the capital of France since 987.", "**B) Paris**\n\nParis lies on the Seine.",
     "The answer is B) Paris because it lies on the Seine.", "option B: Paris", "Option B (Paris)", "[B] Paris",
     "It lies on the Seine. The answer is B) Paris.", r"\boxed{(b)~\text{Paris}}", "B) “Paris”", '"Paris"', "`B) Paris`",
+    r"\boxed{B}, \boxed{\text{Paris}}",
 ]  # fmt: skip
 
 # None is taken, or more than one, or it is taken back: 0, whichever is right, with the choices' texts and without.
@@ -173,4 +181,63 @@ NOT_SAID = [
     "choice b", "the letter b", "letter b", "answer: b", "Therefore, b is correct.", "So (a city).",
     "(a) city", "(a) Paris lies there", "(A city)", "I choose (a city)", "vitamin B.",
     "So vitamin B.", "Plan B.", "Type B", "Grade B", "So, plan B.",
+    # a reason that names another choice, in small letters too
+    "B\nExplanation: the answer is c", "B\nReason: option c", "B\nExplanation: pick d", "B because d is right",
+    "B\nExplanation: c", "B\nExplanation: c.", "B\nReason: letter d", "B because c", "B since c fits", "B because a is right",
+    "B\nExplanation: choose a", "B\nReason: select d.", "B\nExplanation: it is d", "B\nExplanation: the answer: c",
+    "B\nExplanation: go with c", "B\nExplanation: the answer is a.", "B\nReason: option a", "B because it is a",
+    "B\n\nExplanation: c) fits", "The answer is B because d.", "The answer is B since it is c.", "B\nExplanation: d, as said",
+    # a reason that speaks against it
+    "B because it is excluded", "B\nExplanation: the opposite is true", "B\nExplanation: it was eliminated",
+    "B because it is rejected", "B because it is ruled out", "B because it is invalid", "B because it cannot be",
+    "B\nReason: it fails to hold", "B because each of them fits", "B because every one fits", "B because it contradicts the text",
+    "B\nExplanation: the contrary holds", "B because it is the least likely", "B because it is impossible", "B because it is unlikely",
+    "B\nExplanation: I chose randomly", "B because I picked at random", "B\nExplanation: ignore this", "B\nExplanation: disregard the above",
+    "B because it is hardly so", "B because nobody knows", "B because I suppose so", "B\nExplanation: I assume so",
+    "B\nReason: it is to be dismissed", "B because it was refuted", "B because I doubt it", "B because it is the worst",
+    "B\nParis is ruled out", "B\nParis is excluded", "B\nParis is to be eliminated", "B\nParis fails to fit", "B\nParis is the opposite",
+    "B\nParis cannot be", "B) Paris\n\nParis is rejected", "B\nParis: c",
+    # a denial or another's name over a letter that stands by itself
+    "Never the answer:\nB", "Which is not the answer:\nB", "Wrong:\n\n**B**", "The answer is C, not\n\n**B**", "The answer is C.\n\n**B**",
+    "Not the answer:\nB", "This is not the correct answer:\n\n**B**", "Incorrect:\n\n$B$", "False:\n\n**B**", "Eliminated:\n\n**B**",
+    "Ruled out:\n\n**B**", "The answer cannot be\n\n**B**", "It is anything but\n\n**B**", "Either C or\n\n**B**", "A or\n\n**B**",
+    "The second best answer:\nB", "It isn't the answer:\nB", "Perhaps the answer:\nB", "Could this be the answer:\nB",
+    "The answer is (c).\n\n**B**", "C is correct.\n\n**B**", "C is the answer.\nFinal answer:\nB", "答案是C。\n\n**B**", "错误：\n\n**B**",
+    "不是答案：\n\n**B**", "Nobody says the answer:\nB", "The opposite of the answer:\nB", "If the answer is C, then\n\n**B**", "Unlike\n\n**B**",
+    # two places, one hedge
+    r"\boxed{C} | \boxed{B}", r"\boxed{C} vs \boxed{B}", r"\boxed{C} vs. \boxed{B}", r"\boxed{C} else \boxed{B}",
+    r"\boxed{C}, alternatively \boxed{B}", r"\boxed{C}, alternatively, \boxed{B}", r"\boxed{C} or else \boxed{B}",
+    r"\boxed{C}, or probably \boxed{B}", r"\boxed{C} oder \boxed{B}", r"\boxed{C} 或 \boxed{B}", r"\boxed{C}或者\boxed{B}",
+    r"$\boxed{C} \lor \boxed{B}$", r"\boxed{C} => \boxed{B}", r"\boxed{C} -> \boxed{B}", r"$\boxed{C} = \boxed{B}$", r"\boxed{C} ou \boxed{B}",
+    r"\boxed{C} \to \boxed{B}", r"\boxed{C}, \boxed{B}, \boxed{B}", "<answer>C</answer> or <answer>B</answer>",
+    "<answer>C</answer>, <answer>B</answer>", "<answer>C</answer> / <answer>B</answer>", "<answer>C</answer> or maybe <answer>B</answer>",
+    "<answer>C</answer> vs <answer>B</answer>", "<answer>C</answer> or <answer>B</answer> or <answer>B</answer>",
+    "<answer>C</answer> 或 <answer>B</answer>", "<answer>C</answer> and <answer>B</answer>", "<answer>A or \\boxed{B}</answer>",
+    r"\boxed{}", r"\boxed{...}", r"\boxed{B \boxed{}", r"\boxed{C \boxed{B}}. In \boxed{}.", r"\boxed{B}, in \boxed{", r"\boxed{B} or \boxed{C}. In \boxed{}.",
+    # near "故选：B"
+    "不选：B", "故不选：B", "误选：B", "错选：B", "选：B或C", "选：BC", "选：A，选：B", "故选：B？", "故选：B吗", "不应选：B", "故选：B、C", "综上，不选：B。",
+    "应选：b", "故选：B错误", "可选：B", "选：都不对",
+    # near a clause or "I think" before the answer
+    "In conclusion, the answer is B or C.", "In conclusion, the answer is not B.", "In conclusion, B or C.", "Unlike C, the answer is B.",
+    "I don't think the answer is B.", "I do not believe the answer is B.", "I think the answer is not B.", "I think the answer is B or C.",
+    "It's not B.", "It is not B.", "It isn't B.", "It's B or C.", "It is either B or C.", "It's B?", "It's b.", "It is a", "It is A city.",
+    "It's probably B.", "Since C is right, the answer is B.", "Since it is c, the answer is B.", "The correct answer is B. No, C.",
+    "The correct answer is B. Or C.", "The answer is B. The answer is C.", "The answer is B. Explanation: it is c.", "The answer is B. Wait.",
+    "The answer is B. Explanation: it is wrong.", "The answer is B. Explanation: perhaps.", "The answer is B. Paris is ruled out.",
+    "The answer is B. Paris is wrong.", "The answer is B. Paris or Rome.", "The answer is B. Rome is the capital.", "The answer is B. Paris? No.",
+    "The answer is B. Because C.", "If Paris is the capital, the answer is B.", "Unless it is Rome, the answer is B.",
+    "Since I am not sure, the answer is B.", "Based on a guess, the answer is B.", "As they say, the answer is B.",
+    "As some believe, the answer is B.", "Based on what they claim, the answer is B.", "As for another question, the answer is B.",
+    "As for question 2, the answer is B.", "Assuming it lies there, the answer is B.", "Suppose so, the answer is B.",
+    "At first glance, the answer is B.", "Contrary to fact, the answer is B.", "You might think, the answer is B.",
+    "He thinks the answer is B.", "You think the answer is B.", "They believe the answer is B.", "I thought the answer is B.",
+    "I think you believe the answer is B.", "I wrongly think the answer is B.", "Do I think the answer is B?",
+    "One of them is wrong. It is B.", "One of them is wrong.\nIt's B.", "I know what to avoid: not this one.\nIt's B.",
+    "The false one corresponds to another. It is B.", "This does not correspond to option B.", "This corresponds to option B or C.",
+    "This corresponds to options B and C.", "That is wrong. This corresponds to option B.", "Does this correspond to option B?",
+    "Among the options, B is not correct.", "Among the options, B is wrong.", "Among the options, B and C is correct.",
+    "Among the options, either B or C is correct.", "C is correct. Among the options, B is correct.", "Therefore, I choose B or C.",
+    "Therefore, I choose not B.", "So I choose neither B.", "Therefore, I do not choose B.", "Therefore, I choose A city.",
+    "I think it's not B.", "I believe the wrong answer is B.", "In conclusion, the wrong answer is B.", "Since the answer is C, the answer is B.",
+    "Looking at the options, C fits, the answer is B.", "Based on this, the answer is C, the answer is B.", "Looking at (c), the answer is B.",
 ]  # fmt: skip
