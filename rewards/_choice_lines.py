@@ -17,9 +17,9 @@ _LEAD = re.compile(r"\b(?:the|my|final|correct|right|best) (?:answer|option|choi
 # The articles are small letters: "Resposta: A B" names two.
 _ELSEWHERE = re.compile(
     r"(?:"
-    r"(?:(?:所以|因此|因而|故|综上|綜上)[,，]? ?)?(?:(?:最[终終]|正[确確])的?)?"
+    r"(?:(?:所以|因此|因而|故|[综綜]上(?:所述)?)[,，]? ?){0,2}(?:(?:最[终終]|正[确確])的?)?"
     r"(?:答案|选项|選項)(?: ?[是为為选選] ?:?| ?:)"
-    r"|(?:(?:所以|因此|故|应|應|我|本题|本題)[,，]? ?){0,2}[选選][择擇]?"
+    r"|(?:(?:所以|因此|因而|故|[综綜]上(?:所述)?|应|應|我|本题|本題)[,，]? ?){0,3}[选選][择擇]? ?:?"
     r"|(?:答え|正解|解答|정답|답) ?(?:[は은는:])"
     r"|(?:(?:la|a|die|het) )?(?:(?:bonne|richtige|korrekte|правильный|верный|doğru|juiste) )?"
     r"(?:respuesta|réponse|antwort|resposta|risposta|ответ|đáp án|jawaban|cevap|antwoord|odpowiedź|svar|उत्तर|الإجابة)"
@@ -40,7 +40,7 @@ _LONGEST = 1000  # of a line's end, in characters: who says more before the answ
 # One choice is named, whichever.
 _SAYS = re.compile(
     rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}(?:([A-Z])\b|(?<=\()([a-z])(?=\)))"
-    r"|(?:答案|选项|選項|[选選])[是为為]?\W{0,3}([A-Z])(?![A-Za-z])"
+    r"|(?:答案|选项|選項|[选選][择擇]?)[是为為]?\W{0,3}([A-Z])(?![A-Za-z])"
     rf"|(?:\b([A-Z])|\(([a-z])\))\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
     re.ASCII,
 )

@@ -61,6 +61,9 @@ SAID = [
     r"\boxed{B} (format: \boxed{\ldots})", r"\boxed{B}, that is, \boxed{B}", r"\boxed{B}. So \boxed{(B)}.", r"\boxed{C} is wrong. \boxed{B}",
     r"\boxed{B} in `\boxed`.", "<answer>B</answer> or <answer>B</answer>", "<answer>C</answer>. No: <answer>B</answer>",
     r"First \boxed{C}? No. It lies on the Seine: \boxed{B}", "<answer>\\boxed{B}</answer>",
+    # Chinese
+    "故选：B", "综上，故选：B。", "应选：B", "选：B", "故选：B。", "故选：（B）", "故选:B", "塞纳河流经那里，故选：B。", "塞纳河流经那里。故选：B", "因此，选：B。",
+    "综上所述，故选：B。", "综上所述，答案是B。", "故应选：B", "故选择：B", "**故选：B**", "本题选：B。", "故答案选：B",
     # by itself
     "The correct answer is B.\n\n**B**", "B is correct.\n\nFinal answer:\nB", "It lies on the Seine.\n\n$B$",
 ]  # fmt: skip
@@ -77,7 +80,7 @@ SAID_WITH_TEXT = [
     "The answer is B.\n\nParis has been the capital of France since 987.", "**B) Paris**\n\nParis lies on the Seine.",
     "The answer is B) Paris because it lies on the Seine.", "option B: Paris", "Option B (Paris)", "[B] Paris",
     "It lies on the Seine. The answer is B) Paris.", r"\boxed{(b)~\text{Paris}}", "B) “Paris”", '"Paris"', "`B) Paris`",
-    r"\boxed{B}, \boxed{\text{Paris}}",
+    r"\boxed{B}, \boxed{\text{Paris}}", "故选：B. Paris",
 ]  # fmt: skip
 
 # None is taken, or more than one, or it is taken back: 0, whichever is right, with the choices' texts and without.
