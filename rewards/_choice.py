@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 
 from ._choice_lines import (
+    first_sentence,
     is_announced,
     is_denied,
     last_line,
@@ -68,7 +69,11 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     place = _place(final if said is None else said, choices)
     if said == last.strip() and place is not None and _is_contradicted(head, place, choices):
         return None
-    return _explained(final, choices) if place is None and said is None else place
+    if place is not None:
+        return place
+    explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if said is None else []
+    explained.append(_explained_in_line(last, head, choices))
+    return next((place for place in explained if place is not None), None)
 
 
 def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
@@ -84,14 +89,32 @@ def _explained(final: str, choices: list[str] | None) -> int | None:
     Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
     """
     first, _, rest = final.partition("\n")
-    if not rest.strip() or names_a_choice(rest):
-        return None
     said = said_in(first, may_be_one_of_many=False)
-    place = _place(first if said is None else said, choices)
-    if place is None or not _explains(rest, place, choices):
+    return _with_reason(first if said is None else said, rest, choices)
+
+
+def _explained_in_line(text: str, before: str, choices: list[str] | None) -> int | None:
+    """The choice that the first sentence says is the answer, where what follows, on its line too, explains it."""
+    line, _, after = text.partition("\n")
+    first, rest = first_sentence(line)
+    said = said_in(first, before, may_be_one_of_many=False) if rest else None
+    if said is None or said == first.strip():  # a letter under a heading
         return None
-    begins_with_it = choices is not None and _normal(rest).startswith(f"{plain(choices[place])} ")
-    return place if begins_with_it or is_announced(rest) else None
+    return _with_reason(said, f"{rest}\n{after}", choices)
+
+
+def _with_reason(said: str, reason: str, choices: list[str] | None) -> int | None:
+    place = _place(said, choices) if reason.strip() else None
+    if place is None or not (is_announced(reason) or _begins_with(reason, place, choices)):
+        return None
+    return place if not names_a_choice(reason) and _explains(reason, place, choices) else None
+
+
+def _begins_with(text: str, place: int, choices: list[str] | None) -> bool:
+    if choices is None:
+        return False
+    begin = plain(choices[place])
+    return _normal(text.lstrip()[: 2 * len(begin) + 100]).startswith(f"{begin} ")
 
 
 def _explains(text: str, place: int, choices: list[str] | None) -> bool:

@@ -64,8 +64,35 @@ SAID = [
     # Chinese
     "故选：B", "综上，故选：B。", "应选：B", "选：B", "故选：B。", "故选：（B）", "故选:B", "塞纳河流经那里，故选：B。", "塞纳河流经那里。故选：B", "因此，选：B。",
     "综上所述，故选：B。", "综上所述，答案是B。", "故应选：B", "故选择：B", "**故选：B**", "本题选：B。", "故答案选：B",
+    # what stands before the answer
+    "In conclusion, the answer is B.", "Based on this, the answer is B.", "Since Paris is the capital of France, the answer is B.",
+    "Looking at the options, the answer is (B).", "Therefore, I choose B.", "I think the answer is B.", "I believe the answer is B.",
+    "I think the correct answer is B.", "I believe that the correct answer is (B).", "It's B.", "It is B.", "So it's B.", "So, it is **B**.",
+    "This corresponds to option B.", "Among the options, B is correct.", "It lies on the Seine.\nIt's B.", "It lies on the Seine. It is B.",
+    "It lies on the Seine. In conclusion, the answer is B.", "It lies on the Seine.\n\nBased on this, the correct answer is **B**.",
+    "In summary, the correct option is B.", "To conclude, the answer is B.", "Given the above, the answer is B.", "So I choose B.",
+    "So, I think the answer is B.", "Because it lies on the Seine, the answer is B.", "As it lies on the Seine, the best answer is B.",
+    "Since it lies on the Seine, in the north, the answer is B.", "Of the given options, B is correct.", "Among the choices, (B) is the correct answer.",
+    "Overall, the answer is B.", "Since B lies on the Seine, the answer is B.", "It lies on the Seine. This corresponds to option B.",
+    "That corresponds to choice (B).", "Finally, the answer is B.", "From the passage, the answer is B.", "Based on my knowledge, the answer is **B**.",
+    "It lies on the Seine. Therefore, I choose (B).", "Hm.\nThus, we select option B.", "Considering the options, the answer is B.",
+    # behind it
+    "The correct answer is B. Explanation: it lies on the Seine.", "The answer is B. Reason: the Seine.",
+    "The answer is (B). Because it lies on the Seine.", "Rome? No.\nThe answer is B. Explanation: it lies on the Seine.",
+    "B because Paris is a city on the Seine.", "B\nExplanation: it is a city on the Seine.", "B because it is a capital, e.g. of kings.", "B because I know it is a capital.",
     # by itself
     "The correct answer is B.\n\n**B**", "B is correct.\n\nFinal answer:\nB", "It lies on the Seine.\n\n$B$",
+    # written later
+    "It is on the Seine. The answer is B.", "It is the capital of France, so the answer is B.",
+    "B\n\nExplanation: x.\nIt is on the Seine.", "Let us see. Paris is in France.\nIt's **B**.",
+    "The correct answer is B. Explanation: it lies there.\nIt has done so since 987.",
+    "Rome is in Italy. Since Paris is in France, the answer is B.", "I believe the answer is **(B)**.",
+    "**I think the answer is B.**",
+    "Looking at the map, it lies in the north.\n\nIn conclusion, the correct answer is option B.",
+    "So, based on the map, the answer is B.", "In conclusion, the answer is:\n\n**B**",
+    "Therefore, based on this, the answer is B.", "It lies there.\n\n## Answer\n\n**B**",
+    "C is wrong. A is wrong.\n\nFinal answer: B", "A is wrong. It lies there.\n\n**B**", "\\boxed{\\boxed{B}}",
+    "**In conclusion, the answer is B.**", "**It is B.**",
 ]  # fmt: skip
 
 # Where the choices' texts are given; without them nobody knows what the words mean.
@@ -80,7 +107,11 @@ SAID_WITH_TEXT = [
     "The answer is B.\n\nParis has been the capital of France since 987.", "**B) Paris**\n\nParis lies on the Seine.",
     "The answer is B) Paris because it lies on the Seine.", "option B: Paris", "Option B (Paris)", "[B] Paris",
     "It lies on the Seine. The answer is B) Paris.", r"\boxed{(b)~\text{Paris}}", "B) “Paris”", '"Paris"', "`B) Paris`",
-    r"\boxed{B}, \boxed{\text{Paris}}", "故选：B. Paris",
+    "The correct answer is B. Paris is the capital of France.", "The answer is (B). Paris lies on the Seine.",
+    "Rome is in Italy.\nThe correct answer is B. Paris is the capital of France.", "It is B) Paris.", "I think the answer is Paris.",
+    "The answer is B. Paris is on the Seine.\nIt lies there.", "In conclusion, the answer is B) Paris.", "This corresponds to option B: Paris.", "Therefore, I choose Paris.", "Among the options, Paris is correct.",
+    r"\boxed{B}, \boxed{\text{Paris}}", "故选：B. Paris", "The answer is **B**. Paris is the capital of France.",
+    "The answer is B) Paris. Explanation: it lies on the Seine.",
 ]  # fmt: skip
 
 # None is taken, or more than one, or it is taken back: 0, whichever is right, with the choices' texts and without.
@@ -243,4 +274,27 @@ NOT_SAID = [
     "Therefore, I choose not B.", "So I choose neither B.", "Therefore, I do not choose B.", "Therefore, I choose A city.",
     "I think it's not B.", "I believe the wrong answer is B.", "In conclusion, the wrong answer is B.", "Since the answer is C, the answer is B.",
     "Looking at the options, C fits, the answer is B.", "Based on this, the answer is C, the answer is B.", "Looking at (c), the answer is B.",
+    # written later, against what read the above
+    "It is B. It is C.", "It is C. It is B.", "The answer is C. It is B.", "It's B, or C.", "It is B that is wrong.",
+    "Which is wrong? It is B.", "Since they told me, the answer is B.", "Since Rome is the answer, the answer is B.",
+    "Among the options, B or C is correct.", "The answer is B. Explanation: option c.",
+    "The answer is B.\nExplanation: it is c", "Answer: B. C.", "The answer is B. Because it is excluded.",
+    "I think the answer is B, but it could be C.", "I think the answer is B. No.",
+    "I believe the answer is C. The answer is B?", "In conclusion, the answer is B, not C.",
+    "The answer is B. Paris is the capital of France. So, C.", "The answer is B. Paris is the capital of France.\nC",
+    "The answer is B. Paris is the capital.\nWait, C.", "Of course, the answer is B or C.", "It is B\n\nor C",
+    "It's B. C.", "Some say A.\nThe answer is B. C.", "Suppose this is wrong.\nIt is B.", "Not this:\nIt is B.",
+    "As my friend says, the answer is B.", "From what they say, the answer is B.",
+    "In the opposite case, the answer is B.", "Clearly not, the answer is B.",
+    "According to a rumour that is false, the answer is B.", "This matches option B, C.", "That matches B or C.",
+    "The answer is not here. It's B.", "\\boxed{\\boxed{C} or \\boxed{B}}", "\\boxed{\\boxed{C}} or \\boxed{B}",
+    "Since C, the answer is B.", "Finally, the answer is B/C.", "Overall, the answer is A. Overall, the answer is B.",
+    "Given that, the answer is C, the best answer is B.", "Since the first option fits, the answer is B.",
+    "Since the second is worse, the answer is B.", "Final answer: C\n\nExplanation: B.\n\n**B**",
+    "Options: A, B.\nNot:\n\n**B**", "I rule out:\n\n**B**", "I eliminate\n\n**B**", "Excluding\n\n**B**",
+    "To be avoided:\n\n**B**", "I reject:\n\n**B**", "Any but:\n\n**B**", "The only one that fails:\n\n**B**",
+    "Least likely:\n\n**B**", "**I think the answer is B or C.**", "**It is B or C.**", "It is C.\nIt is B.",
+    "**Since C fits, the answer is B.**",
+    "The answer is B. Explanation: it lies there.\nThe answer is unknown.", "The answer is B. Explanation: it.\nThe answer is E.",
+    "The answer is B. Explanation: it lies there.\nThe answer is London.", "The answer is B. Reason: it.\nFinal answer:\nLondon",
 ]  # fmt: skip
