@@ -78,8 +78,8 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
 
 def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
     """Whether the text before a letter that stands by itself names another choice as the answer."""
-    said = said_in(last_line(head))
-    named = None if said is None else _place(said, choices)
+    before = last_line(head)
+    named = _place(said_in(before) or before, choices)
     return names_another(head, LETTERS[place]) or named not in (None, place)
 
 

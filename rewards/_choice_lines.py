@@ -64,8 +64,9 @@ _SAYS = re.compile(
     re.ASCII,
 )
 _AGAINST = (
-    r"exclu\w+|eliminat\w+|reject\w*|rul(?:ed?|es|ing) out|invalid|opposite|contrary|contradict\w*|fail\w*|cannot"
-    r"|hardly|barely|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
+    r"exclu\w+|eliminat\w+|reject\w*|(?:rul(?:ed?|es|ing)|crossed) (?:it |this |that )?out|invalid|contrary|contradict\w*"
+    r"|fail\w*|cannot|opposite|reverse|inverse|nonsense|disqualif\w+|den(?:y|ied|ies|ying)|a lie|far from|hardly|barely"
+    r"|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
     r"|discard\w*|avoid\w*|refut\w+|disprov\w+|doubt\w*"
 )
 _DOUBT = re.compile(
@@ -88,8 +89,8 @@ _EXPLAINS = re.compile(
 # Small letters count but for "i", units ("5 g"), "e.g." and calls ("f(x)"); "a" where it cannot be the article.
 _LONE_LETTER = re.compile(
     r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]"
-    r"|(?<![\w'’.])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
-    r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w'’(]|\.\w)",
+    r"|(?<![\w.])(?<!\w['’])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
+    r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w(]|\.\w|['’](?!s\b)\w)",
     re.ASCII,
 )
 # Of the line over a letter that stands by itself.

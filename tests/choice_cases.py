@@ -297,4 +297,6 @@ NOT_SAID = [
     "**Since C fits, the answer is B.**",
     "The answer is B. Explanation: it lies there.\nThe answer is unknown.", "The answer is B. Explanation: it.\nThe answer is E.",
     "The answer is B. Explanation: it lies there.\nThe answer is London.", "The answer is B. Reason: it.\nFinal answer:\nLondon",
+    "D\n\n**B**", "(D)\n\n**B**", "**D**\n\n**B**", "B\nReason: 'c'", "B\nReason: c's", "B\nReason: the reverse", "B\nReason: crossed out",
+    "Since it was denied, the answer is B.", "B\nReason: it is a lie", "B\nReason: ruled it out", "B\nReason: \"d\"", "B\nReason: `c`",
 ]  # fmt: skip
