@@ -64,9 +64,9 @@ _SAYS = re.compile(
     re.ASCII,
 )
 _AGAINST = (
-    r"exclu\w+|eliminat\w+|reject\w*|(?:rul(?:ed?|es|ing)|crossed) (?:it |this |that )?out|invalid|contrary|contradict\w*"
-    r"|fail\w*|cannot|opposite|reverse|inverse|nonsense|disqualif\w+|den(?:y|ied|ies|ying)|a lie|far from|hardly|barely"
-    r"|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
+    r"exclu\w+|eliminat\w+|reject\w*|(?:rul(?:ed?|es|ing)|crossed) (?:it |this |that )?out|invalid|contrary"
+    r"|contradict\w*|fail\w*|cannot|opposite|reverse|inverse|nonsense|disqualif\w+|den(?:y|ied|ies|ying)|a lie"
+    r"|far from|hardly|barely|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
     r"|discard\w*|avoid\w*|refut\w+|disprov\w+|doubt\w*"
 )
 _DOUBT = re.compile(
