@@ -1,9 +1,20 @@
 """How a text names one of several choices: where it says so, and in what dress. All in time linear in the text."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from ._choice_lines import is_announced, names_a_choice, said_in, takes_nothing_back
+from ._choice_lines import (
+    first_sentence,
+    is_announced,
+    is_denied,
+    last_line,
+    names_a_choice,
+    names_another,
+    said_in,
+    takes_nothing_back,
+)
+from ._math_between import between
+from ._math_boxes import last_box
 from ._text import after_thinking, answer_of
 
 
@@ -38,27 +49,38 @@ _WRAPPED = re.compile(
     _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
-_BOX_OR_BRACE = re.compile(r"\\boxed\s{0,9}\{|\\[{}]|[{}]")
-_JOINING = re.compile(
-    r"(?=.{0,40}$)(?=.*(?:[,;/&]|or|and))(?:[\s,;/&$(){}\\]|\b(?:or|and|maybe|possibly|perhaps|also|text)\b)*",
-    re.IGNORECASE | re.DOTALL,
-)
+_BOX_IN_BOX = re.compile(r"(\\boxed\s{0,9}\{\s{0,9}\$?\s{0,9})\\boxed(?=\s{0,9}\{)")
+_BLANKS = re.compile(r"\\boxed\s{10}")  # too many before the brace
+_MOST = 10  # answers in tags that are one hedge
 
 
 def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
     """The number of the one choice that a completion names; `None` where it names none, or leaves it open."""
     final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
     if "<answer>" in final or "</answer>" in final:
-        body = (answer_of(final) or "").strip()
+        body = _tagged(final)
         return _place(body if "\n" in body else said_in(body) or body, choices)
     if "\\boxed" in final:
         return _place(_boxed(final), choices)
     head, _, last = final.rpartition("\n")
     said = said_in(last, head)
-    if said is None and head.endswith("\n") and unwrapped(last) != last.strip():
-        said = last  # a letter in dress has the last paragraph to itself
+    if said is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
+        said = last.strip()  # a letter in dress has the last paragraph to itself
     place = _place(final if said is None else said, choices)
-    return _explained(final, choices) if place is None and said is None else place
+    if said == last.strip() and place is not None and _is_contradicted(head, place, choices):
+        return None
+    if place is not None:
+        return place
+    explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if said is None else []
+    explained.append(_explained_in_line(last, head, choices))
+    return next((place for place in explained if place is not None), None)
+
+
+def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
+    """Whether the text before a letter that stands by itself names another choice as the answer."""
+    before = last_line(head)
+    named = _place(said_in(before) or before, choices)
+    return names_another(head, LETTERS[place]) or named not in (None, place)
 
 
 def _explained(final: str, choices: list[str] | None) -> int | None:
@@ -67,14 +89,32 @@ def _explained(final: str, choices: list[str] | None) -> int | None:
     Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
     """
     first, _, rest = final.partition("\n")
-    if not rest.strip() or names_a_choice(rest):
-        return None
     said = said_in(first, may_be_one_of_many=False)
-    place = _place(first if said is None else said, choices)
-    if place is None or not _explains(rest, place, choices):
+    return _with_reason(first if said is None else said, rest, choices)
+
+
+def _explained_in_line(text: str, before: str, choices: list[str] | None) -> int | None:
+    """The choice that the first sentence says is the answer, where what follows, on its line too, explains it."""
+    line, _, after = text.partition("\n")
+    first, rest = first_sentence(line)
+    said = said_in(first, before, may_be_one_of_many=False) if rest else None
+    if said is None or said == first.strip():  # a letter under a heading
         return None
-    begins_with_it = choices is not None and _normal(rest).startswith(f"{plain(choices[place])} ")
-    return place if begins_with_it or is_announced(rest) else None
+    return _with_reason(said, f"{rest}\n{after}", choices)
+
+
+def _with_reason(said: str, reason: str, choices: list[str] | None) -> int | None:
+    place = _place(said, choices) if reason.strip() else None
+    if place is None or not (is_announced(reason) or _begins_with(reason, place, choices)):
+        return None
+    return place if not names_a_choice(reason) and _explains(reason, place, choices) else None
+
+
+def _begins_with(text: str, place: int, choices: list[str] | None) -> bool:
+    if choices is None:
+        return False
+    begin = plain(choices[place])
+    return _normal(text.lstrip()[: 2 * len(begin) + 100]).startswith(f"{begin} ")
 
 
 def _explains(text: str, place: int, choices: list[str] | None) -> bool:
@@ -84,34 +124,22 @@ def _explains(text: str, place: int, choices: list[str] | None) -> bool:
 
 
 def _boxed(text: str) -> str:
-    r"""What stands in the last outermost `\boxed{}`; "" where that is not closed, or is one of several joined."""
-    said: set[str] = set()
-    last = 0
-    for start, inside, end in _boxes(text):
-        if end is None:
+    r"""What the last `\boxed{}` holds, which may be another one; "" where that is cut off or one of several joined."""
+    return "" if _BLANKS.search(text) else last_box(_BOX_IN_BOX.sub(r"\1\\text", text)) or ""
+
+
+def _tagged(text: str) -> str:
+    """What the last `<answer>` holds; "" where that is not closed, or where "or" joins another answer to it."""
+    said = (answer_of(text) or "").strip()
+    head = text[: text.rfind("<answer>")]
+    for _ in range(_MOST):
+        head, closing, gap = head.rpartition("</answer>")
+        head, opening, other = head.rpartition("<answer>")
+        if not closing or not opening or between(gap) is None:
+            break
+        if other.strip() != said:
             return ""
-        if not _JOINING.fullmatch(text[last : min(start, last + 50)]):
-            said.clear()
-        said.add(text[inside:end])
-        last = end + 1
-    return said.pop() if len(said) == 1 else ""
-
-
-def _boxes(text: str) -> Iterator[tuple[int, int, int | None]]:
-    r"""The outermost `\boxed{}`: where it and its inside begin, and where that ends; `None`: it does not."""
-    begin, inside, depth = 0, 0, 0
-    for token in _BOX_OR_BRACE.finditer(text):
-        sign = token[0]
-        if depth == 0 and sign.startswith("\\boxed"):
-            begin, inside, depth = token.start(), token.end(), 1
-        elif depth and sign.endswith("{") and sign != "\\{":
-            depth += 1
-        elif depth and sign == "}":
-            depth -= 1
-            if not depth:
-                yield begin, inside, token.start()
-    if depth:
-        yield begin, inside, None
+    return said
 
 
 def _place(said: str, choices: list[str] | None) -> int | None:

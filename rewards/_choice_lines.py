@@ -17,9 +17,9 @@ _LEAD = re.compile(r"\b(?:the|my|final|correct|right|best) (?:answer|option|choi
 # The articles are small letters: "Resposta: A B" names two.
 _ELSEWHERE = re.compile(
     r"(?:"
-    r"(?:(?:所以|因此|因而|故|综上|綜上)[,，]? ?)?(?:(?:最[终終]|正[确確])的?)?"
+    r"(?:(?:所以|因此|因而|故|[综綜]上(?:所述)?)[,，]? ?){0,2}(?:(?:最[终終]|正[确確])的?)?"
     r"(?:答案|选项|選項)(?: ?[是为為选選] ?:?| ?:)"
-    r"|(?:(?:所以|因此|故|应|應|我|本题|本題)[,，]? ?){0,2}[选選][择擇]?"
+    r"|(?:(?:所以|因此|因而|故|[综綜]上(?:所述)?|应|應|我|本题|本題)[,，]? ?){0,3}[选選][择擇]? ?:?"
     r"|(?:答え|正解|解答|정답|답) ?(?:[は은는:])"
     r"|(?:(?:la|a|die|het) )?(?:(?:bonne|richtige|korrekte|правильный|верный|doğru|juiste) )?"
     r"(?:respuesta|réponse|antwort|resposta|risposta|ответ|đáp án|jawaban|cevap|antwoord|odpowiedź|svar|उत्तर|الإجابة)"
@@ -28,10 +28,29 @@ _ELSEWHERE = re.compile(
     r")\s*(.+?)(?: ?(?:です|だ|입니다|이다))?[.。]?",
     re.IGNORECASE,
 )
-_TAKEN = re.compile(r"(?:I|[Ww]e) (?:choose|pick|select) (.+)")
+_TAKEN = re.compile(rf"(?:(?i:{_SO}),? )?(?:I|[Ww]e) (?:choose|pick|select) (.+)")
 _SO_LINE = re.compile(rf"{_SO}(?:[,:] (.+)| (.+\.))", re.IGNORECASE)
 _THE_ANSWER = r"the (?:(?:final|correct|right|best) )?(?:answer|option|choice)"
-_SUBJECT = re.compile(rf"({_SO},? )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?", re.IGNORECASE)
+_AMONG = r"(?:among|of) (?:all )?(?:the|these) (?:(?:given|above|four|five) )?(?:options|choices|answers)"
+_SUBJECT = re.compile(rf"((?:{_SO},?|{_AMONG},) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?", re.IGNORECASE)
+# What "it" is stands in the text before.
+_IT = re.compile(
+    rf"(?:{_SO},? )?(?:it(?:['’]s| is)|(?:this|that) (?:corresponds to|matches))"
+    r" ((?:(?:the )?(?:option|choice|letter|answer) )?\W{0,4}(?-i:[A-Z]\b|[a-z]\)).*)",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(
+    rf"(?:{_SO},? )?(?:I (?:think|believe) (?:that )?|((?:in (?:conclusion|summary|short|the end|this case)"
+    r"|to (?:conclude|summari[sz]e|sum up)|as a result|based on|given|since|because|as(?! (?:for|to|if|though)\b)"
+    r"|considering|looking at|among|of (?:the|these|all)|from|after|according to|having|finally|overall|clearly"
+    rf"|ultimately|consequently|accordingly)\b[^.!?;:\n]{{0,300}}), )(?=(?:{_SO},? )?(?:(?:the|my) )?{_HEAD}{_IS})",
+    re.IGNORECASE,
+)
+_OF_OTHERS = re.compile(
+    r"\b(?:say|says|said|claim\w*|think\w*|thought|believ\w*|tell\w*|told|suggest\w*|argu\w+|hypothe\w*"
+    r"|is (?:the|my) (?:\w+ )?(?:answer|option|choice))\b",
+    re.IGNORECASE,
+)
 _SENTENCE_END = re.compile(
     rf"(?<=[.!;])\s+(?=\S)|(?<=[。；])\s*(?=\S)|,\s(?={_SO}\b)|[,，]\s?(?=所以|因此|故)", re.IGNORECASE
 )
@@ -39,15 +58,23 @@ _LONGEST = 1000  # of a line's end, in characters: who says more before the answ
 
 # One choice is named, whichever.
 _SAYS = re.compile(
-    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}[A-Z]\b|(?:答案|选项|選項|[选選])[是为為]?\W{{0,3}}[A-Z](?![A-Za-z])"
-    rf"|\b[A-Z]\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
+    rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}(?:([A-Z])\b|(?<=\()([a-z])(?=\)))"
+    r"|(?:答案|选项|選項|[选選][择擇]?)[是为為]?\W{0,3}([A-Z])(?![A-Za-z])"
+    rf"|(?:\b([A-Z])|\(([a-z])\))\W{{0,4}} is (?i:{_THE_ANSWER}|correct|right)",
     re.ASCII,
+)
+_AGAINST = (
+    r"exclu\w+|eliminat\w+|reject\w*|(?:rul(?:ed?|es|ing)|crossed) (?:it |this |that )?out|invalid|contrary"
+    r"|contradict\w*|fail\w*|cannot|opposite|reverse|inverse|nonsense|disqualif\w+|den(?:y|ied|ies|ying)|a lie"
+    r"|far from|hardly|barely|scarcely|nobody|nothing|least|worst|unlikely|impossible|ignor\w+|disregard\w*|dismiss\w*"
+    r"|discard\w*|avoid\w*|refut\w+|disprov\w+|doubt\w*"
 )
 _DOUBT = re.compile(
     r"[?？<>]|n['’]t\b|\b(?:wait|actually|hmm+|no|not|un?sure|maybe|perhaps|possibly|probably|might|may|could|would"
     r"|alternatively|instead|rather|sorry|correction|mistake\w*|mistaken|wrong|incorrect|false|untrue|scratch|reconsider"
     r"|oops|either|neither|nor|however|but|guess\w*|joke|back|changed|meant|unknown|unclear|unless|if|also"
-    r"|as well|too|right|correct"
+    rf"|as well|too|right|correct|{_AGAINST}|every|each|random\w*|suppos\w+|assum\w+|pretend\w*"
+    r"|presumabl[ey]|although|though|despite|nevertheless|seems?"
     r"|all of|any|both|none|forget|never|first|second|third|fourth|last|former|latter|another|other than|except)\b"
     r"|[不错錯吗嗎或]|等等|应该|應該|可能|也许|也許"
     r"|^[^\w\n]*(?:or|and)\b"
@@ -59,7 +86,20 @@ _EXPLAINS = re.compile(
     r"|\W*(?:because|since)\b",
     re.IGNORECASE,
 )
-_LONE_LETTER = re.compile(r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]", re.ASCII)
+# Small letters count but for "i", units ("5 g"), "e.g." and calls ("f(x)"); "a" where it cannot be the article.
+_LONE_LETTER = re.compile(
+    r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]"
+    r"|(?<![\w.])(?<!\w['’])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
+    r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w(]|\.\w|['’](?!s\b)\w)",
+    re.ASCII,
+)
+# Of the line over a letter that stands by itself.
+_DENIAL = re.compile(
+    rf"\b(?:{_AGAINST}|not|never|none|neither|nor|wrong|incorrect|false|untrue|except|but|unlike|rather|than|perhaps|maybe"
+    r"|possibly|probably|might|may|could|if|unless|second|third|fourth|bad)\b|n['’]t\b|[不错錯误誤非]"
+    r"|\b(?:or|and|vs|versus)\W*\Z",
+    re.IGNORECASE,
+)
 
 
 def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
@@ -73,11 +113,8 @@ def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> 
     """
     line = line.strip()
     said = _of_sentence(line, before, may_be_one_of_many and not before.strip())
-    if said is None and not names_a_choice(line):
-        head = before.rstrip()
-        under = head[head.rfind("\n") + 1 :][-100:]
-        if _LEAD.search(under) or _HEADING.fullmatch(under.strip("#*: \t>")):
-            return line
+    if said is None and not names_a_choice(line) and _is_heading(last_line(before)) and not is_denied(before):
+        return line
     if said is not None or len(line) > _LONGEST:
         return said
     ends = list(_SENTENCE_END.finditer(line))
@@ -91,6 +128,32 @@ def names_a_choice(text: str) -> bool:
     return _SAYS.search(text) is not None
 
 
+def first_sentence(line: str) -> tuple[str, str]:
+    """A line's first sentence, and the rest of the line."""
+    end = _SENTENCE_END.search(line[:_LONGEST])
+    return (line[: end.start()], line[end.end() :]) if end else (line, "")
+
+
+def names_another(text: str, letter: str) -> bool:
+    """Whether a sentence of a text says that another choice than this one is the answer."""
+    return any(found[found.lastindex or 0].upper() != letter for found in _SAYS.finditer(text))
+
+
+def last_line(text: str) -> str:
+    """The end of a text's last line that is not blank."""
+    text = text.rstrip()
+    return text[text.rfind("\n") + 1 :][-_LONGEST:]
+
+
+def is_denied(before: str) -> bool:
+    """Whether the last sentence before a letter that stands by itself denies it, doubts it or joins it to others."""
+    return _DENIAL.search(_SENTENCE_END.split(last_line(before))[-1]) is not None
+
+
+def _is_heading(line: str) -> bool:
+    return _LEAD.search(line[-100:]) is not None or _HEADING.fullmatch(line[-100:].strip("#*: \t>")) is not None
+
+
 def is_announced(text: str) -> bool:
     """Whether a text begins as explanations do."""
     return _EXPLAINS.match(text) is not None
@@ -98,24 +161,48 @@ def is_announced(text: str) -> bool:
 
 def takes_nothing_back(text: str, letter: str) -> bool:
     """Whether a text behind an answer may be its explanation: no doubt, no turn, and the letter of no other choice."""
-    letters = {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
-    return not _DOUBT.search(text) and letters <= {letter, "I"} and re.search(r"\w", text) is not None
+    return not _DOUBT.search(text) and _letters(text) <= {letter, "I"} and re.search(r"\w", text) is not None
+
+
+def _letters(text: str) -> set[str]:
+    return {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
+
+
+def _without_clause(sentence: str) -> str:
+    """A sentence without "I think" or "Since it lies on the Seine," before "the answer is".
+
+    The clause stays where it holds a doubt, another's words or the letter of a choice that the rest does not name.
+    """
+    found = _CLAUSE.match(sentence)
+    if not found:
+        return sentence
+    clause, rest = found[1], sentence[found.end() :]
+    return sentence if clause and (_OF_OTHERS.search(clause) or _speaks_against(clause, rest)) else rest
+
+
+def _speaks_against(text: str, said: str) -> bool:
+    """Whether a text holds a doubt, or the letter of a choice that is not said."""
+    letters = _letters(said) - {"I"}
+    return bool(text.strip()) and not takes_nothing_back(text, letters.pop() if len(letters) == 1 else "I")
 
 
 def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:
-    sentence = sentence.lstrip("# \t>").removeprefix("- ")
+    sentence = _without_clause(sentence.lstrip("# \t>").removeprefix("- "))
     found = _ANSWER_LINE.fullmatch(sentence)
     if found and found[1] and not found[2] and not found[3]:  # **Answer: B**
         return found[4].removesuffix(".").removesuffix(found[1])
     if found:
         return found[4]
     if sentence.startswith("**") and sentence.rstrip(".。").endswith("**") and sentence.count("**") == 2:
-        sentence = sentence.rstrip(".。").strip("*")
-    elif sentence.startswith("**"):  # **答案**：B
+        return _of_sentence(sentence.rstrip(".。").strip("*"), before, is_all)
+    if sentence.startswith("**"):  # **答案**：B
         sentence = re.sub(r"^\*\*([^*]+)\*\*", r"\1", sentence)
     found = _SUBJECT.fullmatch(sentence)
     if found:
         return found[2] if (found[1] or found[3] or is_all) and not names_a_choice(before) else None
+    found = _IT.fullmatch(sentence)
+    if found and not _SENTENCE_END.search(found[1]):
+        return None if _speaks_against(last_line(before), found[1]) or names_a_choice(before) else found[1]
     for pattern in (_ELSEWHERE, _TAKEN, _SO_LINE):
         if found := pattern.fullmatch(sentence):
             return found[found.lastindex or 0]

@@ -48,10 +48,13 @@ def choice_answer(
     r"""1.0 where the completion names the right choice and no other, else 0.0.
 
     The model's answer is read after the thinking, at the first of these places that there is: the last
-    `<answer>...</answer>`; the last `\boxed{...}`; the last line, where its last sentence says "Answer: ...", "The
-    answer is ...", "So, ...", "... is the correct answer" or the like (as they do in Chinese, Japanese, Korean and the
-    larger European languages, too: "答案：B"), or where the line before says so, or where it stands by itself in
-    `**...**` or `$...$`; the whole text. There it must be one of
+    `<answer>...</answer>`; the last `\boxed{...}` (`\boxed{}` and `\boxed{...}` behind it are talk of the box); the
+    last line, where its last sentence says "Answer: ...", "The answer is ...", "I think the answer is ...", "So, ...",
+    "It is B", "... is the correct answer" or the like (as they do in Chinese, Japanese, Korean and the larger European
+    languages, too: "答案：B", "故选：B"), also behind a clause such as "In conclusion," or "Since it lies there," that
+    holds no doubt and the letter of no other choice; or where the line before is a heading such as "Final
+    answer:", or where it stands by itself in `**...**` or `$...$`, unless the text before says that another choice is
+    the answer or the sentence before holds a "not" or the like; the whole text. There it must be one of
 
     - a capital letter: `B`, `(B)`, `B)`, `B.`, `Option B`, or a small one with its parenthesis, `(b)`; also within
       `\text{}`, `\boxed{}`, `$...$`, `**...**`, quotes, backticks or brackets, or full-width (`Ｂ`);
@@ -60,13 +63,16 @@ def choice_answer(
       what the words mean);
     - the text of one choice alone (where `choices` are given).
 
-    A reason may follow, as in "B because ...", or on the lines after the first one where these begin with
-    "Explanation:" or with the choice's text; it may hold no doubt and name no other choice.
+    A reason may follow, as in "B because ...", or behind "The answer is B." or on the lines after the first one, where
+    it begins with "Explanation:", "Because" or the choice's text. With a word of doubt or denial ("wrong", "excluded",
+    "not"), with the letter of another choice, small ones too, or with another choice's text it counts for nothing, and
+    the reward is 0. The words are a list, so that a denial in other words is not seen.
 
-    Nothing else may stand there, so a hedge ("B or C", "A, B", "probably B", "B (not C)", `\boxed{B}` or `\boxed{C}`),
-    a negation ("not B") and a letter beside another choice's text score 0. So does a bare small letter: "a" is an
-    article, and `b` in a formula is a variable. Texts are compared without case, repeated white space and a full stop
-    at the end.
+    Nothing else may stand there, so a hedge ("B or C", "A, B", "probably B", "B (not C)"), a negation ("not B") and a
+    letter beside another choice's text score 0. So do two boxes, or two `<answer>`, that differ and have nothing but
+    "or", "and", a comma, a slash or the like between them; with a sentence's end or other words between them, or
+    nothing, the last one counts. So does a bare small letter: "a" is an article, and `b` in a formula is a variable.
+    Texts are compared without case, repeated white space and a full stop at the end.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.

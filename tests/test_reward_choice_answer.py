@@ -371,6 +371,31 @@ def test_bombs(name):
             assert time.process_time() - start < 2
 
 
+LONG = {
+    "clauses": "Since it lies there, " * 50_000 + "the answer is",
+    "one clause": "Since " + "x" * 1_000_000 + ", the answer is B or C.",
+    "answers in sentences": "The answer is B. " * 60_000,
+    "it is": "It is B. " * 100_000,
+    "words that may be letters": "B because " + "option a " * 100_000,
+    "a reason of letters": "B\nExplanation: " + "a " * 400_000 + "c",
+    "a letter and blanks": "B\nExplanation: c a" + " " * 1_000_000 + "x",
+    "tags joined": "<answer>B</answer> or " * 40_000 + "<answer>C</answer>",
+    "tags apart": "<answer>B</answer>" * 40_000 + "<answer>C</answer>",
+    "boxes joined": "\\boxed{C} or " * 60_000 + "\\boxed{B}",
+    "boxes in boxes that are all there is": "\\boxed{" * 60_000 + "C" + "}" * 60_000,
+    "a letter under many answers": "The answer is C. " * 60_000 + "\n\n**B**",
+    "Chinese": "综上所述，" * 100_000 + "选：C",
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_long_texts(name):
+    for choices in (CITIES, None):
+        start = time.process_time()
+        assert MODULE._score(LONG[name], 1, choices) == 0.0
+        assert time.process_time() - start < 2
+
+
 def test_messages_and_rows():
     say = [{"role": "assistant", "content": "<think>C?</think>B"}]
     assert choice_answer([say, say, say, []], answer=["B", "C", None, "B"]) == [1.0, 0.0, None, 0.0]
