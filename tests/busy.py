@@ -16,32 +16,42 @@ BURN = "while True:\n    pass"
 PROCESSOR = max(os.sched_getaffinity(0))
 MANY = 24  # leave less than a twentieth
 LOCK = open(os.path.join(tempfile.gettempdir(), f"burners-{os.getuid()}"), "w")  # noqa: SIM115
+wants = {"burn": 0, "quiet": 0}  # of this process, now
+
+
+def _lock():
+    fcntl.flock(LOCK, fcntl.LOCK_EX if wants["burn"] else fcntl.LOCK_SH if wants["quiet"] else fcntl.LOCK_UN)
 
 
 @contextlib.contextmanager
-def no_burners():
-    """None of another test's process, meanwhile."""
-    fcntl.flock(LOCK, fcntl.LOCK_SH)
+def _wanting(what):
+    wants[what] += 1
+    _lock()
     try:
         yield
     finally:
-        fcntl.flock(LOCK, fcntl.LOCK_UN)
+        wants[what] -= 1
+        _lock()
+
+
+def no_burners():
+    """None of another process, meanwhile."""
+    return _wanting("quiet")
 
 
 @contextlib.contextmanager
 def burners(count):
     """So many processes that want all of `PROCESSOR`, each a session of its own: Linux may share by session."""
-    fcntl.flock(LOCK, fcntl.LOCK_EX)
     options = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
-    running = [subprocess.Popen([sys.executable, "-c", BURN], **options) for _ in range(count)]
-    try:
-        time.sleep(0.2)
-        yield
-    finally:
-        for process in running:
-            process.kill()
-            process.wait()
-        fcntl.flock(LOCK, fcntl.LOCK_SH)
+    with _wanting("burn"):
+        running = [subprocess.Popen([sys.executable, "-c", BURN], **options) for _ in range(count)]
+        try:
+            time.sleep(0.2)
+            yield
+        finally:
+            for process in running:
+                process.kill()
+                process.wait()
 
 
 def keep_there(zygote):
