@@ -269,8 +269,9 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:
         if "raised" in reply:
             raise _exception(*reply["raised"])
         if changed:
-            has_changed = True
-            _bring_back([list(args), kwargs], _plain.decode(reply.get("after")))
+            after = _plain.decode(reply.get("after"))
+            has_changed = has_changed or after != _plain.decode(_plain.encode([list(args), kwargs]))
+            _bring_back([list(args), kwargs], after)
         return _plain.decode(reply["returned"])
 
     def for_effect(*args: Any, **kwargs: Any) -> Any:
@@ -280,7 +281,7 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:
         nonlocal brings_back
         brings_back = False
         if has_changed:  # a call that `_asks_for_an_answer` did not see, as `globals()["f"](x)`
-            frames.write({"failed": "the tests ask for an answer after a call that may have changed the question"})
+            frames.write({"failed": "the tests ask for an answer after a call that changed its arguments"})
             os._exit(1)
         return call(args, kwargs, changed=False)
 
