@@ -254,7 +254,7 @@ class Reward:
     def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
         count = len(values["completions"])
         try:
-            return outcomes_of(call(functools.partial(self.definition.function, **self.args), values), count)
+            return outcomes_of(call(self.definition.function, {**values, **self.args}), count)
         except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count

@@ -41,6 +41,14 @@ def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
+    try:
+        return _read(function)
+    except TypeError:  # an object that cannot be a key
+        return _read.__wrapped__(function)
+
+
+@functools.lru_cache(maxsize=256)  # to read a signature takes longer than most rewards
+def _read(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     # Of the function that is called, not of one that it wraps: a decorator may bring what that one needs.
     try:
         return inspect.signature(function, follow_wrapped=False).parameters

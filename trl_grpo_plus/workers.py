@@ -521,7 +521,7 @@ def _function(target: str) -> Any:
 def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
     try:
         given = {name: [value] for name, value in sample.items()}
-        return outcomes_of(call(functools.partial(function, **args), given), 1)[0]
+        return outcomes_of(call(function, {**given, **args}), 1)[0]
     except BaseException:  # SystemExit too
         return _failed()
 
