@@ -60,6 +60,8 @@ def written_ids(completion_ids: Sequence[Any], tool_mask: Sequence[Any] | None) 
 
 
 def _integers(values: Any) -> list[int]:
+    if isinstance(values, list) and (not values or type(values[0]) is int):  # as trainers give them
+        return values
     return [int(value) for value in (values.tolist() if hasattr(values, "tolist") else values)]
 
 
