@@ -56,22 +56,19 @@ class Number:
         if value is None and self.optional:
             return
         finite = finite_or_none(value)
-        whole = isinstance(value, int) or not self.integer
-        if (
-            finite is not None
-            and whole
-            and self.at_least <= finite <= self.at_most
-            and self.above < finite < self.below
-        ):
+        if finite is not None and self._holds(finite) and (isinstance(value, int) or not self.integer):
             return
         hint = ""
         if isinstance(value, str):
             hint = ", not a text: leave the quotes out. PyYAML takes 1e-4 for a text and 1.0e-4 for a number"
         raise Refusal(f"{name}={value!r} must be {self}{hint}{self.note}.")
 
+    def _holds(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
     def __str__(self) -> str:
         signs = {">=": self.at_least, ">": self.above, "<=": self.at_most, "<": self.below}
-        bounds = [f"{sign} {bound:g}" for sign, bound in signs.items() if math.isfinite(bound)]
+        bounds = [f"{sign} {bound}" for sign, bound in signs.items() if math.isfinite(bound)]
         return " and ".join(["an integer" if self.integer else "a finite number", *bounds])
 
 
