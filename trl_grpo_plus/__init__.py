@@ -18,8 +18,8 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     common/       what every room uses
 
 To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, a KL estimator one of
-`kl.ESTIMATORS`, an alarm a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in
-rewards/ and a line of its `LIBRARY`. Options, messages and tables follow from these.
+`kl.ESTIMATORS`, an alarm a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file
+in rewards/ and a line of its `LIBRARY`. Options, messages and tables follow from these.
 """
 
 from importlib import import_module
