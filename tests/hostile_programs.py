@@ -463,7 +463,7 @@ CHEATING = {
     ),
     "the harness, patched": Attack(
         "import sys, os\nfor name, module in list(sys.modules.items()):\n"
-        "    for function in ('_told', '_find', '_run', '_serve_calls', 'enter', '_run_tests', '_run_asserts'):\n"
+        "    for function in ('_described', '_find', '_run', '_serve_calls', 'enter', '_run_tests', '_run_asserts'):\n"
         "        if hasattr(module, function): setattr(module, function, lambda *a, **k: ['ValueError', ''])\n"
         "os._exit = lambda status: None",
     ),

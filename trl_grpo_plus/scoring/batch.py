@@ -70,35 +70,35 @@ class Scoring:
 
     def _watched(self, index: int, reward: Any, name: str) -> Any:
         if isinstance(reward, Reward):
-            return _named(name, lambda **given: self._score(index, reward, given))
+            return _named(name, lambda **columns: self._score(index, reward, columns))
         if _is_model(reward):
             return reward
         if _is_async(reward):
             return _named(name, self._async_function(reward, name))
-        return _named(name, lambda **given: self._call(reward, name, given))
+        return _named(name, lambda **columns: self._call(reward, name, columns))
 
-    def _score(self, index: int, reward: Reward, given: dict[str, Any]) -> list[float | None]:
-        completions = given["completions"]
+    def _score(self, index: int, reward: Reward, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
         try:
-            outcomes = reward.score(**given)
+            outcomes = reward.score(**columns)
         except FAILURES as error:
             return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
         self.outcomes[index] = outcomes
         return self._passed(outcomes, reward.failure(outcomes, completions))
 
-    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> list[float | None]:
-        completions = given["completions"]
+    def _call(self, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
         try:
-            outcomes = outcomes_of(call(reward, given), len(completions))
+            outcomes = outcomes_of(call(reward, columns), len(completions))
         except FAILURES as error:
             return self._fail(f"reward {name!r} failed.", error, len(completions))
         return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
     def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        async def score(**given: Any) -> list[float | None]:
-            completions = given["completions"]
+        async def score(**columns: Any) -> list[float | None]:
+            completions = columns["completions"]
             try:
-                outcomes = outcomes_of(await call(reward, given), len(completions))
+                outcomes = outcomes_of(await call(reward, columns), len(completions))
             except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
                 return self._fail(f"reward {name!r} failed.", error, len(completions))
             return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))

@@ -79,16 +79,16 @@ class Reward:
         for name, policy in (("on_timeout", self.on_timeout), ("on_error", self.on_error)):
             one_of(f"reward {self.__name__!r}: {name}", policy, POLICIES)
 
-    def __call__(self, *positional: Any, **given: Any) -> list[float | None]:
+    def __call__(self, *positional: Any, **columns: Any) -> list[float | None]:
         """Score; a failure whose policy is "raise" raises [`RewardError`]. Takes what the function takes."""
-        given |= zip(self.definition.parameters, positional, strict=False)
-        outcomes = self.score(**given)
-        failure = self.failure(outcomes, given["completions"])
+        columns |= zip(self.definition.parameters, positional, strict=False)
+        outcomes = self.score(**columns)
+        failure = self.failure(outcomes, columns["completions"])
         if failure:
             raise RewardError(failure)
         return [outcome.score for outcome in outcomes]
 
-    def score(self, completions: Sequence[Any], **given: Any) -> list[Outcome]:
+    def score(self, completions: Sequence[Any], **columns: Any) -> list[Outcome]:
         """One outcome a completion, its score by `on_timeout` and `on_error` where the function gave none.
 
         Raises:
@@ -96,10 +96,12 @@ class Reward:
             ValueError: a column has another length.
         """
         for name in self.definition.arguments:
-            if name in given and not isinstance(given[name], Sequence):  # else a column that happens to be called so
-                how = f"get_reward({self.definition.name!r}, {name}={given[name]!r})"
+            if name in columns and not isinstance(
+                columns[name], Sequence
+            ):  # else a column that happens to be called so
+                how = f"get_reward({self.definition.name!r}, {name}={columns[name]!r})"
                 raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
-        values = self._picked(given)
+        values = self._picked(columns)
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
@@ -172,28 +174,28 @@ class Reward:
         args = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"get_reward({self.definition.name!r}{args})"
 
-    def _picked(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _picked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """What of TRL's values and the dataset's columns the function is called with, but for the completions."""
         definition = self.definition
-        picked = {n: given[n] for n in definition.parameters if n in TRL_GIVES and n in given}
+        picked = {n: columns[n] for n in definition.parameters if n in TRL_GIVES and n in columns}
         for name in definition.columns:
             column = self.renamed.get(name, name)
-            if column in given:
-                picked[name] = given[column]
+            if column in columns:
+                picked[name] = columns[column]
             elif name in definition.needed:
                 raise TypeError(
-                    f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(given) or 'none'}."
+                    f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(columns) or 'none'}."
                 )
         if definition.takes_all:
             skip = {*self.renamed.values(), *self.args, "completions", *(NOT_IN_WORKERS if self.timeout else ())}
-            picked = {**{name: value for name, value in given.items() if name not in skip}, **picked}
+            picked = {**{name: value for name, value in columns.items() if name not in skip}, **picked}
         return picked
 
     def _in_process(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
         count = len(completions)
         try:
-            given = {"completions": completions, **values, **self.args}
-            return outcomes_of(call(self.definition.function, given), count)
+            arguments = {"completions": completions, **values, **self.args}
+            return outcomes_of(call(self.definition.function, arguments), count)
         except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count

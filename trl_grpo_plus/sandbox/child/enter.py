@@ -46,7 +46,7 @@ else:
 READY = b"R"
 FAILED = b"F"
 PROGRAM = "program.py"
-TEXT = 300  # characters of an exception that are told
+TEXT = 300  # characters of an exception that are passed on
 
 # Once, in the zygote: how children are locked in, and what they find loaded.
 MODE = os.environ.get("SANDBOX_MODE", "none")
@@ -97,7 +97,7 @@ def _lock(limits: "_lockdown.Limits") -> None:
     if RULES is not None:
         _lockdown.restrict_files(RULES)
     if FILTER is not None:
-        FILTER.install()
+        FILTER.install(_lockdown.prctl)
 
 
 def _open_null() -> None:
@@ -173,21 +173,21 @@ def _execute(program: str, name: str) -> dict[str, Any]:
 def _serve_calls(fd: int, program: str, entry_point: str) -> int:
     frames = _frames.Frames(fd)
     try:
-        found = _find(_execute(program, "solution"), entry_point)
+        function = _find(_execute(program, "solution"), entry_point)
     except BaseException as error:
-        frames.write({"raised": _told(error)})
+        frames.write({"raised": _described(error)})
         return 1
     frames.write({"returned": _plain.encode(None)})
     while True:
         call = frames.read()
         try:
             args, kwargs = _plain.decode(call["args"]), _plain.decode(call["kwargs"])
-            reply = {"returned": _plain.encode(found()(*args, **kwargs))}
+            reply = {"returned": _plain.encode(function()(*args, **kwargs))}
             if call.get("changed"):
                 reply["after"] = _plain.encode([list(args), kwargs])
             frames.write(reply)
         except BaseException as error:
-            frames.write({"raised": _told(error)})
+            frames.write({"raised": _described(error)})
 
 
 def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
@@ -197,16 +197,16 @@ def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]
         raise NameError(f"the program defines no {first}")
 
     def function() -> Callable:
-        found = namespace[first]
+        value = namespace[first]
         for name in rest:
-            found = getattr(found() if isinstance(found, type) else found, name)
-        return found
+            value = getattr(value() if isinstance(value, type) else value, name)
+        return value
 
     function()
     return function
 
 
-def _told(error: BaseException) -> list[str]:
+def _described(error: BaseException) -> list[str]:
     """An exception as its nearest builtin type's name and its text. The text is the program's: it may do anything."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
