@@ -468,7 +468,7 @@ CHEATING = {
         "os._exit = lambda status: None",
     ),
     "the harness's frame": Attack(
-        "import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['_plain'].encode = lambda v: [['i', '0x5']]\n"
+        "import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['plain'].encode = lambda v: [['i', '0x5']]\n"
         "    frame.f_locals['call'] = None\n    return 0",
         "fa",
     ),

@@ -24,16 +24,9 @@ from .scoring import Definition, Example, Policy, Reward, RewardError, check_col
 
 
 __all__ = [
-    "Example",
-    "Reward",
-    "RewardError",
-    "RewardSpec",
-    "check_columns",
-    "get_reward",
-    "list_rewards",
-    "register_reward",
+    "Example", "Reward", "RewardError", "RewardSpec", "check_columns", "get_reward", "list_rewards", "register_reward",
     "resolve",
-]
+]  # fmt: skip
 
 GROUP = "trl_grpo_plus.rewards"
 
@@ -93,20 +86,10 @@ def register_reward(
 
     def register(function: Callable[..., Any]) -> Reward:
         definition = Definition(
-            name=name,
-            function=function,
-            target=target_of(function),
-            examples=tuple(examples),
-            timeout=timeout,
-            on_timeout=on_timeout,
-            on_error=on_error,
-            check_args=check_args,
-            check_columns=check_columns,
-            gold=gold,
-            full_marks=full_marks,
-            preload=tuple(preload),
-            parts=parts,
-        )
+            name=name, function=function, target=target_of(function), examples=tuple(examples), timeout=timeout,
+            on_timeout=on_timeout, on_error=on_error, check_args=check_args, check_columns=check_columns, gold=gold,
+            full_marks=full_marks, preload=tuple(preload), parts=parts,
+        )  # fmt: skip
         known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
         if known and definition.target not in known and not again:

@@ -1,7 +1,7 @@
 """The zygote's own program: it forks children on request, and ends them with all that they started.
 
-Standard library only, and no word of this package: an isolated zygote runs the file by its path, without site-packages.
-See `forking.py` for who asks.
+Standard library only, and no word of this package: an isolated zygote runs the file by its path, without
+site-packages. `forking.py` is who asks.
 """
 
 import contextlib

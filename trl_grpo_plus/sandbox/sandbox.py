@@ -262,16 +262,14 @@ class Sandbox:
 
     def _attack(self) -> None:
         try:
-            escaped = escapes(self.run, self.memory_mb)
+            if escaped := escapes(self.run, self.memory_mb):
+                raise RuntimeError(
+                    f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came "
+                    "through. Model-written programs are not run in it."
+                )
         except BaseException:
             self.close()
             raise
-        if escaped:
-            self.close()
-            raise RuntimeError(
-                f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came through. "
-                "Model-written programs are not run in it."
-            )
 
     def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
         """A locked process, and its pid as this one sees it, if the kernel tells."""

@@ -11,7 +11,7 @@ batch       the scores of a batch, for TRL, traces and alarms
 
 from .batch import Scoring
 from .columns import check_columns, columns_of
-from .definition import Definition, Example, Policy, RewardFunction, define, definition_at
+from .definition import Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, outcome_of, outcomes_of
 from .reward import Reward, RewardError
 from .worker import excuse, sandbox_options
@@ -19,25 +19,7 @@ from .workers import configure, shared
 
 
 __all__ = [
-    "NO_VERDICT",
-    "STATUSES",
-    "Definition",
-    "Example",
-    "Noted",
-    "Outcome",
-    "Policy",
-    "Reward",
-    "RewardError",
-    "RewardFunction",
-    "Scoring",
-    "check_columns",
-    "columns_of",
-    "configure",
-    "define",
-    "definition_at",
-    "excuse",
-    "outcome_of",
-    "outcomes_of",
-    "sandbox_options",
-    "shared",
-]
+    "NO_VERDICT", "STATUSES", "Definition", "Example", "Noted", "Outcome", "Policy", "Reward", "RewardError",
+    "Scoring", "check_columns", "columns_of", "configure", "define", "definition_at", "excuse", "outcome_of",
+    "outcomes_of", "sandbox_options", "shared",
+]  # fmt: skip

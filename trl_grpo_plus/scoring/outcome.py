@@ -74,20 +74,11 @@ def outcomes_of(scores: Any, completions: int) -> list[Outcome]:
     """The outcome of each completion, from what a reward function returned.
 
     Args:
-        scores: a list, tensor, array, generator, ... of one value a completion; see [`outcome_of`].
+        scores: one value a completion, see [`outcome_of`]: a list, a generator, ... or a tensor, (N,) or (N, 1).
         completions (`int`): N.
 
     Raises:
         ValueError: it is not one value a completion.
-    """
-    return [outcome_of(score) for score in as_many(scores, completions)]
-
-
-def as_many(scores: Any, completions: int) -> list[Any]:
-    """What a reward function returned, if it is one reward a completion. A tensor or an array may be (N,) or (N, 1).
-
-    Raises:
-        ValueError: it is not.
     """
     rows = scores.tolist() if hasattr(scores, "tolist") else scores
     # A dict, a set, a text or bytes can be gone through as well, and gives what are no rewards, or in any order.
@@ -98,9 +89,9 @@ def as_many(scores: Any, completions: int) -> list[Any]:
     if len(values) != completions:
         more = "" if isinstance(rows, Sized) or len(values) < completions else " or more"
         raise ValueError(f"it returned {len(values)}{more} rewards for {completions} completions")
-    if rows is scores:
-        return values
-    return [row[0] if isinstance(row, list) and len(row) == 1 else row for row in values]
+    if rows is not scores:
+        values = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in values]
+    return list(map(outcome_of, values))
 
 
 def first_failure(

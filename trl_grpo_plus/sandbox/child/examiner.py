@@ -10,15 +10,11 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from . import frames as _frames
+from . import plain as _plain
 
-if TYPE_CHECKING:
-    from . import frames as _frames
-    from . import plain as _plain
-else:
-    import frames as _frames
-    import plain as _plain
 
 TEXT = 300  # characters of an exception that are passed on
 COROUTINE, GENERATOR = 0x80, 0x20 | 0x200  # co_flags; a generator may be async

@@ -18,7 +18,8 @@ import ctypes
 import os
 import platform
 import struct
-from collections.abc import Callable
+
+from . import lockdown
 
 
 KILL, ALLOW, EPERM, ENOSYS = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
@@ -94,15 +95,15 @@ class Filter:
         self._code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
         self._program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(self._code)))
 
-    def install(self, prctl: Callable[[int, int, int], None]) -> None:
+    def install(self) -> None:
         """Put this thread and what it starts under the filter, for good. `no_new_privs` must be set.
 
-        Args:
-            prctl (`Callable`): prctl(2), which raises `OSError` where the kernel has no seccomp filters.
+        Raises:
+            OSError: the kernel has no seccomp filters.
         """
         for place in self._own_pid:
             struct.pack_into("I", self._code, place, os.getpid())
-        prctl(PR_SET_SECCOMP, FILTER, ctypes.addressof(self._program))
+        lockdown.prctl(PR_SET_SECCOMP, FILTER, ctypes.addressof(self._program))
 
 
 Line = tuple[int, int, int, int]  # instruction, lines to skip if true, if false, operand
