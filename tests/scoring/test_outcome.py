@@ -18,6 +18,7 @@ from trl_grpo_plus.scoring import Noted, Outcome, outcome_of, outcomes_of
         ([-0.5, Fraction(-1, 2)], Outcome(-0.5, "ok")),
         ([np.float32(0.5), np.array([0.5]), torch.tensor(0.5, dtype=torch.bfloat16)], Outcome(0.5, "ok")),
         ([torch.tensor([0.5], requires_grad=True)], Outcome(0.5, "ok")),
+        ([3.4028234663852886e38], Outcome(3.4028234663852886e38, "ok")),  # the largest in float32
         ([None, float("nan")], Outcome(None, "abstain")),
         ([Noted(0.25, "too_long")], Outcome(0.25, "too_long")),
         ([Noted(float("nan"), "starved", "why")], Outcome(None, "starved", "why")),
@@ -40,7 +41,15 @@ class Unprintable:
     "value",
     [
         *[float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object(), Noted(float("inf"), "too_long")],
-        *[1e39, b"1.0", np.str_("1.0"), 1j, np.array([1.0, 2.0]), torch.tensor([[1.0, 2.0]]), torch.tensor(torch.inf)],
+        *[
+            3.41e38,
+            b"1.0",
+            np.str_("1.0"),
+            1j,
+            np.array([1.0, 2.0]),
+            torch.tensor([[1.0, 2.0]]),
+            torch.tensor(torch.inf),
+        ],
         Unprintable(),
     ],
 )
