@@ -46,7 +46,7 @@ from .indexed_rows import IndexedRows, pop_indices
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
 from .rounds import exchange, resample, settle
-from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, workers
+from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, configure
 from .selection import PromptStream, check_dataset, check_rows, check_stream
 from .traces import Scored, split_name
 
@@ -144,7 +144,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             args.reward_weights = weights
         if args.push_to_hub:
             uploads.check_seam()
-        workers.configure(args.reward_workers, args.reward_worker_memory_mb)
+        configure(args.reward_workers, args.reward_worker_memory_mb)
         if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
             _check_columns(reward_funcs, train_dataset, eval_dataset)
         with _temporarily(args, has_plus_trainer=True):
