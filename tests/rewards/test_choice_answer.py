@@ -6,7 +6,7 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
-from choice_cases import NOT_SAID, SAID, SAID_WITH_TEXT
+from tables import texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.choice_answer import choice_answer
@@ -14,6 +14,7 @@ from trl_grpo_plus.rewards.choice_answer import choice_answer
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.choice_answer")
 CITIES = ["Rome", "Paris", "Berlin", "New York"]
+SAID, SAID_WITH_TEXT, NOT_SAID = (texts("choice", kind) for kind in ("said", "said with text", "not said"))
 
 
 def score(text, answer="B", choices=CITIES):

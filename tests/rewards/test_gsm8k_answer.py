@@ -6,13 +6,15 @@ import time
 
 import pytest
 from bombs import BOMBS, placed
-from gsm8k_cases import BEHIND_HASHES, NO_NUMBERS, NUMBERS, VALUES
+from tables import texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.gsm8k_answer")
+NUMBERS, BEHIND_HASHES, NO_NUMBERS = (texts("gsm8k", kind) for kind in ("number", "behind hashes", "no number"))
+VALUES = dict(zip(*[iter(texts("gsm8k", "value"))] * 2, strict=True))
 GOLD = "She sells 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
 
 
