@@ -1,11 +1,9 @@
 """The reward `choice_answer`: the right choice, named alone."""
 
-import doctest
 import importlib
 import time
 
 import pytest
-from bombs import BOMBS, placed
 from tables import texts
 
 from trl_grpo_plus.registry import get_reward
@@ -363,15 +361,6 @@ def test_other_texts_may_come_twice():
     assert score("Paris", "A", ["Paris", "Rome", "Rome"]) == 1.0
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    for text in [*placed(BOMBS[name]), f"The answer is:\n\n{BOMBS[name]}", f"## {BOMBS[name]}", f"**{BOMBS[name]}**."]:
-        for choices in (CITIES, None):
-            start = time.process_time()
-            assert MODULE._score(text, 1, choices) == 0.0
-            assert time.process_time() - start < 2
-
-
 LONG = {
     "clauses": "Since it lies there, " * 50_000 + "the answer is",
     "one clause": "Since " + "x" * 1_000_000 + ", the answer is B or C.",
@@ -395,20 +384,3 @@ def test_long_texts(name):
         start = time.process_time()
         assert MODULE._score(LONG[name], 1, choices) == 0.0
         assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": "<think>C?</think>B"}]
-    assert choice_answer([say, say, say, []], answer=["B", "C", None, "B"]) == [1.0, 0.0, None, 0.0]
-
-
-def test_examples():
-    for example in choice_answer.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("choice_answer", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,14 +1,11 @@
 """The reward `countdown`: what reaches the target, and the many texts that only seem to."""
 
-import doctest
 import importlib
 import random
-import time
 from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from bombs import BOMBS, placed
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.countdown import countdown, solve
@@ -196,15 +193,6 @@ def test_format_reward(body, reward):
     assert score(f"<answer>{body}</answer>", format_reward=0.1) == reward
 
 
-@pytest.mark.parametrize("text", [f"I try <answer>{RIGHT}</answer>. Wait", f"<answer>{RIGHT}</answer>", RIGHT])
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
-    assert score(text, think_opened=True) == 0.0
-    assert score(text, think_opened=True, format_reward=0.1) == 0.0
-    assert score(f"a</think>{text}", think_opened=True) == score(text)
-    gold = countdown.definition.gold(numbers=[2, 5, 7], target=25, think_opened=True, format_reward=0.0)
-    assert score(gold, think_opened=True) == 1.0
-
-
 def test_format_reward_for_a_division_by_zero():
     assert score("<answer>5 / (2 - 2)</answer>", [2, 2, 5], 5, format_reward=0.1) == 0.1
 
@@ -247,20 +235,6 @@ def test_only_the_first_bad_rows_are_named():
         countdown.definition.check_columns(numbers=[[]] * 9, target=[1] * 9, format_reward=0.0)
     assert "row 2" in str(error.value)
     assert "row 3" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert MODULE._score(text, [2, 5, 7], 25) == 0.0
-        assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": f"<answer>{RIGHT}</answer>"}]
-    rewards = countdown([say, say, say, []], numbers=[[2, 5, 7], [2, 5], None, [2]], target=[25, 25, 25, 2])
-    assert rewards == [1.0, 0.0, None, 0.0]
 
 
 def test_a_gold_is_found_and_deserves_full_marks():
@@ -307,15 +281,3 @@ def everything(terms):
         rest = [term for k, term in enumerate(terms) if k not in (i, j)]
         for value in [a + b, a - b, a * b, *([a / b] if b else [])]:
             yield from everything([*rest, value])
-
-
-def test_examples():
-    for example in countdown.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("countdown", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,11 +1,8 @@
 """`gsm8k_answer`: which number counts, what it earns, and that no text holds it up."""
 
-import doctest
 import importlib
-import time
 
 import pytest
-from bombs import BOMBS, placed
 from tables import texts
 
 from trl_grpo_plus.registry import get_reward
@@ -173,14 +170,6 @@ def test_tolerance(tolerance: float, text: str, reward: float) -> None:
     assert score(f"\\boxed{{{text}}}", tolerance=float(tolerance)) == reward
 
 
-@pytest.mark.parametrize(("text", "reward"), [(r"\boxed{18}", 1.5), ("#### 18", 1.0)])
-def test_thinking_that_the_prompt_opened(text: str, reward: float) -> None:
-    assert score(text, think_opened=False) == reward
-    assert score(text, think_opened=True) == 0.0
-    assert score(f"so...</think>{text}", think_opened=True) == reward
-    assert score(f"{text}</think>so", think_opened=True) == 0.0
-
-
 def test_large_numbers_are_compared_exactly() -> None:
     assert score(r"\boxed{12345678901234567891}", "12345678901234567890") == 0.5
     assert score(r"\boxed{12345678901234567890}", "12345678901234567890") == 1.5
@@ -222,33 +211,3 @@ def test_bad_golds_are_named(gold: object) -> None:
 def test_the_gold_completion_has_full_marks(gold: object) -> None:
     gsm8k_answer.definition.check_columns(answer=[gold], tolerance=0.01)
     assert score(gsm8k_answer.definition.gold(answer=gold), gold, tolerance=0.0) == 1.5
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name: str) -> None:
-    for text in (
-        *placed(BOMBS[name]),
-        f"#### {BOMBS[name]}",
-        f"{BOMBS[name]}#### 18 or 19",
-        f"#### Answer is {BOMBS[name]}!",
-    ):
-        start = time.process_time()
-        assert score(text) in (0.0, 0.5)
-        assert time.process_time() - start < 5
-
-
-def test_takes_messages() -> None:
-    messages = [{"role": "assistant", "content": "#### 17"}, {"role": "assistant", "content": r"\boxed{18}"}]
-    assert gsm8k_answer(completions=[messages, "#### 18"], answer=[GOLD, 18]) == [1.5, 1.0]
-
-
-def test_examples_of_the_docstring() -> None:
-    test = doctest.DocTestParser().get_doctest(gsm8k_answer.__doc__, dict(vars(MODULE)), "gsm8k_answer", None, 0)
-    result = doctest.DocTestRunner().run(test)
-    assert (result.attempted, result.failed) == (4, 0)
-
-
-def test_registered_examples() -> None:
-    for example in gsm8k_answer.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert gsm8k_answer(completions=[example.completion], **columns) == [example.reward]

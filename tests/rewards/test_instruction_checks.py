@@ -1,6 +1,5 @@
 """The reward `instruction_checks`: each kind of constraint held and missed, bad constraints, hostile texts."""
 
-import doctest
 import json
 import time
 
@@ -281,14 +280,6 @@ def test_what_is_judged_comes_after_the_thinking():
     assert score("<think>five</think>\none two", rule) == 0.0
 
 
-def test_messages_and_content_in_parts_count_by_their_text():
-    reward = get_reward("instruction_checks")
-    message = [{"role": "assistant", "content": "one two"}]
-    parts = [{"role": "assistant", "content": [{"type": "text", "text": "one two"}]}]
-    rule = [{"kind": "words", "exactly": 2}]
-    assert reward([message, parts, []], constraints=[rule] * 3) == [1.0, 1.0, 0.0]
-
-
 def test_credit_is_for_all_or_for_each():
     rules = [{"kind": "words", "max": 2}, {"kind": "no_commas"}, {"kind": "case", "case": "upper"}, {"kind": "quoted"}]
     assert score("ONE TWO", *rules) == 0.0
@@ -359,11 +350,6 @@ def test_good_constraints_pass_the_check():
     assert check(constraints=[[constraint] for _, constraint, _ in CASES], credit="all") is None
 
 
-def test_an_unknown_credit_is_refused():
-    with pytest.raises(ValueError, match="credit='some'"):
-        get_reward("instruction_checks", credit="some")
-
-
 # One constraint of each kind, on texts that hang careless patterns.
 ONE_OF_EACH = list({constraint["kind"]: constraint for _, constraint, _ in CASES}.values())
 HOSTILE = {
@@ -408,17 +394,3 @@ def test_a_hostile_text_is_answered_in_time(text):
     start = time.process_time()
     assert 0.0 <= score(text, *ONE_OF_EACH, credit="fraction") <= 1.0
     assert time.process_time() - start < 30  # all kinds together take 2 s on the worst
-
-
-def test_docstring():
-    [examples] = doctest.DocTestFinder(recurse=False).find(
-        instruction_checks, "instruction_checks", globs={"instruction_checks": instruction_checks}
-    )
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0
-
-
-@pytest.mark.parametrize("example", instruction_checks.definition.examples, ids=lambda example: example.completion)
-def test_registered_examples(example):
-    columns = {name: [value] for name, value in example.columns.items()}
-    assert get_reward("instruction_checks", **example.args)([example.completion], **columns) == [example.reward]

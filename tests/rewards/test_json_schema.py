@@ -1,13 +1,11 @@
 """The reward `json_schema`: one JSON document that is valid, and nothing that a lenient reader would let pass."""
 
-import doctest
 import importlib
 import json
 import socket
 import time
 
 import pytest
-from bombs import BOMBS, placed
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.json_schema import json_schema
@@ -246,12 +244,6 @@ def test_bad_schemas_are_refused(schema, problem):
         json_schema.definition.function(["null"], schema=[schema])
 
 
-@pytest.mark.parametrize("text", [ADA, f"I try\n```json\n{ADA}\n```", f"<answer>{ADA}</answer>"])
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
-    reward = get_reward("json_schema", think_opened=True)
-    assert reward([text, f"a</think>{text}"], schema=[PERSON] * 2) == [0.0, 1.0]
-
-
 def test_nothing_is_fetched(monkeypatch):
     def refuse(*_, **__):
         raise AssertionError("a connection was tried")
@@ -282,30 +274,3 @@ def test_a_text_made_to_hang_scores_0_in_time(schema, text):
     rewards = get_reward("json_schema")([text, ADA], schema=[schema, PERSON])
     assert rewards == [0.0, 1.0]
     assert time.perf_counter() - start < 25  # five times the limit
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    for text in placed(BOMBS[name]):
-        for schema in (PERSON, TREE):
-            start = time.process_time()
-            assert json_schema.definition.function([text], [schema]) == [0.0]
-            assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": f"<think>a</think>{ADA}"}]
-    schemas = [PERSON, json.dumps(PERSON), {"type": "null"}, None, PERSON]
-    assert json_schema([say, say, say, say, []], schema=schemas) == [1.0, 1.0, 0.0, None, 0.0]
-
-
-def test_examples():
-    for example in json_schema.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("json_schema", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

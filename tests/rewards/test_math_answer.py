@@ -1,7 +1,6 @@
 """`math_answer`: verdicts on a labelled table, beside TRL's; texts that burn time; golds; where the answer stands."""
 
 import dataclasses
-import doctest
 import importlib
 import threading
 import time
@@ -9,7 +8,6 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from bombs import BOMBS, placed
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
 from trl.rewards import accuracy_rewards
 
@@ -134,22 +132,9 @@ def test_arithmetic_left_undone_counts_where_it_may(answer: str, gold: str) -> N
     assert _score(boxed(answer), gold + "+1", evaluated=False) == 0.0
 
 
-@pytest.mark.parametrize("text", [r"\boxed{72}", r"I think so. \boxed{72}", "<answer>72</answer>"])
-def test_thinking_that_the_prompt_opened(text: str) -> None:
-    assert _score(text, "72", think_opened=True) == 0.0
-    assert _score(f"so...</think>{text}", "72", think_opened=True) == 1.0
-    assert _score(f"{text}</think>so", "72", think_opened=True) == 0.0
-    assert _score(text, "72", think_opened=False) == 1.0
-
-
 @pytest.mark.parametrize("text", [r"\frac{d}{dx} x^3", r"y=\frac{d}{dx}(x^3)"])
 def test_a_derivative_is_never_an_answer(text: str) -> None:
     assert _score(boxed(text), "3x^2", evaluated=False) == 0.0
-
-
-def test_takes_messages() -> None:
-    messages = [{"role": "assistant", "content": r"\boxed{71}"}, {"role": "assistant", "content": r"\boxed{72}"}]
-    assert math_answer(completions=[messages], answer=["72"]) == [1.0]
 
 
 def test_takes_other_columns_and_arguments_by_name() -> None:
@@ -206,14 +191,6 @@ def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
         _is_readable(gold)
         assert _score(boxed("72.5"), gold) == 0.0
     assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name: str) -> None:
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert _score(text, r"\sqrt{2}") == 0.0
-        assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
@@ -444,18 +421,6 @@ def test_points_tell_variables_apart() -> None:
         assert any(not value.startswith("-") for value in values)
         for other in range(one):
             assert sum(point[names[one]] != point[names[other]] for point in points) >= 3
-
-
-@pytest.mark.parametrize("module", [MODULE, *HELPERS], ids=lambda m: m.__name__)
-def test_docstrings(module: object) -> None:
-    result = doctest.testmod(module)
-    assert result.failed == 0
-
-
-def test_examples_of_the_docstring() -> None:
-    test = doctest.DocTestParser().get_doctest(math_answer.__doc__, vars(MODULE) | {}, "math_answer", None, 0)
-    result = doctest.DocTestRunner().run(test)
-    assert (result.attempted, result.failed) == (4, 0)
 
 
 def test_the_table_is_what_it_says() -> None:

@@ -1,11 +1,9 @@
 """The reward `regex_match`: the pattern matches all of the final answer, in bounded time."""
 
-import doctest
 import importlib
 import time
 
 import pytest
-from bombs import BOMBS, placed
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.regex_match import regex_match
@@ -137,29 +135,3 @@ def test_bad_patterns_are_refused(pattern, problem):
 
 def test_good_patterns_are_not():
     regex_match.definition.check_columns(pattern=["a+", r"(?i)\p{L}++"], match_timeout=0.1)
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    pattern = MODULE._compiled(r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}")
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert MODULE._score(text, pattern, 0.1) == 0.0
-        assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": "<think>6 * 7</think>42"}]
-    assert regex_match([say, say, say, []], pattern=[r"\d+", r"\d", None, ".*"]) == [1.0, 0.0, None, 0.0]
-
-
-def test_examples():
-    for example in regex_match.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("regex_match", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0
