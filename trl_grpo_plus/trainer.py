@@ -40,7 +40,8 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
 from . import advantages, kl, model_card, uploads
-from .config import TRL_SCALES, GRPOPlusConfig
+from .advantages import TRL_SCALES
+from .config import GRPOPlusConfig
 from .groups import Attempt, Plan, Round, check_filter_metric, check_weights, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
 from .recorder import Recorder
@@ -571,7 +572,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weight != 1.0:
             inputs = {**inputs, "advantages": inputs["advantages"] * weight}
         weighted = self.args.use_bias_correction_kl
-        if beta and self.args.kl_estimator != "k3":
+        if beta and self.args.kl_estimator != kl.TRL_ESTIMATOR:
             old_and_weighted = (inputs.get("old_per_token_logps"), weighted)
             term = partial(self._kl_term, inputs["ref_per_token_logps"], *old_and_weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
