@@ -21,7 +21,7 @@ from typing import Any
 
 from .common.loading import is_path, same_source, target_of
 from .common.signatures import name_of, needed
-from .common.values import fits, near, spelled
+from .common.values import Refusal, about, fits, near, spelled
 from .scoring import (
     TRL_GIVES,
     Definition,
@@ -123,7 +123,7 @@ def register_reward(
         known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
         if known and definition.target not in known and not again:
-            raise ValueError(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
+            raise Refusal(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
         _REGISTERED[name] = definition
         return Reward(definition)
 
@@ -164,11 +164,11 @@ def find(name: str) -> Definition:
     if name in _entry_points():
         paths = _entry_points()[name]
         if len(paths) > 1:
-            raise ValueError(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
+            raise Refusal(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
         return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
-    raise ValueError(
+    raise Refusal(
         f"there is no reward named {name!r}.{near(name, list_rewards())} There are {', '.join(list_rewards())}. Else "
         "give pkg.mod.func, pkg.mod:func, path/to/file.py:func or a reward model's folder or full id."
     )
@@ -199,14 +199,14 @@ class RewardSpec:
 
     def __post_init__(self) -> None:
         if not (callable(self.name) or (isinstance(self.name, str) and self.name)):
-            raise ValueError(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
+            raise Refusal(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
         hints = {"args": dict[str, Any], "weight": float | None, "timeout": float | None}
         for name, hint in {**hints, "monitor": bool, "label": str | None}.items():
             value = getattr(self, name)
             if not fits(value, hint) or value == "" or (isinstance(value, float) and not isfinite(value)):
-                raise ValueError(f"reward_funcs: {self.name!r}: {name}={value!r} must be {spelled(hint)}.")
+                raise Refusal(f"reward_funcs: {self.name!r}: {name}={value!r} must be {spelled(hint)}.")
         if self.monitor and self.weight not in (None, 0):
-            raise ValueError(
+            raise Refusal(
                 f"reward_funcs: {self.name!r} is a monitor, which has no weight, and has weight={self.weight}. Leave "
                 "one of the two out."
             )
@@ -221,12 +221,12 @@ class RewardSpec:
         known = [item.name for item in fields(cls)]
         for key in entry:
             if key not in known:
-                raise ValueError(
+                raise Refusal(
                     f"reward_funcs: {dict(entry)!r} has the unknown key {key!r}.{near(str(key), known)} Keys are "
                     f"{', '.join(known)}."
                 )
         if "name" not in entry:
-            raise ValueError(f"reward_funcs: {dict(entry)!r} has no name.")
+            raise Refusal(f"reward_funcs: {dict(entry)!r} has no name.")
         return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
 
     def build(self) -> Any:
@@ -243,7 +243,7 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
-            raise ValueError(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
+            raise Refusal(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
         else:
             return self.name
         if not changed and definition.target not in _registered_targets():
@@ -271,41 +271,40 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
     names = [getattr(reward, "__name__", None) for reward in built]
     twice = [reward.__name__ for reward in built if isinstance(reward, Reward) and names.count(reward.__name__) > 1]
     if twice:
-        raise ValueError(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
+        raise Refusal(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
     return built, _weights(specs, reward_weights)
 
 
-def check_columns(reward: Any, dataset: Any, what: str) -> None:
+def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
     """Check before a run that a dataset has what a reward reads.
 
     Args:
         reward: a [`Reward`], a combination with `parts`, or a plain function.
         dataset: a `datasets` dataset; a streamed one is checked by its column names alone, if it knows them.
         what (`str`): which data it is, for an error's text.
+        read (`bool`, *optional*, defaults to `True`): whether what is in the columns is looked at, too.
 
     Raises:
-        ValueError: a column is missing, or the reward refuses a value.
+        Refusal: a column is missing, or the reward refuses a value.
     """
     for part in getattr(reward, "parts", ()):
-        check_columns(part, dataset, what)
+        check_columns(part, dataset, what, read)
     available = getattr(dataset, "column_names", None)
     if available is None or not callable(reward):
         return
-    try:
+    with about(what, ValueError):  # a reward's own `check_columns` raises any
         if isinstance(reward, Reward):
-            _check_registered(reward, dataset, available)
+            _check_registered(reward, dataset, available, read)
             return
         for name in needed(reward):
             if name not in TRL_GIVES:
                 check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
 
 
-def _check_registered(reward: Reward, dataset: Any, available: Sequence[str]) -> None:
+def _check_registered(reward: Reward, dataset: Any, available: Sequence[str], read: bool) -> None:
     definition = reward.definition
     columns = columns_of(definition, available, reward.renamed, reward.__name__)
-    if definition.check_columns is not None and hasattr(dataset, "__len__"):
+    if read and definition.check_columns is not None and hasattr(dataset, "__len__"):
         definition.check_columns(**_values(dataset, columns, definition.needed), **reward.all_args())
 
 
@@ -319,16 +318,16 @@ def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> 
 def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None) -> list[float] | None:
     own = [0.0 if spec.monitor else spec.weight for spec in specs]
     if specs and all(spec.monitor for spec in specs):
-        raise ValueError("reward_funcs holds monitors only: there is no reward to train on.")
+        raise Refusal("reward_funcs holds monitors only: there is no reward to train on.")
     if all(weight is None for weight in own):
         return None if reward_weights is None else list(reward_weights)
     if reward_weights is None:
         return [1.0 if weight is None else float(weight) for weight in own]
     if len(reward_weights) != len(specs):
-        raise ValueError(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
+        raise Refusal(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
     for spec, weight, given in zip(specs, own, reward_weights, strict=True):
         if weight is not None and weight != given:
-            raise ValueError(
+            raise Refusal(
                 f"reward_funcs gives {spec.name!r} the weight {weight}{' (a monitor)' if spec.monitor else ''}, "
                 f"reward_weights {given}. Leave one of the two out."
             )

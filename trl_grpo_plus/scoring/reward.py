@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from ..common.loading import load, target_of
 from ..common.signatures import call
-from ..common.values import fits, near, spelled
+from ..common.values import Refusal, about, fits, near, spelled
 from .workers import Outcome, outcomes_of, shared
 
 
@@ -119,7 +119,7 @@ class Reward:
         on_error: Policy | None = None,
     ):
         if inspect.iscoroutinefunction(definition.function):
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} is an async function, which TRL runs itself. Give it in reward_funcs as "
                 "it is or by its path; args, timeout and label are for plain functions."
             )
@@ -138,7 +138,7 @@ class Reward:
         self._prepared = False
         for name, policy in (("on_timeout", self.on_timeout), ("on_error", self.on_error)):
             if policy not in POLICIES:
-                raise ValueError(f"reward {self.__name__!r}: {name}={policy!r} is none of {', '.join(POLICIES)}.")
+                raise Refusal(f"reward {self.__name__!r}: {name}={policy!r} is none of {', '.join(POLICIES)}.")
 
     def __call__(self, *positional: Any, **given: Any) -> list[float | None]:
         """Score; a failure whose policy is "raise" raises [`RewardError`]. Takes what the function takes."""
@@ -164,7 +164,7 @@ class Reward:
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
-                raise ValueError(f"reward {self.__name__!r} is given {counts}.")
+                raise Refusal(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         lines = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         outcomes = [Outcome(None, "abstain")] * len(completions)
@@ -191,17 +191,18 @@ class Reward:
             return self
         missing = [name for name in self.definition.arguments if name not in self.args and self._has_no_default(name)]
         if missing:
-            raise ValueError(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
+            raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
         absent = [module for module in self.definition.preload if not _is_installed(module)]
         if absent:
-            raise ValueError(
+            raise Refusal(
                 f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What our rewards need "
                 'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
             )
         if self.definition.check_args:
-            self.definition.check_args(**self.all_args())
+            with about("", ValueError):
+                self.definition.check_args(**self.all_args())
         self._prepared = True
         return self
 
@@ -273,15 +274,15 @@ class Reward:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
         assert self.timeout is not None
         if not fits(self.timeout, float) or not 0 < self.timeout <= LONGEST_TIMEOUT_S:
-            raise ValueError(
+            raise Refusal(
                 f"reward {self.__name__!r}: timeout={self.timeout!r} must be seconds above 0, at most a day."
             )
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
-            raise ValueError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
+            raise Refusal(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
         where, _, name = self.definition.target.rpartition(":")
         if where == "__main__" or not _is_at(self.definition.target, self.definition.function):
-            raise ValueError(
+            raise Refusal(
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
             )
@@ -323,7 +324,7 @@ def check_column(label: str, column: str, available: Sequence[str], rename: str)
     if column in available and column not in NOT_GIVEN:
         return
     known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
-    raise ValueError(
+    raise Refusal(
         f"reward {label!r} needs the column {column!r}, the data has {', '.join(available)}.{near(column, known)} If "
         f"it has another name there, say so in the reward's args: {{{rename}}}."
     )
@@ -384,16 +385,16 @@ def _renamed(definition: Definition, given: Mapping[str, Any]) -> dict[str, str]
     renamed = given.get("columns", {})
     if "column" in given:
         if len(definition.needed) != 1:
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} reads the columns {', '.join(definition.columns) or '(none)'}: rename "
                 "with columns: {one of them: NAME}, not with column."
             )
         renamed = {definition.needed[0]: given["column"]}
     if not fits(renamed, dict[str, str]):
-        raise ValueError(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
+        raise Refusal(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
     for name in renamed:
         if name not in definition.columns:
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} reads no column {name!r}, only {', '.join(definition.columns) or 'none'}."
                 f"{near(name, definition.columns)}"
             )
@@ -404,12 +405,12 @@ def _checked_args(definition: Definition, args: dict[str, Any]) -> dict[str, Any
     hints = _hints(definition.function)
     for name, value in args.items():
         if name not in definition.arguments:
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} has no argument {name!r}, it takes "
                 f"{', '.join(definition.arguments) or 'none'}.{near(name, definition.arguments)}"
             )
         if not fits(value, hints.get(name, Any)):
-            raise ValueError(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
+            raise Refusal(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
     return args
 
 
