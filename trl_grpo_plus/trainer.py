@@ -41,6 +41,7 @@ from trl.trainer.utils import nanstd
 
 from . import advantages, kl, model_card, uploads
 from .advantages import TRL_SCALES
+from .common.values import Refusal
 from .config import GRPOPlusConfig
 from .groups import Attempt, Plan, Round, check_filter_metric, check_weights, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
@@ -157,7 +158,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.filters_groups:
             self._check_filterable()
         if args.kl_placement == "reward" and self._is_vlm:
-            raise ValueError("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
+            raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
         if args.zero_variance_groups == "resample":
             self._stream = self._make_stream()
         rewards = (self.reward_func_names, self.reward_weights.tolist())
@@ -170,12 +171,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _check_filterable(self) -> None:
         mode = f"zero_variance_groups={self.args.zero_variance_groups!r}"
         if self.environment_factories is not None:
-            raise ValueError(
+            raise Refusal(
                 f"{mode} does not go with environment_factory: TRL binds one environment to each row before "
                 "generation, and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
             )
         if self._is_vlm:
-            raise ValueError(
+            raise Refusal(
                 f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
                 "zero_variance_groups='keep'."
             )

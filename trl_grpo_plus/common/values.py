@@ -10,13 +10,24 @@ import math
 import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 
 class Refusal(ValueError):
     """What a user gave cannot be used. The message names it, what is allowed and what to do."""
+
+
+@contextmanager
+def about(what: str, errors: type[ValueError] = Refusal) -> Iterator[None]:
+    """Have what is refused inside begin with what it is about. `errors`: the kind that counts as a refusal."""
+    try:
+        yield
+    except errors as error:
+        text = str(error)
+        raise Refusal(text if text.startswith(what) else f"{what}: {text}") from error
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:

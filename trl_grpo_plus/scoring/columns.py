@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from ..common.signatures import name_of, needed
-from ..common.values import Refusal, near
+from ..common.values import Refusal, about, near
 from .definition import TRL_GIVES, Definition
 from .reward import Reward
 
@@ -12,34 +12,33 @@ from .reward import Reward
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
 
 
-def check_columns(reward: Any, dataset: Any, what: str) -> None:
+def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
     """Check before a run that a dataset has what a reward reads.
 
     Args:
         reward: a [`Reward`], a combination with `parts`, or a plain function.
         dataset: a `datasets` dataset; a streamed one is checked by its column names alone, if it knows them.
         what (`str`): which data it is, for an error's text.
+        read (`bool`, *optional*, defaults to `True`): whether what is in the columns is looked at, too.
 
     Raises:
         Refusal: a column is missing, or the reward refuses a value.
     """
     for part in getattr(reward, "parts", ()):
-        check_columns(part, dataset, what)
+        check_columns(part, dataset, what, read)
     available = getattr(dataset, "column_names", None)
     if available is None or not callable(reward):
         return
-    try:
+    with about(what, ValueError):  # a reward's own `check_columns` raises any
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
-            if reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
+            if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
                 values = _values(dataset, columns, reward.definition.needed)
                 reward.definition.check_columns(**values, **reward.all_args())
             return
         for name in needed(reward):
             if name not in TRL_GIVES:
                 _check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
-    except ValueError as error:
-        raise Refusal(f"{what}: {error}") from None
 
 
 def columns_of(

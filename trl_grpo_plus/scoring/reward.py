@@ -13,7 +13,7 @@ from typing import Any
 
 from ..common.loading import load
 from ..common.signatures import call
-from ..common.values import Number, Refusal, fits, near, one_of, spelled
+from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
 from .definition import (
     FAILURES,
     FOR_ALL,
@@ -105,7 +105,7 @@ class Reward:
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
-                raise ValueError(f"reward {self.__name__!r} is given {counts}.")
+                raise Refusal(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         scored: dict[str, Any] = {
@@ -141,10 +141,8 @@ class Reward:
                 'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
             )
         if self.definition.check_args:
-            try:
+            with about("", ValueError):
                 self.definition.check_args(**self.all_args())
-            except ValueError as error:
-                raise Refusal(str(error)) from error
         self._prepared = True
         return self
 
