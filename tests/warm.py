@@ -125,6 +125,19 @@ def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300):
     return subprocess.CompletedProcess(command, status, **printed)
 
 
+def accelerate(command, environment):
+    """Status and stderr of an `accelerate launch` of this file's: its processes, as it reads the command, without it."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+    with mock.patch.dict(os.environ, environment, clear=True):
+        args, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(command[2:]))
+        env = prepare_multi_gpu_env(args) if args.multi_gpu else prepare_simple_launcher_cmd_env(args)[1]
+    script = [sys.executable, "-m", args.training_script, *args.training_script_args]
+    done = run_ranks(script, args.num_processes, env=env)
+    return done.returncode, done.stderr
+
+
 # -- in a forked process
 
 
