@@ -126,7 +126,7 @@ def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300):
 
 
 def accelerate(command, environment):
-    """Status and stderr of an `accelerate launch` of this file's: its processes, as it reads the command, without it."""
+    """Status and stderr of the processes that an `accelerate launch` would start, as accelerate reads the command."""
     from accelerate.commands import launch
     from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
 
