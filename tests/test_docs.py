@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import tiny
 
-from trl_grpo_plus import launch
 from trl_grpo_plus.alarms import Thresholds
-from trl_grpo_plus.recipes.grpo import make_parser
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.arguments import make_parser
 
 
 ROOT = Path(__file__).parents[1]

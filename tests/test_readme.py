@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.check import check_examples
+from trl_grpo_plus.check.rewards import check_examples
 from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
 
 
