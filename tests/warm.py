@@ -33,7 +33,7 @@ ENVIRONMENT = dict(os.environ)  # of the tests, before one of them changes it fo
 
 @functools.cache
 def _zygote(hash_seed):
-    from trl_grpo_plus.forking import Zygote
+    from trl_grpo_plus.common.forking import Zygote
 
     seed = {} if hash_seed is None else {"PYTHONHASHSEED": hash_seed}
     with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):
