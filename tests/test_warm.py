@@ -28,8 +28,10 @@ print(random.random(), numpy.random.random(), torch.rand(()).item(), file=sys.st
 
 def both(command, folder, **variables):
     environment = {**os.environ, **variables}
-    pipes = {"capture_output": True, "text": True, "stdin": subprocess.DEVNULL, "start_new_session": True}
-    cold = subprocess.run([sys.executable, *command], cwd=folder, env=environment, timeout=60, **pipes)
+    streams = {name: folder / name for name in ("stdout", "stderr")}
+    status = warm.cold([sys.executable, *command], cwd=folder, env=environment, **streams).wait(60)
+    printed = {name: path.read_text() for name, path in streams.items()}
+    cold = subprocess.CompletedProcess(command, status, **printed)
     return cold, warm.run([sys.executable, *command], cwd=folder, env=environment)
 
 

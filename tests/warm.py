@@ -19,6 +19,7 @@ import tempfile
 import threading
 import time
 import types
+import weakref
 from pathlib import Path
 from unittest import mock
 
@@ -26,7 +27,7 @@ from unittest import mock
 PRELOAD = ["torch", "torch.distributed", "datasets", "accelerate", "transformers", "peft", "trl"]
 PRELOAD += ["trl.trainer.grpo_trainer", "trl.scripts.utils", "transformers.models.auto.modeling_auto"]
 PRELOAD += ["transformers.models.qwen2.modeling_qwen2", "transformers.models.llama.modeling_llama"]
-READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TRL_", "TORCH_", "OMP_", "MKL_", "TOKENIZERS_", "PYTHON")
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TRL_", "TORCH_", "OMP_", "MKL_", "TOKENIZERS_", "TRACKIO_", "PYTHON")
 READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "TRL_GRPO_PLUS_RUN_AS"}
 ENVIRONMENT = dict(os.environ)  # of the tests, before one of them changes it for itself
 
@@ -86,6 +87,13 @@ class Popen:
         if self.poll() is None:
             os.killpg(self.pid, signal.SIGKILL)
             self.wait()
+
+
+def cold(command, *, stdout=os.devnull, stderr=os.devnull, **options):
+    """The same, of any command, and started by exec."""
+    with open(stdout, "a") as out, open(stderr, "a") as err:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        return subprocess.Popen(command, **streams, **options, start_new_session=True)
 
 
 def run(command, *, cwd=".", env=None, timeout=300):
@@ -155,6 +163,10 @@ def become(control, options):
     signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
     sys.modules["numpy"].random.seed()  # seeded at import, all of them; `random` sees to itself
     sys.modules["torch"].default_generator.seed()
+    for finalizer in list(weakref.finalize._registry):  # wandb makes a folder at import, to be removed at exit
+        if isinstance(folder := finalizer.peek()[0], tempfile.TemporaryDirectory):
+            finalizer()
+            folder.__init__()
     status = _status_of(options["argv"], options["path"])
     threading._shutdown()
     atexit._run_exitfuncs()

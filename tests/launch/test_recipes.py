@@ -8,7 +8,6 @@ import re
 import shlex
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -779,11 +778,6 @@ class Run:
         return self.output
 
 
-def cold(command, stdout, **options):
-    with stdout.open("w") as out:
-        return subprocess.Popen(command, **{**options, "stdout": out, "stderr": out}, start_new_session=True)
-
-
 def checkpoints(folder):
     return sorted((path.name for path in folder.glob("checkpoint-*")), key=lambda name: int(name.split("-")[1]))
 
@@ -1011,7 +1005,7 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
     launcher = [accelerate, "launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
     launcher += ["--dynamo_backend", "no", *SCRIPT[1:]]
     options = [*SHORT, "--max_steps", "2", "--eval_on_start", "false", "--output_dir", "left"]
-    output = Run([*launcher, *options], folder, start=cold).end(0)
+    output = Run([*launcher, *options], folder, start=warm.cold).end(0)
     assert output.count("groups sampled: ") == 1
     assert json.loads((folder / "left" / "summary.json").read_text())["steps"] == 2
     assert "left holds an interrupted run: moved to left/earlier-1. Starting anew." in output
