@@ -1,7 +1,7 @@
 """`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
 
-Every check runs in `__post_init__` (see `config_checks`): values from a YAML file reach the dataclass without argparse's
-own checks, and an error here costs a second, in mid-run a GPU-hour.
+Every check runs in `__post_init__` (see `config_checks`): values from a YAML file reach the dataclass without
+argparse's own checks, and an error here costs a second, in mid-run a GPU-hour.
 """
 
 import warnings
