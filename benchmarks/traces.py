@@ -36,7 +36,7 @@ import torch
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.groups import Attempt, Plan, Round, judge
 from trl_grpo_plus.recorder import Recorder, Sampled
-from trl_grpo_plus.trace_rows import Scored
+from trl_grpo_plus.traces import Scored
 
 
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
@@ -199,7 +199,7 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
     import transformers
 
     grpo = importlib.import_module("trl_grpo_plus.recipes.grpo")
-    parse = importlib.import_module("trl_grpo_plus.recipes.command_line").parse
+    parse = importlib.import_module("trl_grpo_plus.launch.command_line").parse
     here, beside = [0.0], [0.0]
     methods = [(Recorder, "log", here), (Recorder, "settle", here), (GRPOPlusTrainer, "_record", here)]
     methods.append((Recorder, "_kept", beside))

@@ -25,7 +25,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from trl_grpo_plus.data import load
+from trl_grpo_plus.launch.data import load
 
 from .rows import Raw, Row, convert, keep_gold, make_splits, messages, need
 

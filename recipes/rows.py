@@ -8,9 +8,9 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from trl_grpo_plus.data import load
+from trl_grpo_plus.launch.data import load
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.reward import columns_of
+from trl_grpo_plus.scoring import columns_of
 
 
 Raw = Mapping[str, Any]

@@ -8,8 +8,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
-from trl_grpo_plus._plain import names_of
-from trl_grpo_plus.sandbox import message_size
+from trl_grpo_plus.sandbox import message_size, names_of
 
 from ._rows import refuse_rows
 

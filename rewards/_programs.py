@@ -7,7 +7,7 @@ import functools
 import re
 from collections.abc import Iterator
 
-from trl_grpo_plus._plain import names_of
+from trl_grpo_plus.sandbox import names_of
 
 from ._text import Block, answer_of, code_blocks, dedented, quote_after
 

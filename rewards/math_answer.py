@@ -52,7 +52,7 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
 
 
 def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:
-    from trl_grpo_plus.workers import shared
+    from trl_grpo_plus.scoring import shared
 
     samples = [{"completions": "", "answer": gold} for gold in golds]
     target = f"{__name__}:score_golds"

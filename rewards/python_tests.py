@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
-from trl_grpo_plus.workers import Noted, excuse, sandbox_options
+from trl_grpo_plus.scoring import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
 from ._programs import begins_with_code, program_of

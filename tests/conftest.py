@@ -13,9 +13,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
 LONG = ["recipes", "check_recipe", "distributed", "trackers", "wheel", "presets", "parity", "cli", "resume"]
-LONG += ["viewer", "reward_python_tests", "trainer", "workers", "tracing", "alarms", "hub", "sandbox", "drop"]
+LONG += ["viewer", "python_tests", "trainer", "workers", "tracing", "alarms", "hub", "sandbox", "drop"]
 # Where it is judged how long something takes.
-TIMED = ["clock", "reward_python_tests", "sandbox", "scarcity", "workers"]
+TIMED = ["clock", "python_tests", "sandbox", "scarcity", "workers"]
 
 
 def place(item):

@@ -14,10 +14,11 @@ import yaml
 from trl import GRPOConfig
 
 import trl_grpo_plus
-from trl_grpo_plus import config, launch, registry
+from trl_grpo_plus import config, registry
 from trl_grpo_plus.alarms import ALARMS, Thresholds
-from trl_grpo_plus.check import check_examples
-from trl_grpo_plus.recipes.grpo import make_parser
+from trl_grpo_plus.check.rewards import check_examples
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
 
 

@@ -20,7 +20,9 @@ from pathlib import Path
 import pytest
 
 import trl_grpo_plus
-from trl_grpo_plus import launch, registry, traces
+from trl_grpo_plus import registry
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.traces import read as traces
 
 
 REPOSITORY = Path(__file__).parents[1]
@@ -107,9 +109,9 @@ def test_the_wheel_has_each_file_of_the_package_and_no_other(wheel):
         names = {name for name in file.namelist() if ".dist-info/" not in name}
         assert names == set(sources())
         assert all(file.read(name) == path.read_bytes() for name, path in sources().items())
-    for name in ("py.typed", "viewer/page.html", "recipes/arithmetic_cpu.yaml", "recipes/README.md"):
+    for name in ("py.typed", "view/viewer/page.html", "recipes/arithmetic_cpu.yaml", "recipes/README.md"):
         assert f"trl_grpo_plus/{name}" in names
-    assert any(name.startswith("trl_grpo_plus/recipes/samples/") for name in names)
+    assert any(name.startswith("trl_grpo_plus/check/samples/") for name in names)
 
 
 def test_the_source_archive_has_what_building_needs_and_no_tests(archive):

@@ -6,7 +6,7 @@ import subprocess
 import time
 
 from trl_grpo_plus.registry import register_reward
-from trl_grpo_plus.workers import Noted, excuse
+from trl_grpo_plus.scoring import Noted, excuse
 
 
 LONG = 600

@@ -1,6 +1,7 @@
 """Mistakes that users make in a recipe, each one change to a recipe that is right, and what they must be told.
 
-`tests/test_mistakes.py` makes them in this process, `benchmarks/mistakes.py` on the real command line, with a clock.
+`tests/launch/test_mistakes.py` makes them in this process, `benchmarks/mistakes.py` on the real command line, with
+a clock.
 """
 
 import json

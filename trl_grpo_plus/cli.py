@@ -8,9 +8,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from . import __version__, option_names
-from .loading import near
-from .paths import beside
+from . import __version__
+from .common.loading import near
+from .launch import option_names
+from .launch.data import beside
 
 
 CHECK_HELP = """\
@@ -140,7 +141,7 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    from .launch import headline, recipes
+    from .launch.accelerate import headline, recipes
     from .registry import find, list_rewards
 
     told = {name: headline(recipe) for name, recipe in recipes().items()}
@@ -156,7 +157,7 @@ def _two_columns(lines: dict[str, str]) -> list[str]:
 
 
 def _cp(options: argparse.Namespace) -> int:
-    from .launch import recipes
+    from .launch.accelerate import recipes
 
     known = recipes()
     if options.name not in known:
@@ -182,13 +183,13 @@ def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     if mistyped := option_names.refused(options.rest):
         return _refuse(mistyped)
-    from .environment import gpus
-    from .launch import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
+    from .launch.accelerate import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
+    from .launch.environment import gpus
 
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     launcher = (options.accelerate_config, options.num_processes, num_gpus)
     command = launch_command(options.name, options.rest, *launcher)
-    from .check_recipe import refusals
+    from .check.recipe import refusals
 
     refused = refusals(options.name, options.rest, distribution(*launcher))
     if refused:
@@ -204,7 +205,7 @@ def _refuse(refused: Sequence[str]) -> int:
 
 
 def _env(options: argparse.Namespace) -> int:
-    from .environment import described
+    from .launch.environment import described
 
     print(described())
     return 0
@@ -212,7 +213,7 @@ def _env(options: argparse.Namespace) -> int:
 
 def _must_be_there(options: argparse.Namespace) -> None:
     # Before what takes seconds to import.
-    from .launch import distribution, find_recipe
+    from .launch.accelerate import distribution, find_recipe
 
     find_recipe(options.name)
     distribution(options.accelerate_config, options.num_processes, 0)
@@ -220,12 +221,12 @@ def _must_be_there(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    from .check_table import FAILED, Row, table
+    from .launch.table import FAILED, Row, table
 
     if mistyped := option_names.refused(options.rest):
         print(table([Row("keys", FAILED, why) for why in mistyped]))
         return 1
-    from .check_recipe import check_recipe
+    from .check.recipe import check_recipe
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
@@ -234,8 +235,8 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _check_rewards(options: argparse.Namespace) -> int:
-    from .check import check_examples, check_gold, table
-    from .data import load
+    from .check.rewards import check_examples, check_gold, table
+    from .launch.data import load
     from .registry import get_reward, list_rewards
 
     args = _arguments(options.args)

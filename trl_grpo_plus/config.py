@@ -15,7 +15,7 @@ from packaging.version import Version
 from trl import GRPOConfig
 
 from .alarms import Thresholds
-from .loading import near
+from .common.loading import near
 
 
 ZERO_VARIANCE_MODES = ("keep", "drop", "resample")

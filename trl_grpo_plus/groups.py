@@ -14,6 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .common.loading import near
+
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 
@@ -185,3 +187,30 @@ def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
         "groups/generated": sum(len(sampled.verdicts) for sampled in rounds),
         "groups/trained": sum(live and rounds[r].verdicts[group] != "truncated" for (r, group), live in places),
     }
+
+
+def check_filter_metric(metric: str, names: Sequence[str]) -> None:
+    """`filter_metric` must be one reward function, `total` or `any`."""
+    if metric not in ("total", "any", *names):
+        raise ValueError(
+            f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
+            f"{', '.join(map(repr, names))}.{near(metric, ('total', 'any', *names))}"
+        )
+    if names.count(metric) > 1:
+        raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+
+
+def check_weights(weights: Sequence[float] | None, args: Any) -> None:
+    """A reward must have a weight where groups are chosen by what they can teach (TRL trains on the KL alone).
+
+    Args:
+        weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
+    if not weights or any(weights) or not (args.filters_groups or args.filter_metric == "any"):
+        return
+    raise ValueError(
+        f"reward_weights={list(weights)} are all 0: no group could be alive. Give a reward a weight other than 0, or "
+        f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
+        f"{args.filter_metric!r}) to train without rewards, as TRL does."
+    )

@@ -20,9 +20,8 @@ from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 
 from .alarms import Alarm, Batch, Thresholds, Watch
-from .trace_rows import Row, Said, Scored, lines, pick, plain, said
-from .trace_writer import Writer
-from .trackers import Trackers
+from .traces import Row, Said, Scored, Writer, lines, pick, plain, said
+from .view import Trackers
 
 
 logger = get_logger(__name__)

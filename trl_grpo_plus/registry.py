@@ -19,9 +19,10 @@ from importlib.metadata import entry_points
 from math import isfinite
 from typing import Any
 
-from .annotations import fits, spelled
-from .loading import is_path, near, same_source, target_of
-from .reward import (
+from .common.annotations import fits, spelled
+from .common.loading import is_path, near, same_source, target_of
+from .common.signatures import name_of, needed
+from .scoring import (
     TRL_GIVES,
     Definition,
     Example,
@@ -34,7 +35,6 @@ from .reward import (
     define,
     definition_at,
 )
-from .signatures import name_of, needed
 
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Which prompts are sampled next, beyond the ones that TRL's own sampler deals."""
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -84,3 +84,49 @@ class PromptStream:
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
         self._order = torch.randperm(self._num_prompts, generator=generator)
         self._pass, self._position = number, position
+
+
+def check_dataset(dataset: Any, what: str) -> None:
+    """What is trained on must be one data set, loaded."""
+    if isinstance(dataset, Mapping):
+        splits = ", ".join(map(str, dataset)) or "none"
+        first = next((repr(name) for name in ("train", *dataset) if name in dataset), "...")
+        raise ValueError(
+            f"{what} is a {type(dataset).__name__} of splits ({splits}). Give one of them: {what}=dataset[{first}]."
+        )
+    if isinstance(dataset, str):
+        raise ValueError(f"{what}={dataset!r} is a name. Load it first: datasets.load_dataset({dataset!r})['train'].")
+
+
+def check_stream(train_set: Any, training_args: Any) -> None:
+    """A stream has no other rows to resample from, and no length."""
+    if hasattr(train_set, "__len__"):
+        return
+    if training_args.zero_variance_groups == "resample":
+        raise ValueError(
+            "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
+            f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
+        )
+    if training_args.max_steps <= 0:
+        raise ValueError("a stream has no length: set max_steps, or dataset_streaming: false.")
+
+
+def check_rows(rows: int, args: Any) -> None:
+    """The training set must fill a generation batch, and hold other prompts where some are to be resampled.
+
+    Args:
+        rows (`int`): of the training set.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
+    prompts = args.generation_batch_size // args.num_generations
+    if args.zero_variance_groups == "resample" and rows <= prompts:
+        raise ValueError(
+            f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, the "
+            f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='drop'."
+        )
+    if rows < prompts:
+        raise ValueError(
+            f"the training set has {rows} rows, and a generation batch takes {prompts} prompts (generation_batch_size "
+            f"{args.generation_batch_size} / num_generations {args.num_generations}): not one step could be made. Use "
+            "a larger dataset or a smaller generation batch."
+        )

@@ -39,20 +39,16 @@ from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
-from . import advantages, kl, model_card, uploads, workers
+from . import advantages, kl, model_card, uploads
 from .config import TRL_SCALES, GRPOPlusConfig
-from .exchange import exchange
-from .groups import Attempt, Plan, Round, judge, judge_any, summary
+from .groups import Attempt, Plan, Round, check_filter_metric, check_weights, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
-from .preflight import check_dataset, check_filter_metric, check_rows, check_stream, check_weights
 from .recorder import Recorder, Sampled
 from .registry import check_columns, resolve
-from .reward import Reward, RewardError
-from .rounds import resample, settle
-from .scoring import NO_VERDICT, STATUSES, Scoring
-from .selection import PromptStream
-from .trace_rows import Scored
-from .traces import split_name
+from .rounds import exchange, resample, settle
+from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, workers
+from .selection import PromptStream, check_dataset, check_rows, check_stream
+from .traces import Scored, split_name
 
 
 logger = get_logger(__name__)

@@ -16,8 +16,8 @@ import test_tools
 import tiny
 import watched
 
-from trl_grpo_plus import traces
 from trl_grpo_plus import trainer as library
+from trl_grpo_plus.traces import read as traces
 
 
 pytestmark = pytest.mark.usefixtures("engine")

@@ -1,0 +1,191 @@
+"""`trl-grpo-plus check rewards`: a sound reward passes, a broken one is found out, with an exit status."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from datasets import Dataset
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.check.rewards import check_examples, check_gold, table
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """A registry that a test may write to."""
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+
+@pytest.mark.parametrize("name", [name for name in list_rewards() if not name.startswith("user_")])
+def test_every_reward_that_ships_scores_its_examples(name):
+    finding = check_examples(name)
+    assert not finding.problems
+    assert finding.right == finding.total >= 3
+    examples = registry.find(name).examples
+    # A gold answer alone proves nothing: some example must not score full marks.
+    assert len({example.reward for example in examples}) > 1
+
+
+def equal(completions, answer):
+    """1.0 for the answer."""
+    return [float(text == wanted) for text, wanted in zip(completions, answer, strict=True)]
+
+
+def lenient(completions, answer):
+    """1.0 for anything."""
+    return [1.0 for _ in completions]
+
+
+def test_a_wrong_example_is_found(scratch):
+    register_reward("user_wrong", examples=[Example("4", {"answer": "4"}), Example("5", {"answer": "4"})])(equal)
+    finding = check_examples("user_wrong")
+    assert (finding.right, finding.total) == (1, 2)
+    assert "'5' should score 1.0, not 0.0" in finding.problems[0]
+    assert "FAILED" in table([finding])
+
+
+def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
+    register_reward("user_raises", examples=[Example("4", {"answer": "4", "hint": 3})])(
+        lambda completions, answer: 1 / 0
+    )
+    assert "ZeroDivisionError" in check_examples("user_raises").problems[0]
+    register_reward("user_bare")(equal)
+    assert check_examples("user_bare").problems == ("it ships no examples: register it with examples=",)
+    assert "there is no reward named 'nowhere'" in check_examples("nowhere").problems[0]
+
+
+def test_one_broken_reward_does_not_end_the_check(scratch):
+    register_reward("user_odd", examples=[Example("4", {"anser": "4"})])(equal)
+    finding = check_examples("user_odd")
+    assert (finding.right, finding.total) == (0, 0)
+    assert "TypeError: reward 'user_odd' needs the column 'answer'" in finding.problems[0]
+
+
+ANSWERS = Dataset.from_dict({"solution": [str(i) for i in range(40)] + [None]})
+
+
+def test_gold_scores_full_marks_and_another_rows_does_not(scratch):
+    register_reward("user_gold", gold=lambda answer: answer)(equal)
+    gold, shuffled = check_gold(get_reward("user_gold", column="solution"), ANSWERS)
+    assert (gold.what, gold.right, gold.total, gold.problems) == ("gold", 40, 40, ())
+    assert (shuffled.what, shuffled.right, shuffled.total, shuffled.problems) == ("shuffled", 40, 40, ())
+
+
+def test_a_gold_answer_that_fails(scratch):
+    register_reward("user_gold", gold=lambda answer: answer + "!" if answer == "7" else answer)(equal)
+    gold, shuffled = check_gold(get_reward("user_gold", column="solution"), ANSWERS)
+    assert (gold.right, gold.total) == (39, 40)
+    assert gold.problems == ("the gold answer '7!' scores 0.0, not 1.0",)
+    assert not shuffled.problems
+
+
+def test_a_reward_that_anything_satisfies(scratch):
+    register_reward("user_gold", gold=lambda answer: answer)(lenient)
+    gold, shuffled = check_gold(get_reward("user_gold", column="solution"), ANSWERS)
+    assert not gold.problems
+    assert len(shuffled.problems) == 40
+    assert "scores full marks in a row with answer='0'" in shuffled.problems[0]
+
+
+def test_what_cannot_be_checked_on_data(scratch):
+    register_reward("user_gold")(equal)
+    assert "register it with gold=" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
+    register_reward("user_gold", gold=lambda answer: answer)(equal)
+    assert "needs the column 'answer'" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
+    same = Dataset.from_dict({"answer": ["1", "1"]})
+    assert check_gold(get_reward("user_gold"), same)[1].problems == ("all rows have the same gold answer",)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"solution": str(i * 7)}) + "\n" for i in range(30)))
+    return path
+
+
+def test_the_command(data, capsys):
+    status = main(["check", "rewards", "math_answer", "--dataset", str(data), "--args", '{"column": "solution"}'])
+    output = capsys.readouterr().out
+    assert status == 0, output
+    lines = [line.split() for line in output.splitlines()]
+    assert lines[0] == ["reward", "check", "right", "ms/sample"]
+    assert [line[:2] for line in lines[1:]] == [["math_answer", what] for what in ("examples", "gold", "shuffled")]
+    assert [line[2] for line in lines[2:]] == ["30/30", "30/30"]
+    assert {line[-1] for line in lines[1:]} == {"ok"}
+
+
+REGISTERED = """
+from trl_grpo_plus.registry import register_reward
+
+
+@register_reward("user_mine")
+def mine(completions, answer):
+    return [0.0] * len(completions)
+"""
+
+
+def test_a_failure_is_an_exit_status(scratch, capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTERED)
+    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine"]) == 1
+    assert "it ships no examples" in capsys.readouterr().out
+
+
+def only_row(capsys):
+    (row,) = capsys.readouterr().out.splitlines()[1:]
+    return row
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_a_plain_function_has_nothing_that_could_fail(data, capsys, tmp_path, with_data):
+    """As `check RECIPE` sees it."""
+    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine", *options]) == 0
+    assert "not tried: a function that is not registered" in only_row(capsys)
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
+    register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", "user_needs", *options]) == 0
+    assert only_row(capsys).endswith("not installed: no_such_thing. pip install no_such_thing")
+
+
+def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
+    monkeypatch.setattr(
+        "trl_grpo_plus.check.rewards.find_spec", lambda module: None if module == "math_verify" else module
+    )
+    assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
+    said = capsys.readouterr().out
+    assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in said
+    assert "exact_answer  examples        5/5" in said
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--dataset", "{data}"], "--dataset needs the one reward that reads it"),
+        (["math_answer", "--dataset", "{data}", "--args", '{"colum": "x"}'], "has no argument 'colum'"),
+        (["math_answer", "--dataset", "{data}", "--args", "{"], "--args: '{' is not a JSON object"),
+        (["math_answer", "--dataset", "{data}", "--args", "[1]"], "--args: '[1]' is not a JSON object"),
+        (["math_answer", "--dataset", "{data}", "--limit", "0"], "--limit: 0 rows are not enough"),
+    ],
+)
+def test_a_wrong_command_line(data, capsys, options, words):
+    assert (
+        main(["check", "rewards", *[option.format(data=data) if "{data}" in option else option for option in options]])
+        == 2
+    )
+    assert words in capsys.readouterr().err
+
+
+def test_it_is_installed_and_runs_from_anywhere(tmp_path):
+    command = [str(Path(sys.executable).with_name("trl-grpo-plus")), "check", "rewards", "exact_answer"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "exact_answer" in done.stdout

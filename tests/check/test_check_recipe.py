@@ -1,0 +1,585 @@
+"""`trl-grpo-plus check RECIPE`: the table, what it knows without a Hub or a GPU, and the smoke run of every recipe."""
+
+import json
+import math
+import os
+import re
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from wrong_recipes import RIGHT, make_place
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.check import data as check_data
+from trl_grpo_plus.check import samples
+from trl_grpo_plus.check import smoke as check_smoke
+from trl_grpo_plus.check import smoke_run as smoke
+from trl_grpo_plus.check.estimate import gpu_for
+from trl_grpo_plus.check.recipe import check_recipe
+from trl_grpo_plus.check.rewards import Finding
+from trl_grpo_plus.check.tiny_model import byte_tokenizer, write
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch import options as preflight_options
+from trl_grpo_plus.launch import recipe as check_keys
+from trl_grpo_plus.launch.table import FAILED, OK, UNSEEN, Row, closing, table
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A folder with a recipe that is in order, and all that it names."""
+    make_place(tmp_path)
+    monkeypatch.chdir(tmp_path)
+
+    def recipe(**keys):
+        given = {name: value for name, value in {**RIGHT, **keys}.items() if value is not ...}
+        (tmp_path / "my_run.yaml").write_text(yaml.safe_dump(given))
+        return "my_run.yaml"
+
+    recipe()
+    return recipe
+
+
+def by_name(rows):
+    return {row.name: row for row in rows}
+
+
+# --- The table -------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_says_it_all_within_the_width():
+    long = " ".join(["word"] * 60)
+    rows = [Row("keys", OK, "3 keys"), Row("data", FAILED, f"{long}\nsecond"), Row("model", UNSEEN, "")]
+    lines = table(rows).splitlines()
+    assert lines[0] == "keys   ok        3 keys"
+    assert lines[1].startswith("data   FAILED    word word")
+    assert all(len(line) <= 119 for line in lines)
+    assert sum(line.split().count("word") for line in lines) == 60
+    assert lines[-4:-2] == [" " * 17 + "second", "model  not seen  "]
+    assert lines[-1] == "FAILED: data. Not seen here: model; check again where it can be."
+    assert closing(rows[:1]) == "All that was looked at is in order."
+
+
+def test_a_recipe_in_order(place, capsys, tmp_path):
+    assert main(["check", "my_run.yaml"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {line.split()[0]: line.split()[1] for line in lines[:-2] if line and line[0] != " "}
+    names = "keys machine output data prompts rewards exact_answer batches model tokenizer context memory"
+    assert set(rows) == set(names.split())
+    assert set(rows.values()) == {"ok"}
+    assert lines[-1] == "All that was looked at is in order."
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_filter_by_rewards_without_weight_is_refused(place):
+    row = by_name(check_recipe(place(reward_weights=[0.0], zero_variance_groups="drop")))["filter"]
+    assert row.status == FAILED
+    assert row.text.startswith("reward_weights=[0.0] are all 0")
+
+
+def test_what_the_rows_say(place):
+    rows = by_name(check_recipe(place(max_steps=-1, num_train_epochs=3, gradient_accumulation_steps=1)))
+    assert rows["data"].text == "train 6 rows"
+    assert "6/6 gold answers score full marks; 6/6 another row's do not" in rows["exact_answer"].text
+    batches = (
+        "a generation batch: 2 prompts x 4 = 8 attempts; an optimizer step: 8 attempts; 3 steps an epoch, 9 steps"
+    )
+    assert batches.replace("epoch, ", "epoch; ") in rows["batches"].text
+    assert rows["model"].text == "./model, a qwen2 (here)"
+    assert "pads with '<pad>'" in rows["tokenizer"].text
+    assert "4 tokens in the median, 4 at most; with 8 of completion they fit into the 64" in rows["context"].text
+
+
+@pytest.mark.parametrize(
+    ("keys", "epoch", "total"),
+    [
+        ({}, 3, 3),
+        ({"gradient_accumulation_steps": 2}, 1, 1),
+        ({"gradient_accumulation_steps": 2, "steps_per_generation": 4, "per_device_train_batch_size": 2}, 6, 6),
+        ({"num_iterations": 2}, 6, 6),
+        ({"num_train_epochs": 2.5}, 3, 8),
+        ({"max_steps": 7}, 3, 7),
+    ],
+)
+def test_steps_are_counted_as_trl_counts_them(place, keys, epoch, total):
+    """Six rows, two of them a generation batch."""
+    from tiny import tokenizer
+    from transformers import AutoModelForCausalLM
+
+    from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+    from trl_grpo_plus.launch.data import load
+
+    given = {**RIGHT, "max_steps": -1, "num_train_epochs": 1, **keys}
+    own = {"model_name_or_path", "dataset_name", "reward_funcs"}
+    args = GRPOPlusConfig(**{name: value for name, value in given.items() if name not in own})
+    assert check_keys.steps(6, args) == (epoch, total)
+    trainer = GRPOPlusTrainer(
+        model=AutoModelForCausalLM.from_pretrained("model"),
+        reward_funcs="exact_answer",
+        args=args,
+        train_dataset=load("data.jsonl")["train"],
+        processing_class=tokenizer(),
+    )
+    numbers = trainer.set_initial_training_values(args, trainer.get_train_dataloader())
+    assert numbers[1] == epoch
+    assert numbers[-1] == total
+
+
+def test_a_batch_is_that_of_so_many_processes(place):
+    rows = by_name(check_recipe(place(num_generations=16), num_processes=4))
+    assert "4 processes (--num_processes)" in rows["batches"].text
+    assert "2 prompts x 16 = 32 attempts" in rows["batches"].text
+    rows = by_name(check_recipe(place(), accelerate_config="zero2"))
+    assert "8 processes (--accelerate_config zero2)" in rows["batches"].text
+    assert "zero2: not installed here (pip install deepspeed)" in rows["machine"].text
+
+
+def test_an_earlier_run_is_announced_and_left_alone(place, tmp_path):
+    (tmp_path / "out" / "checkpoint-3").mkdir(parents=True)
+    (tmp_path / "out" / "checkpoint-3" / "trainer_state.json").write_text("{}")
+    rows = by_name(check_recipe(place()))
+    assert rows["output"].text == "out: an earlier run there would be moved to earlier-N"
+    resumed = by_name(check_recipe("my_run.yaml", ["--resume_from_checkpoint", "true"]))
+    assert resumed["output"].text == "goes on from out/checkpoint-3"
+    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-3"]
+
+
+def test_prepare_writes_nothing_to_the_output_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = by_name(check_recipe("arithmetic_cpu"))
+    assert rows["model"].text == "what prepare made, a llama (here)"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_stream_is_looked_at_too(place):
+    rows = check_recipe(place(dataset_streaming=True))
+    assert [row for row in rows if row.status == FAILED] == []
+    assert by_name(rows)["prompts"].text == "texts"
+    assert by_name(rows)["data"].text == "train a stream of rows"
+
+
+def test_a_prepare_that_fails_is_a_row(place, tmp_path):
+    (tmp_path / "broken.py").write_text("import json\n\n\ndef prepare(*args):\n    return json.loads('x')\n")
+    rows = by_name(check_recipe(place(prepare="broken.py:prepare", dataset_name=...)))
+    assert rows["data"].status == FAILED
+    assert rows["data"].text.startswith("broken.py:prepare: JSONDecodeError: Expecting value")
+    assert rows["data"].text.endswith(f"({tmp_path / 'broken.py'}:5)")
+    assert rows["model"].status == OK
+
+
+@pytest.mark.parametrize(
+    ("right", "total", "status", "said"),
+    [
+        (200, 200, OK, "200/200 gold answers score full marks; 1 ms"),
+        (190, 200, OK, "190/200 gold answers score full marks; no attempt can earn them in the others, such as: bad"),
+        (189, 200, FAILED, "gold: bad"),
+        (5, 6, FAILED, "gold: bad"),
+    ],
+)
+def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, said):
+    found = Finding("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
+    row, _ = check_data._row("judge", [found])
+    assert row.status == status
+    assert row.text.startswith(said)
+
+
+def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    (tmp_path / "mine.py").write_text(
+        "from trl_grpo_plus.registry import register_reward\n\n\n@register_reward('bare')\n"
+        "def bare(completions, answer):\n    return [0.0] * len(completions)\n"
+    )
+    assert by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))["bare"] == Row(
+        "bare", OK, "nothing to try it on"
+    )
+
+
+def test_gold_answers_are_taken_from_all_over_the_data(place, tmp_path):
+    rows = [{"prompt": "1+1=", "answer": "yes" if i < 300 else "no"} for i in range(600)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert by_name(check_recipe(place()))["exact_answer"].status == OK
+
+
+def test_the_longest_prompt_is_found_among_many(place, tmp_path):
+    rows = [{"prompt": "1" * (60 if i == 1001 else 4), "answer": str(i)} for i in range(3001)]
+    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    row = by_name(check_recipe(place()))["context"]
+    assert row.status == FAILED
+    assert "4 tokens in the median, 60 at most" in row.text
+
+
+@pytest.mark.parametrize(("dtype", "least", "most"), [(torch.bfloat16, 0.0, 0.05), (torch.float32, 0.95, 1.0)])
+def test_how_many_weights_small_updates_move(dtype, least, most):
+    torch.manual_seed(0)
+    weights = torch.nn.Parameter((0.02 * torch.randn(20_000)).to(dtype))
+    before = weights.detach().clone()
+    optimizer = torch.optim.AdamW([weights], lr=1e-6, weight_decay=0.0)
+    for _ in range(20):
+        weights.grad = torch.randn_like(weights)
+        optimizer.step()
+    assert least <= (weights.detach() != before).float().mean() <= most
+
+
+@pytest.mark.parametrize(
+    ("keys", "processes", "status"),
+    [
+        ({}, 8, FAILED),
+        ({}, None, UNSEEN),  # nobody said how it will be launched
+        ({"learning_rate": 1e-4}, 8, None),
+        ({"use_peft": True}, 8, None),
+        ({"dtype": "float32"}, 8, None),
+        ({"optim": "sgd"}, 8, None),
+        ({"dtype": "float32", "model_init_kwargs": {"dtype": "bfloat16"}}, 1, FAILED),
+        ({"deepspeed": {"zero_optimization": {"stage": 2}}}, 8, None),
+    ],
+)
+def test_updates_that_16_bits_cannot_hold(place, keys, processes, status):
+    place(**{"learning_rate": 1e-6, "dtype": "bfloat16", **keys})
+    row = by_name(check_recipe("my_run.yaml", num_processes=processes)).get("dtype")
+    assert (row and row.status) == status
+    if status == FAILED:
+        assert "lost in rounding" in row.text
+        assert "zero2" in row.text
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "fsdp", "sharding", "offloads"),
+    [
+        (None, None, "ddp", ""),
+        ({"zero_optimization": {"stage": 3}}, None, "zero3", ""),
+        ('{"zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}}}', None, "zero2", "optimizer"),
+        ({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}}, None, "zero3", "weights"),
+        ({}, None, "ddp", ""),
+        (None, "full_shard auto_wrap", "fsdp", ""),
+        (None, True, "fsdp", ""),
+    ],
+)
+def test_the_sharding_that_a_recipe_asks_for_itself(deepspeed, fsdp, sharding, offloads):
+    spread = launch.sharded(launch.distribution(None, 4, 0), deepspeed, fsdp)
+    assert (spread.processes, spread.sharding, spread.offloads) == (4, sharding, offloads)
+
+
+@pytest.mark.parametrize("text", ["[1]", "{", "3"])
+def test_a_deepspeed_configuration_that_is_none(place, tmp_path, text):
+    (tmp_path / "zero.json").write_text(text)
+    rows = check_recipe(place(deepspeed="zero.json"), num_processes=2)
+    assert rows[0].status == FAILED
+    assert rows[0].text.startswith("deepspeed: zero.json ")
+
+
+# --- Without Hub and GPU ---------------------------------------------------------------------------------------------
+
+
+FACTS = {
+    "model_type": "qwen2",
+    "hidden_size": 1536,
+    "intermediate_size": 8960,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 2,
+    "vocab_size": 151936,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 32768,
+}
+ON_A_GPU = {"use_cpu": ..., "bf16": True, "model_name_or_path": "some/model", "max_completion_length": 512}
+
+
+@pytest.fixture
+def facts(monkeypatch):
+    monkeypatch.setattr(samples, "config_of", lambda name: FACTS if name == "some/model" else None)
+
+
+def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
+    place(**ON_A_GPU, use_vllm=True, tf32=True)
+    assert main(["check", "my_run.yaml"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert "machine not seen no GPU here; tf32 not tried; use_vllm: true: not installed here (pip install" in told
+    assert "model not seen some/model: the Hub cannot be reached" in told
+    assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in told
+    assert "weights ok 1.5 billion" in told
+    assert told.endswith("Not seen here: machine, model, tokenizer; check again where it can be.")
+
+
+def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
+    monkeypatch.setattr(preflight_options, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
+    monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
+    row = by_name(check_recipe(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
+    assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"
+
+
+def test_sample_rows_are_not_taken_for_the_data(place, facts, monkeypatch, tmp_path):
+    monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(tmp_path / "data.jsonl"))
+    rows = by_name(check_recipe(place(**ON_A_GPU, dataset_name="some/data")))
+    assert rows["data"].status == UNSEEN
+    assert "sample rows that ship with this package stand in (train 6)" in rows["data"].text
+    assert rows["exact_answer"].status == OK
+    assert rows["context"].status == UNSEEN
+    assert "of the sample rows" in rows["context"].text
+    assert "epoch" not in rows["batches"].text
+    assert "512 tokens for a prompt, for want of data" in rows["memory"].text
+
+
+def test_nothing_is_known_of_a_model(place):
+    rows = by_name(check_recipe(place(**{**ON_A_GPU, "model_name_or_path": "no/facts"})))
+    assert rows["model"].status == UNSEEN
+    assert "memory" not in rows
+    assert "the model's context is not known" in rows["context"].text
+
+
+def test_prompts_that_fit_in_bytes_fit(place, facts):
+    rows = by_name(check_recipe(place(**ON_A_GPU)))
+    assert rows["context"].status == OK
+    assert "4 bytes in the median" in rows["context"].text
+    longer = by_name(check_recipe("my_run.yaml", ["--max_completion_length", "32767"]))
+    assert longer["context"].status == UNSEEN  # in tokens they may fit
+    too_long = by_name(check_recipe("my_run.yaml", ["--max_completion_length", "40000"]))
+    assert too_long["context"].status == FAILED
+
+
+def test_vllms_own_limit_counts(place, facts):
+    rows = by_name(check_recipe(place(**ON_A_GPU, use_vllm=True, vllm_max_model_length=400)))
+    assert rows["context"].status == FAILED
+    assert "more than the 400 of vllm_max_model_length" in rows["context"].text
+
+
+def test_memory_against_the_gpu(place, facts):
+    place(**ON_A_GPU)
+    rows = by_name(check_recipe("my_run.yaml", gpu_memory=80))
+    assert rows["memory"].status == OK
+    about = float(re.match(r"about ([\d.]+) GiB of the 80", rows["memory"].text)[1])
+    assert 25 < about < 45  # 6 + 12 + 6 + 3 and what goes through
+    small = by_name(check_recipe("my_run.yaml", gpu_memory=16))
+    assert small["memory"].status == FAILED
+    assert "(--accelerate_config zero3, with dtype: bfloat16)" in small["memory"].text
+    assert by_name(check_recipe("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
+    guessed = by_name(check_recipe("my_run.yaml", ["--per_device_train_batch_size", "512"]))
+    assert guessed["memory"].status == UNSEEN  # nobody said what there is
+    assert "Say what there is" in guessed["memory"].text
+
+
+def test_vllms_share_must_hold_the_weights(place, facts):
+    place(**ON_A_GPU, use_vllm=True, vllm_gpu_memory_utilization=0.1)
+    rows = by_name(check_recipe("my_run.yaml", gpu_memory=24))
+    assert rows["vllm"].status == FAILED
+    assert "vllm_gpu_memory_utilization=0.1 is 2.4 GiB: the weights take 2.9" in rows["vllm"].text
+
+
+def test_which_gpu_is_meant():
+    here = ["NVIDIA A100-SXM4-40GB, 40 GiB"]
+    assert gpu_for(None, None, here) == (("A100", 312, 2039, 40), here[0], True)
+    assert gpu_for(None, 24, here).gpu == ("A100", 312, 2039, 24)
+    assert gpu_for("RTX 4090", None, here) == (("RTX 4090", 165, 1008, 24), "--gpu RTX 4090", True)
+    assert gpu_for("L4", 20, []) == (("L4", 121, 300, 20), "--gpu L4; --gpu_memory", True)
+    guessed = gpu_for(None, None, [])
+    assert (guessed.gpu.name, guessed.gpu.memory, guessed.named) == ("H100", 80, False)
+    assert guessed.why.startswith("no GPU here: reckoned as H100; --gpu names another")
+    assert gpu_for(None, None, ["Some card, 10 GiB"])[1].startswith("Some card, 10 GiB: reckoned as H100")
+    with pytest.raises(
+        ValueError, match=r"--gpu: nothing is known of 'RTX 4080', only of B200, .* Did you mean RTX 4090"
+    ):
+        gpu_for("RTX 4080", None, [])
+
+
+def test_what_is_spread_over_gpus_takes_less_of_each(place, facts):
+    place(**ON_A_GPU)
+    sizes = {}
+    for preset in ("multi_gpu", "zero2", "zero3", "fsdp2"):
+        text = by_name(check_recipe("my_run.yaml", accelerate_config=preset))["memory"].text
+        sizes[preset] = float(re.search(r"about ([\d.]+) GiB", text)[1])
+    assert sizes["multi_gpu"] > sizes["zero2"] > sizes["zero3"]
+    assert sizes["multi_gpu"] > sizes["fsdp2"]
+
+
+def table_of_recipes():
+    """Each recipe of recipes/README.md on a GPU: its name, how it is launched and reckoned, the memory told."""
+    for row in launch.recipes()["arithmetic_gpu"].with_name("README.md").read_text().splitlines():
+        if " GiB |" in row:
+            name, command, gpus, memory, time, _ = row.strip("| ").split(" | ")
+            preset = re.search(r"--accelerate_config (\w+)", command)
+            how = (
+                {"accelerate_config": preset[1]}
+                if preset
+                else {"accelerate_config": "zero3"}
+                if "two" in command
+                else {}
+            )
+            gpu = time.partition(", ")[2] or "H100"
+            processes = int(gpus.rpartition(" + ")[2])
+            yield re.match(r"\[([^]]+)\]", name)[1], {**how, "num_processes": processes, "gpu": gpu}, memory
+
+
+@pytest.mark.parametrize(("name", "how", "memory"), table_of_recipes())
+def test_the_memory_that_recipes_tell_is_what_check_reckons(name, how, memory):
+    row = by_name(check_recipe(name, **how))["memory"]
+    assert row.status == OK, row.text
+    assert re.search(r"about ([\d.,]+ GiB)", row.text)[1] == memory
+    head = launch.recipes()[name].read_text().partition("\n\n")[0]
+    assert re.search(r"# memory +([\d.,]+ GiB)", head)[1] == memory
+
+
+def test_what_the_recipe_shards_itself_counts_too(place, facts, tmp_path):
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    whole = by_name(check_recipe(place(**ON_A_GPU), num_processes=8))["memory"].text
+    rows = by_name(check_recipe("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))
+    assert "zero3: not installed here" in rows["machine"].text
+    reckoned = [float(re.search(r"about ([\d.]+) GiB", text)[1]) for text in (whole, rows["memory"].text)]
+    assert reckoned[1] < 0.7 * reckoned[0]
+
+
+# --- The smoke run ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list(launch.recipes()))
+def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = check_recipe(name, smoke=True)
+    assert [row for row in rows if row.status == FAILED] == []
+    *_, ran, groups, weights, traces = rows
+    assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "learning", "traces")
+    assert ran.text.startswith("2 steps in ")
+    for verdict in ("alive", "all_good", "all_bad"):
+        assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
+    assert weights.text.startswith("moved, by ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_two_processes_run_in_small(place):
+    keys = {"zero_variance_groups": "resample", "beta": 0.04, "use_peft": True}
+    rows = check_recipe(place(**keys), num_processes=2, smoke=True)
+    assert [row for row in rows if row.status != OK] == []
+    *_, ran, groups, weights, traces = rows
+    assert ran.text.endswith("2 processes")
+    planted, attempts = map(int, re.search(r"planted as (\d+) of (\d+) attempts", groups.text).groups())
+    assert 0 < planted < attempts
+    for verdict in ("alive", "all_good", "all_bad"):  # groups are told by their place among all processes'
+        assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
+    assert traces.text.startswith(f"{attempts} attempts in rollouts/")
+    assert weights.text.startswith("moved, by ")
+
+
+def test_a_reward_that_fails_is_the_reason(place, tmp_path):
+    (tmp_path / "mine.py").write_text("def judge(completions, **columns):\n    raise OSError('the judge is away')\n")
+    rows = check_recipe(place(reward_funcs=["mine.py:judge"]), smoke=True)
+    assert rows[-1].name == "smoke"
+    assert rows[-1].status == FAILED
+    assert "the judge is away" in rows[-1].text
+    assert "CalledProcessError" not in rows[-1].text  # the launcher's own, which says nothing
+
+
+def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path):
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
+    keys = {"deepspeed": "zero.json", "ddp_backend": "gloo", "optim": "adamw_8bit", "optim_args": "a=b"}
+    rows = check_recipe(place(**keys), num_processes=2, smoke=True)
+    assert [row for row in rows if row.status == FAILED] == []
+    assert by_name(rows)["smoke"].text.endswith("2 processes without zero2")
+
+
+def test_a_smoke_run_waits_for_what_failed(place):
+    rows = check_recipe(place(lerning_rate=1.0), smoke=True)
+    assert rows[-1] == Row("smoke", UNSEEN, "not run: it needs what FAILED above")
+
+
+@pytest.mark.parametrize("processes", [1, 2, 8])
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {},
+        {"num_generations": 16, "per_device_train_batch_size": 16},
+        {"num_generations": 8, "gradient_accumulation_steps": 32},
+        {"gradient_accumulation_steps": 2, "steps_per_generation": 8, "num_iterations": 4},
+        {"gradient_accumulation_steps": 8, "steps_per_generation": 2},
+        {"generation_batch_size": 64, "gradient_accumulation_steps": 1},
+        {"num_generations": 3, "per_device_train_batch_size": 3},
+        {"num_generations_eval": 1, "eval_strategy": "steps", "eval_steps": 5},
+        {"optim": "adamw_8bit", "num_generations": 2},
+    ],
+    ids=str,
+)
+def test_a_recipe_made_small_is_one_that_trl_takes(place, keys, processes):
+    """Whole groups, equal shares, and as off-policy as it was."""
+    spread = launch.distribution(None, processes, 0)
+    recipe, rows = check_keys.read(place(**keys), [], spread)
+    assert [row for row in rows if row.status == FAILED] == []
+    options = check_smoke.smaller(recipe.training, recipe.model, processes)
+    small, rows = check_keys.read("my_run.yaml", options, spread)
+    assert [row for row in rows if row.status == FAILED] == []
+    before, after = recipe.training, small.training
+    assert after.num_generations == (before.num_generations if before.num_generations <= 8 else 4)
+    groups, own = (args.generation_batch_size / args.num_generations for args in (after, before))
+    assert groups == int(groups)
+    assert groups <= max(6, processes)
+    assert groups >= min(own, 3) or processes > 1
+    every = [args.steps_per_generation / args.gradient_accumulation_steps for args in (before, after)]
+    assert (every[0] > 1, every[0] < 1) == (every[1] > 1, every[1] < 1)
+    assert (after.num_iterations > 1) == (before.num_iterations > 1)
+    assert (after.max_steps, after.report_to, after.use_cpu) == (2, [], True)
+    assert after.optim.value in ("adamw_torch", before.optim.value)
+
+
+def test_gold_answers_make_groups_of_each_kind():
+    planted = [[smoke.is_planted(group, attempt) for attempt in range(4)] for group in range(6)]
+    assert planted[:3] == planted[3:]
+    assert [sum(row) for row in planted[:3]] == [2, 4, 0]
+
+
+REPORT = {"verdicts": {"alive": 2}, "gradients": [0.5, 0.25], "moved": 1e-6, "planted": 3, "trained": 2}
+
+
+@pytest.mark.parametrize(
+    ("report", "alive", "status", "said"),
+    [
+        (REPORT, 2, OK, "moved, by 1e-06 at most; gradient norms 0.5, 0.25"),
+        ({**REPORT, "moved": 0.0}, 2, FAILED, "did not move, though there was a gradient"),
+        (
+            {**REPORT, "moved": 0.0, "gradients": [0.0, 0.0]},
+            0,
+            UNSEEN,
+            "nothing was there to move them: 0 groups alive",
+        ),
+        ({**REPORT, "gradients": [0.5, math.nan]}, 2, FAILED, "not a number"),
+    ],
+)
+def test_why_weights_did_not_move(report, alive, status, said):
+    row = check_smoke.learned(report, alive)
+    assert row.status == status
+    assert said in row.text
+
+
+def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
+    report = {**REPORT, "steps": 2, "seconds": 1.0, "model": "llama", "verdicts": {"all_bad": 6}, "attempts": 24}
+    rows = by_name(check_smoke.rows_of(report, tmp_path, "one process"))
+    assert rows["groups"].status == FAILED
+    assert "no group was alive, though half its attempts were gold answers" in rows["groups"].text
+    assert rows["traces"].status == FAILED
+    bare = by_name(check_smoke.rows_of({**report, "planted": 0}, tmp_path, "one process"))
+    assert "no reward could tell one" in bare["groups"].text
+
+
+def test_the_gold_of_a_row_is_the_weightiest_rewards(tmp_path):
+    from trl_grpo_plus.registry import get_reward
+
+    rewards = [get_reward("think_format"), get_reward("exact_answer"), get_reward("repetition")]
+    trainer = SimpleNamespace(reward_funcs=rewards, reward_weights=SimpleNamespace(tolist=lambda: [0.5, 1.0, 2.0]))
+    gold = smoke.SmokeTrainer.gold_of
+    assert gold(trainer, {"prompt": "1+1=", "answer": "2"}) == "2"
+    assert "<answer>" in gold(trainer, {"prompt": "1+1=", "answer": None})
+    trainer.reward_weights = SimpleNamespace(tolist=lambda: [0.0, 1.0, 0.0])
+    assert gold(trainer, {"prompt": "1+1=", "answer": None}) is None
+
+
+def test_the_help_has_examples(capsys):
+    for words in (["check"], ["check", "rewards"], ["run"]):
+        with pytest.raises(SystemExit, match="0"):
+            main([*words, "--help"])
+        assert f"  trl-grpo-plus {' '.join(words)} " in capsys.readouterr().out
+    with pytest.raises(SystemExit, match="2"):
+        main(["check"])
+    assert "NAME|FILE" in capsys.readouterr().err
+
+
+def test_a_tiny_model_is_saved_where_the_smoke_run_looks(tmp_path):
+    write(smoke.tiny_config("nothing/known", None, False), byte_tokenizer(), str(tmp_path))
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= set(os.listdir(tmp_path))

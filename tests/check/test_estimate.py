@@ -1,0 +1,335 @@
+"""The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from packaging.version import Version
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import ModelConfig
+from trl import __version__ as trl_version
+
+from trl_grpo_plus.check.estimate import (
+    DEFAULT_GPU,
+    GIB,
+    GPU,
+    OVERHEAD,
+    TILE_TOKENS,
+    TILE_WORDS,
+    Job,
+    Shape,
+    activations,
+    cache,
+    gpu_of,
+    head,
+    memory,
+    operations,
+    rounded,
+    seconds,
+    vllm_room,
+)
+from trl_grpo_plus.check.shapes import context_of, count
+
+
+SHAPE = Shape(
+    parameters=1_000_000,
+    active=1_000_000,
+    trained=1_000_000,
+    layers=10,
+    hidden=100,
+    queries=100,
+    keys=20,
+    feed_forward=300,
+    words=1000,
+)
+ADAPTER = replace(SHAPE, trained=10_000)
+JOB = Job(rows=2, generated=8, prompt=30, completion=20)  # float32 weights, bf16 autocast, AdamW, checkpointing
+SMALL = {
+    "hidden_size": 256,
+    "intermediate_size": 688,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "vocab_size": 1000,
+}
+
+
+def test_memory_by_hand():
+    found = memory(SHAPE, JOB, 80 * GIB)
+    assert {name: size for name, size in found.always.items() if size} == {"weights": 4e6, "optimizer": 8e6}
+    # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (500 + 200 + 40 + 1200) + 1600.
+    # The head: 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
+    assert found.training == {
+        "gradients": 4e6,
+        "bf16 casts": 2e6,
+        "activations": 100 * (4000 + 5480),
+        "head": 80_000 + 400_000 + 16_000,
+    }
+    # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts through a layer.
+    assert found.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
+    assert found.total == 12e6 + 6e6 + 948_000 + 496_000 + OVERHEAD
+    assert list(found.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("change", "always", "training"),
+    [
+        ({"weight_bytes": 2, "optimizer_bytes": 4}, {"weights": 2e6, "optimizer": 4e6}, {"gradients": 2e6}),
+        ({"reference": True}, {"weights": 4e6, "optimizer": 8e6, "reference": 4e6}, {"gradients": 4e6, "casts": 2e6}),
+        (
+            {"sharding": "ddp", "processes": 4},
+            {"weights": 4e6, "optimizer": 8e6, "DDP's buckets": 4e6},
+            {"gradients": 4e6, "casts": 2e6},
+        ),
+        # DeepSpeed: 2 bytes a weight and a gradient, 12 a weight in the optimizer (arXiv 1910.02054).
+        ({"sharding": "zero1", "processes": 4}, {"weights": 2e6, "optimizer": 3e6}, {"gradients": 2e6}),
+        ({"sharding": "zero2", "processes": 4}, {"weights": 2e6, "optimizer": 3e6}, {"gradients": 0.5e6}),
+        (
+            {"sharding": "zero3", "processes": 4, "reference": True},
+            {"weights": 0.5e6, "optimizer": 3e6, "reference": 0.5e6},
+            {"gradients": 0.5e6},
+        ),
+        (
+            {"sharding": "fsdp", "processes": 4},
+            {"weights": 1e6, "optimizer": 2e6},
+            {"gradients": 1e6, "casts": 0.4e6},  # of two layers of ten
+        ),
+    ],
+)
+def test_what_divides_what(change, always, training):
+    found = memory(SHAPE, replace(JOB, **change), 80 * GIB)
+    assert {name: size for name, size in found.always.items() if size} == always
+    assert found.training["gradients"] == training["gradients"]
+    assert found.training["bf16 casts"] == training.get("casts", 0)
+
+
+def test_an_adapter_is_all_that_is_trained():
+    found = memory(ADAPTER, replace(JOB, weight_bytes=2, reference=True), 80 * GIB)
+    assert found.always["weights"] == 2e6
+    assert found.always["optimizer"] == 80_000
+    assert found.training["gradients"] == 40_000  # in float32
+    assert found.always["reference"] == 0  # it is the model without the adapter
+    assert found.training["head"] == 80_000 + 16_000
+
+
+def test_vllm_has_its_share_and_gives_it_up_asleep():
+    gpu = 100e6
+    colocated = memory(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5), gpu)
+    assert (colocated.always["vLLM"], sum(colocated.generating.values())) == (50e6, 0)
+    asleep = memory(SHAPE, replace(JOB, vllm="sleep", vllm_share=0.5), gpu)
+    assert (asleep.always["vLLM"], asleep.generating) == (0, {"vLLM": 50e6})
+    assert asleep.total == 12e6 + 50e6 + OVERHEAD
+    assert sum(memory(SHAPE, replace(JOB, vllm="server"), gpu).generating.values()) == 0
+    assert vllm_room(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2), gpu) == 49e6
+
+
+def test_zero3_gathers_the_weights_to_generate():
+    job = replace(JOB, sharding="zero3", processes=4)
+    assert memory(SHAPE, job, 80 * GIB).generating["gathered weights"] == 2e6
+    assert memory(SHAPE, replace(job, gathers=False), 80 * GIB).generating["gathered weights"] == 0
+
+
+def test_operations_by_hand():
+    assert operations(SHAPE, JOB) == 1e6 * 8 * 100  # 2 rows x 50 tokens, 6 and 2 to recompute
+    assert operations(SHAPE, replace(JOB, checkpointing=False)) == 1e6 * 6 * 100
+    assert operations(ADAPTER, JOB) == 1e6 * 6 * 100
+    # Three micro-batches a step, half a generation batch of 8 x 50 tokens, scored by the old policy and the reference.
+    job = replace(JOB, micro_batches=3, generations=0.5, scoring_passes=2)
+    assert operations(SHAPE, job) == 1e6 * (8 * 300 + 2 * 2 * 200)
+
+
+def test_seconds_by_hand():
+    gpu = GPU("X", 100, 1000, 80)
+    spent = seconds(SHAPE, replace(JOB, reward_seconds=3.0, generations=0.5), gpu)
+    assert spent["training"] == pytest.approx(0.8e9 / 40e12)
+    assert spent["rewards"] == 1.5
+    # So small a model is bound by the launches: 10 layers x 1 ms x 20 tokens, besides 240 tokens of prompt.
+    assert spent["generating"] == pytest.approx(0.5 * (20 * 0.010 + 2e6 * 240 / 40e12))
+    large = replace(SHAPE, parameters=10**10, active=10**10)
+    # 8 bytes a weight and token under autocast: 4 read, 2 written, 2 read; 2 where they are loaded in 16 bits.
+    cached = 8 * 50 * 400 * (40 / 50)
+    assert seconds(large, JOB, gpu)["generating"] == pytest.approx(20 * (8e10 + 2 * cached) / 600e9 + 4.8e12 / 40e12)
+    half = seconds(large, replace(JOB, weight_bytes=2), gpu)["generating"]
+    assert half == pytest.approx(20 * (2e10 + 2 * cached) / 600e9 + 4.8e12 / 40e12)
+
+
+def test_vllm_goes_in_waves_where_its_cache_is_too_small():
+    gpu = GPU("X", 100, 1000, 10)
+    share = (2e6 + 8 * cache(SHAPE, JOB)) / (10 * GIB)
+    one = replace(JOB, vllm="colocate", vllm_share=share * 1.0001)
+    two = replace(one, vllm_share=(2e6 + 4 * cache(SHAPE, JOB)) / (10 * GIB) * 1.0001)
+    prefill = 2e6 * 240 / 40e12
+    assert seconds(SHAPE, one, gpu)["generating"] == pytest.approx(prefill + 20 * 0.005)
+    assert seconds(SHAPE, two, gpu)["generating"] == pytest.approx(prefill + 2 * 20 * 0.005)
+
+
+def test_numbers_are_rounded_to_what_can_be_meant():
+    values = (1234.0, 0.01234, 98.76, 7.0, 0.0, 123456)
+    assert [rounded(value) for value in values] == ["1,200", "0.012", "99", "7.0", "0", "120,000"]
+    assert [rounded(value, 1) for value in (1234.0, 0.96, 55)] == ["1,000", "1.0", "60"]
+
+
+def test_gpus_by_their_device_names():
+    named = {
+        "NVIDIA H100 80GB HBM3": "H100",
+        "NVIDIA A100-SXM4-80GB": "A100",
+        "NVIDIA GeForce RTX 4090": "RTX 4090",
+        "NVIDIA L40S": "L40S",
+        "NVIDIA L4": "L4",
+        "Tesla T4": "T4",
+    }
+    for name, kind in named.items():
+        assert gpu_of(name).name == kind
+    assert gpu_of("NVIDIA GeForce GTX 1080") is None
+    assert DEFAULT_GPU.name == "H100"
+
+
+# --- Against the real things ----------------------------------------------------------------------------------------
+
+
+def small(kind, dtype):
+    config = AutoConfig.for_model(kind, **SMALL)
+    return config, AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+
+
+def saved_bytes(model, ids, autocast):
+    """What the forward pass keeps for the backward pass besides weights and their casts."""
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    shapes = {shape for weight in model.parameters() for shape in (weight.shape, weight.T.shape)}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights and tensor.shape not in shapes:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that no other takes its place
+        return tensor
+
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        model.base_model(input_ids=ids, use_cache=False)
+    return sum(size for size, _ in kept.values())
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "mistral"])
+@pytest.mark.parametrize(
+    ("dtype", "autocast"), [(torch.float32, True), (torch.bfloat16, False), (torch.float32, False)]
+)
+def test_activations_are_what_pytorch_saves(kind, dtype, autocast):
+    config, model = small(kind, dtype)
+    saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast)
+    weight = dtype.itemsize
+    job = Job(rows=3, generated=3, prompt=60, completion=40, weight_bytes=weight, checkpointing=False)
+    job = replace(job, compute_bytes=2 if autocast else weight)
+    assert activations(count(config), job) == pytest.approx(saved, rel=0.2)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_with_checkpointing_the_layers_inputs_stay(kind):
+    config, model = small(kind, torch.float32)
+    model.gradient_checkpointing_enable()
+    saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast=False)
+    shape = count(config)
+    whole = Job(rows=3, generated=3, prompt=60, completion=40, compute_bytes=4)
+    recomputed = activations(shape, replace(whole, checkpointing=False)) / shape.layers  # in the backward pass
+    assert activations(shape, whole) - recomputed == pytest.approx(saved, rel=0.35)
+
+
+def test_the_cache_is_as_large_as_transformers():
+    config, model = small("llama", torch.float32)
+    found = model(input_ids=torch.randint(0, 1000, (3, 50)), use_cache=True).past_key_values
+    tensors = [tensor for layer in found.layers for tensor in (layer.keys, layer.values)]
+    size = sum(tensor.nbytes for tensor in tensors)
+    assert 3 * cache(count(config), replace(JOB, prompt=30, completion=20, compute_bytes=4)) == size
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "mistral"])
+def test_weights_are_counted_as_they_are(kind):
+    config, model = small(kind, torch.float32)
+    shape = count(config)
+    assert shape.parameters == shape.trained == sum(weight.numel() for weight in model.parameters())
+    assert (shape.layers, shape.hidden, shape.queries, shape.keys, shape.feed_forward) == (4, 256, 256, 64, 688)
+    tied = config.tie_word_embeddings
+    assert shape.parameters - shape.active == (0 if tied else 1000 * 256)
+    adapter = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    assert count(config, adapter).trained == get_peft_model(model, adapter).get_nb_trainable_parameters()[0]
+    assert count(config, adapter).adapter
+    assert not shape.adapter
+
+
+def test_of_a_mixture_of_experts_some_are_active():
+    sizes = {**SMALL, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    config = AutoConfig.for_model("qwen3_moe", **sizes)
+    model = AutoModelForCausalLM.from_config(config)
+    experts = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    shape = count(config)
+    assert experts > 0
+    assert shape.parameters - shape.active == experts * 6 // 8 + 1000 * 256
+    assert shape.feed_forward == 2 * 64
+
+
+def test_a_known_model_has_the_published_number_of_weights():
+    published = {
+        "hidden_size": 896,
+        "intermediate_size": 4864,
+        "num_hidden_layers": 24,
+        "num_attention_heads": 14,
+        "num_key_value_heads": 2,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+        "max_position_embeddings": 32768,
+    }
+    config = AutoConfig.for_model("qwen2", **published)
+    assert rounded(count(config).parameters / 1e9) == "0.49"  # Qwen2.5-0.5B's model card
+    assert context_of(config) == 32768
+
+
+def test_what_is_taken_for_granted_of_trl():
+    assert ModelConfig().dtype == "float32"
+    if Version(trl_version) < Version("1.15"):
+        pytest.skip("this TRL holds all logits")
+    from trl.kernels import chunked_logprob
+    from trl.trainer import utils
+
+    assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == (TILE_TOKENS, TILE_WORDS)
+    assert head(SHAPE, replace(JOB, fused_head=False)) == 10 * 40 * 1000
+
+
+def test_what_is_offloaded_takes_nothing_of_the_gpu():
+    job = replace(JOB, sharding="zero3", processes=4)
+    everything = memory(SHAPE, job, 80 * GIB).always
+    optimizer = memory(SHAPE, replace(job, offloads="optimizer"), 80 * GIB).always
+    weights = memory(SHAPE, replace(job, offloads="weights"), 80 * GIB).always
+    assert everything["optimizer"] > 0
+    assert (optimizer["optimizer"], optimizer["weights"]) == (0, everything["weights"])
+    assert (weights["optimizer"], weights["weights"]) == (0, 0)
+
+
+def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
+    """accelerate casts what is trained up; without synchronisation each process keeps a gradient of each weight."""
+    job = replace(JOB, sharding="fsdp", processes=4, weight_bytes=2, compute_bytes=2, micro_batches=1)
+    once = memory(SHAPE, job, 80 * GIB)
+    assert once.always["weights"] == 4 * SHAPE.parameters / 4
+    assert once.training["gradients"] == 4 * SHAPE.trained / 4
+    assert memory(SHAPE, replace(job, micro_batches=2), 80 * GIB).training["gradients"] == 2 * SHAPE.trained
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("a100", "A100"),
+        ("4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 3060", None),
+    ],
+)
+def test_gpus_by_name(name, known):
+    assert getattr(gpu_of(name), "name", None) == known

@@ -1,0 +1,256 @@
+"""Two real processes (gloo): no deadlock, the same verdicts and weights on both, and TRL's results where TRL has some.
+
+`accelerate launch --cpu --num_processes 2` starts one process only; torchrun starts two, and the tests assert it.
+"""
+
+import itertools
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import distributed_worker
+import pytest
+import tiny
+
+from trl_grpo_plus.traces import read as traces
+
+
+WORKER = Path(__file__).parents[1] / "distributed_worker.py"
+SCENARIOS = [
+    "world",
+    "parity",
+    "drop",
+    "filler",
+    "filler_entropy",
+    "resample",
+    "resample_iterations",
+    "set_column",
+    "object_column",
+    "drop_straddling",
+    "brought_by_one_rank",
+    "one_rank_all_dead",
+    "logs_on_one_rank",
+    "truncated",
+    "kl_to_go",
+    "fallback_raise",
+    "reward_fails",
+    "outcomes",
+    "traces",
+    "whole",
+]
+
+
+def launch(out, *scenarios, ok=True):
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    # Each rank has its own order of a set, whatever the environment says.
+    worker = ["--no_python", "sh", "-c", 'PYTHONHASHSEED=$RANK exec "$@"', "sh", sys.executable, str(WORKER)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
+    # A deadlock would last for ever; this is far beyond what the scenarios take.
+    done = subprocess.run(
+        [*command, *worker, str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
+    )
+    assert (done.returncode == 0) == ok, done.stderr[-5000:]
+
+
+def results(out, scenario):
+    return [json.loads((out / f"{scenario}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(folder, *SCENARIOS)
+    return folder
+
+
+def test_there_are_two_processes(out):
+    assert results(out, "world") == [{"size": 2, "kind": "DistributedType.MULTI_CPU"}] * 2
+
+
+def test_defaults_are_trl(out):
+    first, second = results(out, "parity")
+    assert len(first) == 16
+    for case, runs in first.items():
+        assert runs["ours"]["weights"] == runs["theirs"]["weights"], case
+        assert runs["ours"]["losses"] == runs["theirs"]["losses"], case
+        assert second[case]["ours"]["weights"] == runs["ours"]["weights"], case
+
+
+@pytest.mark.parametrize(("scenario", "trained"), [("drop", 2), ("filler", 1)])
+def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
+    for rank in results(out, scenario):
+        assert len(rank) == 16
+        for case, distance in rank.items():
+            assert distance["trained"] == [trained] * 2, case
+            assert distance["weights"] < 5e-6, case
+            assert distance["loss"] < 5e-6, case
+
+
+def test_filler_is_not_in_the_entropy_bonus(out):
+    for rank in results(out, "filler_entropy"):
+        assert len(rank["alone"]) == 8
+        for case, distance in rank["alone"].items():
+            assert distance["trained"] == [1] * 2, case
+            assert distance["weights"] < 5e-6, case
+            assert distance["loss"] < 5e-6, case
+
+
+def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out):
+    first, second = results(out, "filler_entropy")
+    assert first["weights"] == second["weights"]
+    assert first["adapted"] == second["adapted"]
+    rows = first["adapted"]["rows"]
+    assert rows.count(0) >= 2
+    assert sum(rows) == 2
+    coefficients = [0.0, *first["adapted"]["coefficients"]]
+    steps = [after - before for before, after in itertools.pairwise(coefficients)]
+    assert steps[4:] == pytest.approx([0.01 if live else 0.0 for live in rows])
+    assert first["adapted"]["last"] > 1.0
+
+
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "resample",
+        "resample_iterations",
+        "set_column",
+        "object_column",
+        "drop_straddling",
+        "one_rank_all_dead",
+        "logs_on_one_rank",
+        "truncated",
+        "kl_to_go",
+    ],
+)
+def test_ranks_agree(out, scenario):
+    first, second = results(out, scenario)
+    for key in ["weights", "step"]:
+        assert first[key] == second[key]
+    assert first["step"] == 4
+    assert first["alive"]
+
+
+@pytest.mark.parametrize(
+    "scenario", ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
+)
+def test_resampling_is_collective(out, scenario):
+    first, second = results(out, scenario)
+    assert [len(numbers) for _, numbers in first["calls"]] == [len(numbers) for _, numbers in second["calls"]]
+    assert [step for step, _ in first["calls"]] == [step for step, _ in second["calls"]]
+    by_step: dict = {}
+    for (step, mine), (_, other) in zip(first["calls"], second["calls"], strict=True):
+        by_step.setdefault(step, []).append(mine + other)
+    assert max(first["rounds"]) > 0
+    for calls in by_step.values():
+        for rows in calls:  # whole groups in global order
+            assert all(len(set(rows[i : i + 4])) == 1 for i in range(0, len(rows), 4))
+        numbers = [rows[i] for rows in calls for i in range(0, len(rows), 4)]
+        assert len(numbers) == len(set(numbers)), "a prompt twice in a step"
+
+
+def test_the_batch_holds_whole_groups_in_order(out):
+    """After the exchange each group of four rows has one prompt, and its advantages sum to 0."""
+    for rank in results(out, "resample"):
+        prompts, completions, advantages = rank["table"]
+        assert len(prompts) == len(completions) == len(advantages) > 0
+        for i in range(0, len(prompts), 4):
+            assert len(set(prompts[i : i + 4])) == 1
+            assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_ranks_agree_on_what_is_truncated(out):
+    """At prompts 0 to 2 the last group is alive, at 3 to 5 the one on both ranks, of which one masks all it has."""
+    for rank in results(out, "truncated"):
+        assert rank["truncated"] == pytest.approx([2 / 3] * 4)
+        assert rank["trained"] == [1] * 4
+
+
+def test_a_column_logged_on_one_rank_does_not_hang(out):
+    first, _ = results(out, "logs_on_one_rank")
+    pairs = [(note, prompt) for note, prompt in zip(first["notes"], first["prompts"], strict=True) if note is not None]
+    assert pairs
+    assert all(note == prompt for note, prompt in pairs)
+
+
+def test_masks_and_log_probs_that_one_rank_brings_are_kept(out):
+    first, second = ranks = results(out, "brought_by_one_rank")
+    assert first["weights"] == second["weights"]
+    assert sum(first["moved"]) == 2
+    for rank in ranks:
+        assert all(loss == loss for loss in rank["losses"])
+        assert rank["trained"] == [3, 3]
+        assert rank["masked"] == rank["moved"]
+        assert not rank["masked_later"]
+        assert rank["unknown"] == [tiny.KNOWS_NAN and not row for row in rank["moved"]]
+        assert rank["corrected"] == [tiny.KNOWS_NAN and row for row in rank["moved"]]
+
+
+def test_every_rank_raises(out):
+    for rank in results(out, "fallback_raise"):
+        assert "are still dead" in rank["error"]
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [("fails_on_one_rank", "KeyError: 'a bug on the second rank'"), ("infinite_on_one_rank", "or None, got inf")],
+)
+def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward, words):
+    first, second = (rank[reward] for rank in results(out, "reward_fails"))
+    assert f"reward '{reward}' failed" in first["error"]
+    assert words in first["error"]
+    assert first["error"] == second["error"]
+    assert first["took"] < 60  # a rank alone in a collective waits for half an hour
+
+
+def test_outcome_rates_are_of_all_ranks(out):
+    first, second = results(out, "outcomes")
+    assert first["timeout"] == second["timeout"] == pytest.approx([4 / 24] * 2)
+    assert first["weights"] == second["weights"]
+
+
+@pytest.mark.parametrize("mode", distributed_worker.TRACED_MODES)
+def test_traces_are_those_of_one_process(out, tmp_path, mode):
+    """The same prompts and completions, on one process and on two: the same rows, whoever sampled them."""
+    distributed_worker.traces(tmp_path, rows=16, modes=[mode])
+    ours, theirs = list(traces.groups(tmp_path / mode)), list(traces.groups(out / "traces" / mode))
+    assert len(ours) == len(theirs) > 16
+    rounded = [[[{**row, "kl": None, "advantage": None} for row in group] for group in run] for run in (ours, theirs)]
+    assert rounded[0] == rounded[1]
+    for mine, other in zip(ours, theirs, strict=True):
+        for key in ("kl", "advantage"):
+            assert [row[key] for row in mine] == pytest.approx([row[key] for row in other], abs=1e-4), key
+
+
+@pytest.fixture(scope="module")
+def killed(out):
+    """SIGKILL two steps after a checkpoint in the midst of a generation batch, in the second epoch."""
+    launch(out, "killed", ok=False)
+    checkpoints = [path.name for path in (out / "killed" / "run").glob("checkpoint-*")]
+    assert checkpoints == ["checkpoint-5"]
+    shutil.copytree(out / "killed", out / "copied")
+    (out / "copied" / "run" / "checkpoint-5" / "grpo_plus_state_1.pt").unlink()
+    launch(out, "resumed", "resumed_elsewhere")
+    return out
+
+
+def test_killed_and_resumed_is_uninterrupted(killed):
+    expected = results(killed, "whole")[0]
+    for rank in results(killed, "resumed"):
+        assert rank["weights"] == expected["weights"]
+    assert results(killed, "resumed")[0]["losses"] == expected["losses"]
+    assert expected["step"] == 9
+
+
+def test_killed_and_resumed_traces_are_uninterrupted(killed):
+    assert list(traces.groups(killed / "killed" / "run")) == list(traces.groups(killed / "whole" / "run"))
+    superseded = killed / "killed" / "run" / "rollouts" / "superseded-1"
+    assert [path.name for path in superseded.glob("train*")] == ["train-00000006.jsonl"]
+
+
+def test_resumed_without_a_rank_s_state_the_ranks_still_agree(killed):
+    first, second = results(killed, "resumed_elsewhere")
+    assert first["step"] == 9
+    assert first["weights"] == second["weights"]

@@ -1,0 +1,189 @@
+"""A monitor, a reward of weight 0, is no part of the reward: adding one leaves losses and weights as they were."""
+
+import math
+import statistics
+
+import pytest
+import tiny
+import torch
+from accelerate.logging import MultiProcessAdapter
+from trl import GRPOTrainer
+
+from trl_grpo_plus.traces import read as traces
+
+
+SCRIPTED = {"rollout_func": tiny.scripted}  # no chance: a completion follows from its prompt
+
+
+def sometimes(completions, number, **kwargs):
+    """The share of digits; nothing for one attempt in three, and for all attempts at every fifth prompt."""
+    shares = zip(number, tiny.digits(completions), strict=True)
+    return [None if i % 3 == 1 or n % 5 == 0 else share for i, (n, share) in enumerate(shares)]
+
+
+def length(completions, **kwargs):
+    return [float(len(text)) for text in completions]
+
+
+def rarely(completions, **kwargs):
+    """What is no score, or a large one."""
+    return [(math.nan, 1e30, -1e30, None)[i % 4] for i in range(len(completions))]
+
+
+def third(completions, **kwargs):
+    return [0.1 * (i % 4) for i in range(len(completions))]
+
+
+def fourth(completions, **kwargs):
+    return [1 / 3 if text.endswith("1") else 0.7 for text in completions]
+
+
+def train(folder, rewards, weights, cls=tiny.GRPOPlusTrainer, **options):
+    options = {"reward_weights": weights, "max_steps": 2, "data": tiny.prompts(12), "extra": SCRIPTED, **options}
+    trained = tiny.trainer(folder, rewards, cls=cls, **options)
+    trained.train()
+    return trained
+
+
+IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
+NORMALISED = {"multi_objective_aggregation": "normalize_then_sum"}
+DROP = {"zero_variance_groups": "drop", "per_device_train_batch_size": 16}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scale_rewards": "batch"},
+        {"scale_rewards": "none"},
+        NORMALISED,
+        {"std_ddof": 0},
+        {"std_ddof": 0, **NORMALISED},
+        IN_REWARD,
+        DROP,
+        {**DROP, **NORMALISED},
+        {**DROP, "filter_metric": "any"},
+        {**DROP, "filter_metric": "sometimes"},
+        {"zero_variance_groups": "resample"},
+        {"zero_variance_groups": "resample", "resample_fallback": "keep", "scale_rewards": "batch"},
+    ],
+    ids=str,
+)
+def test_monitors_change_no_weight(tmp_path, options):
+    alone = train(tmp_path, [sometimes], [0.5], **options)
+    watched = train(tmp_path, [length, sometimes, rarely], [0.0, 0.5, 0.0], **options)
+    assert tiny.losses(watched) == tiny.losses(alone)
+    assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
+    for key in ("reward", "reward_std", "frac_reward_zero_std", "groups/unscored", "groups/alive"):
+        assert tiny.logged(watched, key) == pytest.approx(tiny.logged(alone, key), abs=0, nan_ok=True), key
+
+
+@pytest.mark.parametrize("options", [{}, NORMALISED, {"std_ddof": 0, **NORMALISED}], ids=str)
+def test_a_monitor_among_many_rewards_changes_no_bit(tmp_path, options):
+    """In what order a sum is rounded depends on how many there are."""
+    rewards, weights = [sometimes, third, fourth, tiny.digits, length], [0.1, 0.7, 0.3, 0.9, 0.01]
+    alone = train(tmp_path, rewards, weights, **options)
+    watched = train(tmp_path, [*rewards[:3], rarely, *rewards[3:]], [*weights[:3], 0.0, *weights[3:]], **options)
+    assert list(watched._logs["advantages"]) == list(alone._logs["advantages"])
+    assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
+
+
+@pytest.mark.parametrize("options", [{}, DROP, {"zero_variance_groups": "resample"}], ids=str)
+def test_what_a_monitor_scored_is_logged_and_traced(tmp_path, options):
+    seen = []
+
+    def watching(completions, **kwargs):
+        seen.extend(length(completions))
+        return length(completions)
+
+    trained = train(tmp_path, [sometimes, watching], [1.0, 0.0], max_steps=1, **options)
+    assert tiny.logged(trained, "rewards/watching/mean") == pytest.approx([statistics.fmean(seen)])
+    assert tiny.logged(trained, "rewards/watching/std") == pytest.approx([statistics.stdev(seen)])
+    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    assert [row["rewards"]["watching"] for row in rows] == seen
+    unscored = [row for row in rows if row["rewards"]["sometimes"] is None]
+    assert len(unscored) > 2
+    assert all(row["reward"] is None for row in unscored)
+    assert all(row["advantage"] == 0.0 for row in unscored if row["kept"])
+    table = trained._logs["rewards"]
+    assert list(table["watching"]) == length(trained._logs["completion"])
+    assert len(table["sometimes"]) == len(trained._logs["advantages"]) == len(table["watching"])
+
+
+def test_a_monitor_leaves_an_evaluation_alone(tmp_path):
+    extra = {**SCRIPTED, "eval_dataset": tiny.prompts(8)}
+    options = {"extra": extra, "per_device_eval_batch_size": 8}
+    alone = tiny.trainer(tmp_path, [sometimes], **options).evaluate()
+    folder = str(tmp_path / "watched")
+    watched = tiny.trainer(tmp_path, [sometimes, length], reward_weights=[1.0, 0.0], output_dir=folder, **options)
+    found = watched.evaluate()
+    timing = ("runtime", "per_second", "time")
+    kept = {key: value for key, value in alone.items() if not key.endswith(timing)}
+    assert {key: found[key] for key in kept} == pytest.approx(kept, abs=0, nan_ok=True)
+    assert found["eval_rewards/length/mean"] > 1
+    rows = [row for group in traces.groups(folder) for row in group]
+    assert any(row["reward"] is None and row["rewards"]["length"] > 1 for row in rows)
+    assert watched.reward_func_names == ["sometimes", "length"]
+    assert watched.reward_weights.tolist() == [1.0, 0.0]
+
+
+def test_attempts_that_a_monitor_alone_scores_are_told_of_once(tmp_path, caplog):
+    """TRL warns of attempts that no function scores, and counts the monitor."""
+    train(tmp_path, [sometimes], [1.0])
+    assert "All reward functions returned None" in caplog.text
+    caplog.clear()
+    MultiProcessAdapter.warning_once.cache_clear()
+    train(tmp_path, [sometimes, length], [1.0, 0.0])
+    assert caplog.text.count("scored by monitors alone") == 1
+
+
+@pytest.mark.parametrize("options", [{}, NORMALISED], ids=str)
+def test_a_monitor_where_all_is_scored_is_trls_weight_of_0(tmp_path, options):
+    rewards = ([tiny.digits, length], [1.0, 0.0])
+    ours = train(tmp_path, *rewards, **options)
+    theirs = train(tmp_path, *rewards, cls=GRPOTrainer, **options)
+    assert tiny.losses(ours) == tiny.losses(theirs)
+    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+    for key in ("rewards/length/mean", "rewards/length/std", "rewards/digits/mean", "reward", "reward_std"):
+        assert tiny.logged(ours, key) == tiny.logged(theirs, key), key
+    assert {name: list(column) for name, column in ours._logs["rewards"].items()} == {
+        name: list(column) for name, column in theirs._logs["rewards"].items()
+    }
+
+
+def test_weights_that_a_reward_changes_stay_changed(tmp_path):
+    """As a curriculum may, of a trainer that it knows."""
+    made = []
+
+    def curriculum(completions, **kwargs):
+        made[0].reward_weights = made[0].reward_weights + torch.tensor([1.0, 0.0])
+        return sometimes(completions, **kwargs)
+
+    made.append(tiny.trainer(tmp_path, [curriculum, length], reward_weights=[1.0, 0.0], max_steps=3))
+    made[0].train()
+    assert made[0].reward_weights.tolist() == [4.0, 0.0]
+    assert made[0].reward_func_names == ["curriculum", "length"]
+
+
+def test_monitors_alone_are_trls_as_ever(tmp_path):
+    ours, theirs = (train(tmp_path, [length], [0.0], cls=cls) for cls in (tiny.GRPOPlusTrainer, GRPOTrainer))
+    assert tiny.losses(ours) == tiny.losses(theirs)
+    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+
+
+def test_rewards_without_a_weight_are_no_monitors(tmp_path, caplog):
+    """TRL trains on the KL alone there, and none is there to be abstained from."""
+    train(tmp_path, [sometimes], [0.0])
+    assert "monitors alone" not in caplog.text
+
+
+def test_a_subclass_may_call_for_the_rewards_more_than_once(tmp_path):
+    class Twice(tiny.GRPOPlusTrainer):
+        def _calculate_rewards(self, *batch):
+            first, second = super()._calculate_rewards(*batch), super()._calculate_rewards(*batch)
+            assert torch.equal(first, second)
+            return second
+
+    trained = train(tmp_path, [length, tiny.digits], [0.0, 1.0], cls=Twice)
+    assert trained.reward_func_names == ["length", "digits"]
+    assert tiny.logged(trained, "rewards/length/mean")[0] > 1

@@ -1,0 +1,221 @@
+"""TRL's presets for accelerate: what `trl-grpo-plus run --accelerate_config NAME` makes of each, and training so.
+
+Each trains on two processes of a CPU what plain DDP trains there, sharded as on GPUs; preset_worker.py says what is
+put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from accelerate.commands import launch as accelerate_launch
+from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin, patch_environment
+from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
+from safetensors.torch import load_file
+
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch import console
+from trl_grpo_plus.launch import options as preflight_options
+from trl_grpo_plus.recipes import grpo
+from trl_grpo_plus.traces import read as traces
+
+
+WORKER = Path(__file__).parents[1] / "preset_worker.py"
+FSDP = ["fsdp1", "fsdp2"]
+ZERO = ["zero1", "zero2", "zero3"]
+needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="no DeepSpeed here: make test-deepspeed")
+SHARDED = [*FSDP, *(pytest.param(name, marks=needs_deepspeed) for name in ZERO)]
+KINDS = {"fsdp1": ("FSDP", "FullyShardedDataParallel"), "fsdp2": ("FSDP", "FSDPQwen2ForCausalLM")}
+KINDS |= dict.fromkeys(ZERO, ("DEEPSPEED", "DeepSpeedEngine"))
+# What accelerate asks of processes with a GPU alone.
+NO_GPU = {"FSDP_SYNC_MODULE_STATES": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "false"}
+
+
+def launched(preset, num_processes=2, accumulation=2):
+    """accelerate's arguments, and what it adds to the environment of the processes."""
+    options = ["--gradient_accumulation_steps", str(accumulation)]
+    command = launch.launch_command("arithmetic_gpu", options, preset, num_processes)
+    parser = accelerate_launch.launch_command_parser()
+    args = parser.parse_args(["--main_process_port", "0", *command[2:]])
+    args, defaults, of_the_preset = accelerate_launch._validate_launch_command(args)
+    if preset == "single_gpu":
+        return args, {}
+    if args.use_deepspeed:
+        fields = [*defaults.deepspeed_config, *(["mixed_precision"] if of_the_preset else [])]
+        args.deepspeed_fields_from_accelerate_config = ",".join(fields)
+        _, environment = prepare_deepspeed_cmd_env(args)
+    else:
+        environment = prepare_multi_gpu_env(args)
+    return args, {name: value for name, value in environment.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
+
+
+# -- what a preset means
+
+
+@pytest.mark.parametrize("preset", [name for name in launch.presets() if name != "single_gpu"])
+@pytest.mark.parametrize("num_processes", [2, 3])
+def test_the_script_and_the_number_of_processes_reach_accelerate(preset, num_processes):
+    args, environment = launched(preset, num_processes)
+    assert args.nproc_per_node == str(num_processes)  # the preset says 8
+    assert (args.module, args.training_script) == (True, "trl_grpo_plus.recipes.grpo")
+    assert args.training_script_args[:2] == ["--config", "arithmetic_gpu"]
+    assert environment["ACCELERATE_MIXED_PRECISION"] == "no"  # the recipe's bf16 decides
+    assert (args.multi_gpu, args.use_fsdp, args.use_deepspeed) == (
+        preset == "multi_gpu",
+        preset in FSDP,
+        preset in ZERO,
+    )
+
+
+def test_single_gpu_starts_one():
+    args, _ = launched("single_gpu", None)
+    assert args.num_processes == 1
+    assert not any((args.multi_gpu, args.use_fsdp, args.use_deepspeed))
+
+
+@pytest.mark.parametrize("preset", FSDP)
+def test_fsdp_presets(preset):
+    _, environment = launched(preset)
+    assert environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == environment["FSDP_SYNC_MODULE_STATES"] == "true"
+    with patch_environment(**{**environment, **NO_GPU}):
+        plugin = FullyShardedDataParallelPlugin()
+    assert plugin.fsdp_version == int(preset[-1])
+    assert plugin.state_dict_type.name == "FULL_STATE_DICT"
+    assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
+    assert not plugin.activation_checkpointing
+    if preset == "fsdp1":
+        assert (plugin.sharding_strategy.name, plugin.use_orig_params) == ("FULL_SHARD", True)
+        assert not plugin.cpu_offload.offload_params
+    else:
+        assert plugin.reshard_after_forward is True
+        assert type(plugin.cpu_offload).__name__ == "OffloadPolicy"  # as opposed to CPUOffloadPolicy
+
+
+@pytest.mark.parametrize("preset", ZERO)
+def test_zero_presets(preset):
+    _, environment = launched(preset, accumulation=4)
+    with patch_environment(**environment):
+        plugin = DeepSpeedPlugin()
+    assert plugin.zero_stage == int(preset[-1])
+    assert plugin.deepspeed_config["zero_optimization"]["stage"] == int(preset[-1])
+    assert plugin.zero3_init_flag is plugin.zero3_save_16bit_model is (preset == "zero3")
+    assert {plugin.offload_optimizer_device, plugin.offload_param_device} == {"none"}
+    assert plugin.gradient_accumulation_steps == (4 if preset == "zero1" else "auto")
+    assert "bf16" not in plugin.deepspeed_config
+
+
+# -- training under it
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("presets")
+    sharded = [*FSDP, *(ZERO if find_spec("deepspeed") else [])]
+    environments = {"ddp": {}, **{name: launched(name)[1] for name in sharded}}
+    environments["fsdp1"] |= NO_GPU
+    (folder / "environments.json").write_text(json.dumps(environments))
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+    command += [str(WORKER), str(folder), str(folder / "environments.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, **output) as running:
+        try:
+            _, said = running.communicate(timeout=600)
+        except subprocess.TimeoutExpired:  # a rank that makes a pass more than the other waits for ever
+            running.terminate()  # and with it the two
+            _, said = running.communicate(timeout=60)
+    assert running.returncode == 0, said[-5000:]
+    return folder
+
+
+def results(out, preset, scenario):
+    return [json.loads((out / preset / scenario / f"{rank}.json").read_text()) for rank in range(2)]
+
+
+def distance(first, second):
+    first, second = (load_file(folder / "last" / "model.safetensors") for folder in (first, second))
+    assert first.keys() == second.keys()
+    return max((first[name].float() - second[name].float()).abs().max().item() for name in first)
+
+
+@pytest.mark.parametrize("preset", SHARDED)
+@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
+    for found, expected in zip(results(out, preset, scenario), results(out, "ddp", scenario), strict=True):
+        assert expected["kind"] == "MULTI_CPU"
+        assert (found["kind"], found["model"], found["precision"]) == (*KINDS[preset], "no")
+        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
+        for key in ("trained", "rounds", "passes", "stream"):
+            assert found[key] == expected[key], key
+        assert found["evaluated"] == pytest.approx(expected["evaluated"])
+    assert distance(out / preset / scenario, out / "ddp" / scenario) < 1e-5
+
+
+@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+def test_all_ranks_make_the_same_passes(out, scenario):
+    """Sharded, a rank that makes fewer leaves the others waiting."""
+    first, second = results(out, "ddp", scenario)
+    assert first["passes"] == second["passes"]
+    assert len(first["passes"]) > 2
+    if scenario != "drop":
+        assert max(first["rounds"]) == 2
+
+
+@pytest.mark.parametrize("preset", ["ddp", *SHARDED])
+def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
+    for found, expected in zip(results(out, preset, "resumed"), results(out, preset, "sampled"), strict=True):
+        assert found["losses"] == expected["losses"]
+        assert found["stream"] == expected["stream"]
+        assert len(expected["losses"]) == 3
+    assert distance(out / preset / "resumed", out / preset / "sampled") == 0
+
+
+@pytest.mark.parametrize("preset", SHARDED)
+@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+def test_traces_are_those_of_ddp(out, preset, scenario):
+    told = [list(traces.groups(out / name / scenario / "run")) for name in (preset, "ddp")]
+    assert len(told[0]) > 6
+    for ours, theirs in zip(*told, strict=True):
+        for mine, other in zip(ours, theirs, strict=True):
+            for key in ("kl", "advantage"):
+                assert mine.pop(key) == pytest.approx(other.pop(key), abs=1e-4), key
+            assert mine == other
+
+
+@pytest.mark.parametrize("preset", ["ddp", *SHARDED])
+def test_the_recipe_decides_the_precision(out, preset):
+    assert [rank["precision"] for rank in results(out, preset, "precise")] == ["bf16", "bf16"]
+
+
+def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
+    first, second = results(out, "ddp", "resumed_apart")
+    assert first["losses"] == second["losses"]
+    assert first["trained"] == second["trained"]
+    assert (first["stream"]["position"] > 0, second["stream"]) == (True, None)  # the first one's deals for both
+
+
+def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
+    """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
+    preflight_options.check_processes(SimpleNamespace(world_size=1))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    preflight_options.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    preflight_options.check_processes(SimpleNamespace(world_size=2))
+    with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
+        preflight_options.check_processes(SimpleNamespace(world_size=1))
+
+
+def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["grpo", "--config", "nowhere"])
+    monkeypatch.setattr(grpo, "launched_as", lambda: ())  # which remembers
+    monkeypatch.setattr(console, "hush", lambda: None)  # for good
+    monkeypatch.setenv("RANK", "8")
+    for local_rank, times in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("LOCAL_RANK", local_rank)
+        assert grpo.run() == 2
+        assert capsys.readouterr().err.count("error: ") == times

@@ -1,0 +1,516 @@
+"""The shipped recipes and their data: every YAML, every prepare function on sample rows, what must be refused."""
+
+import dataclasses
+import hashlib
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+import yaml
+from datasets import Dataset
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from trl_grpo_plus.check import samples
+from trl_grpo_plus.check.rewards import check_gold
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch import inputs
+from trl_grpo_plus.launch.command_line import UserError, parse
+from trl_grpo_plus.recipes import arithmetic, code_problems, countdown, grpo, gsm8k, math_problems, rows
+from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
+from trl_grpo_plus.registry import check_columns, get_reward
+from trl_grpo_plus.rewards.countdown import solve
+
+
+PAGE = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
+RECIPES = {name: yaml.safe_load(file.read_text()) for name, file in launch.recipes().items()}
+WITH_DATA = [name for name in RECIPES if not name.startswith("arithmetic")]
+
+# Said in a recipe even where they are the default: what a run is, and what this package does to it.
+TELLING = {
+    *("per_device_train_batch_size", "num_generations", "max_completion_length", "learning_rate", "report_to"),
+    *("zero_variance_groups", "resample_fallback"),
+}
+
+
+def parsed(name, *options):
+    return parse(grpo.make_parser(), ["--config", name, "--use_cpu", "true", "--bf16", "false", *options])
+
+
+def data_of(name, *options):
+    """A recipe's data, from the sample rows where it names a data set, and its rewards."""
+    script, training, model, mixture_args = parsed(name, *options)
+    if script.dataset_name:
+        script.dataset_name = samples.sample_of(script.dataset_name, script.dataset_config)
+    data = inputs.load_data(script, training, model, mixture_args, smoke=True)
+    return data, inputs.read_rewards(script.reward_funcs, None)[0]
+
+
+def prompts(split):
+    return [str(prompt) for prompt in split["prompt"]]
+
+
+# --- The YAML files -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_parses_and_says_what_it_needs(name):
+    script, training, *_ = parsed(name)
+    assert training.output_dir == f"outputs/{name}"
+    assert inputs.read_rewards(script.reward_funcs, training.reward_weights)[0]
+    first, blank, *head = launch.recipes()[name].read_text().splitlines()
+    assert first.startswith("# ")
+    assert blank == "#"
+    head = head[: next(place for place, line in enumerate(head) if not line.startswith("#"))]
+    assert any(name in line for line in head), "the command"
+    if name != "arithmetic_cpu":
+        facts = [line[2:11].strip() for line in head if re.match(r"# [a-z]+  ", line)]
+        assert facts == ["hardware", "install", "memory", "time", "expected"]
+        assert "Not run" in "".join(head)
+    assert max(map(len, launch.recipes()[name].read_text().splitlines())) <= 119
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_recipe_does_not_repeat_defaults(name):
+    kinds = grpo.make_parser().dataclass_types
+    fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
+    same = {key for key, value in RECIPES[name].items() if (value, type(value)) == _default(fields[key])}
+    assert same <= TELLING
+
+
+def _default(field):
+    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return made, type(made)
+
+
+def gpus():
+    """How many processes train, by recipe, as the page says."""
+    cells = [re.split(r" *\| *", line.strip("| ")) for line in PAGE.splitlines() if line.startswith("| [")]
+    return {re.match(r"\[(.+?)\]", row[0])[1]: int((re.findall(r"\d+", row[2]) or [1])[-1]) for row in cells}
+
+
+def test_the_page_and_the_recipes_name_each_other():
+    assert set(gpus()) == set(RECIPES)
+    for name in RECIPES:
+        assert f"[{name}]({name}.yaml)" in PAGE
+        command = re.search(rf"trl-grpo-plus run {re.escape(name)}[^`\n]*", PAGE)[0].strip()
+        assert command.removesuffix(" --vllm_server_host node1") in launch.recipes()[name].read_text()
+
+
+@pytest.mark.parametrize("name", RECIPES)
+@pytest.mark.parametrize("share", [1, 2], ids=["all GPUs", "half of them"])
+def test_the_batch_divides(name, share):
+    processes = max(gpus()[name] // share, 1)
+    *_, training, model, _ = parsed(name)
+    micro = training.per_device_train_batch_size * processes
+    assert micro * training.steps_per_generation % training.num_generations == 0
+    assert training.steps_per_generation % training.gradient_accumulation_steps == 0
+    each = training.num_generations_eval or training.num_generations
+    assert training.per_device_eval_batch_size * processes % each == 0
+    sharded = "accelerate_config zero" in launch.recipes()[name].read_text()
+    assert (model.dtype == "bfloat16") == (sharded or model.use_peft)
+
+
+def test_what_recipes_name_on_the_hub_is_here_in_small():
+    for name, recipe in RECIPES.items():
+        if "dataset_name" in recipe:
+            assert samples.sample_of(recipe["dataset_name"], recipe.get("dataset_config")), name
+        if "model_name_or_path" in recipe:
+            assert samples.config_of(recipe["model_name_or_path"]), name
+    assert samples.sample_of("openai/gsm8k", "main").endswith("openai__gsm8k__main.jsonl")
+    assert samples.sample_of("openai/gsm8k", "other") is None
+    assert samples.sample_of("nlile/hendrycks-MATH-benchmark", "any").endswith("nlile__hendrycks-MATH-benchmark.jsonl")
+    assert samples.sample_of("nobody/nothing") is None
+    assert samples.config_of("nobody/nothing") is None
+    samples.config_of("Qwen/Qwen3-4B").clear()
+    assert samples.config_of("Qwen/Qwen3-4B")["model_type"] == "qwen3"
+
+
+@pytest.mark.parametrize(
+    ("model", "weights"),
+    [
+        *[("Qwen/Qwen2.5-0.5B-Instruct", 494_032_768), ("Qwen/Qwen2.5-1.5B-Instruct", 1_543_714_304)],
+        *[("Qwen/Qwen2.5-3B-Instruct", 3_085_938_688), ("Qwen/Qwen2.5-7B", 7_615_616_512)],
+        *[("Qwen/Qwen2.5-Math-1.5B", 1_543_714_304), ("Qwen/Qwen2.5-Coder-7B-Instruct", 7_615_616_512)],
+        ("Qwen/Qwen3-4B", 4_022_468_096),
+    ],
+)
+def test_facts_of_a_model_make_one_of_its_size(model, weights):
+    with torch.device("meta"):
+        made = AutoModelForCausalLM.from_config(AutoConfig.for_model(**samples.config_of(model)))
+    assert sum(weight.numel() for weight in made.parameters()) == weights
+
+
+# --- Data and rewards go together ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", WITH_DATA)
+def test_gold_answers_score_full_marks_and_those_of_other_rows_do_not(name, capsys):
+    data, rewards = data_of(name)
+    assert "left out" not in capsys.readouterr().err
+    assert not set(prompts(data["train"])) & set(prompts(data["test"]))
+    for split in data.values():
+        assert len(split) > 0
+        assert len(set(prompts(split))) == len(split)
+        assert all(message["content"] for message in split[0]["prompt"])
+        for reward in rewards:
+            check_columns(reward, split, "the data")
+    judged = [reward for reward in rewards if reward.definition.gold and reward.definition.columns]
+    assert judged
+    for reward in judged:
+        if reward.definition.name != "think_format":
+            gold, shuffled = check_gold(reward, data["train"], limit=40)
+            assert (gold.right, gold.problems) == (gold.total, ())
+            assert shuffled.right >= 0.9 * shuffled.total
+
+
+# --- rows.py --------------------------------------------------------------------------------------------------------
+
+
+def script(folder, raw, name="data.jsonl"):
+    path = folder / name
+    path.write_text("".join(json.dumps(row) + "\n" for row in raw))
+    return SimpleNamespace(dataset_name=str(path), dataset_config=None)
+
+
+def letters(raw):
+    if raw["a"] == "bad":
+        raise ValueError("that are bad")
+    return {"prompt": rows.messages(None, raw["a"])}
+
+
+def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
+    given = script(tmp_path, [{"a": text} for text in ["x", "bad", "y", "x", "bad", "z", "w", "v"]])
+    data = rows.make_splits(given, letters, ["a"], 100)
+    kept = [row["prompt"][0]["content"] for split in data.values() for row in split]
+    assert sorted(kept) == ["v", "w", "x", "y", "z"]
+    said = f"{given.dataset_name} (train): 3 of 8 rows are left out: 2 that are bad; 1 that came before.\n"
+    assert capsys.readouterr().err.endswith(said)
+    monkeypatch.setenv("RANK", "1")
+    rows.make_splits(given, letters, ["a"], 100)
+    assert "left out" not in capsys.readouterr().err, "once is enough"
+
+
+@pytest.mark.parametrize(
+    ("raw", "wanted", "message"),
+    [
+        ([{"a": "x", "b": "y"}], ["a", "c", "d"], r"has no column c, d, only a, b\."),
+        ([{"a": "bad"}] * 2, ["a"], r"2 of 2 rows are left out: 2 that are bad\. No row is left\."),
+    ],
+)
+def test_data_that_cannot_be_used_are_refused(tmp_path, raw, wanted, message):
+    with pytest.raises(ValueError, match=message):
+        rows.make_splits(script(tmp_path, raw), letters, wanted, 1)
+
+
+def test_a_data_set_must_be_named_and_have_training_rows(tmp_path):
+    with pytest.raises(ValueError, match="dataset_name is missing"):
+        rows.make_splits(SimpleNamespace(dataset_name=None, dataset_config=None), letters, ["a"], 1)
+    folder = tmp_path / "only_test"
+    folder.mkdir()
+    script(folder, [{"a": "x"}], "test.jsonl")
+    with pytest.raises(ValueError, match="has no split train, only test"):
+        rows.make_splits(SimpleNamespace(dataset_name=str(folder), dataset_config=None), letters, ["a"], 1)
+
+
+def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
+    script(tmp_path, [{"a": str(i)} for i in range(40)], "train.jsonl")
+    script(tmp_path, [{"a": str(i)} for i in range(30, 50)], "test.jsonl")
+    given = SimpleNamespace(dataset_name=str(tmp_path), dataset_config=None)
+    data = rows.make_splits(given, letters, ["a"], 5)
+    assert (len(data["train"]), len(data["test"])) == (30, 5)
+    assert prompts(rows.make_splits(given, letters, ["a"], 5)["test"]) == prompts(data["test"])
+    assert len(rows.make_splits(given, letters, ["a"], None)["test"]) == 20
+
+
+@pytest.mark.parametrize(("asked", "given"), [(3, 3), (50, 10), (None, 10)])
+def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, given):
+    data = rows.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
+    assert (len(data["test"]), len(data["train"])) == (given, 40 - given)
+
+
+def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):
+    given = script(tmp_path, [{"frage": "?", "answer": "#### 1"}])
+    with pytest.raises(UserError, match=r"has no column question, only frage, answer\."):
+        inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", given.dataset_name))
+
+
+def test_the_page_s_own_example_runs(tmp_path, monkeypatch):
+    code = re.search(r"```python\n(# my_data\.py\n.*?)```", PAGE, re.DOTALL)[1]
+    recipe = re.search(r"```yaml\n(# in my_run\.yaml\n.*?)```", PAGE, re.DOTALL)[1]
+    (tmp_path / "my_data.py").write_text(code)
+    (tmp_path / "my_run.yaml").write_text(recipe + "use_cpu: true\nbf16: false\n")
+    countries = [{"country": f"Land {i}", "capital": f"City {i}" if i else ""} for i in range(13)]
+    script(tmp_path, countries, "capitals.jsonl")
+    monkeypatch.chdir(tmp_path)
+    data, (reward,) = data_of_yaml("my_run.yaml")
+    assert (len(data["train"]), len(data["test"])) == (9, 3)
+    assert data["train"][0]["prompt"][0] == {"role": "system", "content": "Answer in one word."}
+    check_columns(reward, data["train"], "the data")
+    assert check_gold(reward, data["train"])[0].problems == ()
+
+
+def data_of_yaml(path):
+    script_args, training, model, mixture_args = parse(grpo.make_parser(), ["--config", path])
+    data = inputs.load_data(script_args, training, model, mixture_args)
+    return data, inputs.read_rewards(script_args.reward_funcs, None)[0]
+
+
+# --- GSM8K ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("solution", "number"),
+    [
+        ("So it is 42.\n#### 42", "42"),
+        ("#### 1,234,567", "1234567"),
+        ("#### -5", "-5"),
+        ("#### 0.75", "0.75"),
+        ("#### .5", ".5"),
+        ("#### -1,000.25\n", "-1000.25"),
+        ("#### $18", "18"),
+        ("####18.", "18"),
+        ("#### 1\nNo, wait.\n#### 2", "2"),
+    ],
+)
+def test_the_number_after_the_last_hashes(solution, number):
+    assert gsm8k.final_number(solution) == number
+
+
+@pytest.mark.parametrize(
+    "solution",
+    [None, "", "42", "####", "#### ", "#### -", "#### .", "#### 1,23", "#### 1 2", "#### 3 apples", "#### 1\n2"],
+)
+def test_what_is_no_number_is_refused(solution):
+    with pytest.raises(ValueError, match="without a number after '####'"):
+        gsm8k.final_number(solution)
+
+
+def test_the_system_prompt_can_be_another_or_none():
+    raw = {"question": " How many? ", "answer": "#### 3"}
+    assert gsm8k.make_row(raw, "Count.")["prompt"] == [
+        {"role": "system", "content": "Count."},
+        {"role": "user", "content": "How many?"},
+    ]
+    assert [message["role"] for message in gsm8k.make_row(raw, None)["prompt"]] == ["user"]
+
+
+# --- Mathematics ----------------------------------------------------------------------------------------------------
+
+ASKED = (
+    "Solve the following math problem step by step. The last line of your response should be of the form Answer: "
+    "$Answer (without quotes) where $Answer is the answer to the problem.\n\nWhat is\n\n$1 + 1$?\n\nRemember to put "
+    'your answer on its own line after "Answer:".'
+)
+
+
+@pytest.mark.parametrize(
+    ("raw", "problem", "answer"),
+    [
+        ({"problem": "$1+1$?", "answer": "2", "solution": r"It is \boxed{3}."}, "$1+1$?", "2"),
+        ({"problem": "$1+1$?", "solution": r"It is \boxed{2}."}, "$1+1$?", r"It is \boxed{2}."),
+        ({"prompt": "$1+1$?", "solution": "2", "source_prompt": []}, "$1+1$?", "2"),
+        (
+            {"prompt": [{"role": "user", "content": ASKED}], "reward_model": {"ground_truth": "2", "style": "rule"}},
+            "What is\n\n$1 + 1$?",
+            "2",
+        ),
+    ],
+    ids=["MATH", "MATH, solution", "DAPO, processed", "DAPO"],
+)
+def test_each_format_of_a_math_problem(raw, problem, answer):
+    row = math_problems.make_row(raw, None)
+    assert row == {"prompt": [{"role": "user", "content": problem}], "answer": answer}
+
+
+def test_math_without_a_problem_or_an_answer_is_left_out(tmp_path, capsys):
+    raw = [{"problem": f"${i}$?", "answer": str(i), "level": "Level 2"} for i in range(8)]
+    raw += [{"problem": "?", "answer": "", "level": None}, {"problem": " ", "answer": "1", "level": None}]
+    data = math_problems.prepare(script(tmp_path, raw), None, None)
+    assert (len(data["train"]), len(data["test"])) == (6, 2)
+    assert "2 of 10 rows are left out: 1 without an answer; 1 without a problem." in capsys.readouterr().err
+    with pytest.raises(ValueError, match="without a column problem or prompt, only with question, answer"):
+        math_problems.prepare(script(tmp_path, [{"question": "?", "answer": "1"}]), None, None)
+
+
+def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
+    unreadable = "x+" * 600 + "1"
+    raw = [{"problem": f"${i}$?", "answer": str(i)} for i in range(9)] + [{"problem": "?", "answer": unreadable}]
+    with pytest.raises(ValueError, match="1 of 1 answers cannot be scored"):
+        check_columns(get_reward("math_answer"), Dataset.from_list(raw[-1:]), "the data")
+    data = math_problems.prepare(script(tmp_path, raw), None, None, test_rows=1)
+    assert unreadable not in list(data["train"]["answer"]) + list(data["test"]["answer"])
+    assert "1 with an answer that math_answer cannot read" in capsys.readouterr().err
+    check_columns(get_reward("math_answer"), data["train"], "the data")
+
+
+def test_levels_and_a_benchmark(tmp_path):
+    script(tmp_path, [{"problem": "AIME?", "answer": "204", "id": 60}], "aime.jsonl")
+    raw = [{"problem": f"${i}$?", "answer": str(i), "level": 1 + i % 5} for i in range(40)]
+    given = script(tmp_path, raw)
+    data = math_problems.prepare(given, None, None, levels=[4, 5], benchmark=str(tmp_path / "aime.jsonl"))
+    assert {int(answer) % 5 + 1 for answer in data["train"]["answer"]} == {4, 5}
+    assert {int(answer) % 5 + 1 for answer in data["test"]["answer"]} & {1, 2, 3}
+    assert list(data["benchmark"]["answer"]) == ["204"]
+    without = script(tmp_path, [{"prompt": str(i), "solution": "1"} for i in range(8)])
+    with pytest.raises(ValueError, match="has no column level"):
+        math_problems.prepare(without, None, None, levels=[1])
+
+
+# --- Programs -------------------------------------------------------------------------------------------------------
+
+CODE = "open-r1/verifiable-coding-problems-python"
+LIMITS = code_problems.Limits(min_tests=2, max_tests=3, max_test_chars=10, max_chars=100)
+
+
+def problem(*inputs, statement="Echo.", language="python", kind="stdin_stdout"):
+    cases = [{"fn_name": None, "input": text, "output": text, "type": kind} for text in inputs]
+    return {"problem_statement": statement, "verification_info": {"language": language, "test_cases": cases}}
+
+
+def test_the_longest_tests_are_kept():
+    row = code_problems.make_row(problem("1", "4444", "666666", "22", "333"), None, LIMITS)
+    assert [test["stdin"] for test in row["tests"]] == ["4444", "333", "22"]
+    assert row["tests"][0] == {"stdin": "4444", "stdout": "4444"}
+
+
+@pytest.mark.parametrize(
+    ("raw", "reason"),
+    [
+        (problem("1"), "with fewer than 2 tests"),
+        (problem("1", "666666"), "with fewer than 2 tests that are short enough"),
+        (problem("1", "2", kind="function_call"), "whose tests are not for a Python script"),
+        (problem("1", "2", language="cpp"), "whose tests are not for a Python script"),
+        (problem("1", "2", statement=" "), "without a statement"),
+        (problem("1", "2", statement="x" * 101), "without a statement of at most 100"),
+        (problem(" ", "\n"), "with tests that python_tests refuses"),  # a program that does nothing would pass
+        ({"problem_statement": None, "verification_info": None}, "without a statement"),
+    ],
+)
+def test_problems_that_cannot_be_judged_are_left_out(raw, reason):
+    with pytest.raises(ValueError, match=reason):
+        code_problems.make_row(raw, None, LIMITS)
+
+
+def test_numbers_of_tests_must_make_sense():
+    with pytest.raises(ValueError, match="min_tests=5 must be at least 1 and at most max_tests=3"):
+        code_problems.prepare(None, None, None, max_tests=3)
+
+
+# --- Countdown ------------------------------------------------------------------------------------------------------
+
+
+def test_countdown_ends_where_there_are_no_more_problems():
+    with pytest.raises(ValueError, match=r"hardly more than 6,\d\d\d problems of counts=\[2\]"):
+        countdown.prepare(None, None, None, counts=[2])
+
+
+def test_every_countdown_problem_has_the_solution_that_it_was_made_from():
+    data = countdown.prepare(None, None, None, train_rows=1500, test_rows=100, counts=[2, 3, 4, 6], seed=5)
+    reward = get_reward("countdown")
+    for split in data.values():
+        columns = {name: list(split[name]) for name in ("numbers", "target")}
+        told = [f"<answer>{solution}</answer>" for solution in split["solution"]]
+        assert {outcome.score for outcome in reward.score(completions=told, **columns)} == {1.0}
+        assert all(target in countdown.TARGETS for target in split["target"])
+        assert all(1 <= number <= 99 for numbers in split["numbers"] for number in numbers)
+    assert Counter(map(len, data["train"]["numbers"])) == {2: 375, 3: 375, 4: 375, 6: 375}
+    assert all(solve(row["numbers"], row["target"]) for row in data["test"])
+    text = data["train"][0]["prompt"][-1]["content"]
+    assert all(str(number) in text for number in (*data["train"][0]["numbers"], data["train"][0]["target"]))
+    assert data["train"][0]["solution"] not in text
+
+
+def test_countdown_problems_come_once_and_depend_on_the_seed_alone():
+    def keys(split):
+        return [(*sorted(row["numbers"]), row["target"]) for row in split]
+
+    data = countdown.prepare(None, None, None, train_rows=3000, test_rows=300)
+    seen = keys(data["train"]) + keys(data["test"])
+    assert len(seen) == len(set(seen)) == 3300
+    random.seed(1)
+    again = countdown.prepare(None, None, None, train_rows=3000, test_rows=300)
+    assert all(again[name].to_dict() == data[name].to_dict() for name in data)
+    assert keys(countdown.prepare(None, None, None, train_rows=9, test_rows=300, seed=1)["test"]) != keys(data["test"])
+    small = countdown.prepare(None, None, None, train_rows=3000, test_rows=300, smoke=True)
+    assert (len(small["train"]), keys(small["test"])) == (500, keys(data["test"]))
+
+
+@pytest.mark.parametrize("counts", [[], [1], [3, 7]])
+def test_countdown_refuses_counts(counts):
+    with pytest.raises(ValueError, match="must be numbers from 2 to 6"):
+        countdown.prepare(None, None, None, counts=counts)
+
+
+# --- Reasoning gym --------------------------------------------------------------------------------------------------
+
+
+def test_no_question_of_the_mixture_is_both_trained_on_and_tested():
+    tasks = {"chain_sum": {"min_terms": 2, "max_terms": 2, "min_digits": 1, "max_digits": 1}, "lcm": None}
+    data = mixture.prepare(None, None, None, tasks=tasks, train_rows=400, test_rows=40)
+    assert Counter(data["test"]["task"]) == {"chain_sum": 20, "lcm": 20}
+    assert not set(prompts(data["train"])) & set(prompts(data["test"]))
+    assert 200 < len(data["train"]) < 400, "a hundred sums of two digits there are: some would be in both"
+    again = mixture.prepare(None, None, None, tasks=tasks, train_rows=400, test_rows=40)
+    assert prompts(again["train"]) == prompts(data["train"])
+    assert len(mixture.prepare(None, None, None, tasks={"lcm": None}, smoke=True)["test"]) == 100
+
+
+def test_the_mixture_refuses_tasks():
+    given = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
+    with pytest.raises(UserError, match="Did you mean chain_sum"):
+        inputs.load_data(*given, smoke=True)
+
+
+# --- Sums -----------------------------------------------------------------------------------------------------------
+
+
+def sums(folder, **options):
+    given = {"output_dir": str(folder), "seed": 1, "process_index": 0, "disable_tqdm": True}
+    given |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
+    return arithmetic.prepare(None, SimpleNamespace(**given), SimpleNamespace(), **options)
+
+
+def test_the_demo_s_lessons_are_those_of_its_numbers():
+    """In the order that the figures of docs/demo.md and of arithmetic_cpu.yaml come from."""
+    held_out, rest = arithmetic.split_problems(1)
+    made = arithmetic._lessons(rest["easy"][512:], rest["edge"][384:], 1, arithmetic.WarmUp(20, 64, 1.0))
+    assert hashlib.sha256("\n".join(made).encode()).hexdigest().startswith("39bf1702e0f9bd86")
+    assert hashlib.sha256(repr(held_out).encode()).hexdigest().startswith("2a758b2a5b20a9c1")
+
+
+def test_three_digits_and_another_size(tmp_path, monkeypatch):
+    taught = []
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
+    mix = {"easy": 30, "edge": 20, "hard": 10}
+    data = sums(tmp_path, digits=3, train_mix=mix, layers=2, hidden_size=64, heads=2, warm_steps=10, warm_batch=50)
+    assert Counter(data["train"]["difficulty"]) == mix
+    assert len(taught) == 500
+    forgot = Counter()
+    for text in taught:
+        a, b, said = map(int, re.fullmatch(r"(\d{3})\+(\d{3})=(\d{3})<eos>", text).groups())
+        carries = [a % 10 + b % 10 > 9, a // 10 % 10 + b // 10 % 10 > 9]
+        assert a + b - said in (0, 10 * carries[0] + 100 * carries[1])
+        forgot[any(carries), said != a + b] += 1
+    assert forgot[False, True] == 0
+    assert forgot[True, True] / (forgot[True, True] + forgot[True, False]) == pytest.approx(0.6, abs=0.1)
+    seen = {text[:8] for text in taught}
+    assert not seen & {*data["train"]["prompt"], *data["easy"]["prompt"], *data["edge"]["prompt"]}
+    config = json.loads((tmp_path / "warm_start" / "config.json").read_text())
+    assert (config["num_hidden_layers"], config["hidden_size"], config["num_attention_heads"]) == (2, 64, 2)
+
+
+def test_smoke_makes_the_whole_model_untrained(tmp_path, monkeypatch):
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda *args: pytest.fail("it trains"))
+    sums(tmp_path, smoke=True, hidden_size=64)
+    assert json.loads((tmp_path / "warm_start" / "config.json").read_text())["hidden_size"] == 64
+
+
+@pytest.mark.parametrize("options", [{"digits": 4}, {"train_mix": {"easy": 1, "eggs": 2}}])
+def test_sums_that_there_are_not(tmp_path, options):
+    with pytest.raises(ValueError, match="must be 2 or 3, and train_mix"):
+        sums(tmp_path, **options)

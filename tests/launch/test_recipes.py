@@ -1,0 +1,1022 @@
+"""The launch script as a user meets it: mistakes, whole runs, Ctrl-C, two processes, `accelerate launch`."""
+
+import contextlib
+import io
+import json
+import os
+import re
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from accelerate import Accelerator
+from peft import LoraConfig, get_peft_model
+from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
+
+from trl_grpo_plus.launch import command_line, console, inputs, report
+from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.launch.command_line import UserError, load, parse
+from trl_grpo_plus.launch.stopping import StopOnInterrupt
+from trl_grpo_plus.launch.train import main
+from trl_grpo_plus.recipes import arithmetic
+from trl_grpo_plus.traces import read as traces
+
+
+SCRIPT = [sys.executable, "-m", "trl_grpo_plus.recipes.grpo"]
+REWARD = "trl_grpo_plus.rewards.exact_answer.exact_answer"
+CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
+
+# A warm-up that is over in two seconds and teaches enough for some groups to be alive; steps as slow as one likes.
+TASK = """
+import os
+import time
+
+from trl_grpo_plus.recipes import arithmetic
+from trl_grpo_plus.rewards.exact_answer import exact_answer
+
+arithmetic.WARM_STEPS = 120
+prepare = arithmetic.prepare
+
+
+def reward(completions, answer, trainer_state, **kwargs):
+    time.sleep(float(os.environ.get("REWARD_SECONDS", 0)) if trainer_state.global_step else 0)
+    return exact_answer(completions, answer)
+"""
+STEPS = 8
+SHORT = [
+    *("--config", "arithmetic_cpu", "--prepare", "task.py:prepare", "--reward_funcs", "task.py:reward"),
+    *("--max_steps", str(STEPS), "--logging_steps", "1", "--save_steps", "5", "--max_resample_rounds", "1"),
+    *("--per_device_train_batch_size", "64", "--per_device_eval_batch_size", "192", "--num_generations_eval", "2"),
+]
+
+
+# --- The command line ----------------------------------------------------------------------------------------
+
+
+def parsed(*argv):
+    """`(script_args, training_args, model_args, dataset_args)`."""
+    return parse(make_parser(prog="grpo"), list(argv))
+
+
+@pytest.fixture
+def config(tmp_path):
+    def write(text):
+        path = tmp_path / "run.yaml"
+        path.write_text(text)
+        return str(path)
+
+    return write
+
+
+@pytest.mark.parametrize("form", [["--config=arithmetic_cpu"], ["--config", "arithmetic_cpu"]], ids=["=", "two words"])
+def test_a_shipped_config_by_name(form):
+    script, training, *_ = parsed(*form)
+    assert script.prepare == "trl_grpo_plus.recipes.arithmetic.prepare"
+    assert script.reward_funcs == ["exact_answer"]
+    assert (training.max_steps, training.zero_variance_groups) == (150, "resample")
+    assert training.learning_rate == 3e-4
+
+
+def test_a_config_by_path_and_options_over_it(config):
+    path = config(
+        "use_cpu: true\nbf16: false\nmax_steps: 7\nlearning_rate: 3e-4\nstd_ddof: 0\nenv:\n  FROM_YAML: '5'\n"
+    )
+    for argv in [["--config", path], [f"--config={path}"], ["--max_steps", "9", "--config", path]]:
+        _, training, *_ = parsed(*argv)
+        assert training.max_steps == (9 if "9" in argv else 7)
+        assert (training.learning_rate, training.std_ddof) == (3e-4, 0)
+    _, training, *_ = parsed("--config", path, "--std-ddof=1", "--learning_rate", "1e-5")
+    assert (training.max_steps, training.learning_rate, training.std_ddof) == (7, 1e-5, 1)
+    assert os.environ.pop("FROM_YAML") == "5"
+
+
+def test_options_alone():
+    script, training, model, _ = parsed(*CPU, "--reward_funcs", "a.b", "c:d", "--model_name_or_path", "m")
+    assert (script.reward_funcs, model.model_name_or_path, training.use_cpu) == (["a.b", "c:d"], "m", True)
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (["--config", "arithmetic_cp"], ["'arithmetic_cp' is neither a file", "Did you mean arithmetic_cpu"]),
+        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", "are arithmetic_cpu"]),
+        (["--config"], ["--config needs a file or one of: arithmetic_cpu"]),
+        (["--config", "arithmetic_cpu", "--max_stps", "5"], ["unknown option --max_stps.", "--max_steps"]),
+        (["--config", "arithmetic_cpu", "--max-stps=5"], ["unknown option --max_stps.", "--max_steps"]),
+        (["--confg", "arithmetic_cpu"], ["unknown option --confg.", "--config"]),
+        ([*CPU, "--zero-variance-group-s", "drop"], ["unknown option", "Did you mean --zero_variance_groups"]),
+        ([*CPU, "stray"], ["stray"]),
+        ([*CPU, "--kl_placement", "reward"], ["kl_placement", "beta"]),
+        ([*CPU, "--per_device_train_batch_size", "7"], ["generation_batch_size (7)", "num_generations (8)"]),
+    ],
+)
+def test_a_mistake_on_the_command_line(argv, words):
+    with pytest.raises(UserError) as error:
+        parsed(*argv)
+    assert all(word in str(error.value) for word in words), str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (
+            "zero_variance_group: drop",
+            ["run.yaml: unknown key zero_variance_group. Did you mean zero_variance_groups"],
+        ),
+        ("reward_func: a.b", ["unknown key reward_func.", "reward_funcs"]),
+        ("qqqqqqqq: 1", ["unknown key qqqqqqqq."]),
+        ("zero_variance_groups: resampel", ["zero_variance_groups='resampel'", "'keep', 'drop', 'resample'"]),
+        ("advantage_baseline: mode", ["advantage_baseline='mode'", "leave_one_out"]),
+        ("lr_scheduler_type: liner", ["liner", "'linear'"]),
+        ("max_resample_rounds: 0", ["max_resample_rounds"]),
+        ("- a\n- b", ["must hold `key: value` lines"]),
+        ("", ["must hold `key: value` lines"]),
+        ("a: b: c", ["is not YAML"]),
+    ],
+)
+def test_a_mistake_in_the_yaml(config, text, words):
+    path = config(text if not text or text.startswith("-") else f"use_cpu: true\nbf16: false\n{text}\n")
+    with pytest.raises(UserError) as error:
+        parsed("--config", path)
+    assert all(word in str(error.value) for word in words), str(error.value)
+    assert ("Did you mean" in str(error.value)) == (text[:4] in ("zero", "rewa", "lr_s"))
+
+
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        ([], ["nothing to run", "arithmetic_cpu"]),
+        (["--config", "arithmetic_cpu", "--zero_variance_groups", "resampel"], ["'resampel'", "resample"]),
+        (["--config", "arithmetic_cpu", "--max_steps", "many"], ["--max_steps", "'many'"]),
+    ],
+)
+def test_what_argparse_refuses_is_short_too(capsys, argv, words):
+    with pytest.raises(SystemExit) as stop:
+        parsed(*argv)
+    assert stop.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()[-2:]
+    assert usage == "usage: grpo --config NAME|PATH [--option value ...]"
+    assert all(word in error for word in words), error
+
+
+@pytest.fixture
+def modules(tmp_path, monkeypatch):
+    """A working directory with a package, a file and a file that cannot be imported."""
+    (tmp_path / "recipes_pkg").mkdir()
+    (tmp_path / "recipes_pkg" / "__init__.py").touch()
+    (tmp_path / "recipes_pkg" / "mod.py").write_text("NUMBER = 1\n\n\ndef func():\n    return 'package'\n")
+    (tmp_path / "recipes_file.py").write_text("def func():\n    return 'file'\n")
+    (tmp_path / "recipes_broken.py").write_text("import recipes_no_such_thing\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    return tmp_path
+
+
+def test_the_three_forms_of_a_function(modules):
+    assert load("recipes_pkg.mod.func", "prepare")() == "package"
+    assert load("recipes_pkg.mod:func", "prepare")() == "package"
+    assert load("recipes_file.py:func", "prepare")() == "file"
+    assert load("./recipes_pkg/mod.py:func", "prepare")() == "package"
+    assert load(f"{modules}/recipes_file.py:func", "prepare")() == "file"
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("recipes_nowhere.mod.func", "prepare: there is no module recipes_nowhere."),
+        ("recipes_nowhere:func", "prepare: there is no module recipes_nowhere."),
+        ("recipes_pkg.mud.func", "prepare: there is no module recipes_pkg.mud."),
+        ("recipes_pkg.mod.fun", "prepare: recipes_pkg.mod has no function 'fun'. Did you mean func?"),
+        ("recipes_file.py:funk", "prepare: recipes_file.py has no function 'funk'. Did you mean func?"),
+        ("recipes_pkg.mod:NUMBER", "prepare: recipes_pkg.mod has no function 'NUMBER'."),
+        ("recipes_pkg.mod", "prepare: recipes_pkg has no function 'mod'."),
+        ("recipes_fil.py:func", "prepare: there is no file recipes_fil.py."),
+    ],
+)
+def test_no_such_function(modules, path, message):
+    with contextlib.suppress(UserError):
+        load("recipes_pkg.mod:NUMBER", "prepare")  # once it is loaded, a module is an attribute of its package
+    with pytest.raises(UserError) as error:
+        load(path, "prepare")
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("path", ["func", "", ":func", "recipes_file.py:", ".mod.func", "..:func", "pkg..func"])
+def test_not_a_path_to_a_function(path):
+    with pytest.raises(UserError, match=re.escape("is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")):
+        load(path, "prepare")
+
+
+def test_an_error_inside_a_module_is_not_hidden(modules):
+    for path in ["recipes_broken.func", "recipes_broken.py:func"]:
+        with pytest.raises(ModuleNotFoundError, match="recipes_no_such_thing"):
+            load(path, "prepare")
+
+
+def test_entries_of_reward_funcs_in_a_yaml(config):
+    path = config(
+        "use_cpu: true\nbf16: false\nreward_funcs:\n- {name: exact_answer, weight: 2}\n- name: think_format\n"
+        "  monitor: true\n- overlong_is_no_reward.py:f\n"
+    )
+    script, training, *_ = parsed("--config", path)
+    rewards, weights = inputs.read_rewards(script.reward_funcs[:2], training.reward_weights)
+    assert [reward.__name__ for reward in rewards] == ["exact_answer", "think_format"]
+    assert weights == [2.0, 0.0]
+    with pytest.raises(UserError, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
+        inputs.read_rewards(script.reward_funcs, None)
+    one = config("use_cpu: true\nbf16: false\nreward_funcs: {name: exact_answer, weight: 3}\n")
+    assert inputs.read_rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
+
+
+DATA = """
+from datasets import Dataset, DatasetDict
+
+rows = Dataset.from_dict({"prompt": ["1+1="], "answer": ["2"]})
+
+
+def prepare(script_args, training_args, model_args):
+    return DatasetDict({"train": rows})
+"""
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ([], "reward_funcs is empty"),
+        (["--reward_funcs", REWARD], "There is no data: set dataset_name, datasets or prepare."),
+        (["--reward_funcs", REWARD, "--prepare", "{data}:prepare"], "model_name_or_path is missing"),
+        (["--reward_funcs", REWARD, "--prepare", "{data}:prepare", "--model_name_or_path", "m", "--do_eval", "true"],
+         "Evaluation is on, but the data has no split besides the one that is trained on."),
+        (["--reward_funcs", REWARD, "--prepare", "{data}:prepare", "--model_name_or_path", "m",
+          "--dataset_train_split", "trian"],
+         "dataset_train_split: the data has no split 'trian', only train."),
+        (["--reward_funcs", REWARD, "--resume_from_checkpoint", "true"], "holds no checkpoint"),
+        (["--reward_funcs", REWARD, "--resume_from_checkpoint", "{out}/checkpoint-9"],
+         "checkpoint-9 is not a checkpoint"),
+        (["--reward_funcs", REWARD[:-1]], "Did you mean exact_answer?"),
+        (["--reward_funcs", "exact_answr"], "there is no reward named 'exact_answr'. Did you mean exact_answer"),
+        (["--reward_funcs", "{{name: exact_answer, wieght: 2}}"], "unknown key 'wieght'. Did you mean weight"),
+        (["--reward_funcs", "{{name: exact_answer"], "'{name: exact_answer' is not {name: ..., weight: ...} in YAML"),
+        (["--reward_funcs", "{{name: exact_answer, weight: 2}}", "--reward_weights", "1"],
+         "reward_funcs gives 'exact_answer' the weight 2, reward_weights 1.0."),
+        (["--reward_funcs", "countdown", "--prepare", "{data}:prepare", "--model_name_or_path", "m"],
+         "train_dataset: reward 'countdown' needs the column 'numbers', the data has prompt, answer."),
+    ],
+)  # fmt: skip
+def test_what_cannot_run_is_said_before_anything_is_made(tmp_path, options, message):
+    (tmp_path / "data.py").write_text(DATA)
+    places = {"data": tmp_path / "data.py", "out": tmp_path / "out"}
+    options = [option.format(**places) for option in options]
+    with pytest.raises(UserError, match=re.escape(message)):
+        main(*parsed(*CPU, "--output_dir", str(tmp_path / "out"), *options))
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_resume_command_is_the_resume_command(monkeypatch):
+    for given in [[], ["--resume_from_checkpoint", "old"], ["--resume_from_checkpoint=old"]]:
+        words = ("torchrun", "-m", "mod", *given, "--output_dir", "my runs")
+        monkeypatch.setattr(command_line, "launched_as", lambda words=words: words)
+        command = command_line.resume_command("my runs/checkpoint-3")
+        expected = "torchrun -m mod --output_dir 'my runs' --resume_from_checkpoint 'my runs/checkpoint-3'"
+        assert command == expected
+
+
+# --- What is found in the folder, what is printed ----------------------------------------------------------------
+
+
+def settle(folder, resume=None, local_process_index=0):
+    args = SimpleNamespace(output_dir=str(folder), resume_from_checkpoint=resume, eval_on_start=True)
+    args.local_process_index = local_process_index
+    report.settle_folder(args)
+    return args
+
+
+def test_one_process_of_a_node_moves_an_earlier_run(tmp_path):
+    leave_run(tmp_path / "run", 2, finished=False)
+    leave_run(tmp_path / "other", 4, finished=False)
+    settle(tmp_path / "run", local_process_index=1)
+    args = settle(tmp_path / "run", str(tmp_path / "other" / "checkpoint-4"), local_process_index=1)
+    assert not args.eval_on_start
+    assert not (tmp_path / "run" / "earlier-1").exists()
+    settle(tmp_path / "run")
+    assert (tmp_path / "run" / "earlier-1" / "checkpoint-2").exists()
+
+
+def leave_run(folder, *steps, finished):
+    for step in steps:
+        (folder / f"checkpoint-{step}").mkdir(parents=True)
+        (folder / f"checkpoint-{step}" / "trainer_state.json").write_text("{}")
+    if finished:
+        (folder / "trainer_state.json").write_text("{}")
+        (folder / "summary.json").write_text("{}")
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def contents(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def left_by_a_run(tmp_path_factory):
+    """What libraries save of a model and a run: shards, an adapter, tokenizer, cards, a tracker's folder."""
+    folder = tmp_path_factory.mktemp("left")
+    tokenizer = arithmetic.make_tokenizer()
+    tokenizer.chat_template = "{{ messages[0].content }}"
+    model = arithmetic.make_model(tokenizer)
+    model.save_pretrained(folder, max_shard_size="200KB")
+    tokenizer.save_pretrained(folder)
+    get_peft_model(model, LoraConfig(target_modules=["q_proj"])).save_pretrained(folder)
+    assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
+    torch.save({}, folder / "training_args.bin")
+    (folder / "README.md").write_text("---\nlibrary_name: transformers\ntags:\n- generated_from_trainer\n---\n# Mine")
+    for name in [
+        "rollouts/train-00000000.jsonl",
+        "runs/Nov22/events.out",
+        "wandb/run-1/run.wandb",
+        "warm_start/config.json",
+    ]:
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).touch()
+    leave_run(folder, 2, finished=False)
+    # As a model's own code and an unusual tokenizer write them; the summary of a finished run lists what was saved.
+    (folder / "modeling_own.py").write_text("WIDTH = 3")
+    (folder / "summary.json").write_text(json.dumps({"files": ["modeling_own.py", "model.safetensors.index.json"]}))
+    return folder
+
+
+OWN = {"notes.txt": b"my own", "data/rows.jsonl": b"{}", "my_run.yaml": b"seed: 1", "models.txt": b"", "check.py": b""}
+
+
+def beside_it(folder, *names):
+    for name in names or OWN:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(OWN[name])
+
+
+def test_all_that_a_run_left_moves_and_what_is_the_users_stays(tmp_path, left_by_a_run):
+    out = tmp_path / "out"
+    shutil.copytree(left_by_a_run, out)
+    beside_it(out)
+    settle(out)
+    assert contents(out / "earlier-1") == contents(left_by_a_run)
+    assert {name: data for name, data in contents(out).items() if not name.startswith("earlier-1")} == OWN
+
+
+def test_a_kill_in_the_midst_of_moving_splits_no_run(tmp_path, left_by_a_run, monkeypatch):
+    rename, count = Path.rename, len(names(left_by_a_run))
+    for most in range(count + 1):
+        out = tmp_path / f"out-{most}"
+        shutil.copytree(left_by_a_run, out)
+        beside_it(out, "notes.txt")
+        moved = []
+
+        def rename_some(path, target, most=most, moved=moved):
+            if len(moved) == most:
+                raise KeyboardInterrupt
+            moved.append(path)
+            return rename(path, target)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Path, "rename", rename_some)
+            with pytest.raises(KeyboardInterrupt):
+                settle(out)
+        settle(out)
+        assert names(out) == ["earlier-1", "notes.txt"]
+        assert contents(out / "earlier-1") == contents(left_by_a_run)
+
+
+def test_a_run_that_began_in_spite_of_a_half_moved_one_is_kept_apart(tmp_path):
+    leave_run(tmp_path / "earlier-unfinished", 5, finished=True)
+    leave_run(tmp_path, 10, finished=True)
+    (tmp_path / "summary.json").write_text("second")
+    settle(tmp_path)
+    assert names(tmp_path) == ["earlier-1", "earlier-2"]
+    assert (tmp_path / "earlier-2" / "summary.json").read_text() == "second"
+    assert names(tmp_path / "earlier-1") == ["checkpoint-5", "summary.json", "trainer_state.json"]
+
+
+def test_a_users_files_alone_are_no_run(tmp_path):
+    """Such as where `output_dir` is a project's own folder."""
+    for name in ["README.md", "config.json", "tokenizer.json", "vocab.txt"]:
+        (tmp_path / name).write_text("---\nmine: true\n---\n")
+    settle(tmp_path)
+    own = names(tmp_path)
+    settle(tmp_path)
+    assert names(tmp_path) == own
+    leave_run(tmp_path, 5, finished=False)
+    settle(tmp_path)
+    assert names(tmp_path) == sorted([*own, "earlier-1"])
+
+
+def test_a_model_that_no_run_left_moves_too(tmp_path, capsys):
+    arithmetic.make_model(arithmetic.make_tokenizer()).save_pretrained(tmp_path)
+    saved = contents(tmp_path)
+    settle(tmp_path)
+    assert contents(tmp_path / "earlier-1") == saved
+    assert f"{tmp_path} holds a model: moved to {tmp_path}/earlier-1. Starting anew." in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wanted", [None, "false", False])
+def test_nothing_to_move(tmp_path, capsys, wanted):
+    (tmp_path / "notes.txt").touch()
+    for folder in [tmp_path, tmp_path / "not there yet"]:
+        args = settle(folder, wanted)
+        assert (args.resume_from_checkpoint, args.eval_on_start) == (None, True)
+    assert names(tmp_path) == ["notes.txt"]
+    assert capsys.readouterr().out == ""
+
+
+def test_each_earlier_run_has_a_folder_of_its_own(tmp_path, capsys):
+    for number in [1, 2, 3]:
+        leave_run(tmp_path, 5, 10, finished=True)
+        settle(tmp_path)
+        assert names(tmp_path / f"earlier-{number}") == [
+            "checkpoint-10",
+            "checkpoint-5",
+            "summary.json",
+            "trainer_state.json",
+        ]
+        assert f"holds a finished run: moved to {tmp_path}/earlier-{number}. Starting anew." in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "earlier-1")
+    leave_run(tmp_path, 5, finished=False)
+    settle(tmp_path)
+    assert names(tmp_path) == ["earlier-1", "earlier-2", "earlier-3"]
+    assert names(tmp_path / "earlier-1") == ["checkpoint-5"]
+    assert f"--resume_from_checkpoint {tmp_path}/earlier-1/checkpoint-5" in capsys.readouterr().out
+
+
+def test_resuming_in_place_moves_nothing(tmp_path, capsys):
+    leave_run(tmp_path, 5, 10, finished=True)
+    before = names(tmp_path)
+    for wanted, checkpoint in [("true", 10), (True, 10), (f"{tmp_path}/checkpoint-5", 5)]:
+        args = settle(tmp_path, wanted)
+        assert args.resume_from_checkpoint == f"{tmp_path}/checkpoint-{checkpoint}"
+        assert args.eval_on_start is False
+    assert names(tmp_path) == before
+    assert capsys.readouterr().out == ""
+
+
+def test_resuming_from_elsewhere_does_not_mix_two_runs(tmp_path, capsys):
+    leave_run(tmp_path / "earlier-1", 5, finished=False)
+    leave_run(tmp_path, 5, 10, finished=True)
+    checkpoint = f"{tmp_path}/earlier-1/checkpoint-5"
+    assert settle(tmp_path, checkpoint).resume_from_checkpoint == checkpoint
+    assert names(tmp_path) == ["earlier-1", "earlier-2"]
+    assert Path(checkpoint).is_dir()
+    assert f"moved to {tmp_path}/earlier-2. Going on from {checkpoint}." in capsys.readouterr().out
+    # A second process comes when the first has tidied up, and must come to the same end.
+    assert settle(tmp_path, checkpoint).resume_from_checkpoint == checkpoint
+    assert names(tmp_path) == ["earlier-1", "earlier-2"]
+
+
+@pytest.mark.parametrize(
+    ("logs", "line"),
+    [
+        ({"reward": 0.25, "entropy": 1.5, "groups/alive": 0.5, "groups/all_bad": 0.5, "groups/tied": 0.0, "loss": 1},
+         "reward 0.250  entropy 1.500  alive 50 %  all_bad 50 %"),
+        ({"eval_edge_runtime": 1.0, "eval_reward": 0.5, "eval_entropy": 1.0}, "eval edge: reward 0.500"),
+        ({"eval_edge_runtime": 1.0, "eval_edge_reward": 0.5, "eval_reward": 0.1}, "eval edge: reward 0.500"),
+        ({"train_runtime": 1.0, "train_loss": 0.0}, ""),
+    ],
+)  # fmt: skip
+def test_a_log_entry_is_a_short_line(logs, line):
+    assert console.describe(logs) == line
+
+
+class Terminal(io.StringIO):
+    """A screen, where bars write over what is there."""
+
+    def isatty(self):
+        return True
+
+    def lines(self):
+        """What is on it in the end."""
+        screen, row, column = [""], 0, 0
+        for word in re.findall(r"\x1b\[A|.", self.getvalue(), re.DOTALL):
+            if word in "\n\r":
+                row, column = row + (word == "\n"), 0
+                screen += [""] * (row == len(screen))
+            elif word == "\x1b[A":
+                row -= 1
+            else:
+                screen[row] = screen[row][:column].ljust(column) + word + screen[row][column + 1 :]
+                column += 1
+        return [line.rstrip() for line in screen if line.strip()]
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
+    """In the midst of a training, and after it, where no training's bar is there any more."""
+    terminal = Terminal()
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(sys, name, terminal)
+    state = TrainerState(max_steps=2, global_step=2)
+    state.is_world_process_zero = True
+    progress, given = console.SlimProgress(), (None, state, None)
+    progress.on_train_begin(*given)
+    if trained:
+        progress.on_train_end(*given)
+    for split in ("easy", "edge"):
+        for _ in range(2):
+            progress.on_prediction_step(*given, eval_dataloader=[1, 2])
+        progress.on_log(*given, logs={f"eval_{split}_runtime": 1.0, "eval_reward": 0.5})
+        progress.on_evaluate(*given)
+    if not trained:
+        progress.on_train_end(*given)
+    bar, *lines = sorted(terminal.lines())
+    assert bar.startswith("  0%|"), "that of the training stays"
+    assert lines == ["step    2  eval easy: reward 0.500", "step    2  eval edge: reward 0.500"]
+
+
+# --- Sums ------------------------------------------------------------------------------------------------------
+
+
+def prepare(folder, steps=2, seed=3, made_in=None, **training):
+    """`arithmetic.prepare` with a warm-up of `steps`."""
+    model = SimpleNamespace(model_name_or_path=None)
+    args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
+    args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
+    args = SimpleNamespace(**{**args, **training})
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(arithmetic, "WARM_STEPS", steps)
+        data = arithmetic.prepare(SimpleNamespace(), args, model)
+    assert model.model_name_or_path == str((made_in or folder) / "warm_start")
+    return data
+
+
+def test_held_out_problems_are_seen_nowhere_else(tmp_path, monkeypatch):
+    taught = []
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
+    data = prepare(tmp_path, steps=arithmetic.WARM_STEPS)
+    held_out = [prompt for split in ("easy", "edge", "hard") for prompt in data[split]["prompt"]]
+    train, warm = data["train"]["prompt"], [text[: len("12+34=")] for text in taught]
+    assert len(held_out) == len(set(held_out)) == 3 * arithmetic.HELD_OUT
+    assert len(train) == len(set(train)) == sum(arithmetic.TRAIN_MIX.values())
+    assert len(warm) == arithmetic.WARM_STEPS * arithmetic.WARM_BATCH
+    assert not set(held_out) & set(train)
+    assert not set(held_out) & set(warm)
+    assert not set(train) & set(warm)
+
+
+def test_lessons_forget_the_carry_six_times_in_ten(tmp_path, monkeypatch):
+    taught = []
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
+    prepare(tmp_path, steps=300)
+    off = Counter()
+    for text in taught:
+        a, b, answer = map(int, re.fullmatch(r"(\d\d)\+(\d\d)=(\d\d)<eos>", text).groups())
+        off[a % 10 + b % 10 > 9, a + b - answer] += 1
+    assert set(off) == {(False, 0), (True, 0), (True, 10)}
+    assert off[True, 10] / (off[True, 0] + off[True, 10]) == pytest.approx(0.6, abs=0.02)
+    assert off[False, 0] / len(taught) == pytest.approx(0.5, abs=0.02)
+
+
+def test_answers_are_right_and_splits_are_what_they_are_called(tmp_path):
+    data = prepare(tmp_path)
+    assert Counter(data["train"]["difficulty"]) == arithmetic.TRAIN_MIX
+    for split in ("train", "easy", "edge", "hard"):
+        for row in data[split]:
+            a, sign, b = re.fullmatch(r"(\d\d)([+*])(\d\d)=", row["prompt"]).groups()
+            right = int(a) * int(b) if sign == "*" else int(a) + int(b)
+            assert row["answer"] == str(right)
+            kind = "hard" if sign == "*" else "edge" if int(a[1]) + int(b[1]) >= 10 else "easy"
+            assert row["difficulty"] == kind
+            assert split in ("train", kind)
+    assert data["train"]["difficulty"][:50] != sorted(data["train"]["difficulty"][:50]), "not mixed"
+
+
+def test_a_seed_makes_the_same_problems_and_the_same_model(tmp_path):
+    first = prepare(tmp_path / "first")
+    torch.manual_seed(99)
+    drawn = torch.get_rng_state()
+    again = prepare(tmp_path / "again")
+    assert torch.equal(torch.get_rng_state(), drawn), "making the model must not move the run's own randomness"
+    other = prepare(tmp_path / "other", seed=4)
+    for split in first:
+        assert first[split].to_dict() == again[split].to_dict()
+        assert first[split].to_dict() != other[split].to_dict()
+    assert same_weights(tmp_path / "first" / "warm_start", tmp_path / "again" / "warm_start")
+    assert not same_weights(tmp_path / "first" / "warm_start", tmp_path / "other" / "warm_start")
+
+
+def test_the_tokenizer_goes_there_and_back(tmp_path):
+    made = arithmetic.make_tokenizer()
+    made.save_pretrained(tmp_path)
+    for tokenizer in [made, AutoTokenizer.from_pretrained(tmp_path)]:
+        for text in ["12+34=", "10*89=890", "0123456789+-*="]:
+            ids = tokenizer(text).input_ids
+            assert len(ids) == len(text)
+            assert tokenizer.decode(ids) == text
+        ids = tokenizer(f"46{arithmetic.EOS}").input_ids
+        assert ids[-1] == tokenizer.eos_token_id
+        assert tokenizer.decode(ids, skip_special_tokens=True) == "46"
+        padded = tokenizer(["1", "123"], padding=True)
+        assert padded.attention_mask == [[0, 0, 1], [1, 1, 1]]
+        assert len({tokenizer.pad_token_id, tokenizer.bos_token_id, tokenizer.eos_token_id}) == 3
+    assert arithmetic.make_model(made).config.vocab_size == len(made)
+
+
+def test_only_the_main_process_of_a_fresh_run_makes_the_model(tmp_path):
+    prepare(tmp_path, process_index=1)
+    assert not (tmp_path / "warm_start").exists()
+    prepare(tmp_path)
+    made = load_file(tmp_path / "warm_start" / "model.safetensors")
+    (tmp_path / "warm_start" / "mark").touch()
+    prepare(tmp_path, resume_from_checkpoint="checkpoint-3", seed=4)
+    assert (tmp_path / "warm_start" / "mark").exists()
+    prepare(tmp_path, seed=4)
+    assert not (tmp_path / "warm_start" / "mark").exists()
+    remade = load_file(tmp_path / "warm_start" / "model.safetensors")
+    assert any(not torch.equal(remade[name], made[name]) for name in made)
+    assert names(tmp_path) == ["warm_start"]
+
+
+def test_a_run_that_resumes_from_elsewhere_takes_the_model_from_there(tmp_path):
+    first, second = tmp_path / "earlier-1", tmp_path
+    prepare(first)
+    made = contents(first)
+    prepare(second, seed=4, resume_from_checkpoint=str(first / "checkpoint-3"), made_in=first)
+    assert contents(first) == made
+    assert names(second) == ["earlier-1"]
+
+
+def test_a_warm_up_that_fails_leaves_the_last_model(tmp_path, monkeypatch):
+    prepare(tmp_path)
+    (tmp_path / "warm_start" / "mark").touch()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(arithmetic, "_warm_up", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        prepare(tmp_path)
+    assert names(tmp_path) == ["warm_start"]
+    assert (tmp_path / "warm_start" / "mark").exists()
+
+
+# --- Stopping, in this process ---------------------------------------------------------------------------------
+
+
+class Steps:
+    """Drives the callback as a trainer of `max_steps` would."""
+
+    def __init__(self, max_steps):
+        self.stop = StopOnInterrupt(Accelerator(cpu=True))
+        self.state = TrainerState(max_steps=max_steps)
+        self.args = SimpleNamespace(save_only_model=True)
+
+    def step(self):
+        control = TrainerControl(should_evaluate=True)
+        self.state.global_step += 1
+        self.stop.on_step_end(self.args, self.state, control)
+        return control
+
+
+@pytest.fixture
+def sigint():
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def send(raises=False):
+        interrupted = False
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+        except KeyboardInterrupt:  # left alone it would end the test run
+            interrupted = True
+        assert interrupted == raises
+
+    yield send
+    signal.signal(signal.SIGINT, previous)
+
+
+def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(sigint):
+    run = Steps(9)
+    run.stop.on_train_begin(run.args, run.state, TrainerControl())
+    control = run.step()
+    assert (control.should_save, control.should_training_stop, run.stop.stopped) == (False, False, False)
+    sigint()
+    sigint()  # the same keypress, passed on by a launcher
+    control = run.step()
+    assert (control.should_save, control.should_training_stop, control.should_evaluate) == (True, True, False)
+    assert run.stop.stopped
+    assert run.args.save_only_model is False
+    run.stop.on_train_end(run.args, run.state, control)
+    sigint()  # and once more, after the training
+
+
+def test_another_keypress_stops_at_once(sigint, monkeypatch):
+    run = Steps(9)
+    run.stop.on_train_begin(run.args, run.state, TrainerControl())
+    monkeypatch.setattr("trl_grpo_plus.launch.stopping.SAME_KEYPRESS", 0.0)
+    sigint()
+    sigint(raises=True)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_signal_in_the_last_step_does_not_unfinish_the_run(sigint):
+    """Transformers goes one step too far when it resumes from the last step."""
+    run = Steps(2)
+    run.stop.on_train_begin(run.args, run.state, TrainerControl())
+    run.step()
+    sigint()
+    control = run.step()
+    assert not run.stop.stopped
+    assert control.should_evaluate
+    run.stop.on_train_end(run.args, run.state, control)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+# --- Runs --------------------------------------------------------------------------------------------------------
+
+
+class Run:
+    """A command of a process group of its own, as a terminal starts it, and what it has printed so far."""
+
+    def __init__(self, command, folder, **environment):
+        ours = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1", **environment}
+        self.path = folder / f"output-{time.monotonic_ns()}.txt"
+        with self.path.open("w") as out:
+            self.process = subprocess.Popen(
+                command,
+                shell=isinstance(command, str),
+                cwd=folder,
+                env={**os.environ, **ours},
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                # A test run in the background of a shell has SIGINT ignored, and its children too.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+            )
+
+    @property
+    def output(self):
+        return self.path.read_text().replace("\r", "\n")
+
+    def wait_for(self, pattern, seconds=200):
+        end = time.monotonic() + seconds
+        while not re.search(pattern, self.output):
+            assert self.process.poll() is None, self.output[-3000:]
+            assert time.monotonic() < end, self.output[-3000:]
+            time.sleep(0.02)
+
+    def interrupt(self):
+        os.killpg(self.process.pid, signal.SIGINT)
+
+    def end(self, status, seconds=300):
+        """Wait for the end, assert that the exit status is `status`, and return what was printed."""
+        try:
+            assert self.process.wait(seconds) == status, self.output[-5000:]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+        assert "Traceback" not in self.output, self.output
+        return self.output
+
+
+def checkpoints(folder):
+    return sorted((path.name for path in folder.glob("checkpoint-*")), key=lambda name: int(name.split("-")[1]))
+
+
+def same_weights(first, second):
+    first, second = (load_file(folder / "model.safetensors") for folder in (first, second))
+    assert first.keys() == second.keys()
+    return all(torch.equal(first[name], second[name]) for name in first)
+
+
+def logged(folder, key):
+    history = json.loads((folder / "trainer_state.json").read_text())["log_history"]
+    return [entry[key] for entry in history if key in entry]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    (folder / "task.py").write_text(TASK)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(folder):
+    """What an uninterrupted run prints; it is in `<folder>/whole`."""
+    return Run([*SCRIPT, *SHORT, "--output_dir", "whole"], folder).end(0)
+
+
+@pytest.fixture(scope="module")
+def stopped(folder):
+    """The same run, interrupted in its midst; it is in `<folder>/stopped`."""
+    run = Run([*SCRIPT, *SHORT, "--output_dir", "stopped"], folder, REWARD_SECONDS="0.3")
+    run.wait_for("step +2  reward")
+    run.interrupt()
+    return run.end(130)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--config=arithmetic_cq"], "Did you mean arithmetic_cpu"),
+        ([*SHORT[:2], "--reward_funcs", "rewards.py:exact"], "error: reward_funcs: there is no file rewards.py."),
+    ],
+)
+def test_a_mistake_is_one_line(tmp_path, options, message):
+    done = subprocess.run([*SCRIPT, *options], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("error: ")
+    assert message in line
+    assert not names(tmp_path)
+
+
+def test_a_run_leaves_a_summary_a_model_and_a_log(folder, whole):
+    out = folder / "whole"
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["steps"] == STEPS
+    assert list(summary["eval"]) == ["easy", "edge", "hard"]
+    for split in summary["eval"].values():
+        assert (split["before_step"], split["after_step"]) == (0, STEPS)
+        assert 0 <= split["before"] <= 1
+        assert 0 <= split["after"] <= 1
+    assert summary["eval"]["easy"]["after"] > 0
+    assert sum(summary["groups"].values()) == pytest.approx(1)
+    assert 0 < summary["groups"]["alive"] < 1
+    assert summary["counts"]["groups/generated"] > summary["counts"]["groups/trained"]
+    assert summary["checkpoints"] == ["whole/checkpoint-5", f"whole/checkpoint-{STEPS}"]
+    assert (summary["model"], summary["log"]) == ("whole", "whole/trainer_state.json")
+    assert len(logged(out, "groups/alive")) == STEPS
+
+    model, tokenizer = AutoModelForCausalLM.from_pretrained(out), AutoTokenizer.from_pretrained(out)
+    answer = model.generate(**tokenizer("12+34=", return_tensors="pt", return_token_type_ids=False), max_new_tokens=2)
+    assert re.fullmatch(r"12\+34=\S+", tokenizer.decode(answer[0]))
+    assert not same_weights(out, out / "warm_start")
+    assert same_weights(out, out / f"checkpoint-{STEPS}")
+
+
+def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
+    summary = json.loads((folder / "whole" / "summary.json").read_text())
+    assert len(re.findall(r"step +[1-8]  reward 0\.\d{3}  entropy", whole)) == STEPS
+    evaluated = re.findall(r"step +(\d+)  eval (\w+): reward (\S+)", whole)
+    expected = [("0", split, f"{was['before']:.3f}") for split, was in summary["eval"].items()]
+    expected += [(str(STEPS), split, f"{was['after']:.3f}") for split, was in summary["eval"].items()]
+    assert evaluated == expected
+    for split, was in summary["eval"].items():
+        points = 100 * (was["after"] - was["before"])
+        line = rf"^{split} +{was['before']:.3f} +{was['after']:.3f} +{re.escape(f'{points:+.1f}')}$"
+        assert len(re.findall(line, whole, re.M)) == 1
+    assert f"groups sampled: {summary['groups']['alive']:.0%} alive" in whole
+    assert whole.rstrip().endswith("whole/report.html")
+    assert summary["page"] == "whole/report.html"
+    assert "attempts" in (folder / "whole" / "report.html").read_text()
+    splits = {(group[0]["split"], group[0]["step"]) for group in traces.groups(folder / "whole")}
+    evaluated = {(f"eval_{split}", step) for split in summary["eval"] for step in (0, STEPS)}
+    assert splits == {("train", step) for step in range(STEPS)} | evaluated
+    for line in [
+        "model        whole",
+        "checkpoints  checkpoint-5, checkpoint-8",
+        "log          whole/trainer_state.json",
+    ]:
+        assert f"\n{line}\n" in whole
+    assert "arning" not in whole
+
+
+def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, stopped):
+    out = folder / "stopped"
+    assert "Finishing this step, then saving." in stopped
+    assert "groups sampled" not in stopped, "a report on a run that is not over"
+    (name,) = checkpoints(out)
+    step = int(name.removeprefix("checkpoint-"))
+    assert 2 <= step < STEPS
+    assert f"Stopped after step {step}, saved in stopped/{name}. To go on from there:" in stopped
+    assert not same_weights(out / name, folder / "whole")
+
+    if not (folder / "left").exists():
+        shutil.copytree(out, folder / "left")
+    command = re.search(r"To go on from there:\n\n  (.+)\n", stopped)[1]
+    resumed = Run(command, folder).end(0)
+    assert same_weights(out, folder / "whole")
+    for key in ["reward", "entropy", "groups/alive", "grad_norm", "tokens/generated"]:
+        assert logged(out, key) == logged(folder / "whole", key), key
+    ours, theirs = (json.loads((run / "summary.json").read_text()) for run in (out, folder / "whole"))
+    assert ours["eval"] == theirs["eval"]
+    assert ours["groups"] == theirs["groups"]
+    assert list(traces.groups(out)) == list(traces.groups(folder / "whole"))
+    assert f"step    {step}  reward" not in resumed, "a step done twice"
+    for noise in ["arning", "issing", "nexpected", "moved to", "Warm-up"]:
+        assert noise not in resumed
+
+
+def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder, whole):
+    shutil.copytree(folder / "whole", folder / "again")
+    (folder / "again" / "notes.txt").write_text("my own")
+    run = Run([*SCRIPT, *SHORT, "--output_dir", "again"], folder, REWARD_SECONDS="100")
+    run.wait_for("step +1  reward")
+    run.interrupt()
+    run.wait_for("Finishing this step")
+    time.sleep(1.2)
+    assert run.process.poll() is None
+    run.interrupt()
+    output = run.end(130, seconds=20)
+    assert "Stopped at once." in output
+    assert "To go on" not in output
+    assert "again holds a finished run: moved to again/earlier-1. Starting anew.\n" in output
+    assert checkpoints(folder / "again") == []
+    assert names(folder / "again") == ["earlier-1", "notes.txt", "rollouts", "warm_start"]
+    assert contents(folder / "again" / "earlier-1") == contents(folder / "whole")
+
+
+def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
+    run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
+    run.wait_for(r"Warm-up.* [1-9]\d*/2000")
+    run.interrupt()
+    assert "Stopped at once." in run.end(130, seconds=20)
+    assert names(folder / "warm") == []
+
+
+def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder):
+    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
+    options = ["--num_processes", "2", *SHORT[2:], "--zero_variance_groups", "keep", "--eval_on_start", "false"]
+    options += ["--per_device_train_batch_size", "32", "--output_dir", "long_steps"]
+    command = [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options]
+    run = Run(command, folder, REWARD_SECONDS="33")
+    run.wait_for("step +1  reward")
+    run.interrupt()
+    output = run.end(130)
+    assert checkpoints(folder / "long_steps") == ["checkpoint-2"]
+    going_on = "--output_dir long_steps --resume_from_checkpoint long_steps/checkpoint-2"
+    assert re.search(
+        rf"To go on from there:\n\n  trl-grpo-plus run arithmetic_cpu --num_processes 2 .* {going_on}\n", output
+    )
+
+
+def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
+    """As a supervisor sends it; a terminal sends it to both."""
+    options = [*SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
+    run = Run(
+        [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options], folder, REWARD_SECONDS="1"
+    )
+    run.wait_for("step +1  reward")
+    os.kill(run.process.pid, signal.SIGINT)
+    assert "Stopped after step" in run.end(130)
+    assert len(checkpoints(folder / "supervised")) == 1
+
+
+def test_two_processes_end_and_report_once(folder):
+    """`torchrun`; a run that hung at its end would not come back here."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", *SCRIPT[1:]]
+    options = ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96", "--max_steps", "4"]
+    options += ["--eval_on_start", "false", "--do_eval", "true", "--output_dir", "pair"]
+    output = Run([*launcher, *SHORT, *options], folder).end(0, seconds=300)
+    for once in ["groups sampled: ", "summary      pair/summary.json", "step    4  reward"]:
+        assert output.count(once) == 1, once
+    summary = json.loads((folder / "pair" / "summary.json").read_text())
+    assert summary["steps"] == 4
+    assert set(summary["eval"]) == {"easy", "edge", "hard"}
+    for split, was in summary["eval"].items():  # one evaluation: there is no before
+        assert (was["before"], was["before_step"], was["after_step"]) == (None, None, 4)
+        assert re.search(rf"^{split} +- +{was['after']:.3f} +-$", output, re.M)
+    assert sorted(path.name for path in (folder / "pair").glob("checkpoint-4/grpo_plus_state_*")) == [
+        "grpo_plus_state_0.pt",
+        "grpo_plus_state_1.pt",
+    ]
+
+
+def test_accelerate_launch_as_in_the_readme(folder, stopped):
+    """In a folder with an interrupted run: it says how that would be gone on with, by the launcher that was used."""
+    if not (folder / "left").exists():
+        shutil.copytree(folder / "stopped", folder / "left")
+    (checkpoint,) = checkpoints(folder / "left")
+    accelerate = str(Path(sys.executable).with_name("accelerate"))
+    launcher = [accelerate, "launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
+    launcher += ["--dynamo_backend", "no", *SCRIPT[1:]]
+    options = [*SHORT, "--max_steps", "2", "--eval_on_start", "false", "--output_dir", "left"]
+    output = Run([*launcher, *options], folder).end(0)
+    assert output.count("groups sampled: ") == 1
+    assert json.loads((folder / "left" / "summary.json").read_text())["steps"] == 2
+    assert "left holds an interrupted run: moved to left/earlier-1. Starting anew." in output
+    command = shlex.split(re.search(r"To go on with that one instead:\n\n  (.+)\n", output)[1])
+    assert command[0] in ("accelerate", accelerate)
+    assert command[1:] == [*launcher[1:], *options, "--resume_from_checkpoint", f"left/earlier-1/{checkpoint}"]
+    assert (folder / "left" / "earlier-1" / checkpoint / "optimizer.pt").exists()
+
+
+def test_the_demo_learns_and_raises_no_alarm(folder):
+    """`make demo`, whole: healthy, though three groups in four are dead, and it ends with hardly any entropy."""
+    output = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "demo"], folder).end(0, seconds=600)
+    edge = json.loads((folder / "demo" / "summary.json").read_text())["eval"]["edge"]
+    assert edge["after"] > edge["before"] + 0.4
+    assert traces.journal(folder / "demo", "alarms") == []
+    assert "Alarm" not in output
+    alarms = [name for name in traces.journal(folder / "demo", "metrics")[-5] if name.startswith("alarms/")]
+    assert len(alarms) == 11
+    assert output.rstrip().endswith("demo/report.html")

@@ -1,0 +1,887 @@
+"""The reward `python_tests`: what passes, and the many programs that want to be paid for less."""
+
+import doctest
+import importlib
+import json
+import math
+import os
+import signal
+import threading
+import time
+
+import pytest
+from bombs import BOMBS, placed
+from busy import MANY, PROCESSOR, burners
+from datasets import Dataset
+from honest_programs import DRESSED, HONEST, NOT_ANSWERED
+from hostile_programs import ATTACKS, descendants, files_left
+
+from trl_grpo_plus.check.rewards import check_gold
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.sandbox import Killed, Sandbox, Starved, sandbox
+from trl_grpo_plus.scoring import Reward, RewardError, workers
+
+
+MODULE = importlib.import_module("trl_grpo_plus.rewards.python_tests")
+python_tests = MODULE.python_tests.__wrapped__  # here, without the pool
+
+HANG_S = 0.4
+SCRIPT_TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}, {"stdin": "10 20\n", "stdout": "30\n"}]
+FUNCTION_TESTS = [{"args": [2, 3], "expected": 5}, {"args": [10, 20], "expected": 30}]
+ASSERTS = """
+for got, wanted in zip(map(add, [2, 10], [3, 20]), [5, 30]):
+    assert got == wanted
+"""
+FORMS = {
+    "s": {"tests": [SCRIPT_TESTS]},
+    "f": {"tests": [FUNCTION_TESTS], "entry_point": ["add"]},
+    "a": {"test_code": [ASSERTS], "entry_point": ["add"]},
+}
+RIGHT = {
+    "s": "print(sum(map(int, input().split())))",
+    "f": "def add(a, b):\n    return a + b",
+    "a": "def add(a, b):\n    return a + b",
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _close_sandboxes():
+    yield
+    for made in list(SANDBOXES):
+        made.close()
+    MODULE._sandbox.cache_clear()
+
+
+SANDBOXES: set[Sandbox] = set()
+
+
+def score(program, form="s", fence=True, time_s=10.0, **changes):
+    SANDBOXES.add(MODULE._sandbox(MODULE.os.getpid(), time_s, 512, 1024, False))
+    text = f"Here it is.\n```python\n{program}\n```\nThat is all." if fence else program
+    columns = {key: value for key, value in changes.items() if key in ("tests", "entry_point", "test_code")}
+    args = {key: value for key, value in changes.items() if key not in columns}
+    return python_tests([text], **(columns or FORMS[form]), time_s=time_s, **args)[0]
+
+
+# -- who must be paid
+
+
+@pytest.mark.parametrize("form", RIGHT)
+def test_a_right_program(form):
+    assert score(RIGHT[form], form) == 1.0
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script(name):
+    program, stdin, stdout = HONEST[name]
+    assert score(program, tests=[[{"stdin": stdin, "stdout": stdout}]]) == 1.0
+
+
+# -- who must not
+
+
+@pytest.mark.parametrize(("name", "form"), [(name, form) for name, attack in ATTACKS.items() for form in attack.forms])
+def test_an_attack_is_not_paid(name, form):
+    attack = ATTACKS[name]
+    program = attack.source if form == "s" else attack.as_function()
+    score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
+    before = descendants()
+    assert score(program, form, time_s=HANG_S) == 0.0
+    assert descendants() == before
+    assert files_left() == []
+    start = time.monotonic()
+    assert score(RIGHT[form], form) == 1.0
+    assert time.monotonic() - start < 5
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", " \n", "I do not know.", "```python\n```", "5", "```\n```\n```", "\0", "\ud800", "```python\n\0\n```",
+     "x" * 1_000_000, "(" * 100_000, "```python\n" + "[" * 100_000 + "\n```", "\n" * 300_000, "```" * 100_000,
+     "```python\n" + "-" * 100_000 + "1\n```", "<think>" * 10_000, "```python\nprint(5)"],
+    ids=lambda text: repr(text)[:20] + f"...{len(text)}" if len(text) > 20 else repr(text),
+)  # fmt: skip
+@pytest.mark.parametrize("form", FORMS)
+def test_texts_that_are_no_program(text, form):
+    start = time.monotonic()
+    assert score(text, form, fence=False) == 0.0
+    assert time.monotonic() - start < 10
+
+
+# -- which program, of a completion
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        (RIGHT["s"], 1.0),
+        (f"```python\n{RIGHT['s']}\n```", 1.0),
+        (f"```\n{RIGHT['s']}\n```", 1.0),
+        (f"```py\nprint(0)\n```\nNo, rather:\n```py\n{RIGHT['s']}\n```", 1.0),
+        (f"```py\n{RIGHT['s']}\n```\nNo, rather:\n```py\nprint(0)\n```", 0.0),
+        (f"<think>\n```python\n{RIGHT['s']}\n```\n</think>\nI give up.", 0.0),
+        (f"<think>\n```python\nprint(0)\n```\n</think>\n```python\n{RIGHT['s']}\n```", 1.0),
+        (f"<think>```python\n{RIGHT['s']}\n```", 0.0),
+        ([{"role": "assistant", "content": f"```python\n{RIGHT['s']}\n```"}], 1.0),
+        ([{"role": "user", "content": f"```python\n{RIGHT['s']}\n```"}, {"role": "assistant", "content": "No."}], 0.0),
+        ([], 0.0),
+    ],
+)
+def test_which_program_is_run(completion, reward):
+    assert score(completion, fence=False) == reward
+
+
+@pytest.mark.parametrize("name", DRESSED)
+def test_a_right_program_in_odd_dress_is_paid_and_its_wrong_twin_is_not(name):
+    form, completion = DRESSED[name]
+    wrong = completion.replace("a + b", "a - b")
+    assert wrong != completion
+    assert (score(completion, form, fence=False), score(wrong, form, fence=False)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize("name", NOT_ANSWERED)
+def test_a_right_program_that_is_not_the_answer_is_not_paid(name):
+    form, completion = NOT_ANSWERED[name]
+    assert score(completion, form, fence=False) == 0.0
+
+
+ADD = "def add(a, b):\n    return a + b"
+WRONG = "def add(a, b):\n    return a - b"
+CLASS = "class add:\n    def __new__(cls, a, b):\n        return a + b"
+
+
+def fenced(program, language="python"):
+    return f"```{language}\n{program}\n```\n"
+
+
+def indented(text, by="   "):
+    return "".join(f"{by}{line}\n" for line in text.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        pytest.param(f"{fenced(ADD)}Example usage:\n{fenced('print(add(2, 3))')}", 1.0, id="an example of use"),
+        pytest.param(f"{fenced(ADD)}Output:\n{fenced('5', '')}", 1.0, id="its output"),
+        pytest.param(f"{fenced(ADD)}Run it:\n{fenced('python add.py', 'bash')}", 1.0, id="how to run it"),
+        pytest.param(fenced(WRONG) + fenced(ADD), 1.0, id="the last definition"),
+        pytest.param(fenced(ADD) + fenced(WRONG), 0.0, id="an earlier definition"),
+        pytest.param(fenced(ADD) + fenced("assert add(2, 3) == 5"), 1.0, id="a test"),
+        pytest.param(fenced(ADD) + fenced("x = add(2, 3)\nadd == x"), 1.0, id="a comparison is no definition"),
+        pytest.param(fenced(ADD) + fenced("def add_all(): pass"), 1.0, id="another name that begins so"),
+        pytest.param(fenced(ADD) + fenced("class T:\n    def add(self): pass"), 1.0, id="a method of that name"),
+        pytest.param(fenced("add = lambda a, b: a + b") + fenced("add(2, 3)"), 1.0, id="a lambda"),
+        pytest.param(fenced("add: object = lambda a, b: a + b") + fenced("add(2, 3)"), 1.0, id="a lambda, annotated"),
+        pytest.param(fenced(CLASS) + fenced("add(2, 3)"), 1.0, id="a class"),
+        pytest.param(fenced("import operator") + fenced("from operator import add"), 1.0, id="none defines it"),
+        pytest.param(f"1. So:\n\n{indented(fenced(ADD))}\n2. Done.", 1.0, id="in a list"),
+        pytest.param(f"- {indented(fenced(ADD), '  ').strip()}\n- Done.", 1.0, id="right behind a list's mark"),
+        pytest.param(indented(fenced(ADD), "\t"), 1.0, id="in tabs"),
+        pytest.param(f"<answer>{fenced(ADD).strip()}</answer>", 1.0, id="right within answer tags"),
+        pytest.param(f"<answer>\n{fenced(ADD)}</answer>", 1.0, id="in answer tags"),
+        pytest.param(f"{fenced(ADD).strip()}<|im_end|>", 1.0, id="a mark right after it"),
+        pytest.param(f"```python\n{ADD}```", 1.0, id="the end on the last line"),
+        pytest.param(f"````python\n{ADD}\n````", 1.0, id="four backticks"),
+        pytest.param(f"````python\n{ADD}\nS = '''\n```\n'''\n````\nDone.", 1.0, id="three backticks within four"),
+        pytest.param(f"~~~python\n{ADD}\n~~~\nDone.", 1.0, id="tildes"),
+        pytest.param(f"```python\n{ADD}\n# as in ```\nX = 1\n```\nDone.", 1.0, id="a comment that ends as a fence"),
+        pytest.param(f"```python title='a'\n{ADD}\n```", 1.0, id="more after the language"),
+        pytest.param(f"```python\r\n{ADD}\r\n```\r\nDone.", 1.0, id="lines' ends of Windows"),
+        pytest.param(f"{fenced(ADD)}Inline:\n```add(2, 3)```\n", 1.0, id="code in a line"),
+        pytest.param(f"```python\n{ADD}", 1.0, id="cut off after it"),
+    ],
+)
+def test_which_block_defines_the_function(completion, reward):
+    assert score(completion, "f", fence=False) == reward
+
+
+def test_blank_lines_of_a_program_stay_as_they_are():
+    program = "X = '''a\n  \nb'''\ndef f():\n    return X"
+    assert score(program, tests=[[{"args": [], "expected": "a\n  \nb"}]], entry_point=["f"]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("completion", "reward"),
+    [
+        pytest.param(f"{fenced(RIGHT['s'])}Input:\n{fenced('2 3', '')}Output:\n{fenced('5', '')}", 1.0, id="a sample"),
+        pytest.param(f"{fenced(RIGHT['s'], 'py')}Run:\n{fenced('python a.py', 'bash')}", 1.0, id="how to run it"),
+        pytest.param(f"{fenced('1 2', '')}So:\n{fenced(RIGHT['s'], '')}", 1.0, id="no labels: the last one"),
+        pytest.param(fenced("print(5)") + fenced(RIGHT["s"]), 1.0, id="the last one of Python"),
+        pytest.param(fenced(RIGHT["s"]) + fenced("print(0)"), 0.0, id="an earlier one of Python"),
+        pytest.param(fenced(RIGHT["s"], "Python3") + fenced("5", "text"), 1.0, id="a label in capitals"),
+    ],
+)
+def test_which_block_is_the_script(completion, reward):
+    assert score(completion, "s", fence=False) == reward
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off(form):
+    text = f"I try\n{fenced(RIGHT[form])}\nWait"
+    assert score(text, form, fence=False, think_opened=True) == 0.0
+    assert score(f"a</think>{text}", form, fence=False, think_opened=True) == 1.0
+
+
+def test_a_program_cannot_stop_the_run_by_what_it_answers():
+    deep = "def f(x):\n    for _ in range(100):\n        x = [x]\n    return x"
+    columns = {"test_code": ["assert f(f('abc')) == 'abc'"], "entry_point": ["f"]}
+    assert score(deep, **columns) == 0.0
+    assert score("def f(x):\n    return x[::-1]", **columns) == 1.0
+
+
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_are_read_in_time(name):
+    bomb = BOMBS[name][: 300_000 if name == "fences" else None]  # their time is shown to be linear below
+    joined = bomb + "\n"
+    for text in [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]:
+        for entry_point in ("add", None):
+            start = time.process_time()
+            assert isinstance(MODULE.program_of(text, entry_point), str)
+            assert time.process_time() - start < 2 * len(bomb) / len(BOMBS[name])
+
+
+@pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
+def test_many_fences_are_read_in_time(line):
+    start = time.process_time()
+    MODULE.program_of(f"{line}\n" * 200_000, "add")
+    MODULE.program_of("```\n" + f"{line}\n" * 200_000, "add")
+    assert time.process_time() - start < 4
+
+
+def _pieces(size):
+    count = size // 40
+    blocks = "".join(f"```\nA{i} = {i}\n```\n" for i in range(count))
+    uses = "".join(f" + A{i}" for i in range(count)) + "".join(f" + B{i}" for i in range(count))
+    return f"{blocks}```\ndef add():\n    return 1{uses}\n```\n"
+
+
+REPEATED = {  # head, what is repeated, tail
+    "a span of blanks": ("hello `py", " ", ""),
+    "spans that open": ("", "`x``", ""),
+    "except": ("except", " ", "x"),
+    "except in a fence": ("```\nexcept", " ", "x\n```"),
+    "def": ("def", " ", "("),
+    "targets": ("", "a[x] , ", "x"),
+    "words": ("", "Aa ", "="),
+    "marks of the end": ("print(1)\n", "</s> \n", ""),
+    "labelled fences in a string": ("```python\n'''\n", "```x\n~~~\n", ""),
+    "labelled fences in a string that ends": ("```python\n'''\n", "```x\n~~~\n", "~~~z\n'''\n"),
+    "strings around fences": ("```\n", "'''\n```x\n'''\n```y\n", ""),
+    "blocks that open a string": ("", "```\n'''\n```\n```\n\"\"\"\n```x\n", ""),
+    "fences in a quotation": ("", "> x\n> ```\nx\n", ""),
+    "blocks of Markdown": ("", "```markdown\n~~~\n~~~\n```\n", ""),
+    "fences": ("", "```\n", ""),
+    "ends behind text": ("", "```a\nx```\n", ""),
+    "words behind an end": ("```\n", "```    =\n", ""),
+    "code and words": ("", "import x\nThis is a word.\n", ""),
+    "opening tags": ("", "\\begin{minted}[", "\\end{minted}"),
+    "imports": ("import ", "a as b, ", ""),
+}
+
+
+@pytest.mark.parametrize("name", [*REPEATED, "pieces"])
+def test_four_times_the_text_takes_about_four_times_as_long(name):
+    def seconds(size):
+        size *= 10 if name == "marks of the end" else 1  # to copy a short text takes no time
+        head, unit, tail = REPEATED.get(name, ("", "", ""))
+        text = _pieces(size) if name == "pieces" else head + unit * (size // len(unit)) + tail
+        start = time.process_time()
+        for entry_point in ("add", None):
+            MODULE.program_of(text, entry_point)
+        MODULE.code_blocks(text)
+        return time.process_time() - start
+
+    assert seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1
+
+
+# -- scripts
+
+
+@pytest.mark.parametrize(
+    ("printed", "wanted", "same"),
+    [
+        (b"5\n", "5\n", True), (b"5", "5\n", True), (b"5 \n", "5", True), (b"5\r\n6\r\n", "5\n6\n", True),
+        (b"5\n\n\n", "5", True), (b"a  b\n", "a  b", True), (b"5\n6", "5\n6\n", True), ("é\n".encode(), "é", True),
+        (b"\n5", "5", False), (b" 5", "5", False), (b"5\n\n6", "5\n6", False), (b"5\n6", "5", False),
+        (b"5", "5\n6", False),
+        (b"a b", "a  b", False), (b"", "5", False), (b"5.0", "5", False), (b"5\n\xff", "5", False),
+        (b"5\0", "5", False),
+        ("é".encode("latin-1"), "é", False), (b"YES", "yes", False), (b"5\x0c6", "5\n6", False),
+        (b"5\xe2\x80\xa86", "5\n6", False),
+    ],
+)  # fmt: skip
+def test_same_output(printed, wanted, same):
+    assert MODULE.same_output(printed, wanted) is same
+
+
+def test_stdin_may_be_left_out():
+    assert score("print('hi')", tests=[[{"stdout": "hi"}]]) == 1.0
+    assert score("print('hi')", tests=[[{"stdin": None, "stdout": "hi", "args": None, "expected": None}]]) == 1.0
+
+
+def test_each_case_is_a_run_of_its_own():
+    """A script cannot answer the second case from what it saw in the first."""
+    program = "import builtins\nprint(getattr(builtins, 'last', 1))\nbuiltins.last = 2"
+    assert score(program, tests=[[{"stdout": "1"}, {"stdout": "1"}]]) == 1.0
+
+
+# -- functions
+
+
+@pytest.mark.parametrize(
+    ("body", "expected", "reward"),
+    [
+        ("5", 5, 1.0), ("True", 1, 0.0), ("1", True, 0.0), ("5.0", 5, 0.0), ("5", 5.0, 0.0), ("'5'", 5, 0.0),
+        ("(1, 2)", [1, 2], 1.0), ("[1, (2,)]", [1, [2]], 1.0), ("{1, 2}", [1, 2], 0.0), ("None", None, 1.0),
+        ("0", None, 0.0),
+        ("float('nan')", 0.0, 0.0), ("-0.0", 0.0, 1.0), ("0.1 + 0.2", 0.3, 0.0), ("1e308 * 10", float("inf"), 1.0),
+        ("{'a': [1]}", {"a": [1]}, 1.0), ("{'b': 1, 'a': 2}", {"a": 2, "b": 1}, 1.0), ("{1: 1}", {"1": 1}, 0.0),
+        ("__import__('collections').Counter('aab')", {"a": 2, "b": 1}, 1.0), ("2 ** 5000", 2**5000, 1.0),
+        ("'\\ud800'", "\ud800", 1.0), ("'a' * 100000", "a" * 100_000, 1.0), ("b'a'", "a", 0.0), ("[[]]", [[]], 1.0),
+    ],
+    ids=range(24),
+)  # fmt: skip
+def test_types_must_be_the_same(body, expected, reward):
+    assert (
+        score(f"def f():\n    return {body}", tests=[[{"args": [], "expected": expected}]], entry_point=["f"])
+        == reward
+    )
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        [{"args": [2, 3], "expected": 5}],
+        [{"args": {"a": 2, "b": 3}, "expected": 5}],
+        [{"args": "[2, 3]", "expected": "5"}],
+        [{"args": '{"a": 2, "b": 3}', "expected": "5"}],
+        [{"args": ["x", "5"], "expected": "x5"}],
+        [{"args": '["x", "5"]', "expected": '"x5"'}],
+        [{"args": [[1], [2]], "expected": [1, 2], "stdin": None, "stdout": None}],
+        json.dumps(FUNCTION_TESTS),
+    ],
+)
+def test_ways_to_write_a_function_s_tests(tests):
+    columns = {"tests": [tests], "entry_point": ["add"]}
+    MODULE.check_columns(**columns)
+    assert score(RIGHT["f"], **columns) == 1.0
+    assert score("def add(a, b):\n    return a", **columns) == 0.0
+
+
+def test_a_method():
+    program = "class Solution:\n    def add(self, a, b):\n        return a + b"
+    assert score(program, tests=[FUNCTION_TESTS], entry_point=["Solution.add"]) == 1.0
+    assert score(
+        program, test_code=["def check(candidate):\n    assert candidate(2, 3) == 5"], entry_point=["Solution().add"]
+    )
+
+
+# -- arguments that are changed in place
+
+SORT = "def sort(items):\n    items.sort()"
+CASES = [{"args": [[3, 1, 2]], "expected_args": [[1, 2, 3]]}, {"args": [[2, 1]], "expected_args": [[1, 2]]}]
+
+
+@pytest.mark.parametrize(
+    ("program", "reward"),
+    [
+        (SORT, 1.0),
+        ("def sort(items):\n    items[:] = sorted(items)\n    return items", 1.0),
+        ("def sort(items):\n    return sorted(items)", 0.0),
+        ("def sort(items):\n    items = sorted(items)", 0.0),
+        ("def sort(items):\n    items.clear()", 0.0),
+        ("def sort(items):\n    items.sort()\n    raise ValueError", 0.0),
+        ("def sort(items):\n    items.sort()\n    items[0] = float(items[0])", 0.0),
+        ("def sort(items):\n    items.sort()\n    return lambda: 0", 0.0),
+        ("def sort(items):\n    items.sort()\n    items.append(items)", 0.0),
+        ("import os\ndef sort(items):\n    items.sort()\n    os._exit(0)", 0.0),
+    ],
+)
+def test_what_a_function_leaves_of_its_arguments(program, reward):
+    columns = {"tests": [CASES], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(program, **columns) == reward
+    texts = [[{name: json.dumps(value) for name, value in case.items()} for case in CASES]]
+    assert score(program, tests=texts, entry_point=["sort"]) == reward
+    none = [[{**case, "expected": None, "stdin": None, "stdout": None} for case in CASES]]
+    assert score(program, tests=none, entry_point=["sort"]) == reward
+    named = [[{name: {"items": value[0]} for name, value in case.items()} for case in CASES]]
+    assert score(program, tests=named, entry_point=["sort"]) == reward
+
+
+@pytest.mark.parametrize(
+    ("program", "reward"),
+    [
+        ("def cut(items, n):\n    del items[n:]\n    return n", 1.0),
+        ("def cut(items, n):\n    del items[n:]\n    return n + 1", 0.0),
+        ("def cut(items, n):\n    return n", 0.0),
+        ("def cut(items, n):\n    del items[n:]\n    return float(n)", 0.0),
+    ],
+)
+def test_what_it_returns_counts_where_it_is_said(program, reward):
+    tests = [[{"args": [[5, 6, 7], 2], "expected": 2, "expected_args": [[5, 6], 2]}]]
+    assert score(program, tests=tests, entry_point=["cut"]) == reward
+
+
+def test_arguments_that_a_test_does_not_ask_for_do_not_count():
+    tests = [[{"args": [[3, 1]], "expected": 1}]]
+    assert score("def least(items):\n    items.sort()\n    return items[0]", tests=tests, entry_point=["least"]) == 1.0
+
+
+EFFECTS = {
+    "a call alone": "x = [3, 1, 2]\nsort(x)\nassert x == [1, 2, 3]",
+    "an assert of None": "x = [3, 1, 2]\nassert sort(x) is None\nassert x == [1, 2, 3]",
+    "check": "def check(candidate):\n    x = [3, 1, 2]\n    candidate(x)\n    assert x == [1, 2, 3]",
+    "by name": "x = [3, 1, 2]\nsort(items=x)\nassert x == [1, 2, 3]",
+    "a row of a matrix": "m = [[3, 1], [5]]\nrow = m[0]\nsort(m[0])\nassert m == [[1, 3], [5]] and row is m[0]",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
+    "        sort(x)\n        self.assertEqual(x, [1, 2])",
+    "pytest": "from solution import sort\ndef test_it():\n    x = [2, 1]\n    sort(x)\n    assert x == [1, 2]",
+    "assertIsNone": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [2, 1]\n"
+    "        self.assertIsNone(sort(x))\n        self.assertEqual(x, [1, 2])",
+    "check, called": "def check(f):\n    x = [3, 1, 2]\n    f(x)\n    assert x == [1, 2, 3]\ncheck(sort)",
+    "a helper": "def run(f, x, wanted):\n    f(x)\n    assert x == wanted\nrun(sort, [2, 1], [1, 2])",
+    "another name": "f = sort\nx = [2, 1]\nf(x)\nassert x == [1, 2]",
+    "a list's own sort": "x, y = [2, 1], [2, 1]\nsort(x)\nassert y.sort() is None and x == y",
+    "a loop": "for x in [[2, 1], [3, 1]]:\n    wanted = sorted(x)\n    sort(x)\n    assert x == wanted",
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_asserts_on_what_a_call_leaves(name):
+    columns = {"test_code": [EFFECTS[name]], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(SORT, **columns) == 1.0
+    for wrong in ("return sorted(items)", "pass", "items.clear()", "items.sort(reverse=True)", "items.append(0)"):
+        assert score(f"def sort(items):\n    {wrong}", **columns) == 0.0
+    assert (
+        score("class Solution:\n    " + SORT.replace("sort(", "sort(self, ").replace("\n", "\n    "), **columns) == 0.0
+    )
+
+
+def test_asserts_on_what_a_method_leaves_and_at_any_depth():
+    program = "class S:\n    def f(self, d):\n        d['a'][0].add(3)\n        d['b'] = (1, [2])\n        d.pop('c')"
+    tests = (
+        "inner = {1}\nd = {'a': [inner], 'c': 0}\nS().f(d)\nassert d == {'a': [{1, 3}], 'b': (1, [2])} and 3 in inner"
+    )
+    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    assert score(program, **columns) == 1.0
+    assert score(program.replace("add(3)", "add(4)"), **columns) == 0.0
+
+
+def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were():
+    """Else a program could change the question."""
+    program = "def least(items):\n    items[:] = [0]\n    return 0"
+    for tests in (
+        "x = [3, 1]\nassert least(x) == min(x)",
+        "x = [3, 1]\ngot = least(x)\nassert got == min(x)",
+        "x = [3, 1]\nassert [least(x)] == [min(x)]",
+        "def check(f):\n    x = [3, 1]\n    assert f(x) == min(x)",
+    ):
+        assert score(program, test_code=[tests], entry_point=["least"]) == 0.0
+        right = "def least(items):\n    return sorted(items)[0]"
+        assert score(right, test_code=[tests], entry_point=["least"]) == 1.0
+
+
+ASKED = "assert f(x) == sorted(x)"
+ANSWERS_ASKED_FOR = {
+    "a call before": f"x = [3, 1]\nf(x)\n{ASKED}",
+    "an assert of None before": f"x = [3, 1]\ntry:\n    assert f(x) is None\nexcept AssertionError: pass\n{ASKED}",
+    "what is wanted from between": "x = [3, 1]\nf(x)\nwanted = sorted(x)\nassert f([3, 1]) == wanted",
+    "a call behind": "x = [3, 1]\ngot = f(x)\nf(x)\nassert got == sorted(x)",
+    "calls in a loop": f"x = [3, 1]\nfor _ in range(3):\n    f(x)\n{ASKED}",
+    "map": "x = [3, 1]\nf(x)\nassert [*map(f, [x])] == [sorted(x)]",
+    "another name": f"g = f\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "imported": f"from solution import f as g\nx = [3, 1]\ng(x)\n{ASKED.replace('f(', 'g(')}",
+    "the module": f"import solution as s\nx = [3, 1]\ns.f(x)\n{ASKED.replace('f(', 's.f(')}",
+    "check": f"def check(c):\n    x = [3, 1]\n    c(x)\n    {ASKED.replace('f(', 'c(')}",
+    "a helper": f"def run(g, x):\n    g(x)\n    {ASKED.replace('f(', 'g(')}\nrun(f, [3, 1])",
+    "a helper that answers": "def run(g, x):\n    return g(x)\nx = [3, 1]\nf(x)\nassert run(f, x) == sorted(x)",
+    "two tests": f"X = [3, 1]\ndef test_a():\n    f(X)\ndef test_b():\n    {ASKED.replace('x', 'X')}",
+    "unittest": "import unittest\nclass T(unittest.TestCase):\n    def test(self):\n        x = [3, 1]\n"
+    "        f(x)\n        self.assertEqual(f(x), sorted(x))",
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS_ASKED_FOR)
+def test_where_an_answer_is_asked_for_no_call_changes_the_arguments(name):
+    columns = {"test_code": [ANSWERS_ASKED_FOR[name]], "entry_point": ["f"]}
+    MODULE.check_columns(**columns)
+    assert score("def f(x):\n    x.clear()\n    return []", **columns) == 0.0
+    assert score("def f(x):\n    return sorted(x)", **columns) == 1.0
+
+
+def test_an_answer_that_is_asked_for_where_it_cannot_be_seen_does_not_come():
+    program = "def f(x):\n    x.clear()\n    return []"
+    for tests in (
+        "x = [3, 1]\nf(x)\nassert globals()['f'](x) == sorted(x)",
+        "x = [3, 1]\nf(x)\nassert globals()['f']([3, 1]) is not x",
+        "x = [3, 1]\nf(x)\ntry:\n    globals()['f'](x) + 1\nexcept Exception:\n    pass",
+        "x = [3, 1]\ngot = globals()['f'](x)\nf(x)\nassert got == sorted(x)",
+    ):
+        assert score(program, test_code=[tests], entry_point=["f"]) == 0.0
+
+
+def test_a_method_s_answer_that_is_asked_for():
+    tests = "s = S()\nx = [3, 1]\ns.f(x)\nassert s.f(x) == sorted(x)"
+    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    assert score("class S:\n    def f(self, x):\n        x.clear()\n        return []", **columns) == 0.0
+    assert score("class S:\n    def f(self, x):\n        return sorted(x)", **columns) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("case", "why"),
+    [
+        ({"args": [[2]], "expected_args": 5}, "expected_args is neither a list nor a dict"),
+        ({"args": [[2]], "expected_args": [[2], 1]}, "does not have the arguments of args"),
+        ({"args": [[2]], "expected_args": {"x": [2]}}, "does not have the arguments of args"),
+        ({"args": {"x": [2]}, "expected_args": {"y": [1]}}, "does not have the arguments of args"),
+        ({"args": [[2]], "expected_args": [[2]]}, "which a program that does nothing leaves"),
+        ({"args": "[[2]]", "expected_args": [[1]]}, "args is JSON text and expected_args is not"),
+        ({"args": [[2]], "expected_args": [len]}, "is not plain data"),
+        ({"expected_args": [[2]]}, "it has the test"),
+    ],
+)
+def test_expected_arguments_that_are_refused(case, why):
+    with pytest.raises(ValueError, match=why):
+        MODULE.check_columns(tests=[[case]], entry_point=["f"])
+
+
+def test_a_case_in_which_nothing_changes_is_fine_beside_one_in_which_something_does():
+    edges = [{"args": [[]], "expected_args": [[]]}, {"args": [[1, 2]], "expected_args": [[1, 2]]}]
+    columns = {"tests": [CASES + edges], "entry_point": ["sort"]}
+    MODULE.check_columns(**columns)
+    assert score(SORT, **columns) == 1.0
+    assert score("def sort(items):\n    pass", **columns) == 0.0
+    assert score("def sort(items):\n    items[:] = sorted(items) or [0]", **columns) == 0.0
+    MODULE.check_columns(tests=[[{**edges[0], "expected": 0}]], entry_point=["size"])
+    for still in (edges, [*edges, {"args": [[3]], "expected": None}]):
+        with pytest.raises(ValueError, match="which a program that does nothing leaves"):
+            MODULE.check_columns(tests=[still], entry_point=["sort"])
+
+
+# -- credit
+
+
+@pytest.mark.parametrize(
+    ("program", "share"),
+    [
+        ("def f(n):\n    return n", 1.0),
+        ("def f(n):\n    return n if n < 3 else 0", 0.75),
+        ("def f(n):\n    return 1 if n else 1 / 0", 0.25),
+        ("def f(n):\n    return n if n < 2 else __import__('os')._exit(0)", 0.5),
+        ("def f(n):\n    while n == 1: pass\n    return n", 0.25),
+        ("def g(n):\n    return n", 0.0),
+    ],
+)
+def test_a_share_of_function_cases(program, share):
+    tests = [[{"args": [n], "expected": n} for n in range(4)]]
+    found = [
+        score(program, tests=tests, entry_point=["f"], credit=credit, time_s=1.0) for credit in ("fraction", "all")
+    ]
+    assert found == [share, float(share == 1)]
+
+
+@pytest.mark.parametrize(
+    ("program", "share"),
+    [
+        ("print(input())", 1.0),
+        ("n = int(input())\nprint(n)\nexit(n % 2)", 0.5),
+        ("n = int(input())\nwhile n == 1: pass\nprint(n)", 0.25),
+        ("print(0)", 0.25),
+    ],
+)
+def test_a_share_of_script_cases(program, share):
+    tests = [[{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(4)]]
+    found = [score(program, tests=tests, credit=credit, time_s=1.0) for credit in ("fraction", "all")]
+    assert found == [share, float(share == 1)]
+
+
+def test_time_out_ends_a_batch_s_cases():
+    start = time.monotonic()
+    tests = [[{"stdin": str(n), "stdout": str(n)} for n in range(50)]]
+    assert score("while True: pass", tests=tests, credit="fraction", time_s=0.5) == 0.0
+    assert time.monotonic() - start < 10
+
+
+# -- rows
+
+
+def test_rows_of_all_kinds():
+    columns = {
+        "tests": [SCRIPT_TESTS, FUNCTION_TESTS, None, None],
+        "entry_point": [None, "add", "add", None],
+        "test_code": [None, None, ASSERTS, None],
+    }
+    right = [RIGHT["s"], RIGHT["f"], RIGHT["a"], RIGHT["s"]]
+    assert python_tests(right, **columns) == [1.0, 1.0, 1.0, None]
+    assert python_tests(["print(0)"] * 4, **columns) == [0.0, 0.0, 0.0, None]
+    assert python_tests(["print(0)"]) == [None]
+
+
+@pytest.mark.parametrize(
+    ("columns", "why"),
+    [
+        ({}, "needs a column tests or a column test_code"),
+        ({"tests": [[]]}, r"row 0: tests is \[\]"),
+        ({"tests": [SCRIPT_TESTS, "no"]}, "1 of 2 rows .* row 1: tests is 'no', no JSON"),
+        ({"tests": [{"stdin": [""], "stdout": [""]}]}, "not a list of cases"),
+        ({"tests": [["x"]]}, "it has the test 'x'"),
+        ({"tests": [[{"stdin": "2"}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": 2}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": "2", "points": 3}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "2", "stdout": "2", "args": [2]}]]}, "it has the test"),
+        ({"tests": [[{"input": "2", "output": "2"}]]}, "it has the test"),
+        ({"tests": [[{"stdin": "", "stdout": "\n"}]]}, "every stdout is blank"),
+        ({"tests": [[{"stdin": "\ud800", "stdout": "2"}]]}, "surrogates not allowed"),
+        ({"tests": [[{"stdout": "x" * 2_000_000}]]}, "has 1953 KiB, output_kb is 1024"),
+        ({"tests": [FUNCTION_TESTS]}, "entry_point is None, not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["add()()"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["__import__('os').abort"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS], "entry_point": ["add; 1"]}, "not a name"),
+        ({"tests": [FUNCTION_TESTS + SCRIPT_TESTS], "entry_point": ["add"]}, "some for a function"),
+        ({"tests": [[{"args": 5, "expected": 5}]], "entry_point": ["add"]}, "neither a list nor a dict"),
+        (
+            {"tests": [[{"args": "[5]", "expected": 5}]], "entry_point": ["add"]},
+            "args is JSON text and expected is not",
+        ),
+        ({"tests": [[{"args": "[5", "expected": "5"}]], "entry_point": ["add"]}, "no JSON"),
+        ({"tests": [[{"args": "[5]", "expected": "NaN"}]], "entry_point": ["add"]}, "NaN, which nothing equals"),
+        ({"tests": [[{"args": [], "expected": len}]], "entry_point": ["add"]}, "is not plain data"),
+        ({"test_code": ["assert add(1, 1) == 2"]}, "entry_point is None"),
+        ({"test_code": ["assert add(1"], "entry_point": ["add"]}, "test_code is no Python"),
+        ({"test_code": [5], "entry_point": ["add"]}, "test_code is 5, no text"),
+        ({"test_code": [""], "entry_point": ["add"]}, "test_code does not mention add"),
+        ({"test_code": ["assert plus(1, 1) == 2"], "entry_point": ["add"]}, "test_code does not mention add"),
+        (
+            {"test_code": ["import numpy as np"], "entry_point": ["add"]},
+            "imports numpy, but only the standard library",
+        ),
+        ({"test_code": ["from pytest import raises"], "entry_point": ["add"]}, "imports pytest"),
+        ({"test_code": ["from solution import add, E\nadd(1)"], "entry_point": ["add"]}, "imports E from solution"),
+        ({"test_code": ["assert add(lambda: 1) == 2"], "entry_point": ["add"]}, "passes 'lambda ?: 1' to add"),
+        ({"test_code": ["assert add(1, key=lambda x: x)"], "entry_point": ["add"]}, "passes 'lambda x: x'"),
+        ({"test_code": ["def g(): pass\nassert add(g) == 2"], "entry_point": ["add"]}, "passes 'g' to add"),
+        ({"test_code": ["assert add(len) == 2"], "entry_point": ["add"]}, "passes 'len' to add"),
+        ({"test_code": ["assert add(i for i in [1])"], "entry_point": ["add"]}, "passes .* to add"),
+        ({"test_code": ["def check(f):\n    assert f(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda ?: 1'"),
+        ({"test_code": ["from solution import add as f\nf(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda"),
+        ({"test_code": ["assert Solution().add(lambda: 1)"], "entry_point": ["Solution.add"]}, "passes 'lambda ?: 1'"),
+        ({"test_code": [ASSERTS], "tests": [SCRIPT_TESTS], "entry_point": ["add"]}, "both tests and test_code"),
+    ],
+    ids=range(40),
+)
+def test_columns_that_are_refused(columns, why):
+    with pytest.raises(ValueError, match=why):
+        MODULE.check_columns(**columns, credit="all", output_kb=1024)
+
+
+def test_columns_that_are_fine():
+    asserts = "import math\nfrom os.path import join\nfrom solution import Solution\nassert Solution().add(1, 1) == 2"
+    columns = {
+        "tests": [SCRIPT_TESTS, FUNCTION_TESTS, None, None, json.dumps(SCRIPT_TESTS)],
+        "entry_point": [None, "add", "Solution().add", None, None],
+        "test_code": [None, None, asserts, None, None],
+    }
+    MODULE.check_columns(**columns, credit="all", output_kb=1024)
+
+
+@pytest.mark.parametrize(
+    "test_code",
+    [
+        "def helper(x): return x\nassert add(helper(1), 2) == 3",
+        "def add2(): return add(1, 2)\nassert add2() == 3",
+        "list = [1]\nassert add(list, list) == [1, 1]",
+        "for input in [1, 2]:\n    assert add(input, 0) == input",
+        "def check(candidate, max=2):\n    assert candidate(max, max) == 4",
+        "from solution import *\nassert add(1, 2) == 3",
+        "assert sorted(map(add, [1], [2]), key=lambda x: -x) == [3]",
+        "assert add(None, True) is None",
+    ],
+)
+def test_test_code_that_is_fine(test_code):
+    MODULE.check_columns(test_code=[test_code], entry_point=["add"], credit="all")
+
+
+def test_test_code_that_tests_nothing_is_the_data_s_fault():
+    with pytest.raises(ValueError, match="without a single call of add"):
+        score(RIGHT["a"], test_code=["assert plus(1, 1) == 2"], entry_point=["add"])
+
+
+# -- as a registered reward
+
+
+def test_it_works_in_the_pool_and_survives_what_is_run():
+    completions = [RIGHT["s"], "while True: pass", "import os\nos.fork()", RIGHT["s"], "print(5)", RIGHT["s"]]
+    reward = get_reward("python_tests", time_s=1.0)
+    columns = {"tests": [SCRIPT_TESTS] * 5 + [None], "prompts": ["?"] * 6}
+    for _ in range(2):
+        assert reward(completions=completions, **columns) == [1.0, 0.0, 0.0, 1.0, 0.0, None]
+
+
+def test_the_reward_s_own_limit_leaves_nothing_behind():
+    """The outer net: the worker is killed, and with it its zygote and the program."""
+    reward = Reward(MODULE.python_tests.definition, {"time_s": 60.0}, timeout=1.5)
+    counts = []
+    for _ in range(3):
+        assert reward(completions=["while True: pass"], tests=[SCRIPT_TESTS]) == [0.0]
+        counts.append(len(descendants()))
+    assert counts[2] <= counts[0]
+    assert reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
+
+
+@pytest.mark.parametrize("number", range(len(MODULE.python_tests.definition.examples)))
+def test_its_examples(number):
+    example = MODULE.python_tests.definition.examples[number]
+    columns = {name: [value] for name, value in example.columns.items()}
+    assert get_reward("python_tests", **example.args)(completions=[example.completion], **columns) == [example.reward]
+
+
+def test_a_broken_row_stops_the_run():
+    with pytest.raises(RewardError, match="neither a list nor a dict"):
+        get_reward("python_tests")(completions=["x"], tests=[[{"args": 5, "expected": 5}]], entry_point=["add"])
+
+
+@pytest.mark.parametrize(
+    ("args", "why"),
+    [
+        ({"time_s": 0.0}, "time_s"), ({"time_s": -1.0}, "time_s"), ({"time_s": float("inf")}, "time_s"),
+        ({"time_s": float("nan")}, "time_s"), ({"memory_mb": 10}, "memory_mb"), ({"output_kb": 0}, "output_kb"),
+        ({"credit": "some"}, "credit"), ({"time_s": "3"}, "time_s"),
+        ({"allow_unsafe_code_execution": 1}, "allow_unsafe"),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_refused(args, why):
+    with pytest.raises(ValueError, match=why):
+        get_reward("python_tests", **args)
+
+
+def test_it_is_refused_where_nothing_is_safe(monkeypatch):
+    monkeypatch.setattr(sandbox, "tiers", list)
+    with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
+        get_reward("python_tests")
+    get_reward("python_tests", allow_unsafe_code_execution=True)
+
+
+def test_a_sandbox_that_was_killed_is_tried_again(monkeypatch):
+    score(RIGHT["s"])
+    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
+    run, failures = made.run, [sandbox.SandboxError("killed")]
+
+    def fail_once(*args, **kwargs):
+        if failures:
+            raise failures.pop()
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(made, "run", fail_once)
+    assert score(RIGHT["s"]) == 1.0
+    failures += [sandbox.SandboxError("killed")] * 2
+    with pytest.raises(sandbox.SandboxError):
+        score(RIGHT["s"])
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_program_that_takes_too_long_is_told_apart(form):
+    for program in ("while True: pass", "import time\ntime.sleep(1000)"):
+        found = score(program if form == "s" else program + "\n" + RIGHT["f"], form, time_s=HANG_S)
+        assert (found, found.status) == (0.0, "too_long")
+    assert type(score("print(5)" if form == "s" else WRONG, form)) is float
+
+
+def test_a_share_of_cases_before_one_that_takes_too_long_counts():
+    program = "def f(n):\n    while n == 1: pass\n    return n"
+    tests = [[{"args": [n], "expected": n} for n in range(2)]]
+    found = score(program, tests=tests, entry_point=["f"], credit="fraction", time_s=HANG_S)
+    assert (found, found.status) == (0.5, "too_long")
+
+
+@pytest.mark.parametrize("errors", [[Starved("busy")], [Killed("killed"), Killed("killed")]])
+def test_what_the_machine_does_is_no_verdict(monkeypatch, errors):
+    score(RIGHT["s"])
+    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
+    run, waiting = made.run, list(errors)
+
+    def fail(*args, **kwargs):
+        if waiting:
+            raise waiting.pop()
+        return run(*args, **kwargs)
+
+    monkeypatch.setattr(made, "run", fail)
+    found = score(RIGHT["s"])
+    assert math.isnan(found)
+    assert (found.status, found.message) == ("starved", str(errors[0]))
+    assert score(RIGHT["s"]) == 1.0
+
+
+@pytest.mark.parametrize(("credit", "times", "wanted"), [("all", 1, 1.0), ("all", 2, 0.0), ("fraction", 2, 0.5)])
+def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wanted):
+    """As by the kernel: its second case takes long enough to be killed in."""
+    program = "def f(n):\n    import time\n    time.sleep(n)\n    return n"
+    made = Sandbox(tier="landlock+seccomp", self_test=False)
+    monkeypatch.setattr(MODULE, "_sandbox", lambda *_: made)
+    start, started = made._start, []
+
+    def start_and_kill(*args):
+        child, pids = start(*args)
+        started.append(child)
+        if len(started) <= times:
+            threading.Timer(0.5, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(made, "_start", start_and_kill)
+    tests = [[{"args": [n], "expected": n} for n in (0, 1)]]
+    assert score(program, tests=tests, entry_point=["f"], credit=credit) == wanted
+    assert len(started) == 2
+    made.close()
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_who_kills_itself_earns_nothing(form):
+    die = "import os\nos.kill(os.getpid(), 9)\n"
+    assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
+
+
+def test_right_programs_on_a_busy_machine_score():
+    """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
+    program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]
+    reward = Reward(MODULE.python_tests.definition, {"time_s": 1.0}, timeout=3.0)
+    workers.shared().close()
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {PROCESSOR})
+        reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS])
+    finally:
+        os.sched_setaffinity(0, before)
+    with burners(MANY):
+        found = reward.score(completions=[program], tests=[SCRIPT_TESTS])
+    workers.shared().close()
+    assert {(outcome.score, outcome.status) for outcome in found} == {(1.0, "ok")}
+
+
+def test_the_docstring_is_true():
+    examples = doctest.DocTestFinder().find(MODULE.python_tests.__wrapped__, "python_tests", globs=vars(MODULE))
+    runner = doctest.DocTestRunner()
+    for example in examples:
+        runner.run(example)
+    assert (runner.failures, runner.tries > 0) == (0, True)
+
+
+def test_a_known_solution_is_the_gold_answer():
+    gold = get_reward("python_tests").definition.gold
+    program = "print(int(input()) + 1)"
+    assert gold(tests=None, solution=program) == f"```python\n{program}\n```"
+    fenced = f"```py\n{program}\n```"
+    assert gold(tests=None, solution=fenced) == fenced
+    bare = 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1'
+    assert MODULE.program_of(gold(tests=None, solution=bare), "f") == f"{bare}\n"
+    assert [gold(tests=None, solution=none) for none in (None, " ", ["print(1)"])] == [None] * 3
+    assert gold(tests=None) is None
+
+
+def test_tests_that_their_solution_does_not_pass_are_found():
+    cases = [[{"stdin": f"{i}\n", "stdout": f"{i + wrong}\n"}] for i, wrong in ((1, 1), (2, 1), (3, 2))]
+    solutions = ["print(int(input()) + 1)", "print(int(input()) + 1) #", "print(int(input()) + 1) # 3"]
+    data = Dataset.from_dict({"tests": cases, "solution": solutions})
+    found, _ = check_gold(get_reward("python_tests"), data)
+    assert (found.right, found.total) == (2, 3)
+    assert "print(int(input()) + 1) # 3" in found.problems[0]

@@ -1,0 +1,893 @@
+"""The sandbox: honest programs run as under plain Python, hostile ones get nowhere, and the judge is not fooled."""
+
+import logging
+import os
+import random
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from busy import MANY, burners, keep_there
+from honest_programs import HONEST
+from hostile_programs import (
+    HARM,
+    NETWORK,
+    SECRET,
+    SECRET_FILE,
+    SECRET_VARIABLE,
+    SPYING,
+    descendants,
+    files_left,
+)
+
+from trl_grpo_plus.common.forking import NoProcess
+from trl_grpo_plus.common.machine import THREADS
+from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Sandbox, SandboxError, Starved, sandbox
+from trl_grpo_plus.sandbox import attacks as _canaries
+from trl_grpo_plus.sandbox import tiers as _tiers
+from trl_grpo_plus.sandbox.child import seccomp as _seccomp
+from trl_grpo_plus.sandbox.child.lockdown import can_become_others
+from trl_grpo_plus.sandbox.tiers import Tier
+
+
+TIERS = ["bubblewrap+landlock+seccomp", "landlock+seccomp", "bubblewrap+seccomp-strict", "seccomp-strict"]
+BREAKING_OUT = {**SPYING, **NETWORK, **HARM}
+REPOSITORY = Path(sandbox.__file__).parents[2]
+
+
+@pytest.fixture(scope="module", params=TIERS)
+def tier(request):
+    try:
+        Sandbox(tier=request.param, self_test=False).close()
+    except RuntimeError as error:
+        pytest.skip(f"{request.param} is not to be had here: {error}")
+    with Sandbox(tier=request.param, time_s=1.0) as made:  # one that is there and does not hold is no reason to skip
+        yield made
+
+
+@pytest.fixture(scope="module")
+def box():
+    with Sandbox(time_s=1.0) as made:
+        yield made
+
+
+# -- honest programs
+
+
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script_runs(tier, name):
+    source, stdin, stdout = HONEST[name]
+    ran = tier.run(source, stdin, time_s=10)
+    assert (ran.stdout.decode(), ran.reason, ran.status) == (stdout, "", 0)
+
+
+def test_a_megabyte_of_input(tier):
+    numbers = [str(random.Random(0).randrange(10**6)) for _ in range(150_000)]
+    ran = tier.run("import sys\nprint(sum(map(int, sys.stdin.read().split())))", "\n".join(numbers), time_s=10)
+    assert int(ran.stdout) == sum(map(int, numbers))
+
+
+@pytest.mark.parametrize("module", ["wave", "json.tool", "concurrent.futures.process", "xml.dom.minidom", "sched"])
+def test_other_modules_of_the_standard_library(box, module):
+    if box.tier.mode != "landlock":
+        pytest.skip("no file can be opened here")
+    assert box.run(f"import {module}\nprint(1)", time_s=10) == (0, b"1\n", "")
+
+
+@pytest.mark.parametrize("module", ["base64", "secrets", "zlib", "bz2", "lzma", "gzip", "zipfile"])
+def test_modules_that_need_a_library_of_the_system(tier, module):
+    pytest.importorskip(module)  # some builds lack some
+    if module in ("gzip", "zipfile") and tier.tier.mode != "landlock":
+        pytest.skip("no file can be opened here")
+    assert tier.run(f"import {module}\nprint(1)", time_s=10) == (0, b"1\n", "")
+
+
+# -- hostile ones
+
+
+@pytest.fixture
+def bait(monkeypatch):
+    monkeypatch.setenv(SECRET_VARIABLE, SECRET)
+    Path(SECRET_FILE).write_text(SECRET)
+    os.chmod(SECRET_FILE, 0o666)
+    yield Path(SECRET_FILE)
+    Path(SECRET_FILE).unlink()
+
+
+@pytest.mark.parametrize("name", BREAKING_OUT)
+def test_nothing_breaks_out(tier, bait, name):
+    before = descendants()
+    ran = tier.run(BREAKING_OUT[name].source, "2 3\n")
+    assert b"LEAK" not in ran.stdout, ran.stdout[:1000]
+    assert descendants() == before
+    assert files_left() == []
+    assert bait.read_text() == SECRET
+    assert tier.run("print(6 * 7)", time_s=5) == (0, b"42\n", "")
+
+
+AS_ANOTHER = f"""
+import sys
+sys.path[:0] = [{str(REPOSITORY)!r}, {str(Path(__file__).parents[1])!r}]
+from hostile_programs import *
+from trl_grpo_plus.sandbox import Sandbox
+for tier in ("landlock+seccomp", "seccomp-strict"):
+    with Sandbox(tier=tier, time_s=1.0) as box:
+        for name, attack in {{**SPYING, **NETWORK, **HARM}}.items():
+            ran = box.run(attack.source, "2 3")
+            if b"LEAK" in ran.stdout:
+                print(tier, name, ran.stdout)
+        print(tier, box.run("import os\\nprint(os.getuid(), sum(map(int, input().split())))", "2 3", time_s=10).stdout)
+"""
+
+
+def interpreter_for_all():
+    """One that a user without a home can run."""
+    for path in (sys.executable, "/usr/bin/python3"):
+        probe = [path, "-c", "import sys; sys.exit(sys.version_info < (3, 10))"]
+        try:
+            if subprocess.run(probe, user=65534, group=65534, extra_groups=[], capture_output=True).returncode == 0:
+                return path
+        except OSError:
+            continue
+    return pytest.skip("no interpreter that a plain user can run")
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become somebody else")
+def test_nothing_breaks_out_of_a_plain_user_s_sandbox(bait):
+    command = [interpreter_for_all(), "-c", AS_ANOTHER]
+    ran = subprocess.run(command, user=65534, group=65534, extra_groups=[], capture_output=True, text=True, cwd="/tmp")
+    assert ran.stdout == "landlock+seccomp b'65534 5\\n'\nseccomp-strict b'65534 5\\n'\n", ran.stdout + ran.stderr
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give up capabilities")
+@pytest.mark.parametrize("kept", ["", ",+setuid,+setgid,+kill,+sys_chroot", ",+setuid,+setgid"])
+def test_nothing_breaks_out_of_a_lesser_root_s_sandbox(bait, kept):
+    command = ["setpriv", f"--bounding-set=-all{kept}", "--inh-caps=-all", sys.executable, "-c", AS_ANOTHER]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd="/tmp")
+    users = [line.split("'")[1].split()[0] for line in ran.stdout.splitlines()]
+    assert len(users) == 2, ran.stdout + ran.stderr
+    assert all((int(user) > 10**9) == ("kill" in kept) for user in users)
+
+
+def test_programs_at_once_do_not_meet(box):
+    results: list[tuple[int, bytes]] = []
+
+    def work(i):
+        for j in range(10):
+            results.append((i * j, box.run(f"print({i} * {j})", time_s=20).stdout))
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 40
+    assert all(int(stdout) == wanted for wanted, stdout in results)
+
+
+def test_each_program_starts_fresh(box):
+    assert box.run("import builtins, json\nbuiltins.print = json.dumps = None").reason == ""
+    assert box.run("import json\nprint(json.dumps(1))").stdout == b"1\n"
+
+
+def test_a_program_leaves_no_mark_on_the_next_one_s_descriptors(tier):
+    source = "import fcntl, os\ndef f(fd, more):\n    flags = fcntl.fcntl(fd, fcntl.F_GETFL)\n"
+    source += "    fcntl.fcntl(fd, fcntl.F_SETFL, flags | more)\n    return flags"
+    for fd in range(3):
+        with tier.load(source, "f") as first:
+            fresh = first.call([fd, os.O_APPEND | os.O_NONBLOCK]).tokens
+        with tier.load(source, "f") as second:
+            assert second.call([fd, 0]).tokens == fresh
+
+
+MANY_THREADS = """
+import threading
+threading.stack_size(1 << 15)
+held = threading.Lock()
+held.acquire()
+count = 1
+try:
+    while count < int(input()):
+        threading.Thread(target=held.acquire, daemon=True).start()
+        count += 1
+except RuntimeError:
+    pass
+print(count, flush=True)
+import os
+os._exit(0)
+"""
+
+
+def test_threads_are_limited(tier, monkeypatch):
+    monkeypatch.setattr(sandbox, "_tasks", lambda: 100)  # as on a quiet machine
+    most = THREADS + 100
+    ran = tier.run(MANY_THREADS.replace("int(input())", "400"), time_s=10)
+    assert ran.reason == ""
+    assert 20 <= int(ran.stdout) <= most
+
+
+def test_programs_at_once_have_users_of_their_own(tier):
+    """Else one could take the other's threads."""
+    if not can_become_others():
+        pytest.skip("only root can become somebody else")
+    with Sandbox(tier=tier.tier.name, self_test=False) as other:
+        users = {box.run("import os\nprint(os.getuid())", time_s=5).stdout for box in (tier, other, tier, other)}
+    assert len(users) == 4
+
+
+# -- how a script's end is told
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "reason"),
+    [
+        ("", 0, ""),
+        ("import sys; sys.exit(3)", 3, "exit status 3"),
+        ("import sys; sys.exit('no')", 1, "exit status 1: no"),
+        ("1 / 0", 1, "exit status 1: ZeroDivisionError: division by zero"),
+        ("1 +", 1, "exit status 1: SyntaxError: invalid syntax"),
+        ("import os; os._exit(7)", 7, "exit status 7"),
+        ("import os; os.abort()", -signal.SIGABRT, "signal 6"),
+        ("import os; os.kill(os.getpid(), 40)", -40, "signal 40"),
+        ("while True: pass", -signal.SIGKILL, TOO_LONG),
+        ("x = bytearray(600 << 20)", 1, "exit status 1: MemoryError"),
+        ("raise ValueError('x' * 100_000)", 1, "exit status 1: " + "x" * 300),
+    ],
+)
+def test_why_it_failed(box, source, status, reason):
+    ran = box.run(source, time_s=0.5)
+    assert (ran.status, ran.reason) == (status, reason)
+
+
+def test_too_much_output(box):
+    assert box.run("while True: print('x' * 1000)").reason == "it wrote more than 1024 KiB"
+
+
+def test_time_is_the_wall_clock_s(box):
+    start = time.monotonic()
+    assert box.run("import time\ntime.sleep(100)", time_s=0.3).reason == TOO_LONG
+    assert 0.3 <= time.monotonic() - start < 5
+
+
+def test_limits_are_the_sandbox_s_own():
+    with Sandbox(memory_mb=100, output_kb=1, time_s=0.2, self_test=False) as small:
+        assert "MemoryError" in small.run("bytearray(120 << 20)", time_s=5).reason
+        assert small.run("print('x' * 1023)", time_s=5).reason == ""
+        assert small.run("print('x' * 1024)", time_s=5).reason == "it wrote more than 1 KiB"
+        assert small.run("import time; time.sleep(1)").reason == TOO_LONG
+
+
+# -- functions
+
+
+def test_calls(box):
+    with box.load("def add(a, b=1):\n    print('noise')\n    return a + b", "add") as program:
+        assert program.call([2, 3]).equals(5)
+        assert program.call([2]).equals(3)
+        assert program.call(kwargs={"a": 2, "b": 5}).equals(7)
+        assert program.call([[1], [2]]).equals([1, 2])
+        assert not program.call([2, 3]).equals(6)
+        assert program.call(["a", 1]) == (None, 'TypeError: can only concatenate str (not "int") to str')
+        assert program.call([1, 1]).equals(2), "an exception does not end it"
+
+
+@pytest.mark.parametrize(
+    ("source", "entry_point"),
+    [
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", "Solution.add"),
+        ("class Solution:\n    def add(self, a, b):\n        return a + b", "Solution().add"),
+        ("class Solution:\n    @staticmethod\n    def add(a, b):\n        return a + b", "Solution.add"),
+        ("class S:\n    n = 0\n    def add(self, a, b):\n        self.n += a + b\n        return self.n", "S.add"),
+        ("import operator as o", "o.add"),
+        ("from operator import add", "add"),
+        ("add = lambda a, b: a + b", "add"),
+        ("import functools\n@functools.cache\ndef add(a, b):\n    return a + b", "add"),
+        ("def add(a, b):\n    return a + b\nif __name__ == '__main__':\n    print(add(*input().split()))", "add"),
+    ],
+)  # fmt: skip
+def test_entry_points(box, source, entry_point):
+    with box.load(source, entry_point) as program:
+        assert [program.call([i, 3]).equals(i + 3) for i in (2, 4)] == [True, True], program.fault
+
+
+@pytest.mark.parametrize(
+    ("source", "fault"),
+    [
+        ("def subtract(a, b): return 5", "NameError: the program defines no add"),
+        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("def add(:", "SyntaxError: "),
+        ("exit(0)", "SystemExit: 0"),
+        ("import os; os._exit(0)", "it ended"),
+        ("while True: pass", TOO_LONG),
+        ("input()", "EOFError: "),
+    ],
+)
+def test_a_program_that_cannot_be_loaded(box, source, fault):
+    with box.load(source, "add") as program:
+        assert program.fault.startswith(fault)
+        assert program.call([1, 2]) == (None, program.fault)
+
+
+def test_an_answer_that_is_too_large(box):
+    with box.load("def f(n):\n    return 'x' * n", "f") as program:
+        assert program.call([1_000_000]).equals("x" * 1_000_000)
+        assert program.call([1_100_000]).reason == "its answer has more than 1024 KiB"
+
+
+def test_each_call_has_its_own_time(box):
+    with box.load("import time\ndef nap(s):\n    time.sleep(s)", "nap") as program:
+        assert [program.call([0.4]).equals(None) for _ in range(4)] == [True] * 4
+        assert program.call([100]).reason == TOO_LONG
+        assert program.call([0]).reason == TOO_LONG, "it is still asleep, so nothing can be asked any more"
+
+
+# -- asserts
+
+ADD = "def add(a, b):\n    if a < 0: raise ValueError('negative')\n    return a + b"
+
+
+@pytest.mark.parametrize(
+    ("tests", "passed", "reason"),
+    [
+        ("assert add(2, 3) == 5", True, ""),
+        ("assert add(2, 3) == 6", False, "AssertionError: "),
+        ("assert add(2, 3) == 6, 'two and three'", False, "AssertionError: two and three"),
+        ("def check(candidate):\n    assert candidate(2, 3) == 5", True, ""),
+        ("def check(candidate):\n    assert candidate(a=2, b=3) == 6", False, "AssertionError: "),
+        ("METADATA = {}\ndef check(f):\n    for i in range(100):\n        assert f(i, i) == 2 * i", True, ""),
+        ("from solution import add as f\ndef test_one():\n    assert f(1, 1) == 2", True, ""),
+        ("def test_a():\n    add(1, 1)\ndef test_b():\n    assert add(1, 1) == 3", False, "AssertionError: "),
+        ("try:\n    add(-1, 1)\n    assert False\nexcept ValueError as e:\n    assert str(e) == 'negative'", True, ""),
+        ("add(-1, 1)", False, "ValueError: negative"),
+        ("import unittest\nunittest.TestCase().assertRaises(ValueError, add, -1, 1)", True, ""),
+        ("import math\nassert math.isclose(add(0.1, 0.2), 0.3)", True, ""),
+        ("assert type(add(1.5, 1)) is float and add(2**70, 1) == 2**70 + 1 and add(True, 1) == 2", True, ""),
+        ("assert candidate(2, 3) == 5", True, ""),
+        ("add(1, 1)\nwhile True: pass", False, TOO_LONG),
+        ("add(1, 1)\nraise SystemExit(0)", False, "SystemExit: 0"),
+        ("add(1, 1)\nimport os\nos._exit(0)", False, "it ended"),
+        ("add(1)", False, "TypeError: add() missing 1 required positional argument: 'b'"),
+    ],
+)  # fmt: skip
+def test_asserts(box, tests, passed, reason):
+    assert box.check(ADD, "add", tests) == (passed, reason)
+
+
+@pytest.mark.parametrize(
+    "kind", ["StopIteration", "StopAsyncIteration", "GeneratorExit", "SystemExit", "KeyboardInterrupt"]
+)
+def test_a_candidate_cannot_end_the_tests_own_loop(box, kind):
+    tests = "for got, wanted in zip(map(add, [2], [3]), [5]):\n    assert got == wanted"
+    found = box.check(f"def add(a, b):\n    raise {kind}", "add", tests)
+    assert found == (False, f"RuntimeError: {kind}: ")
+
+
+PYTEST = "class TestSum:\n    def {}\n    def test_sum(self): add(2, 3)"
+UNITTEST = (
+    "import unittest\nclass Sums(unittest.TestCase):\n    def test_sum(self):\n        self.assertEqual({}, 5)\n"
+)
+GUARD = "if __name__ == '__main__':\n    "
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "async def test_sum():\n    assert {} == 5",
+        "async def check(candidate):\n    assert {} == 5",
+        "def testSum():\n    assert {} == 5",
+        "test_sum = __import__('functools').partial(eval, '[1][abs({} - 5)]', globals())",
+        "def test_sum():\n    return {} == 5",
+        "class TestSum:\n    def test_sum(self):\n        assert {} == 5",
+        "class TestSum:\n    async def test_sum(self):\n        assert {} == 5",
+        "class Base:\n    def test_sum(self):\n        assert {} == 5\nclass TestSum(Base):\n    pass",
+        "class TestSum:\n    @staticmethod\n    def test_sum():\n        assert {} == 5",
+        UNITTEST,
+        UNITTEST + GUARD + "unittest.main()",
+        UNITTEST + "from unittest import main\nmain(verbosity=2)",
+        UNITTEST.replace("TestCase", "IsolatedAsyncioTestCase").replace("def", "async def"),
+        UNITTEST.replace("def test_sum", "def setUp") + "    def test_none(self):\n        pass",
+        GUARD + "assert {} == 5",
+        GUARD + UNITTEST.replace("\n", "\n    ") + "unittest.main()",
+        "import unittest\ndef load_tests(*_):\n    def f():\n        assert {} == 5\n"
+        "    return unittest.TestSuite([unittest.FunctionTestCase(f)])",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("first", ["add(1, 1)", "def test_easy():\n    add(1, 1)"])
+def test_every_test_is_run(box, first, tests):
+    tests = f"{first}\n{tests}".replace("{}", "candidate(2, 3)" if "check" in tests else "add(2, 3)")
+    assert box.check(ADD, "add", tests) == (True, "")
+    found = box.check("def add(a, b):\n    return 4", "add", tests)
+    assert not found.passed
+    assert "Error" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("tests", "why"),
+    [
+        ("def test_sum():\n    assert add(2, 3) == 5\n    yield", "test_sum .* generator"),
+        ("async def test_sum():\n    assert add(2, 3) == 5\n    yield", "test_sum .* generator"),
+        ("def check(candidate):\n    assert add(2, 3) == 5\n    yield", "check .* generator"),
+        ("def test_sum(fixture):\n    assert add(2, 3) == 5", "test_sum takes arguments"),
+        ("class TestSum:\n    def test_sum(self, fixture):\n        add(2, 3)", "test_sum takes arguments"),
+        (PYTEST.format("__init__(self): pass"), "TestSum .*__init__"),
+        (PYTEST.format("setup_method(self): pass"), "TestSum .*setup_method"),
+        (UNITTEST.format("add(2, 3)").replace("def", "async def"), "test_sum .*IsolatedAsyncioTestCase"),
+        (UNITTEST.format("(yield)"), "test_sum .* generator"),
+    ],
+)  # fmt: skip
+def test_tests_that_cannot_be_run_are_refused(box, tests, why):
+    for first in ("add(1, 1)\n", ""):
+        with pytest.raises(ValueError, match=why):
+            box.check(ADD, "add", first + tests)
+
+
+@pytest.mark.parametrize(
+    "tests",
+    [
+        "def test(got, wanted):\n    assert got == wanted\ntest(add(2, 3), 5)",
+        "class TestData:\n    def __init__(self, n): self.n = n\nassert add(TestData(2).n, 3) == 5",
+        "from doctest import testmod, testfile\nassert add(2, 3) == 5",
+        "from dataclasses import dataclass\n@dataclass\nclass Case:\n    n: 'int'\nassert add(Case(2).n, 3) == 5",
+        "import unittest\nclass T(unittest.TestCase):\n    @unittest.skip('')\n    def test_a(self): 1 / 0\n"
+        "    def test_b(self):\n        assert add(2, 3) == 5",
+    ],
+)
+def test_what_only_looks_like_a_test(box, tests):
+    assert box.check(ADD, "add", tests) == (True, "")
+
+
+def test_a_candidate_whose_name_begins_with_test(box):
+    source = "def test_sum(a, b):\n    return a + b"
+    assert box.check(source, "test_sum", "assert test_sum(2, 3) == 5") == (True, "")
+    tests = "def test_one():\n    assert Test().add(2, 3) == 5"
+    assert box.check("class Test:\n    def add(self, a, b):\n        return a + b", "Test.add", tests).passed
+
+
+def test_a_candidate_cannot_blame_the_tests(box):
+    source = "class UnfitTests(Exception): pass\ndef add(a, b):\n    raise UnfitTests('x')"
+    assert box.check(source, "add", "add(2, 3)") == (False, "Exception: x")
+
+
+def test_asserts_of_a_method(box):
+    source = "class Solution:\n    def add(self, a, b):\n        return a + b"
+    for tests in ("assert Solution().add(2, 3) == 5", "def check(candidate):\n    assert candidate(2, 3) == 5"):
+        assert box.check(source, "Solution.add", tests).passed
+        assert not box.check(source.replace("+", "-"), "Solution().add", tests).passed
+
+
+@pytest.mark.parametrize(
+    ("tests", "why"),
+    [
+        ("assert 1 == 1", "pass without a single call"),
+        ("assert plus(2, 3) == 5", "NameError.* without a single call"),
+        ("import numpy", "ModuleNotFoundError.* without a single call|fail .* without a single call"),
+        ("assert add(", "SyntaxError.* without a single call"),
+        ("add(lambda: 1, 2)", "function is not plain data"),
+        ("def check(candidate):\n    pass", "pass without a single call"),
+    ],
+)
+def test_asserts_that_are_at_fault_themselves(box, tests, why):
+    with pytest.raises(ValueError, match=why):
+        box.check(ADD, "add", tests)
+
+
+NESTED = "def f(x):\n    for _ in range({depth}):\n        x = [x]\n    return x"
+
+
+@pytest.mark.parametrize(
+    ("source", "tests"),
+    [
+        (NESTED.format(depth=100), "assert f(f('abc')) == 'abc'"),
+        (NESTED.format(depth=1), "r = 1\nfor _ in range(5000):\n    r = f(r)"),
+    ],
+)
+def test_a_candidate_whose_answer_cannot_be_passed_on_fails(box, source, tests):
+    passed, reason = box.check(source, "f", tests)
+    assert not passed
+    assert "too deep" in reason
+
+
+def test_values_from_a_candidate_are_plain_ones(box):
+    odd = "class L(list):\n    __eq__ = lambda self, other: True\n    pop = None\ndef f():\n    return L([1])"
+    assert box.check(odd, "f", "assert type(f()) is list and f() != [2] and f().pop() == 1").passed
+
+
+# -- the choice of a tier
+
+
+def test_it_refuses_where_no_tier_is_safe(monkeypatch):
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("one that fails", "landlock", ("/no/such/command",))])
+    with pytest.raises(RuntimeError, match=r"5\.13.*bubblewrap.*allow_unsafe_code_execution=True.*one that fails"):
+        Sandbox()
+
+
+def test_a_bubblewrap_that_does_not_work_is_passed_over(monkeypatch, tmp_path):
+    (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "bwrap").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    with Sandbox(self_test=False) as found:
+        assert found.tier.name in ("landlock+seccomp", "seccomp-strict")
+
+
+def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):
+    monkeypatch.setattr(sandbox, "tiers", list)
+    with caplog.at_level(logging.WARNING), Sandbox(allow_unsafe=True, time_s=0.5) as unsafe:
+        assert unsafe.tier.name == "none"
+        assert (
+            unsafe.run("import os\nprint(len(os.listdir('/')) > 0, os.environ.get('HOME'))").stdout == b"True None\n"
+        )
+        assert unsafe.run("while True: pass").reason == TOO_LONG
+        with unsafe.load(ADD, "add") as program:
+            assert program.call([2, 3]).equals(5)
+        assert unsafe.check(ADD, "add", "assert add(2, 3) == 5").passed
+    assert "UNPROTECTED" in caplog.text
+
+
+@pytest.mark.parametrize(
+    "failure", [NoProcess("none"), Starved("busy"), Killed("killed")], ids=lambda error: type(error).__name__
+)
+def test_scarcity_takes_no_wall_away(monkeypatch, failure):
+    """What is not to be had now may be a moment later; a weaker tier would stay."""
+    probe, first = Sandbox._probe, _tiers.tiers()[0]
+
+    def scarce(self, tier):
+        if tier == first:
+            raise failure
+        return probe(self, tier)
+
+    monkeypatch.setattr(Sandbox, "_probe", scarce)
+    with pytest.raises(Starved, match=re.escape(f"no process could be had for a sandbox: {first.name}")):
+        Sandbox(allow_unsafe=True, self_test=False)
+
+
+def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
+    """Bubblewrap says the same of a machine that forbids it and of one that has no process for it."""
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("wrapped", "landlock", ("false",))])
+    monkeypatch.setattr(sandbox.machine, "spare_tasks", lambda: 3)
+    with pytest.raises(Starved, match="wrapped"):
+        Sandbox(allow_unsafe=True, self_test=False)
+
+
+def test_a_tier_whose_processes_die_of_themselves_does_not_work(monkeypatch, tmp_path):
+    """As of a system call that its filter is too strict about: that is no machine that kills."""
+    child = tmp_path / "enter.py"
+    child.write_text("import os\n\ndef enter(channel, options):\n    os.kill(os.getpid(), 31)\n")
+    monkeypatch.setattr(sandbox, "CHILD", tmp_path)
+    with pytest.raises(RuntimeError, match=r"(?s)no safe way.*locked in: signal 31"):
+        Sandbox(self_test=False)
+
+
+def test_a_safe_tier_is_taken_even_if_unsafe_is_allowed(box):
+    with Sandbox(allow_unsafe=True, self_test=False) as allowed:
+        assert allowed.tier == box.tier
+
+
+def test_the_self_test_finds_a_wall_that_is_missing(monkeypatch):
+    """The canaries come through where nothing stops them: each of them can fail."""
+    monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("a wall of paper", "none")])
+    before = descendants()
+    with pytest.raises(RuntimeError, match="a wall of paper does not hold") as error:
+        Sandbox()
+    for canary in (
+        "send_out_of_band",
+        "read_a_file_of_the_trainer",
+        "connect_by_tcp",
+        "fork",
+        "run_a_command",
+        "signal_others",
+        "write_a_file",
+    ):
+        assert canary in str(error.value)
+    assert descendants() == before
+
+
+@pytest.mark.skipif(os.getuid() != 0 or not can_become_others(), reason="the threads of others are counted")
+def test_the_self_test_finds_threads_that_are_not_counted(monkeypatch):
+    """A bubblewrap started by root in a user namespace: there a program is root to the kernel."""
+    monkeypatch.setattr(_tiers, "can_become_others", lambda: False)
+    if TIERS[0] not in [tier.name for tier in _tiers.tiers()]:
+        pytest.skip("no bubblewrap")
+    with pytest.raises(RuntimeError, match=r"take_more_threads came through|no safe way"):
+        Sandbox(tier=TIERS[0])
+
+
+def test_the_self_test_is_quick_and_whole(box):
+    assert _canaries.ATTACKS >= 20
+    start = time.monotonic()
+    assert _canaries.escapes(box) == []
+    assert time.monotonic() - start < 3
+
+
+def test_an_unknown_machine_is_refused(monkeypatch):
+    monkeypatch.setattr(_seccomp.platform, "machine", lambda: "riscv64")
+    with pytest.raises(OSError, match="riscv64"):
+        _seccomp.Filter(may_open=True)
+
+
+@pytest.mark.parametrize("machine", _seccomp.ARCHITECTURES)
+@pytest.mark.parametrize("may_open", [True, False])
+def test_the_filter_decides_as_its_tables_say(monkeypatch, machine, may_open):
+    """Every system call's number, walked through the filter by hand: only what is listed is allowed."""
+    monkeypatch.setattr(_seccomp.platform, "machine", lambda: machine)
+    code = _seccomp._assemble(may_open)
+    column = list(_seccomp.ARCHITECTURES).index(machine)
+    free = {numbers[column] for numbers in _seccomp.FREE.values()} - {None}
+    absent = {numbers[column] for numbers in _seccomp.ABSENT.values()}
+    some = dict(
+        zip(("open", "openat", "kill", "clone"), ((2, 257, 62, 56), (None, 56, 129, 220))[column], strict=True)
+    )
+    for number in range(600):
+        verdict = walk(code, _seccomp.ARCHITECTURES[machine], number, [0] * 6)
+        if number in free:
+            assert verdict == _seccomp.ALLOW
+        elif number in absent:
+            assert verdict == _seccomp.ENOSYS
+        elif number in (some["open"], some["openat"]):
+            assert verdict == (_seccomp.ALLOW if may_open else _seccomp.EPERM)
+    arch = _seccomp.ARCHITECTURES[machine]
+    assert walk(code, 0x40000003, 0, [0] * 6) == _seccomp.KILL, "32 bits"
+    assert walk(code, arch, some["openat"], [0, 0, 0o1, 0, 0, 0]) == _seccomp.EPERM, "writing"
+    assert walk(code, arch, some["kill"], [1, 9, 0, 0, 0, 0]) == _seccomp.EPERM, "another process"
+    assert walk(code, arch, some["kill"], [_seccomp.OWN_PID, 9, 0, 0, 0, 0]) == _seccomp.ALLOW, "itself"
+    send, receive = ((44, 45), (206, 207))[column]
+    for number, allowed in ((send, 0x4040), (receive, 0x142)):
+        assert walk(code, arch, number, [3, 0, 1, allowed, 0, 0]) == _seccomp.ALLOW
+        for bit in range(32):
+            verdict = walk(code, arch, number, [3, 0, 1, 1 << bit, 0, 0])
+            assert verdict == (_seccomp.ALLOW if allowed & 1 << bit else _seccomp.EPERM), "MSG_OOB and others"
+    for address in (1, 1 << 32):
+        assert walk(code, arch, send, [3, 0, 1, 0, address, 0]) == _seccomp.EPERM, "an address"
+    assert walk(code, arch, some["clone"], [0x3D0F00, 0, 0, 0, 0, 0]) == _seccomp.ALLOW, "a thread"
+    assert walk(code, arch, some["clone"], [17, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a process"
+    assert walk(code, arch, some["clone"], [0x3D0F00 | 0x10000000, 0, 0, 0, 0, 0]) == _seccomp.EPERM, "a namespace"
+
+
+def walk(code, arch, number, arguments):
+    """What the kernel's interpreter would answer."""
+    data = {0: number, 4: arch}
+    for i, argument in enumerate(arguments):
+        data[16 + 8 * i], data[20 + 8 * i] = argument & 0xFFFFFFFF, argument >> 32
+    value, at = 0, 0
+    while True:
+        kind, yes, no, operand = code[at]
+        if kind == _seccomp.RETURN:
+            return operand
+        if kind == _seccomp.LOAD:
+            value, step = data[operand], 0
+        elif kind == _seccomp.AND:
+            value, step = value & operand, 0
+        elif kind == _seccomp.JUMP:
+            step = operand
+        else:
+            true = {
+                _seccomp.EQUAL: value == operand,
+                _seccomp.AT_LEAST: value >= operand,
+                _seccomp.ANY_BIT: value & operand,
+            }[kind]
+            step = yes if true else no
+        at += 1 + step
+
+
+# -- a busy machine
+
+COMPUTE = "import time\nend = time.process_time() + {}\nwhile time.process_time() < end:\n    pass\n"
+
+
+@pytest.fixture(scope="module")
+def held_back(tier):
+    """A sandbox whose programs hardly get to run."""
+    with burners(MANY), Sandbox(tier=tier.tier.name, time_s=0.15, self_test=False) as made:
+        keep_there(made._zygote)
+        yield made
+
+
+def test_a_script_that_is_not_let_is_starved(held_back):
+    with pytest.raises(Starved, match="too busy"):
+        held_back.run(COMPUTE.format(0.14))
+
+
+def test_who_sleeps_is_not_starved(held_back):
+    assert held_back.run("import time\ntime.sleep(1000)").reason == TOO_LONG
+    assert held_back.run("import os\nos.kill(os.getpid(), 19)").reason == TOO_LONG
+
+
+def test_a_function_that_is_not_let_is_starved():
+    source = "def f():\n    " + COMPUTE.format(0.14).replace("\n", "\n    ")
+    with burners(MANY), Sandbox(time_s=0.15, self_test=False) as own:
+        keep_there(own._zygote)
+        with pytest.raises(Starved), own.load(source, "f") as program:
+            program.call()
+        with pytest.raises(Starved):
+            own.check(source, "f", "assert f() is None")
+        with pytest.raises(Starved):
+            own.check("def f(): pass", "f", "f()\n" + COMPUTE.format(0.14))
+
+
+def test_the_wait_for_a_processor_is_no_time_of_the_program_s():
+    """With so many others on its processor it needs 25 times as long by the wall clock; `time_s` is for ten."""
+    told: list[float] = []
+    with burners(MANY), Sandbox(self_test=False, on_wait=told.append) as own:
+        keep_there(own._zygote)
+        assert own.run(COMPUTE.format(0.1) + "print(1)", time_s=1.0).stdout == b"1\n"
+    assert sum(told) > 0.2
+
+
+# -- the sandbox's own failures are no verdict
+
+
+def test_a_killed_zygote_is_an_error_and_starts_anew():
+    with Sandbox(tier=TIERS[1], self_test=False) as own:
+        threading.Timer(0.3, lambda: os.kill(min(descendants() - before), signal.SIGKILL)).start()
+        before = descendants() - {own._zygote._stop.peek()[2][0].pid}
+        with pytest.raises(Killed, match="was killed"):
+            own.run("import time; time.sleep(5)", time_s=10)
+        assert own.run("print(1)").stdout == b"1\n"
+
+
+def test_no_process_to_be_had_is_an_error(box, monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("no process could be forked: Resource temporarily unavailable")
+
+    monkeypatch.setattr(box._zygote, "fork", refuse)
+    with pytest.raises(SandboxError, match="temporarily unavailable"):
+        box.run("print(1)")
+
+
+@pytest.fixture
+def told():
+    """Seconds that the fixture `waiting` was told of."""
+    return []
+
+
+@pytest.fixture
+def waiting(told):
+    """A sandbox whose processes are told from others, for who stops or kills them."""
+    with Sandbox(tier=TIERS[1], self_test=False, on_wait=told.append) as made:
+        told.clear()
+        yield made
+
+
+def test_the_wait_for_a_process_is_told_while_it_lasts(waiting, told, monkeypatch):
+    ask, until, before = waiting._zygote._ask_for_child, time.monotonic() + 0.6, []
+
+    def refuse(*args):
+        before[:] = told
+        if time.monotonic() < until:
+            raise NoProcess("none")
+        return ask(*args)
+
+    monkeypatch.setattr(waiting._zygote, "_ask_for_child", refuse)
+    assert waiting.run("print(1)").stdout == b"1\n"
+    assert sum(before) >= 0.4
+    assert sum(told) >= 0.5
+
+
+def test_the_wait_for_a_lock_is_told_while_it_lasts(waiting, told, monkeypatch):
+    fork, before = waiting._zygote.fork, []
+
+    def resume(pid):
+        before[:] = told
+        os.kill(pid, signal.SIGCONT)
+
+    def stop(*args):
+        child = fork(*args)
+        os.kill(child.pid, signal.SIGSTOP)
+        threading.Timer(1.0, resume, [child.pid]).start()
+        return child
+
+    monkeypatch.setattr(waiting._zygote, "fork", stop)
+    assert waiting.run("print(1)").stdout == b"1\n"
+    assert sum(before) >= 0.4
+
+
+def test_the_self_test_has_no_clock_on_what_the_machine_takes(box, monkeypatch):
+    fork = box._zygote.fork
+
+    def slow(*args):
+        time.sleep(0.5)
+        return fork(*args)
+
+    monkeypatch.setattr(_canaries, "HANG_S", 0.004)
+    monkeypatch.setattr(box._zygote, "fork", slow)
+    assert _canaries._hangs(box) == []
+
+
+def test_the_self_test_is_not_passed_where_no_process_was_to_be_had(box, monkeypatch):
+    def refuse(*_):
+        raise NoProcess("none")
+
+    monkeypatch.setattr(box._zygote, "fork", refuse)
+    with pytest.raises(Starved, match="none"):
+        _canaries._hangs(box)
+
+
+def killing(own, monkeypatch, times):
+    """Have the first `times` processes of a sandbox killed, as by the kernel, once they have begun; all forked."""
+    start, started = own._start, []
+
+    def start_and_kill(form, *args, **options):
+        child, pids = start(form, *args, **options)
+        started.append(form)
+        if len(started) <= times:
+            threading.Timer(0.3, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(own, "_start", start_and_kill)
+    return started
+
+
+SLOW = "import time\ntime.sleep(1)\n"
+
+
+@pytest.mark.parametrize(("times", "stdout", "reason"), [(1, b"1\n", ""), (2, b"", KILLED)])
+def test_a_script_that_was_killed_is_run_once_more(waiting, monkeypatch, times, stdout, reason):
+    started = killing(waiting, monkeypatch, times)
+    ran = waiting.run(SLOW + "print(1)")
+    assert (ran.stdout, ran.reason) == (stdout, reason)
+    assert len(started) == 2
+
+
+@pytest.mark.parametrize("die", ["os.kill(os.getpid(), 9)", "os.closerange(0, 64)\nimport time\ntime.sleep(100)"])
+def test_who_kills_itself_has_two_lives_and_no_third(waiting, monkeypatch, die):
+    started = killing(waiting, monkeypatch, 0)
+    assert waiting.run("import os\n" + die).reason == KILLED
+    assert waiting.check("import os\n" + die, "f", "assert f() == 1") == (False, KILLED)
+    assert started == ["stdin"] * 2 + ["calls"] * 2
+
+
+@pytest.mark.parametrize(("times", "passed"), [(1, True), (2, False)])
+def test_asserts_on_who_was_killed_are_run_once_more(waiting, monkeypatch, times, passed):
+    started = killing(waiting, monkeypatch, times)
+    assert waiting.check(SLOW + ADD, "add", "assert add(2, 3) == 5").passed is passed
+    assert started.count("calls") == 2
+
+
+def test_tests_whose_own_process_was_killed_say_nothing(waiting, monkeypatch):
+    start = waiting._start
+
+    def start_and_kill(form, *args, **options):
+        child, pids = start(form, *args, **options)
+        if form == "tests":
+            threading.Timer(0.3, os.kill, (child.pid, signal.SIGKILL)).start()
+        return child, pids
+
+    monkeypatch.setattr(waiting, "_start", start_and_kill)
+    with pytest.raises(Killed, match="tests' process"):
+        waiting.check(ADD, "add", "assert add(2, 3) == 5\n" + SLOW)
+
+
+def test_a_closed_sandbox_runs_nothing():
+    own = Sandbox(self_test=False)
+    before = descendants()
+    own.close()
+    with pytest.raises(SandboxError, match="closed"):
+        own.run("print(1)")
+    with pytest.raises(SandboxError, match="closed"), own.load("def f(): pass", "f"):
+        pass
+    assert descendants() < before
+    own.close()
+
+
+def test_a_lock_that_fails_is_an_error(box, monkeypatch):
+    monkeypatch.setattr(box, "memory_mb", "much")
+    with pytest.raises(SandboxError, match="could not be locked in: TypeError"):
+        box.run("print(1)")
+
+
+def test_it_leaves_no_process():
+    before = descendants()
+    with Sandbox(self_test=False) as own, own.load("def f(): pass", "f"):
+        assert len(descendants()) > len(before)
+    assert descendants() == before
+
+
+def test_short_programs_are_cheap(box):
+    start = time.monotonic()
+    for _ in range(50):
+        box.run("print(1)", time_s=5)
+    assert time.monotonic() - start < 10  # 0.2 s on an idle machine

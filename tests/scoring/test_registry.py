@@ -1,0 +1,548 @@
+"""Rewards by name, by path and with options: what is found, what is refused, and with which words."""
+
+import asyncio
+import pickle
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import pytest
+import user_rewards
+from datasets import Dataset, IterableDataset
+from library import LIBRARY
+from user_rewards import judge, plain
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.common.annotations import fits, spelled
+from trl_grpo_plus.registry import (
+    Example,
+    Reward,
+    RewardError,
+    RewardSpec,
+    check_columns,
+    get_reward,
+    list_rewards,
+    register_reward,
+    resolve,
+)
+
+
+FILE = Path(__file__).parents[1] / "user_rewards.py"
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """A registry that a test may write to."""
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+
+# -- names
+
+
+def test_the_library_and_what_was_registered_are_listed():
+    assert {*LIBRARY, "user_judge", "user_pid"} <= set(list_rewards())
+    assert list_rewards() == sorted(list_rewards())
+
+
+@pytest.mark.parametrize("name", sorted(LIBRARY))
+def test_an_entry_point_is_what_it_is_called(name):
+    assert registry.find(name).name == name
+
+
+def test_a_registered_reward_is_a_plain_reward_function():
+    assert judge(["1", "2"], ["1", "1"]) == [1.0, 0.0]
+    assert judge(completions=["1"], answer=["1"], prompts=["p"], completion_ids=[[1]], trainer_state=None) == [1.0]
+    assert judge.__name__ == "user_judge"
+    assert "what a judge should survive" in judge.__doc__
+
+
+def test_a_name_or_a_path():
+    for name in ["user_judge", "user_rewards.judge", "user_rewards:judge", f"{FILE}:judge"]:
+        assert get_reward(name, points=3.0)(completions=["1"], answer=["1"]) == [3.0]
+
+
+def test_a_file_that_is_imported_twice_is_one_reward(tmp_path):
+    assert registry.find(f"{FILE}:judge").function is judge.definition.function
+    code = f"""
+    import sys
+    from trl_grpo_plus.registry import get_reward
+    get_reward("{FILE}:judge")
+    sys.path.insert(0, "{FILE.parent}")
+    import user_rewards
+    print(user_rewards.judge.__name__, get_reward("{FILE}:judge").__name__)
+    """
+    assert run(code, tmp_path).stdout == "user_judge user_judge\n"
+
+
+def test_a_plain_function_by_its_path_takes_options():
+    reward = get_reward(f"{FILE}:with_options", scale=5.0, column="solution")
+    assert reward(completions=["a", "b"], solution=["a", "a"]) == [5.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        (
+            "user_juge",
+            ["there is no reward named 'user_juge'", "Did you mean user_judge", "countdown", "file.py:func"],
+        ),
+        ("zzzz", ["there is no reward named 'zzzz'. There are"]),
+        (f"{FILE}:juge", ["has no function 'juge'", "Did you mean judge"]),
+        (f"{FILE}:NOT_A_FUNCTION", ["has no function 'NOT_A_FUNCTION'"]),
+        ("no_such_file.py:judge", ["there is no file no_such_file.py"]),
+        ("no_such_package.rewards:judge", ["there is no module no_such_package"]),
+    ],
+)
+def test_an_unknown_name(name, words):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        get_reward(name)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_one_name_for_two_functions_is_refused(scratch):
+    register_reward("user_twice")(plain)
+    register_reward("user_twice")(plain)  # the module was imported again
+    with pytest.raises(ValueError, match="a reward named 'user_twice' exists already: user_rewards:plain"):
+        register_reward("user_twice")(user_rewards.wrong_length)
+    with pytest.raises(ValueError, match=r"'countdown' exists already: trl_grpo_plus.rewards.countdown:countdown"):
+        register_reward("countdown")(plain)
+
+
+def test_another_package_adds_its_own(tmp_path):
+    """A wheel's metadata is all that it takes."""
+    (tmp_path / "their_rewards.py").write_text("def theirs(completions):\n    return [0.5] * len(completions)\n")
+    metadata = tmp_path / "their_rewards-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text("[trl_grpo_plus.rewards]\ntheirs = their_rewards:theirs\n")
+    code = """
+    from trl_grpo_plus.registry import get_reward, list_rewards
+    assert "theirs" in list_rewards()
+    print(get_reward("theirs")(completions=["a", "b"]))
+    """
+    done = run(code, tmp_path)
+    assert done.stdout == "[0.5, 0.5]\n", done.stderr
+
+
+def test_two_packages_with_one_name(tmp_path):
+    for name in ("first", "second"):
+        metadata = tmp_path / f"{name}-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\nclash = {name}:clash\n")
+    code = """
+    from trl_grpo_plus.registry import get_reward, list_rewards
+    assert "clash" in list_rewards()
+    print(get_reward("exact_answer")(completions=["1"], answer=["1"]), flush=True)
+    get_reward("clash")
+    """
+    done = run(code, tmp_path)
+    assert done.stdout == "[1.0]\n", done.stderr
+    assert "two packages register a reward 'clash': first:clash and second:clash" in done.stderr
+
+
+def run(code, folder):
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+
+
+# -- arguments
+
+
+@pytest.mark.parametrize(
+    ("args", "words"),
+    [
+        ({"point": 1.0}, ["has no argument 'point', it takes points", "Did you mean points"]),
+        ({"answer": "x"}, ["has no argument 'answer'"]),
+        ({"points": "2"}, ["points='2' must be float"]),
+        ({"points": True}, ["points=True must be float"]),
+        ({"columns": {"anser": "x"}}, ["reads no column 'anser', only answer, hint", "Did you mean answer"]),
+        ({"columns": ["answer"]}, ["columns must map names to names, got ['answer']"]),
+    ],
+)
+def test_an_argument_that_is_refused(args, words):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        get_reward("user_judge", **args)
+    assert all(word in str(caught.value) for word in words)
+
+
+def test_column_renames_the_one_column_and_columns_any(scratch):
+    assert get_reward("user_judge", column="gold")(completions=["1"], gold=["1"]) == [1.0]
+    assert get_reward("user_judge", columns={"answer": "gold"})(completions=["1"], gold=["1"], answer=["2"]) == [1.0]
+
+    @register_reward("user_two")
+    def two(completions, low, high):
+        """Between."""
+        return [float(lo <= len(c) <= hi) for c, lo, hi in zip(completions, low, high, strict=True)]
+
+    assert get_reward("user_two", columns={"low": "a"})(completions=["xx"], a=[1], high=[3]) == [1.0]
+    with pytest.raises(ValueError, match="reads the columns low, high: rename with columns"):
+        get_reward("user_two", column="a")
+
+
+def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
+    def even(*, size, **others):
+        if size % 2:
+            raise ValueError(f"size={size} is odd, use an even one")
+
+    @register_reward("user_strict", check_args=even)
+    def strict(completions, *, size: int, way: Literal["up", "down"] = "up"):
+        """Nothing."""
+        return [float(size)] * len(completions)
+
+    assert get_reward("user_strict", size=4)(completions=["a"]) == [4.0]
+    with pytest.raises(ValueError, match=re.escape("reward 'user_strict' needs args: {size: ...}")):
+        get_reward("user_strict")
+    with pytest.raises(ValueError, match="size=3 is odd, use an even one"):
+        get_reward("user_strict", size=3)
+    with pytest.raises(ValueError, match="way='left' must be one of 'up', 'down'"):
+        get_reward("user_strict", size=4, way="left")
+
+
+def test_what_is_dear_to_check_is_checked_once(scratch):
+    """The recipe resolves before the model is loaded, and the trainer what it is given."""
+    calls = []
+    register_reward("user_dear", check_args=lambda **args: calls.append(args))(
+        lambda completions: [0.0] * len(completions)
+    )
+    (reward,), _ = resolve(["user_dear"])
+    (again,), _ = resolve([{"name": reward, "weight": 2}])
+    assert again is reward
+    assert calls == [{}]
+
+
+def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
+    register_reward("user_needy", preload=["json", "no_such.library"])(plain)
+    with pytest.raises(ValueError, match=re.escape("needs no_such.library, which is not installed")) as caught:
+        get_reward("user_needy")
+    assert 'pip install "trl-grpo-plus[rewards' in str(caught.value)
+
+
+class Unusual(TypedDict):
+    """What isinstance does not take."""
+
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "is_right"),
+    [
+        (1, int, True), (1.0, int, False), (True, int, False), (1, float, True), ("1", float, False),
+        ("a", str, True), (True, bool, True), (0, bool, False), (None, int | None, True), (None, int, False),
+        (["a"], list[str], True), ("a", list[str], False), ([1], list[str], False), ((1, 2), list[int], False),
+        ([1, 2], tuple[int, ...], True), ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False),
+        ("x", Literal["x", "y"], True), (1, Literal[True], False), (object(), Any, True), ([1], list, True),
+        ([], list[int] | None, True), (3, Path, False), ((1, "a"), tuple[int, str], True),
+        ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
+    ],
+)  # fmt: skip
+def test_what_fits_an_annotation(value, annotation, is_right):
+    assert fits(value, annotation) == is_right
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [(int, "int"), (int | None, "int or None"), (Literal["a", "b"], "one of 'a', 'b'"), (list[str], "list[str]")],
+)
+def test_an_annotation_in_words(annotation, words):
+    assert spelled(annotation) == words
+
+
+# -- calls
+
+
+def test_a_row_without_the_column_is_not_scored():
+    assert judge(completions=["1", "1", "2"], answer=["1", None, None]) == [1.0, None, None]
+    assert get_reward("exact_answer")(completions=["1", "1"], answer=[None, "1"]) == [None, 1.0]
+
+
+def test_an_optional_column_need_not_be_there_and_may_hold_none(scratch):
+    @register_reward("user_hinted")
+    def hinted(completions, answer, hint=None):
+        """1.0 where there is a hint."""
+        return [float(h is not None) for h in hint or [None] * len(answer)]
+
+    assert hinted(completions=["a", "b"], answer=["a", "a"]) == [0.0, 0.0]
+    assert hinted(completions=["a", "b"], answer=["a", "a"], hint=[None, "h"]) == [0.0, 1.0]
+
+
+def test_a_column_that_is_not_given():
+    with pytest.raises(TypeError, match="reward 'user_judge' needs the column 'answer', given are gold"):
+        judge(completions=["1"], gold=["1"])
+
+
+def test_an_argument_is_not_given_with_the_samples():
+    with pytest.raises(TypeError, match=re.escape("beforehand: get_reward('user_judge', points=2.0)")):
+        judge(completions=["1"], answer=["1"], points=2.0)
+    assert judge(completions=["1"], answer=["1"], points=["a column of the data"]) == [1.0]
+
+
+@pytest.mark.parametrize("answers", [["1"], ["1", "1", "1"]])
+def test_a_column_of_another_length(answers):
+    with pytest.raises(ValueError, match=f"{len(answers)} values of answer for 2 completions"):
+        judge(completions=["1", "1"], answer=answers)
+
+
+def test_kwargs_are_every_column(scratch):
+    @register_reward("user_all")
+    def everything(completions, answer, **columns):
+        """How many."""
+        return [float(len(columns))] * len(completions)
+
+    given = {"answer": ["x"], "other": ["y"], "third": [None], "trainer_state": None}
+    assert everything(completions=["a"], **given) == [3.0]
+
+
+def test_failures_raise_score_zero_or_abstain():
+    texts, answers = ["1", "raise", "hang"], ["1"] * 3
+    spec = {"name": "user_judge", "timeout": 0.5}
+    zero = RewardSpec.of({**spec, "on_error": "zero", "on_timeout": "zero"}).build()
+    assert zero(completions=texts, answer=answers) == [1.0, 0.0, 0.0]
+    assert [o.status for o in zero.score(completions=texts, answer=answers)] == ["ok", "error", "timeout"]
+    none = RewardSpec.of({**spec, "on_error": "abstain"}).build()
+    assert none(completions=texts, answer=answers) == [1.0, None, None]
+    with pytest.raises(RewardError, match="reward 'user_judge' failed on sample 1 of 3") as caught:
+        RewardSpec.of(spec).build()(completions=texts, answer=answers)
+    assert "KeyError: 'no such key'" in str(caught.value)
+    assert "on_error" in str(caught.value)
+    late = RewardSpec.of({**spec, "on_timeout": "raise"}).build()
+    with pytest.raises(RewardError, match="ran out of time on sample 1 of 2"):
+        late(completions=["1", "hang"], answer=["1", "1"])
+
+
+@pytest.mark.parametrize("way", ["process", "workers"])
+def test_a_function_that_does_not_keep_its_word(way):
+    timeout = 5.0 if way == "workers" else None
+    reward = Reward(registry.find(f"{FILE}:wrong_length"), timeout=timeout)
+    statuses = [outcome.status for outcome in reward.score(completions=["a", "b"])]
+    assert statuses == (["ok", "ok"] if way == "workers" else ["error", "error"])  # one sample a call is right
+    odd = Reward(registry.find(f"{FILE}:odd_values"), timeout=timeout)
+    values = [1, "high", float("nan"), float("inf"), True]
+    found = odd.score(completions=["a"] * 5, value=values)
+    assert [outcome.status for outcome in found] == ["ok", "error", "abstain", "error", "ok"]
+    assert "'high'" in found[1].message
+
+
+def test_in_process_without_a_timeout_and_not_with_one():
+    import os
+
+    assert get_reward("user_pid")(completions=["a"]) != [float(os.getpid())]
+    reward = Reward(registry.define(user_rewards.pid.definition.function))
+    assert reward(completions=["a"]) == [float(os.getpid())]
+
+
+def test_it_can_be_pickled():
+    spec = RewardSpec("user_judge", {"points": 2.0, "column": "gold"}, label="mine", timeout=3.0, on_error="zero")
+    copied = pickle.loads(pickle.dumps(spec.build()))
+    assert (copied.__name__, copied.timeout, copied.on_error, copied.on_timeout) == ("mine", 3.0, "zero", "abstain")
+    assert copied(completions=["1"], gold=["1"]) == [2.0]
+    assert pickle.loads(pickle.dumps(get_reward(f"{FILE}:judge")))(completions=["1"], answer=["1"]) == [1.0]
+
+
+# -- reward_funcs
+
+
+def test_entries_of_every_kind():
+    built, weights = resolve([plain, "user_judge", f"{FILE}:plain", {"name": "user_judge", "label": "other"}])
+    assert built[0] is plain
+    assert isinstance(built[1], Reward)
+    assert built[2].__name__ == "plain"
+    assert not isinstance(built[2], Reward)
+    assert built[3].__name__ == "other"
+    assert weights is None
+
+
+def test_what_is_trls_stays_trls():
+    import torch
+
+    model = torch.nn.Linear(1, 1)
+    for entry in [model, "org/reward-model", user_rewards.asynchronous]:
+        assert resolve([entry]) == ([entry], None)
+    built, _ = resolve([f"{FILE}:asynchronous"])
+    assert asyncio.run(built[0](completions=["12", "ab"])) == [1.0, 0.0]
+    assert resolve(None) == (None, None)
+    assert resolve("user_judge")[0][0].__name__ == "user_judge"
+    assert resolve({"name": "user_judge", "args": None})[0][0].args == {}
+
+
+def test_a_folder_is_a_model_but_where_a_reward_has_the_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "judge_model").mkdir()
+    (tmp_path / "countdown").mkdir()
+    assert resolve(["judge_model"]) == (["judge_model"], None)
+    assert isinstance(resolve(["countdown"])[0][0], Reward)
+
+
+def test_a_reward_given_with_options_keeps_its_own():
+    mine = RewardSpec(
+        "user_judge", {"points": 2.0}, label="mine", timeout=3, on_error="zero", on_timeout="raise"
+    ).build()
+    (same, other), _ = resolve(
+        [{"name": mine, "weight": 2}, {"name": mine, "label": "other", "args": {"column": "a"}}]
+    )
+    assert same is mine
+    assert (other.__name__, other.timeout, other.on_error, other.on_timeout) == ("other", 3, "zero", "raise")
+    assert other(completions=["1"], a=["1"]) == [2.0]
+
+
+def test_a_combination_may_be_labelled():
+    from trl_grpo_plus.rewards.combine import scale
+
+    (labelled,), _ = resolve([{"name": scale("user_judge", 3.0), "label": "thrice"}])
+    assert labelled(completions=["1"], answer=["1"]) == [3.0]
+    assert labelled.__name__ == "thrice"
+    with pytest.raises(ValueError, match="cannot be imported"):
+        resolve([{"name": scale("user_judge", 3.0), "timeout": 1}])
+
+
+def test_rows_that_are_left_out_are_rows_of_what_is_logged():
+    logged = {}
+    reward = get_reward("user_rewards:logs_rows")
+    given = {"completions": ["a", "bb", "ccc"], "answer": ["x", None, "x"], "log_extra": logged.__setitem__}
+    assert reward(**given) == [1.0, None, 3.0]
+    assert logged == {"length": [1, None, 3]}
+
+
+@pytest.mark.parametrize(
+    ("entries", "given", "weights"),
+    [
+        (["user_judge", plain], [1.0, 0.5], [1.0, 0.5]),
+        ([{"name": "user_judge", "weight": 2}, plain], None, [2.0, 1.0]),
+        ([{"name": "user_judge", "weight": 2}, plain], [2.0, 0.5], [2.0, 0.5]),
+        ([{"name": "user_judge", "monitor": True}, plain], None, [0.0, 1.0]),
+        ([{"name": "user_judge", "monitor": True}, plain], [0.0, 3.0], [0.0, 3.0]),
+    ],
+)
+def test_weights(entries, given, weights):
+    assert resolve(entries, given)[1] == weights
+
+
+@pytest.mark.parametrize(
+    ("entries", "given", "words"),
+    [
+        ([{"name": "user_judge", "weight": 2}], [1.0], ["gives 'user_judge' the weight 2, reward_weights 1.0"]),
+        ([{"name": "user_judge", "monitor": True}, plain], [1.0, 1.0], ["(a monitor)"]),
+        ([{"name": "user_judge", "monitor": True, "weight": 1}, plain], None, ["a monitor, which has no weight"]),
+        ([{"name": "user_judge", "monitor": True}], None, ["monitors only"]),
+        ([{"name": "user_judge", "weight": 2}, plain], [2.0], ["has 1 values for 2"]),
+        ([{"name": "user_judge", "wieght": 2}], None, ["unknown key 'wieght'", "Did you mean weight", "monitor"]),
+        ([{"args": {}}], None, ["has no name"]),
+        ([{"name": "user_judge", "weight": "2"}], None, ["weight='2' must be float or None"]),
+        ([{"name": "user_judge", "args": [1]}], None, ["args=[1] must be dict"]),
+        ([{"name": "user_judge", "timeout": 0}], None, ["timeout=0 must be seconds above 0, at most a day"]),
+        ([{"name": "user_judge", "timeout": float("inf")}], None, ["timeout=inf must be"]),
+        ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be seconds above 0, at most a day"]),
+        ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be float"]),
+        ([{"name": "user_judge", "label": ""}], None, ["label='' must be str"]),
+        ([{"name": None}], None, ["None is no name, path, model id, function or model"]),
+        ([3], None, ["3 is no name"]),
+        ([{"name": "user_judge", "label": "plain"}, plain], None, ["'plain' is there twice"]),
+        ([{"name": user_rewards.Judge().score, "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
+        ([{"name": "user_judge", "on_error": "zeros"}], None, ["on_error='zeros' is none of zero, abstain, raise"]),
+        (["user_judge", "user_judge"], None, ["'user_judge' is there twice", "label"]),
+        ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),
+        ([{"name": lambda completions: [0.0], "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
+        ([{"name": f"{FILE}:asynchronous", "args": {"a": 1}}], None, ["is an async function"]),
+    ],
+)
+def test_an_entry_that_is_refused(entries, given, words):
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        resolve(entries, given)
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_a_script_cannot_lend_its_functions_to_workers(tmp_path):
+    """Workers would have to run the script again to import it."""
+    code = """
+    from trl_grpo_plus.registry import resolve
+    def mine(completions):
+        return [1.0] * len(completions)
+    print(resolve([{"name": mine, "weight": 2.0}])[1])
+    resolve([{"name": mine, "timeout": 1.0}])
+    """
+    done = run(code, tmp_path)
+    assert done.stdout == "[2.0]\n"
+    assert "Move the function to the top level of a module of its own" in done.stderr
+
+
+def test_what_workers_do_not_have_is_refused(scratch):
+    def logs(completions, log_extra):
+        """Nothing."""
+        return [0.0] * len(completions)
+
+    with pytest.raises(ValueError, match="where log_extra is not to be had"):
+        resolve([{"name": logs, "timeout": 1.0}])
+
+
+# -- columns
+
+
+ROWS = Dataset.from_dict({"prompt": ["a", "b", "c"], "answr": ["1", "2", "3"], "gold": ["1", None, "3"]})
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        ("user_judge", ["train: reward 'user_judge' needs the column 'answer'", "Did you mean answr", "column: NAME"]),
+        ({"name": "user_judge", "args": {"column": "golf"}}, ["needs the column 'golf'", "Did you mean gold"]),
+        ({"name": "user_judge", "args": {"columns": {"answer": "gold", "hint": "clue"}}}, ["the column 'clue'"]),
+        (user_rewards.hangs_on_one, ["reward 'hangs_on_one' needs the column 'number', the data has prompt, answr"]),
+    ],
+)
+def test_a_missing_column(reward, words):
+    (built,), _ = resolve([reward])
+    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+        check_columns(built, ROWS, "train")
+    assert all(word in str(caught.value) for word in words), str(caught.value)
+
+
+def test_columns_that_are_there_pass():
+    for reward in [{"name": "user_judge", "args": {"column": "gold"}}, plain, user_rewards.asynchronous]:
+        (built,), _ = resolve([reward])
+        check_columns(built, ROWS, "train")
+
+
+def test_values_are_checked_before_the_run_without_rows_that_are_not_scored(scratch):
+    seen = {}
+
+    def digits_only(*, answer, points, hint=None):
+        seen.update(answer=answer, points=points, hint=hint)
+        if "3" in answer:
+            raise ValueError("row 2: '3' is no answer")
+
+    register_reward("user_checked", check_columns=digits_only)(judge.definition.function)
+    reward = get_reward("user_checked", column="gold", points=2.0)
+    with pytest.raises(ValueError, match="eval: row 2: '3' is no answer"):
+        check_columns(reward, ROWS, "eval")
+    assert seen == {"answer": ["1", "3"], "points": 2.0, "hint": None}
+    check_columns(reward, ROWS.select([0]), "eval")
+
+
+def test_columns_of_the_rewards_that_a_reward_calls(scratch):
+    @register_reward("user_half", parts=lambda of: [get_reward(of, column="solution")])
+    def half(completions, *, of: str, **columns):
+        """Half of another."""
+        return [score / 2 for score in get_reward(of, column="solution")(completions=completions, **columns)]
+
+    reward = get_reward("user_half", of="user_judge")
+    assert reward(completions=["1"], solution=["1"]) == [0.5]
+    with pytest.raises(ValueError, match="train: reward 'user_judge' needs the column 'solution'"):
+        check_columns(reward, ROWS, "train")
+    check_columns(reward, ROWS.rename_column("gold", "solution"), "train")
+
+
+def test_a_stream_is_checked_by_its_names():
+    stream = ROWS.to_iterable_dataset()
+    assert isinstance(stream, IterableDataset)
+    with pytest.raises(ValueError, match="needs the column 'answer'"):
+        check_columns(get_reward("user_judge"), stream, "train")
+    check_columns(get_reward("user_judge", column="gold"), stream, "train")
+    check_columns(get_reward("user_judge"), None, "train")
+
+
+def test_an_example_is_a_record():
+    example = Example("46", {"answer": "46"})
+    assert (example.reward, dict(example.args)) == (1.0, {})

@@ -1,0 +1,494 @@
+"""Rewards in the trainer: names and options, outcomes that are logged, monitors, and failures that stop the run."""
+
+import asyncio
+import functools
+import inspect
+import time
+from pathlib import Path
+
+import pytest
+import tiny
+import torch
+import user_rewards
+from datasets import Dataset
+from transformers import Qwen2Config, Qwen2ForSequenceClassification
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.registry import resolve
+from trl_grpo_plus.scoring import RewardError, Scoring
+
+
+FILE = Path(__file__).parents[1] / "user_rewards.py"
+HANGS = {"name": f"{FILE}:hangs_on_one", "timeout": 1.0}
+# TRL shuffles: with all prompts in one batch, prompt 3 is in it.
+ALL = {"per_device_train_batch_size": 24, "max_steps": 2}
+
+
+def data(**columns):
+    made = tiny.prompts(6)
+    for name, value in columns.items():
+        made = made.add_column(name, [value] * len(made))
+    return made
+
+
+def train(folder, rewards, **options):
+    trained = tiny.trainer(folder, rewards, **{"data": data(), **ALL, **options})
+    trained.train()
+    return trained
+
+
+def test_a_registered_reward_and_a_users_own_that_hangs_on_one_sample(tmp_path):
+    rewards = [{"name": "countdown", "weight": 2}, HANGS, tiny.digits]
+    start = time.monotonic()
+    trained = train(tmp_path, rewards, data=data(numbers=[1, 2], target=3))
+    assert time.monotonic() - start < 60  # it hangs for 600 s
+    assert trained.state.global_step == 2
+    assert trained.reward_weights.tolist() == [2.0, 1.0, 1.0]
+    # 4 of 24 samples are of the prompt that hangs.
+    assert tiny.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
+    assert tiny.logged(trained, "rewards/hangs_on_one/error") == [0.0] * 2
+    assert tiny.logged(trained, "rewards/hangs_on_one/abstain") == [0.0] * 2
+    assert tiny.logged(trained, "rewards/countdown/error") == [0.0] * 2
+    assert not tiny.logged(trained, "rewards/digits/error")  # TRL's own kind, TRL's own metrics
+
+
+def test_one_more_set_of_options_leaves_the_callers_config_alone(tmp_path):
+    made = tiny.trainer(tmp_path, [{"name": "exact_answer", "weight": 3}], data=data(answer="1"))
+    assert made.args.reward_weights == [3.0]
+    config = made.args
+    config.reward_weights = None
+    again = type(made)(
+        model=tiny.model_path(tmp_path),
+        reward_funcs=[{"name": "exact_answer", "weight": 5}],
+        args=config,
+        train_dataset=data(answer="1"),
+        processing_class=tiny.tokenizer(),
+    )
+    assert (config.reward_weights, again.args.reward_weights) == (None, [5.0])
+
+
+def test_a_monitor_is_logged_and_changes_nothing(tmp_path):
+    alone = train(tmp_path, [tiny.digits])
+    watched = train(tmp_path, [tiny.digits, {"name": f"{FILE}:plain", "monitor": True, "label": "length"}])
+    assert tiny.same_weights(tiny.weights(alone), tiny.weights(watched))
+    assert tiny.logged(watched, "reward") == tiny.logged(alone, "reward")
+    assert all(value > 1 for value in tiny.logged(watched, "rewards/length/mean"))
+
+
+def scores_even(completions, number, **kwargs):
+    """Digits' share for even prompts, nothing for odd ones."""
+    return [None if n % 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_what_only_a_monitor_scores_is_not_scored(tmp_path, mode):
+    rewards = [scores_even, {"name": f"{FILE}:plain", "monitor": True}]
+    options = {"zero_variance_groups": mode, "per_device_train_batch_size": 16, "max_steps": 3}
+    trained = train(tmp_path, rewards, data=tiny.prompts(30), **options)
+    unscored = tiny.logged(trained, "groups/unscored")
+    assert sum(unscored) > 0
+    alone = train(tmp_path, [scores_even], data=tiny.prompts(30), **options)
+    assert unscored == tiny.logged(alone, "groups/unscored")
+    assert tiny.same_weights(tiny.weights(alone), tiny.weights(trained))
+
+
+def test_outcomes_of_resampled_rounds_are_counted_together(tmp_path):
+    """Under resample a reward scores several rounds a step; the rate is over all that were sampled."""
+    seen: dict[int, list[bool]] = {}
+
+    def dead_for_most(completions, number, answer, trainer_state, **kwargs):
+        seen.setdefault(trainer_state.global_step, []).extend(value is None for value in answer)
+        return tiny.dead_for_most(completions, number)
+
+    trained = train(
+        tmp_path,
+        [dead_for_most, {"name": "exact_answer", "monitor": True}],
+        data=tiny.prompts(30).map(lambda row: {"answer": "1" if row["number"] % 4 else None}),
+        zero_variance_groups="resample",
+        per_device_train_batch_size=8,
+        max_steps=4,
+    )
+    assert max(len(rows) for rows in seen.values()) > 8  # more than one round
+    rates = [sum(rows) / len(rows) for _, rows in sorted(seen.items())]
+    assert tiny.logged(trained, "rewards/exact_answer/abstain") == pytest.approx(rates)
+    assert len(set(rates)) > 1
+
+
+def test_evaluation_logs_outcomes_too(tmp_path):
+    trained = tiny.trainer(
+        tmp_path,
+        [tiny.digits, {"name": "exact_answer", "monitor": True}],
+        data=data(answer="1"),
+        extra={"eval_dataset": data(answer="1")},
+        per_device_eval_batch_size=8,
+    )
+    metrics = trained.evaluate()
+    assert metrics["eval_rewards/exact_answer/error"] == 0.0
+    assert metrics["eval_rewards/exact_answer/mean"] >= 0.0
+
+
+@pytest.mark.parametrize("timeout", [None, 5.0])
+def test_an_error_stops_the_run_with_its_reason(tmp_path, timeout):
+    entry = {"name": f"{FILE}:fails_on_one", "label": "mine", **({"timeout": timeout} if timeout else {})}
+    with pytest.raises(RewardError, match="reward 'mine' failed on sample") as caught:
+        train(tmp_path, [entry])
+    assert "KeyError: 'a bug in the reward'" in str(caught.value)
+
+
+def test_a_plain_functions_error_is_there_to_be_read(tmp_path):
+    with pytest.raises(RewardError, match="reward 'fails_on_one' failed") as caught:
+        train(tmp_path, [user_rewards.fails_on_one])
+    assert "KeyError: 'a bug in the reward'" in str(caught.value)
+    assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
+    trained = train(tmp_path, [tiny.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
+    assert tiny.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2
+    assert tiny.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
+    assert tiny.logged(trained, "rewards/says_more/error") == [0.0] * 2
+    assert tiny.logged(trained, "rewards/says_more/mean") == [0.25] * 2
+
+
+@pytest.mark.parametrize(("policy", "mean"), [("zero", 0.0), ("abstain", None)])
+def test_an_error_may_be_gone_on_with(tmp_path, policy, mean):
+    entry = {"name": f"{FILE}:fails_on_one", "on_error": policy}
+    trained = train(tmp_path, [tiny.digits, entry])
+    assert tiny.logged(trained, "rewards/fails_on_one/error") == [1.0, 1.0]
+    assert tiny.logged(trained, "rewards/fails_on_one/mean") == [mean, mean]
+
+
+def test_functions_that_are_trls_to_run_still_are(tmp_path):
+    trained = train(tmp_path, [user_rewards.asynchronous])
+    same = train(tmp_path, [tiny.digits])
+    assert tiny.same_weights(tiny.weights(trained), tiny.weights(same))
+    assert tiny.logged(trained, "rewards/asynchronous/mean") == tiny.logged(same, "rewards/digits/mean")
+
+
+async def fails_asynchronously(completions, **kwargs):
+    """A bug."""
+    raise KeyError("an awaited bug")
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [
+        (fails_asynchronously, "KeyError: 'an awaited bug'"),
+        (user_rewards.wrong_length, "it returned 1 rewards for 24 completions"),
+    ],
+)
+def test_every_kind_of_failure_is_kept_for_all_ranks(tmp_path, reward, words):
+    with pytest.raises(RewardError, match=words):
+        train(tmp_path, [reward])
+
+
+# -- one gate for every score
+
+
+def score(entry, **given):
+    """What TRL would be handed by a reward for completions "1", "a" and "22", and what must stop the run."""
+    (reward,), _ = resolve([entry])
+    scoring = Scoring([reward], ["mine"])
+    given = {"prompts": ["p"] * 3, "completions": ["1", "a", "22"], "completion_ids": [[1]] * 3, **given}
+    result = scoring.functions[0](**given)
+    return (asyncio.run(result) if inspect.iscoroutine(result) else result), scoring.failures
+
+
+async def says_asynchronously(completions, scores, **kwargs):
+    """What the row says."""
+    return scores
+
+
+def says(completions, scores, **kwargs):
+    """What the row says."""
+    return scores
+
+
+KINDS = {
+    "plain": says,
+    "async": says_asynchronously,
+    "object": type("Says", (), {"__call__": lambda self, completions, scores, **kwargs: scores})(),
+    "partial": functools.partial(says),
+    "registered": {"name": f"{FILE}:odd_values", "args": {"column": "scores"}, "label": "mine"},
+    "in workers": {"name": f"{FILE}:odd_values", "args": {"column": "scores"}, "label": "mine", "timeout": 30.0},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [(float("inf"), "got inf"), (1e39, "got 1e+39"), ("0.5", "got '0.5'"), ([0.5], "got [0.5]"), ({}, "got {}")],
+)
+def test_no_score_but_a_finite_number_or_none_passes(kind, bad, words):
+    _, failures = score(KINDS[kind], scores=[1.0, bad, 0.5])
+    assert len(failures) == 1
+    said = [
+        "reward 'mine' failed on sample 1 of 3",
+        "a finite number or None",
+        words,
+        "Its completion is 'a'",
+        "'zero'",
+    ]
+    assert all(word in failures[0] for word in said), failures[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_numbers_and_none_pass(kind):
+    values, failures = score(KINDS[kind], scores=[True, None, float("nan")])
+    assert failures == []
+    assert values == [1.0, None, None]
+
+
+def test_a_policy_holds_for_a_score_that_is_none():
+    entry = {"name": says, "label": "mine", "on_error": "zero"}
+    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, 0.0, 0.5], [])
+    entry = {"name": says, "label": "mine", "on_error": "abstain"}
+    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, None, 0.5], [])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"reward_funcs": torch.tensor([[1.0], [2.0], [3.0]])}, {"reward_funcs": torch.arange(1.0, 4.0)}],
+    ids=["list", "(N, 1)", "(N,)"],
+)
+def test_a_tensor_of_scores_is_a_list_of_them(options):
+    scores = options.get("reward_funcs", [1, 2, 3])
+    assert score(lambda completions, **kwargs: scores) == ([1.0, 2.0, 3.0], [])
+
+
+@pytest.mark.parametrize("scores", [{1: 2, 3: 4, 5: 6}, {1.0, 2.0, 3.0}, b"abc", "abc", 1.0, None], ids=repr)
+@pytest.mark.parametrize("entry", [says, {"name": says, "label": "mine"}], ids=["plain", "registered"])
+def test_what_is_no_list_of_scores_is_refused(scores, entry):
+    given = lambda completions, **kwargs: scores  # noqa: E731
+    given.__name__ = "mine"
+    _, failures = score(given if entry is says else {**entry, "name": given})
+    assert "reward 'mine' failed" in failures[0]
+    assert "one reward a completion" in failures[0]
+
+
+def leaves(completions, **kwargs):
+    """Ends the process, it thinks."""
+    raise SystemExit(3)
+
+
+async def leaves_asynchronously(completions, **kwargs):
+    """The same."""
+    raise SystemExit(3)
+
+
+async def is_cancelled(completions, **kwargs):
+    """As where a client's own task was cancelled."""
+    raise asyncio.CancelledError("by the client")
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}],
+    ids=["sync", "async", "cancelled", "labelled"],
+)
+def test_a_reward_cannot_end_the_run_without_a_word(entry):
+    _, failures = score(entry)
+    assert "reward 'mine' failed" in failures[0]
+    assert "SystemExit: 3" in failures[0] or "CancelledError: by the client" in failures[0]
+
+
+def test_ctrl_c_in_a_reward_is_the_users():
+    def interrupted(completions, **kwargs):
+        raise KeyboardInterrupt
+
+    for entry in [interrupted, {"name": interrupted, "label": "mine"}]:
+        with pytest.raises(KeyboardInterrupt):
+            score(entry)
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_an_infinite_reward_leaves_the_weights_alone(tmp_path, mode):
+    def infinite_once(completions, number, **kwargs):
+        return [float("inf") if n == 3 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+    trained = tiny.trainer(
+        tmp_path, infinite_once, data=data(), **ALL, zero_variance_groups=mode, scale_rewards="none"
+    )
+    before = tiny.weights(trained)
+    with pytest.raises(RewardError, match=r"reward 'infinite_once' failed on sample \d+ of 24.*got inf"):
+        trained.train()
+    assert tiny.same_weights(tiny.weights(trained), before)
+
+
+@pytest.mark.parametrize("value", [torch.inf, torch.nan])
+def test_a_reward_model_that_overflows_is_named(tmp_path, value):
+    shape = tiny.trainer(tmp_path, tiny.digits, data=data(), **ALL).model.config.to_dict()
+    model = Qwen2ForSequenceClassification(Qwen2Config(**{**shape, "id2label": {0: "score"}}))
+    model.config._name_or_path = "somewhere/judge"
+    model.score = torch.nn.Linear(16, 1)
+    extra = {"reward_processing_classes": [None, tiny.tokenizer()]}
+    watched = train(tmp_path, [tiny.digits, model], extra=extra)
+    assert tiny.logged(watched, "rewards/judge/mean")
+    torch.nn.init.constant_(model.score.bias, value)
+    with pytest.raises(RewardError, match=rf"reward model 'judge' gave {value} for sample 0 of 24"):
+        train(tmp_path, [tiny.digits, model], extra=extra)
+
+
+# -- arguments that a plain function's signature names
+
+
+def narrow(completions, number):
+    """Share of digits, of what it names alone."""
+    assert len(completions) == len(number)
+    return tiny.digits(completions)
+
+
+async def narrow_async(number, completions, trainer_state, missing=None):
+    """The same."""
+    assert (missing, trainer_state.global_step >= 0) == (None, True)
+    return narrow(completions, number)
+
+
+class Narrow:
+    def __call__(self, completions, /, *, number):
+        """The same."""
+        return narrow(completions, number)
+
+    def method(self, number, completions):
+        """The same."""
+        return narrow(completions, number)
+
+
+class NarrowAsync:
+    async def __call__(self, completions, number):
+        """The same."""
+        return narrow(completions, number)
+
+
+NARROW = {
+    "function": narrow,
+    "async": narrow_async,
+    "object": Narrow(),
+    "async object": NarrowAsync(),
+    "method": Narrow().method,
+    "lambda": lambda completions: tiny.digits(completions),
+    "partial": functools.partial(lambda scale, completions: tiny.digits(completions), 1.0),
+    "positional-only": lambda prompts, completions, missing=3, /: tiny.digits(completions) if missing == 3 else None,
+    "*": lambda completions, *more, number: tiny.digits(completions),
+    "positional-only and **": lambda completions, /, **rest: tiny.digits(completions) if rest["prompts"] else None,
+    "** alone": lambda *every, **columns: tiny.digits(columns["completions"]) if columns["trainer_state"] else None,
+    "by its path": f"{Path(__file__)}:narrow",
+    "by its path, with options": {"name": f"{Path(__file__)}:narrow", "on_error": "zero", "label": "same"},
+}
+
+
+def test_functions_need_no_double_star(tmp_path):
+    """Each alone is what `tiny.digits` is: TRL's own trainer runs that one only."""
+    trained = train(tmp_path, list(NARROW.values()))
+    means = [key for key in trained.state.log_history[0] if key.startswith("rewards/") and key.endswith("/mean")]
+    assert trained.state.global_step == 2
+    assert len({tuple(tiny.logged(trained, key)) for key in means}) == 1
+    assert tiny.logged(trained, "reward") == pytest.approx(
+        [len(NARROW) * share for share in tiny.logged(trained, "rewards/narrow/mean")], rel=1e-5
+    )
+
+
+def decorated(function):
+    @functools.wraps(function)
+    def call(*args, **kwargs):
+        return function(kwargs["completions"]) if kwargs["trainer_state"] else None
+
+    return call
+
+
+@decorated
+def behind_a_decorator(completions):
+    """What is called is the decorator's function, which takes all: as in TRL, it gets all."""
+    return tiny.digits(completions)
+
+
+def test_a_function_that_takes_all_gets_all(tmp_path):
+    trained = train(tmp_path, [behind_a_decorator])
+    assert trained.state.global_step == 2
+
+
+def of_completion(completion, number):
+    """A slip."""
+    return [0.0] * len(completion)
+
+
+def of_prompt(completions, prompt, **kwargs):
+    """TRL hands out `prompts`."""
+    return [0.0] * len(completions)
+
+
+def of_numbers(completions, *, numbers, **kwargs):
+    """A column's name, mistyped."""
+    return [0.0] * len(completions)
+
+
+@pytest.mark.parametrize(
+    ("reward", "column", "words"),
+    [
+        (of_completion, "number", "reward 'of_completion' needs the column 'completion'.*Did you mean completions"),
+        (of_prompt, "number", "reward 'of_prompt' needs the column 'prompt'.*Did you mean prompts"),
+        (of_numbers, "number", "reward 'of_numbers' needs the column 'numbers'.*Did you mean number"),
+        (functools.partial(of_numbers), "number", "reward 'of_numbers' needs the column 'numbers'"),
+        (Narrow().method, "count", "reward 'method' needs the column 'number'"),
+        (NarrowAsync(), "count", "reward 'NarrowAsync' needs the column 'number'"),
+        ({"name": of_prompt, "on_error": "zero"}, "number", "needs the column 'prompt'.*Did you mean prompts"),
+    ],
+)
+def test_an_argument_that_nobody_gives_is_said_before_the_model_is_loaded(tmp_path, reward, column, words):
+    config = GRPOPlusConfig(**{**tiny.BASE, "output_dir": str(tmp_path)})
+    rows = Dataset.from_dict({"prompt": ["01+01="] * 6, column: [1] * 6})
+    with pytest.raises(ValueError, match=f"train_dataset: .*{words}"):
+        GRPOPlusTrainer(model="no/such-model", reward_funcs=[reward], args=config, train_dataset=rows)
+
+
+def by_tokens(completion_ids):
+    """A reward that does not look at the text."""
+    return [len(ids) for ids in completion_ids]
+
+
+@pytest.mark.parametrize(
+    "options", [{"label": "mine"}, {"label": "mine", "timeout": 30.0}], ids=["here", "in workers"]
+)
+def test_a_registered_reward_need_not_read_the_text(options):
+    assert score({"name": f"{Path(__file__)}:by_tokens", **options}) == ([1.0, 1.0, 1.0], [])
+
+
+def test_a_decorator_may_bring_an_argument(tmp_path):
+    @functools.wraps(of_numbers)
+    def brings(completions, **kwargs):
+        return of_numbers(completions, numbers=[1])
+
+    train(tmp_path, [tiny.digits, brings])
+
+
+def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):
+    with pytest.raises(ValueError, match="train_dataset: reward 'countdown' needs the column 'numbers'"):
+        tiny.trainer(tmp_path, ["countdown"], data=data())
+    with pytest.raises(ValueError, match="eval_dataset second: reward 'hangs_on_one' needs the column 'number'"):
+        tiny.trainer(
+            tmp_path,
+            [user_rewards.hangs_on_one],
+            data=data(),
+            extra={"eval_dataset": {"first": data(), "second": data().remove_columns("number")}},
+        )
+
+
+def test_columns_that_a_rollout_brings_are_not_missing(tmp_path):
+    def rollout(prompts, trainer):
+        made = tiny.scripted(prompts, trainer)
+        return {**made, "brought": [float(len(ids)) for ids in made["completion_ids"]]}
+
+    def length(completions, brought, **kwargs):
+        return brought
+
+    trained = train(tmp_path, [length], extra={"rollout_func": rollout})
+    assert all(value > 1 for value in tiny.logged(trained, "reward"))
+
+
+def test_the_size_of_the_pool_is_an_option(tmp_path):
+    from trl_grpo_plus.scoring import workers
+
+    tiny.trainer(tmp_path, [tiny.digits], reward_workers=3, reward_worker_memory_mb=700)
+    assert (workers.shared().size, workers.shared().memory_mb) == (3, 700)
+    tiny.trainer(tmp_path, [tiny.digits])
+    assert workers.shared().size == workers.default_size()

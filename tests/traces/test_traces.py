@@ -1,0 +1,351 @@
+"""The format on disk: what is written, what survives a kill and a resume, what is read back."""
+
+import gzip
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+import traced
+
+from trl_grpo_plus.common.texts import as_text, find_answer, repeated, words
+from trl_grpo_plus.groups import Attempt, Plan, Round
+from trl_grpo_plus.traces import Writer
+from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces import rows as trace_rows
+
+
+ABOUT = {"rewards": {"accuracy": 1.0}, "num_generations": 2}
+
+
+def attempt(text, **changes):
+    given = {"inputs": {"prompt": "p", "answer": "42"}, "prompt": "p", "prompt_ids": [1], "completion_ids": [1, 2]}
+    return Attempt(completion=text, **{**given, **changes})
+
+
+def one_round(scores, verdicts, name="r"):
+    attempts = tuple(attempt(f"{name}{i}") for i in range(len(scores)))
+    return Round(attempts, torch.tensor(scores).unsqueeze(1), tuple(verdicts))
+
+
+def lines(step, split="train", count=2, **changes):
+    return [
+        traced.row(step=step, split=split, group=g, attempt=a, size=2, **changes) for g in range(count) for a in (0, 1)
+    ]
+
+
+def steps_of(run):
+    return [
+        (group[0]["split"], group[0]["step"], group[0]["batch"], group[0]["group"]) for group in traces.groups(run)
+    ]
+
+
+# -- rows
+
+
+def whole(scored, names=("r",), split="train"):
+    chosen = trace_rows.pick(scored.rounds, None)
+    told = [trace_rows.said(r.attempts, range(len(r.attempts)), 0, scored.size, True) for r in scored.rounds]
+    return trace_rows.lines(scored, told, chosen, names, 7, split)
+
+
+def test_rows_say_what_became_of_each_group():
+    first = one_round([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["alive", "all_bad", "all_good", "all_bad"], "a")
+    second = one_round([1.0, 0.0, 0.0, 1.0], ["alive", "alive"], "b")
+    plan = Plan(order=((0, 0), (1, 0), (0, 3)), live=(True, True, False))
+    advantages = torch.tensor([-0.5, 0.5, 0.25, -0.25, 0.0, 0.0])
+    totals = [got.rewards[:, 0] for got in (first, second)]
+    numbers = trace_rows.Scored([first, second], plan, totals, advantages, torch.full((6,), 0.1), size=2)
+    got = whole(numbers)
+    assert {row["step"] for row in got} == {7}
+
+    found = {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in got}
+    assert found == {
+        (0, 0): (True, None),
+        (0, 1): (False, "zero_variance"),
+        (0, 2): (False, "zero_variance"),
+        (0, 3): (False, "filler"),
+        (1, 0): (True, None),
+        (1, 1): (False, "surplus"),
+    }
+    assert [row["completion"] for row in got] == [f"a{i}" for i in range(8)] + [f"b{i}" for i in range(4)]
+    assert [row["advantage"] for row in got] == [-0.5, 0.5, 0, 0, 0, 0, 0, 0, 0.25, -0.25, None, None]
+    assert [row["kl"] for row in got] == [0.1, 0.1, *[None] * 6, 0.1, 0.1, None, None]
+    assert got[1]["reference"] == {"answer": "42"}
+    assert got[1]["rewards"] == {"r": 1.0}
+
+
+def test_of_an_evaluation_nothing_is_trained_on():
+    sampled = one_round([0.0, 1.0], ["alive"])
+    numbers = ([torch.tensor([0.0, 1.0])], torch.tensor([-0.5, 0.5]), None)
+    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), split="eval")
+    assert {(row["kept"], row["reason"]) for row in got} == {(False, "evaluation")}
+
+
+def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
+    sampled = Round(
+        (attempt("a", outcomes=("timeout", None)), attempt("b", outcomes=(None, None))),
+        torch.tensor([[0.0, math.nan], [1.0, 0.3]]),
+        ("alive",),
+    )
+    numbers = ([torch.tensor([0.0, 1.3])], torch.zeros(2), None)
+    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), ("x", "y"))
+    assert got[0]["outcomes"] == {"x": "timeout", "y": "abstain"}
+    assert got[1]["outcomes"] == {"x": "ok", "y": "ok"}
+    assert got[0]["rewards"] == {"x": 0.0, "y": None}
+    assert got[1]["rewards"] == {"x": 1.0, "y": 0.3}  # not float32's 0.30000001192092896
+
+
+def test_a_sample_of_groups_shows_each_verdict():
+    verdicts = ["all_bad"] * 5 + ["alive"] * 3 + ["all_good"]
+    rounds = [one_round([0.0] * 18, verdicts), one_round([0.0] * 2, ["tied"])]
+    assert trace_rows.pick(rounds, None) == [list(range(9)), [0]]
+    assert trace_rows.pick(rounds, 4) == [[0, 5, 8], [0]]
+    assert trace_rows.pick(rounds, 6) == [[0, 1, 5, 6, 8], [0]]
+    assert trace_rows.pick(rounds, 99) == trace_rows.pick(rounds, None)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (math.nan, None),
+        (-math.inf, None),
+        (np.float32(0.5), 0.5),
+        (np.int64(3), 3),
+        (torch.tensor([1.0, math.nan]), [1.0, None]),
+        ({1: (True, None)}, {"1": [True, None]}),
+        (np.array(["a"]), ["a"]),
+        (b"abc", "b'abc'"),
+        (object, "<class 'object'>"),
+        (frozenset("a" * 400), "frozenset({'a'})"),
+        (np.longdouble(2), "2.0"),
+        (type("Text", (str,), {})("a" * 5000), "a" * 5000),
+    ],
+)
+def test_anything_becomes_json(value, expected):
+    assert trace_rows.plain(value) == expected
+    json.dumps(trace_rows.plain(value), allow_nan=False)
+
+
+def test_what_is_no_data_is_cut_short():
+    assert len(trace_rows.plain(range(3))) == len("range(0, 3)")
+    assert len(trace_rows.plain(b"x" * 1000)) == 203
+
+
+# -- files
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_is_written_is_read_back(tmp_path, compress):
+    writer = Writer(str(tmp_path), compress, ABOUT)
+    writer.begin(0, 9)
+    text = "a\u2028b \ud800 </script> \x00 é"
+    writer.write("eval_easy", 0, lines(0, "eval_easy"))
+    writer.write("train", 0, lines(0, completion=text))
+    writer.write("train", 0, lines(0, batch=1))
+    writer.write("train", 12, lines(12))
+    writer.note("metrics", [{"step": 1, "reward": 0.5}])
+    assert steps_of(tmp_path) == [
+        *[("eval_easy", 0, 0, g) for g in (0, 1)],
+        *[("train", 0, b, g) for b in (0, 1) for g in (0, 1)],
+        *[("train", 12, 0, g) for g in (0, 1)],
+    ]
+    assert [row["completion"] for group in traces.groups(tmp_path) for row in group].count(text) == 4
+    assert traces.journal(tmp_path, "metrics") == [{"step": 1, "reward": 0.5}]
+    assert traces.journal(tmp_path, "alarms") == []
+    assert traces.about(tmp_path) == {**ABOUT, "max_steps": 9}
+    assert (tmp_path / "rollouts" / ("train-00000012.jsonl" + ".gz" * compress)).exists()
+    assert list(traces.groups(tmp_path)) == list(traces.groups(tmp_path / "rollouts"))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
+    writer = Writer(str(tmp_path), compress, ABOUT)
+    writer.write("train", 0, lines(0))
+    path = next((tmp_path / "rollouts").iterdir())
+    first = path.stat().st_size
+    writer.write("train", 0, lines(0, batch=1))
+    whole = path.read_bytes()
+    for size in range(first, len(whole)):
+        path.write_bytes(whole[:size])
+        found = steps_of(tmp_path)
+        assert found[:2] == [("train", 0, 0, 0), ("train", 0, 0, 1)]
+        assert len(found) < 4 or compress  # a member may lack no more than its checksum
+        for group in traces.groups(tmp_path):
+            assert len(group) == 2
+    path.write_bytes(whole)
+    assert len(steps_of(tmp_path)) == 4
+
+
+def test_a_resumed_run_tells_each_step_once(tmp_path):
+    first = Writer(str(tmp_path), about=ABOUT)
+    first.begin(0, 9)
+    for step in range(6):
+        if step in (0, 4):
+            first.write("eval", step, lines(step, "eval", completion="first"))
+        first.write("train", step, lines(step, completion="first"))
+        first.note("alarms", [{"step": step, "name": "x"}])
+        first.note("metrics", [{"step": step + 1}])
+    second = Writer(str(tmp_path), about=ABOUT)
+    second.begin(4, 9)
+    # As a checkpoint at step 4 would have it: evaluated and logged then, batch 4 not yet made.
+    assert {(split, step) for split, step, _, _ in steps_of(tmp_path)} == {
+        ("eval", 0),
+        ("eval", 4),
+        *(("train", step) for step in range(4)),
+    }
+    assert [entry["step"] for entry in traces.journal(tmp_path, "metrics")] == [1, 2, 3, 4]
+    assert [entry["step"] for entry in traces.journal(tmp_path, "alarms")] == [0, 1, 2, 3]
+    second.write("train", 4, lines(4, completion="second"))
+    texts = {(group[0]["step"], group[0]["completion"]) for group in traces.groups(tmp_path)}
+    assert texts == {(0, "first"), (1, "first"), (2, "first"), (3, "first"), (4, "first"), (4, "second")}
+    aside = sorted(path.name for path in (tmp_path / "rollouts" / "superseded-1").iterdir())
+    assert aside == ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
+
+    third = Writer(str(tmp_path), about=ABOUT)
+    third.begin(5, 9)
+    assert not (tmp_path / "rollouts" / "superseded-2").exists()
+
+
+def found_in(run):
+    return {(group[0]["split"], group[0]["step"], group[0]["completion"]) for group in traces.groups(run)}
+
+
+def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
+    old = Writer(str(tmp_path), compress=True, about=ABOUT)
+    old.begin(0, 9)
+    old.write("eval", 0, lines(0, "eval"))
+    old.write("train", 7, lines(7))
+    old.note("metrics", [{"step": 8}])
+    new = Writer(str(tmp_path), about=ABOUT)
+    new.begin(0, 9)
+    new.write("train", 0, lines(0, completion="new"))
+    assert found_in(tmp_path) == {("train", 0, "new")}
+    assert traces.journal(tmp_path, "metrics") == []
+    assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
+    new.begin(0, 9)  # the same trainer, trained anew
+    with pytest.raises(ValueError, match="has no traces"):
+        traces.find(tmp_path)
+
+
+def test_an_evaluation_before_training_is_part_of_the_run(tmp_path):
+    writer = Writer(str(tmp_path), about=ABOUT)
+    writer.fresh("eval", 0)
+    writer.write("eval", 0, lines(0, "eval", completion="before"))
+    writer.note("metrics", [{"step": 0, "eval_reward": 0.5}])
+    assert traces.about(tmp_path) == ABOUT
+    writer.begin(0, 9)
+    writer.write("train", 0, lines(0, completion="trained"))
+    assert found_in(tmp_path) == {("eval", 0, "before"), ("train", 0, "trained")}
+    assert traces.journal(tmp_path, "metrics") == [{"step": 0, "eval_reward": 0.5}]
+
+
+def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
+    run = Writer(str(tmp_path), about=ABOUT)
+    run.begin(0, 9)
+    run.write("eval", 0, lines(0, "eval"))
+    run.write("train", 0, lines(0))
+    run.note("metrics", [{"step": 1}])
+    before = list(traces.groups(tmp_path)), traces.journal(tmp_path, "metrics")
+    alone = Writer(str(tmp_path), about=ABOUT)
+    alone.fresh("eval", 0)
+    alone.write("eval", 0, lines(0, "eval", completion="alone"))
+    alone.note("metrics", [{"step": 0}])
+    assert (list(traces.groups(tmp_path)), traces.journal(tmp_path, "metrics")) == before
+    assert found_in(tmp_path / "rollouts" / "evaluation-1") == {("eval", 0, "alone")}
+
+
+def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
+    writer = Writer(str(tmp_path), about=ABOUT)
+    writer.begin(0, 9)
+    for text in ("first", "second"):
+        writer.fresh("eval", 4)
+        assert [writer.number("eval", 4), writer.number("eval", 4)] == [0, 1]
+        for batch in (0, 1):
+            writer.write("eval", 4, lines(4, "eval", batch=batch, completion=text))
+    assert found_in(tmp_path) == {("eval", 4, "second")}
+    assert len(steps_of(tmp_path)) == 4
+    assert (tmp_path / "rollouts" / "superseded-1" / "eval-00000004.jsonl").exists()
+
+
+def test_batches_of_a_step_are_numbered(tmp_path):
+    writer = Writer(str(tmp_path), about=ABOUT)
+    assert [writer.number("train", 0), writer.number("eval", 0), writer.number("train", 0)] == [0, 0, 1]
+    writer.begin(1, 9)
+    assert writer.number("train", 0) == 0
+
+
+def test_a_write_that_fails_leaves_whole_lines(tmp_path):
+    path = tmp_path / "full.jsonl"
+    path.write_bytes(b"{}\n")
+    import resource
+    import signal
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
+    try:
+        from trl_grpo_plus.traces.writer import _append
+
+        with pytest.raises(OSError, match="File too large"):
+            _append(path, b"x" * 5000)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+    assert path.read_bytes() == b"{}\n"
+
+
+@pytest.mark.parametrize("name", ["nothing", "empty"])
+def test_no_traces_is_said(tmp_path, name):
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="output_dir of a run"):
+        traces.find(tmp_path / name)
+
+
+def test_gzip_files_are_ordinary_gzip(tmp_path):
+    writer = Writer(str(tmp_path), compress=True, about=ABOUT)
+    writer.write("train", 0, lines(0))
+    writer.write("train", 0, lines(0, batch=1))
+    with gzip.open(tmp_path / "rollouts" / "train-00000000.jsonl.gz", "rt") as file:
+        assert len(file.readlines()) == 8
+
+
+# -- texts
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so \\boxed{1} no \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("<answer>\n7\n</answer> <answer>8</answer>", "8"),
+        ("6 times 7\n#### 42\n", "42"),
+        ("Hence the answer is: 12 apples\nbye", "12 apples"),
+        ("\\boxed{never closed", None),
+        ("just 42", None),
+        ("<answer>no <answer>5</answer> <answer>", "5"),
+        ("</answer> 5 <answer>", None),
+        ("<answer>" * 100_000, None),  # in no time, though nothing is closed
+        ("", None),
+    ],
+)
+def test_find_answer(text, answer):
+    found = find_answer(text)
+    assert (found and text[slice(*found)]) == answer
+
+
+def test_texts_of_messages():
+    messages = [
+        {"role": "assistant", "content": [{"type": "text", "text": "look"}, {"type": "image"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]},
+        {"role": "tool", "content": "3"},
+    ]
+    assert as_text(messages) == "look\n<image>\n{'name': 'add'}\n3"
+    assert as_text(None) == ""
+
+
+def test_repetition():
+    assert repeated(words("The cat sat. The dog ran.")) == 0.0
+    assert repeated(words("no no no no no no no no")) == pytest.approx(0.8)
+    assert repeated([]) == 0.0
+    assert words("Don't stop!") == ["don", "'", "t", "stop", "!"]

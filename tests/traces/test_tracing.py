@@ -1,0 +1,419 @@
+"""Traces of real runs: every row's prompt, completion, rewards, advantage and verdict belong to the same attempt."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import tiny
+import torch
+from datasets import Dataset
+
+from trl_grpo_plus.alarms import ALARMS
+from trl_grpo_plus.groups import judge
+from trl_grpo_plus.recorder import _distinct
+from trl_grpo_plus.traces import read as traces
+
+
+MODES = {
+    "keep": {},
+    "drop": {"zero_variance_groups": "drop"},
+    "resample": {"zero_variance_groups": "resample", "max_resample_rounds": 2},
+    "resample, filled up": {"zero_variance_groups": "resample", "resample_fallback": "keep"},
+    "normalize_then_sum": {"multi_objective_aggregation": "normalize_then_sum", "zero_variance_groups": "drop"},
+    "kl in the reward": {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "zero_variance_groups": "drop"},
+    "batches of several steps": {"steps_per_generation": 4, "num_iterations": 2, "zero_variance_groups": "resample"},
+    "accumulation": {"gradient_accumulation_steps": 4, "steps_per_generation": 2},
+}
+
+
+def half(completions, number, completion_ids, log_extra=None, **kwargs):
+    """As `tiny.half_dead`; says which completion it saw, and how long."""
+    given = zip(number, completions, completion_ids, strict=True)
+    log_extra("seen", [f"{n}|{text}|{len(ids)}" for n, text, ids in given])
+    return tiny.half_dead(completions, number)
+
+
+def letters(completions, **kwargs):
+    """Share of letters; does not apply to an empty completion."""
+    return [sum(c in "ab" for c in text) / len(text) if text else None for text in completions]
+
+
+def check_identity(groups):
+    """All that can be told again from prompt and completion alone."""
+    for group in groups:
+        assert [row["attempt"] for row in group] == list(range(group[0]["size"]))
+        assert len({(row["prompt"], row["verdict"], row["kept"], row["reason"]) for row in group}) == 1
+        for row in group:
+            number = row["reference"]["number"]
+            assert row["prompt"] == f"{number:02d}+{number:02d}="
+            assert row["extra"]["seen"] == f"{number}|{row['completion']}|{row['tokens']}"
+            expected = tiny.half_dead([row["completion"]], [number])[0], letters([row["completion"]])[0]
+            assert list(row["rewards"].values()) == pytest.approx(expected, abs=1e-6)
+            assert row["reward"] == pytest.approx(expected[0], abs=1e-6)
+            assert list(row["outcomes"].values()) == ["ok", "ok" if expected[1] is not None else "abstain"]
+            assert row["truncated"] <= (row["tokens"] == 6)
+            assert row["alarms"] == []
+
+
+def check_advantages(groups):
+    for group in groups:
+        rewards = torch.tensor([[row["reward"] for row in group]])
+        assert group[0]["verdict"] == judge(rewards, 1e-6, 1.0, 0.0)[0]
+        if group[0]["kept"]:
+            expected = (rewards - rewards.mean()) / (rewards.std() + 1e-4)
+            assert [row["advantage"] for row in group] == pytest.approx(expected[0].tolist(), abs=1e-4)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_row_is_about_one_attempt(tmp_path, mode):
+    options = {"max_steps": 6, "logging_steps": 6, "reward_weights": [1.0, 0.0], **MODES[mode]}
+    trained = tiny.trainer(tmp_path, [half, letters], **options)
+    trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert all(group[0]["split"] == "train" for group in groups)
+    check_identity(groups)
+    if mode not in ("normalize_then_sum", "kl in the reward"):
+        check_advantages(groups)
+    assert {group[0]["kept"] for group in groups} == ({True} if mode in ("keep", "accumulation") else {True, False})
+
+    every = options.get("steps_per_generation", 1) * options.get("num_iterations", 1)
+    every = every / options.get("gradient_accumulation_steps", 1)
+    steps = {group[0]["step"] for group in groups}
+    assert steps == {step for step in range(6) if step % max(every, 1) == 0}
+    if mode == "accumulation":
+        assert {group[0]["batch"] for group in groups} == {0, 1}
+    (generated,) = tiny.logged(trained, "groups/generated")  # a mean over batches
+    # With accumulation the epoch's last step has half of its batches.
+    batches = 11 if mode == "accumulation" else math.ceil(6 / every)
+    assert len({(group[0]["step"], group[0]["batch"]) for group in groups}) == batches
+    assert len(groups) == pytest.approx(generated * batches)
+    assert traces.journal(tmp_path / "run", "metrics")[0]["step"] == 6
+    assert traces.about(tmp_path / "run")["rewards"] == {"half": 1.0, "letters": 0.0}
+
+
+def test_kl_is_that_of_the_attempt(tmp_path):
+    options = {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "kl_reward_form": "sequence"}
+    options |= {"scale_rewards": "none", "max_steps": 4}
+    trained = tiny.trainer(tmp_path, [half, letters], **options, reward_weights=[1.0, 0.0])
+    trained.train()
+    last = [group for group in traces.groups(tmp_path / "run") if group[0]["step"] == 3]
+    for group in last:
+        # The advantage is that of the reward less beta x the completion's KL, where all rewards are alike too.
+        net = [row["reward"] - 0.1 * row["kl"] * row["tokens"] for row in group]
+        expected = [value - sum(net) / len(net) for value in net]
+        assert [row["advantage"] for row in group] == pytest.approx(expected, abs=1e-5)
+    assert any(abs(row["kl"]) > 1e-3 for group in last for row in group)
+    mean = sum(row["kl"] * row["tokens"] for g in last for row in g) / sum(row["tokens"] for g in last for row in g)
+    assert mean == pytest.approx(tiny.logged(trained, "kl")[3], abs=1e-5)
+
+
+def test_evaluations_are_traced_by_split(tmp_path):
+    data = {"easy": tiny.prompts(4), "hard/er": tiny.prompts(6)}
+    options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4, "num_generations_eval": 2}
+    extra = {"eval_dataset": data}
+    trained = tiny.trainer(tmp_path, half, **options, max_steps=4, extra=extra)
+    trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    check_number = {}
+    for group in groups:
+        place = (group[0]["split"], group[0]["step"])
+        check_number.setdefault(place, []).append(group[0]["reference"]["number"])
+        assert len(group) == (4 if group[0]["split"] == "train" else 2)
+    assert set(check_number) == {
+        *(("train", step) for step in range(4)),
+        *((f"eval_{name}", step) for name in ("easy", "hard_er") for step in (2, 4)),
+    }
+    assert sorted(check_number["eval_easy", 4]) == list(range(4))
+    assert sorted(check_number["eval_hard_er", 2]) == list(range(6))
+    evaluated = [row for group in groups if group[0]["split"] != "train" for row in group]
+    assert {(row["kept"], row["reason"]) for row in evaluated} == {(False, "evaluation")}
+    for row in evaluated:
+        assert row["extra"]["seen"] == f"{row['reference']['number']}|{row['completion']}|{row['tokens']}"
+
+
+def test_messages_stay_messages(tmp_path):
+    def says(completions, **kwargs):
+        return [float(len(messages[0]["content"])) for messages in completions]
+
+    tokenizer = tiny.tokenizer()
+    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]})
+    before, tokenizer.chat_template = tokenizer.chat_template, template
+    try:
+        trained = tiny.trainer(tmp_path, says, data=data)
+        trained.train()
+    finally:
+        tokenizer.chat_template = before
+    for group in traces.groups(tmp_path / "run"):
+        for row in group:
+            assert row["prompt"][0]["role"] == "user"
+            assert row["completion"][0]["role"] == "assistant"
+            assert row["reward"] == len(row["completion"][0]["content"])
+
+
+def test_size_is_bounded(tmp_path):
+    trained = tiny.trainer(tmp_path, half, trace_every=3, trace_max_groups=1, trace_compress=True, max_steps=7)
+    trained.train()
+    assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 3, 6]
+    assert len(list((tmp_path / "run" / "rollouts").glob("*.gz"))) == 3
+
+
+def test_nothing_is_traced_where_that_is_asked_for(tmp_path):
+    trained = tiny.trainer(tmp_path, half, trace_every=0)
+    trained.train()
+    assert not (tmp_path / "run" / "rollouts").exists()
+    assert tiny.logged(trained, "alarms/dead_groups") == [0.0] * 3
+    trained = tiny.trainer(tmp_path, half, trace_every=0, alarms=False)
+    trained.train()
+    assert not tiny.logged(trained, "alarms/dead_groups")
+
+
+@pytest.mark.parametrize("mode", ["keep", "resample"])
+def test_tracing_does_not_touch_the_training(tmp_path, mode):
+    runs = []
+    for options in ({}, {"trace_every": 0, "alarms": False}):
+        trained = tiny.trainer(tmp_path, half, **MODES[mode], **options, beta=0.1)
+        trained.train()
+        runs.append((tiny.weights(trained), tiny.losses(trained)))
+    assert tiny.same_weights(runs[0][0], runs[1][0])
+    assert runs[0][1] == runs[1][1]
+
+
+def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
+    """Said once, whatever file it is about; alarms do not depend on it."""
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "rollouts").write_text("in the way")
+    thresholds = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
+    trained = tiny.trainer(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=thresholds)
+    trained.train()
+    assert trained.state.global_step == 6
+    said = [record.message for record in caplog.records if "training goes on" in record.message]
+    assert sum("Traces could not be kept" in message for message in said) == 1
+    assert len(said) == len({message.partition(":")[0] for message in said})
+    assert tiny.logged(trained, "alarms/dead_groups")[-1] == 1.0
+
+
+def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):
+    def broken(*args):
+        raise KeyError("a bug")
+
+    monkeypatch.setitem(ALARMS, "dead_groups", broken)
+    trained = tiny.trainer(tmp_path, half, max_steps=3, alarm_thresholds={"min_batches": 1})
+    trained.train()
+    assert len(list(traces.groups(tmp_path / "run"))) == 6
+    assert sum("Alarms could not be kept" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_columns_may_be_tensors(tmp_path, form):
+    vectors = {"vector": [[float(i), 0.5] for i in range(30)]}
+    data = Dataset.from_dict({"prompt": [f"{i:02d}+1=" for i in range(30)], **vectors}).with_format(form)
+    trained = tiny.trainer(tmp_path, tiny.digits, data=data, max_steps=2)
+    trained.train()
+    for group in traces.groups(tmp_path / "run"):
+        for row in group:
+            assert row["reference"]["vector"] == [float(row["prompt"][:2]), 0.5]
+
+
+def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog):
+    """And no rank waits for one that failed: the failure is gathered."""
+
+    class Odd:
+        def __str__(self):
+            raise RuntimeError("odd")
+
+    def logs(completions, trainer_state, log_extra=None, **kwargs):
+        log_extra("odd", [Odd() if trainer_state.global_step == 1 else np.longdouble(2)] * len(completions))
+        return tiny.digits(completions)
+
+    trained = tiny.trainer(tmp_path, logs, max_steps=3)
+    trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert {group[0]["step"] for group in groups} == {0, 2}
+    assert groups[0][0]["extra"]["odd"] in (2.0, "2.0")
+    assert sum("RuntimeError: odd" in record.message for record in caplog.records) == 1
+
+
+def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
+    def rollout(prompts, trainer):
+        told = tiny.scripted(prompts, trainer)
+        told["completion_ids"] = [torch.tensor(ids) for ids in told["completion_ids"]]
+        return {**told, "of_attempt": [f"{i}" for i in range(len(prompts))]}
+
+    trained = tiny.trainer(tmp_path, tiny.digits, extra={"rollout_func": rollout}, max_steps=1)
+    trained.train()
+    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    assert [row["reference"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
+    assert not any(row["truncated"] for row in rows)
+    assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)
+
+
+def test_truncated_is_what_trl_calls_clipped(tmp_path):
+    trained = tiny.trainer(tmp_path, half, max_steps=3)
+    trained.train()
+    shares = tiny.logged(trained, "completions/clipped_ratio")
+    for step, share in enumerate(shares):
+        rows = [row for group in traces.groups(tmp_path / "run") for row in group if row["step"] == step]
+        assert sum(row["truncated"] for row in rows) / len(rows) == pytest.approx(share)
+    assert 0 < sum(shares) < len(shares)
+
+
+def test_what_stopped_a_run_is_there_to_look_at(tmp_path):
+    options = {"zero_variance_groups": "resample", "resample_fallback": "raise", "max_resample_rounds": 1}
+    trained = tiny.trainer(tmp_path, tiny.always_dead, **options)
+    with pytest.raises(RuntimeError, match="still dead"):
+        trained.train()
+    groups = list(traces.groups(tmp_path / "run"))
+    assert [(group[0]["round"], group[0]["group"]) for group in groups] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert {row["reason"] for group in groups for row in group} == {"zero_variance"}
+
+
+def test_rewards_of_one_name_have_a_column_each(tmp_path):
+    def same(completions, **kwargs):
+        return [0.25] * len(completions)
+
+    same.__name__ = "half"
+    trained = tiny.trainer(tmp_path, [half, same], max_steps=1)
+    trained.train()
+    row = next(traces.groups(tmp_path / "run"))[0]
+    assert row["rewards"]["half-2"] == 0.25
+    assert row["reward"] == pytest.approx(row["rewards"]["half"] + 0.25)
+    assert _distinct(["a", "a", "a-2", "a"]) == ("a", "a-2", "a-2-2", "a-3")
+
+
+def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
+    trained = tiny.trainer(
+        tmp_path, tiny.always_dead, max_steps=8, alarm_thresholds={"window": 4, "min_batches": 4, "dead_groups": 0.5}
+    )
+    trained.train()
+    on = tiny.logged(trained, "alarms/dead_groups")
+    first = on.index(1.0)
+    assert 0 < first < 7
+    alarms = [alarm for alarm in traces.journal(tmp_path / "run", "alarms") if alarm["name"] == "dead_groups"]
+    assert [alarm["step"] for alarm in alarms] == [first]
+    assert sum("Alarm dead_groups" in record.message for record in caplog.records) == 1
+    marked = {group[0]["step"] for group in traces.groups(tmp_path / "run") if "dead_groups" in group[0]["alarms"]}
+    assert marked == set(range(first, 8))
+    named = {tuple(place) for place in alarms[0]["groups"]}
+    of_first = [group for group in traces.groups(tmp_path / "run") if group[0]["step"] == first]
+    assert {
+        (g[0]["batch"], g[0]["round"], g[0]["group"]) for g in of_first if "dead_groups" in g[0]["alarms"]
+    } == named
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+import tiny
+from test_tracing import half
+
+def deadly(completions, number, log_extra=None, **kwargs):
+    deadly.calls += 1
+    if deadly.calls == int(sys.argv[2]):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return half(completions, number, log_extra=log_extra, **kwargs)
+
+deadly.calls = 0
+options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 4, "zero_variance_groups": "drop"}
+trained = tiny.trainer(Path(sys.argv[1]), deadly, **options)
+trained.train(resume_from_checkpoint=True if sys.argv[3:] else None)
+"""
+
+
+def run_killed(folder, *arguments):
+    command = [sys.executable, "-c", KILLED, str(folder), *arguments]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
+    assert run_killed(tmp_path, "7").returncode == -signal.SIGKILL
+    killed = {group[0]["step"]: group[0]["completion"] for group in traces.groups(tmp_path / "run")}
+    assert sorted(killed) == list(range(6))
+
+    resumed = run_killed(tmp_path, "0", "resume")
+    assert resumed.returncode == 0, resumed.stderr[-3000:]
+    places = [(g[0]["step"], g[0]["batch"], g[0]["round"], g[0]["group"]) for g in traces.groups(tmp_path / "run")]
+    assert places == [(step, 0, 0, group) for step in range(9) for group in range(2)]
+    check_identity([[{**row} for row in group] for group in _as_two_rewards(traces.groups(tmp_path / "run"))])
+    aside = tmp_path / "run" / "rollouts" / "superseded-1"
+    assert sorted(path.name for path in aside.glob("train*")) == ["train-00000004.jsonl", "train-00000005.jsonl"]
+    steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics") if "reward" in entry]
+    assert steps == list(range(1, 10))
+
+
+def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
+    """What the thread beside training has not written yet is written before Python exits."""
+    slow = "import time; from trl_grpo_plus.traces import writer as w; append = w._append\n"
+    slow += "w._append = lambda *given: (time.sleep(1), append(*given))\n"
+    code = slow + KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)")
+    code = code.replace('"max_steps": 9', '"max_steps": 9, "logging_steps": 100')
+    command = [sys.executable, "-c", code, str(tmp_path), "4"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert "RewardError: reward 'deadly' failed" in done.stderr
+    assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 0, 1, 1, 2, 2]
+
+
+def _as_two_rewards(groups):
+    for group in groups:
+        for row in group:
+            score = letters([row["completion"]])[0]
+            row["rewards"]["letters"] = score
+            row["outcomes"]["letters"] = "ok" if score is not None else "abstain"
+        yield group
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"trace_every": -1}, "trace_every=-1"),
+        ({"trace_every": 1.5}, "trace_every=1.5"),
+        ({"trace_max_groups": 0}, "trace_max_groups=0"),
+        ({"trace_log_groups": -2}, "trace_log_groups=-2"),
+        ({"trace_compress": "no"}, "trace_compress='no'"),
+        ({"alarms": 1}, "alarms=1"),
+        ({"alarm_thresholds": "none"}, "alarm_thresholds='none'"),
+        ({"alarm_thresholds": {"dead_group": 0.5}}, "dead_groups"),
+        ({"alarm_thresholds": {"dead_groups": "much"}}, "dead_groups"),
+        ({"alarm_thresholds": '{"dead_groups": 2.0}'}, "dead_groups"),
+    ],
+)
+def test_wrong_options_are_refused(tmp_path, options, message):
+    with pytest.raises(ValueError, match=message):
+        tiny.trainer(tmp_path, half, **options)
+
+
+def test_every_line_is_strict_json(tmp_path):
+    def strange(completions, log_extra=None, **kwargs):
+        log_extra("odd", [float("inf"), float("nan")] * (len(completions) // 2))
+        return [float("nan") if i % 4 else 1.0 for i in range(len(completions))]
+
+    trained = tiny.trainer(tmp_path, strange, max_steps=2)
+    trained.train()
+
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            json.loads(line, parse_constant=refuse)
+    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    assert {row["extra"]["odd"] for row in rows} == {None}
+    assert [row["rewards"]["strange"] for row in rows[:4]] == [1.0, None, None, None]
+
+
+def test_a_run_is_a_table(tmp_path):
+    """As docs/traces.md has it; columns that are null in one step and not in the next are no obstacle."""
+    tiny.trainer(tmp_path, tiny.half_dead, zero_variance_groups="drop", max_steps=6).train()
+    attempts = pd.DataFrame(row for group in traces.groups(tmp_path / "run") for row in group)
+    assert len(attempts) == 6 * 8
+    assert "zero_variance" in set(attempts["reason"].dropna()) <= {"zero_variance", "filler"}

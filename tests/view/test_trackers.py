@@ -1,0 +1,572 @@
+"""What wandb and trackio hold of the groups logged to them: real offline runs, read back from their files."""
+
+import functools
+import json
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+import torch
+from traced import group, row
+
+from trl_grpo_plus.view import Trackers, tracker_table
+from trl_grpo_plus.view.tracker_table import columns, pick, shown, table
+from trl_grpo_plus.view.trackers import _histograms
+
+
+needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed: pip install wandb")
+needs_trackio = pytest.mark.skipif(
+    find_spec("trackio") is None, reason="trackio is not installed: pip install trackio"
+)
+
+REWARDS = ["accuracy", "format"]
+HOSTILE = 'mango <img src=x onerror="alert(1)"> [link](javascript:alert(1)) ![a](http://a.invalid/x.png) \ud800'
+
+# A trainer's process: accelerate's state is there, and what is logged by the library starts a line with WARNED.
+SCRIPT = f"""
+import logging, os, signal, sys, threading, time
+logging.basicConfig(format="WARNED %(message)s")
+from accelerate import PartialState
+PartialState(cpu=True)
+import torch
+from traced import group
+from trl_grpo_plus.trackers import Trackers, _histograms
+
+REWARDS = {REWARDS}
+HOSTILE = {HOSTILE!r}
+
+def batch(step):
+    scores = [[1.0, 0.0, 1.0, 0.0], [1.0] * 4, [0.0] * 4, [0.5] * 4, [0.0, 0.5, 0.0, 1.0], [0.0] * 4]
+    found = [group(of, step=step, group=number) for number, of in enumerate(scores)]
+    for rows in found:
+        rows[0]["completion"] += HOSTILE
+    return found
+
+def totals(groups):
+    return torch.tensor([[attempt["reward"] for attempt in rows] for rows in groups])
+
+def log(trackers, step):
+    groups = batch(step)
+    trackers.log(step, groups, totals(groups))
+
+def open_wandb(**given):
+    import wandb
+    run = wandb.init(project="p", settings=wandb.Settings(console="off", x_disable_stats=True), **given)
+    wandb.define_metric("train/global_step")
+    wandb.define_metric("*", step_metric="train/global_step", step_sync=True)
+    return wandb, run
+
+def service():
+    for entry in os.listdir("/proc"):
+        try:
+            fields = open(f"/proc/{{entry}}/stat").read().rsplit(")", 1)
+            if "wandb-core" in fields[0] and int(fields[1].split()[1]) == os.getpid():
+                return int(entry)
+        except (OSError, ValueError):
+            pass
+    sys.exit("wandb's service is not running")
+"""
+
+
+def run_script(folder: Path, code: str, before: str = SCRIPT) -> str:
+    """Run `code` after `before`, with every file of both trackers under `folder`; what it printed."""
+    homes = {"WANDB_DIR": "wandb", "WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_CONFIG_DIR": "config"}
+    env = {**os.environ, **{name: str(folder / place) for name, place in homes.items()}}
+    for place in homes.values():
+        (folder / place).mkdir(exist_ok=True)
+    env |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": str(folder / "trackio")}
+    tests = Path(__file__).parents[1]
+    env["PYTHONPATH"] = os.pathsep.join([str(tests.parent), str(tests)])
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 300}
+    ran = subprocess.run([sys.executable, "-u", "-c", before + code], env=env, cwd=folder, **pipes)
+    assert ran.returncode == 0, ran.stdout
+    return ran.stdout
+
+
+def warnings(printed: str) -> list[str]:
+    return [line for line in printed.splitlines() if line.startswith("WARNED")]
+
+
+@functools.cache
+def wandb_history(folder: Path) -> tuple[Path, list[dict]]:
+    """The files of the one run under `folder`, and its history rows."""
+    (run,) = (folder / "wandb" / "wandb").glob("offline-run-*")
+    inspect = [sys.executable, "-m", "wandb", "leet", "inspect", "--json", str(run)]
+    lines = subprocess.run(inspect, capture_output=True, text=True, check=True, timeout=120).stdout.splitlines()
+    records = [json.loads(line) for line in lines]
+    return run / "files", [record["history"]["item"] for record in records if record["type"] == "history"]
+
+
+def trackio_history(folder: Path) -> tuple[str, list[dict]]:
+    """Where trackio keeps the files of its runs under `folder`, and the rows of the run "r"."""
+    read = """
+import json
+from trackio.sqlite_storage import SQLiteStorage
+from trackio.utils import MEDIA_DIR
+print(json.dumps([str(MEDIA_DIR), SQLiteStorage.get_logs("p", "r")]))
+"""
+    return json.loads(run_script(folder, read, before="").splitlines()[-1])
+
+
+def logs_of(history: list[dict]) -> list[dict]:
+    return [item for item in history if "traces/attempts.path" in item]
+
+
+def increments(folder: Path) -> list[list[dict]]:
+    """Rows that each log added to the table, as dicts."""
+    files, history = wandb_history(folder)
+    tables = [json.loads((files / item["traces/attempts.path"]).read_text()) for item in logs_of(history)]
+    return [[dict(zip(found["columns"], cells, strict=True)) for cells in found["data"]] for found in tables]
+
+
+def assert_whole_groups(rows: list[dict], step: int, groups: int) -> None:
+    """`rows` are `groups` groups of four, one after another, each by advantage."""
+    assert {cells["step"] for cells in rows} == {step}
+    assert len(rows) == groups * 4
+    for start in range(0, len(rows), 4):
+        of_group = rows[start : start + 4]
+        assert len({(cells["round"], cells["group"]) for cells in of_group}) == 1
+        assert sorted(cells["attempt"] for cells in of_group) == [0, 1, 2, 3]
+        advantages = [cells["advantage"] for cells in of_group]
+        assert advantages == sorted(advantages, reverse=True)
+    assert len({(cells["round"], cells["group"]) for cells in rows}) == groups
+
+
+# -- which groups, and what of them
+
+
+def named(number: int, scores: list[float], *alarms: str) -> list[dict]:
+    return group(scores, group=number, alarms=list(alarms))
+
+
+def test_picked_groups_show_each_verdict_the_highest_reward_and_what_alarms_name():
+    good, bad, alive = [1.0] * 4, [0.0] * 4, [0.0, 0.0, 0.5, 0.0]
+    groups = [named(n, of) for n, of in enumerate([bad, bad, alive, bad, good, bad, alive, bad])]
+    groups[5] = named(5, bad, "repetition")
+    groups[7] = named(7, bad, "repetition", "no_answer")
+    assert [rows[0]["group"] for rows in pick(groups, 4)] == [2, 4, 5, 7]
+    assert [rows[0]["group"] for rows in pick(groups, 1)] == [7]
+    assert pick(groups, 4) == pick(groups, 4)
+
+
+def test_picked_groups_are_in_the_order_given_and_no_more_than_there_are():
+    groups = [named(n, [0.0, float(n), 0.0, 0.0]) for n in range(3)]
+    assert pick(groups, 9) == groups
+    assert pick([], 4) == []
+
+
+def test_groups_nobody_scored_can_be_picked():
+    unscored = [row(attempt=n, reward=None, advantage=None, verdict="unscored", rewards={}) for n in range(4)]
+    assert pick([unscored, named(1, [1.0] * 4)], 1) == [named(1, [1.0] * 4)]
+    assert pick([unscored], 4) == [unscored]
+    assert [cells[4] for cells in table([unscored], REWARDS)] == [0, 1, 2, 3]
+
+
+def test_a_row_holds_an_attempt():
+    attempt = row(
+        outcomes={"accuracy": "timeout", "format": "ok"},
+        rewards={"accuracy": None, "format": 1.0},
+        prompt=[{"role": "user", "content": "6 times 7?"}],
+        reference={"answer": "zweiundvierzig: ü"},
+        alarms=["repetition", "no_answer"],
+        truncated=True,
+        tokens=7,
+    )
+    (cells,) = table([[attempt]], REWARDS)
+    found = dict(zip(columns(REWARDS), cells, strict=True))
+    assert found == {
+        **{
+            name: attempt[name] for name in ("step", "split", "round", "group", "attempt", "verdict", "kept", "reason")
+        },
+        **{name: attempt[name] for name in ("reward", "advantage", "tokens", "truncated", "completion")},
+        "accuracy": None,
+        "format": 1.0,
+        "outcome": "accuracy: timeout",
+        "prompt": "6 times 7?",
+        "reference": '{"answer": "zweiundvierzig: ü"}',
+        "alarms": "repetition, no_answer",
+    }
+
+
+def test_a_reward_named_like_a_column_has_its_own():
+    names = columns(["tokens", "accuracy"])
+    assert len(set(names)) == len(names)
+    (cells,) = table([[row(tokens=12, rewards={"tokens": 0.25, "accuracy": 1.0})]], ["tokens", "accuracy"])
+    found = dict(zip(names, cells, strict=True))
+    assert (found["tokens"], found["rewards/tokens"], found["accuracy"]) == (12, 0.25, 1.0)
+
+
+def test_a_long_text_keeps_both_ends_and_says_what_is_left_out():
+    text = "begin " + "x" * 50_000 + " end"
+    cut = shown(text)
+    assert cut.startswith("begin ")
+    assert cut.endswith(" end")
+    assert f"[... {len(text) - tracker_table.MOST_CHARACTERS} characters left out ...]" in cut
+    assert len(cut) < tracker_table.MOST_CHARACTERS + 60
+    assert shown("x" * tracker_table.MOST_CHARACTERS) == "x" * tracker_table.MOST_CHARACTERS
+    assert shown("a\ud800b") == "a\\ud800b"
+
+
+@needs_wandb
+def test_histograms_are_of_what_was_scored():
+    import wandb
+
+    found = _histograms(wandb, [[1.0, 0.0, None], [float("nan"), 0.5, float("inf")], [None, None, None]])
+    assert [sum(found[key].histogram) for key in ("traces/reward", "traces/spread")] == [3, 2]
+    # Alike but for a rounding error, which numpy has no bins for.
+    found = _histograms(wandb, [[0.1 + 0.2, 0.0], [0.3, 0.0]])
+    assert [sum(found[key].histogram) for key in ("traces/reward", "traces/spread")] == [4, 2]
+    assert _histograms(wandb, [[None, None]]) == {}
+
+
+# -- when
+
+
+@pytest.mark.parametrize("generate_every", [1, 3])
+@pytest.mark.parametrize("max_steps", [1, 7, 100, 101, 5000])
+def test_a_run_is_logged_at_its_first_batch_and_at_most_a_hundred_times(monkeypatch, max_steps, generate_every):
+    logged = _logged(monkeypatch, max_steps, range(0, max_steps, generate_every))
+    assert logged[0] == 0
+    assert len(logged) <= 100
+    every = -(-max_steps // 100)
+    spans = {step // every for step in range(0, max_steps, generate_every)}
+    assert [step // every for step in logged] == sorted(spans)
+
+
+def test_a_resumed_run_is_logged_at_its_first_batch_and_then_where_it_would_have_been(monkeypatch):
+    assert _logged(monkeypatch, 1000, range(333, 361)) == [333, 340, 350, 360]
+
+
+def test_nothing_is_due_without_a_tracker_or_groups():
+    assert not Trackers([], 10).due(0)
+    assert not Trackers(["tensorboard", "none"], 10).due(0)
+    assert not Trackers(["wandb"], 10, groups=0).due(0)
+
+
+def _logged(monkeypatch, max_steps, steps):
+    sent = []
+    monkeypatch.setattr(Trackers, "_send", lambda self, step, *rest: sent.append(step))
+    trackers = Trackers(["wandb"], max_steps)
+    for step in steps:
+        for _ in range(2):  # two batches at a step, or one that is tried again
+            trackers.log(step, [], torch.zeros(0, 4))
+            trackers.close()
+    return sent
+
+
+def test_importing_it_imports_no_tracker(tmp_path):
+    code = "import sys; import trl_grpo_plus.trackers; print(sorted({'wandb', 'trackio', 'trl'} & set(sys.modules)))"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert ran.stdout.strip() == "[]"
+
+
+# -- wandb
+
+
+@needs_wandb
+def test_wandb_keeps_every_log_among_the_metrics(tmp_path):
+    """The main thread logs metrics all the while, as a trainer does."""
+    code = """
+wandb, run = open_wandb()
+trackers = Trackers(["wandb"], max_steps=400)
+for step in range(0, 12, 2):
+    log(trackers, step)
+    for _ in range(25):
+        wandb.log({"train/loss": 0.5, "train/global_step": step + 1})
+    log(trackers, step + 1)  # of the same span, of four steps; or tried again
+    trackers.close()
+trackers.close()
+wandb.finish()
+"""
+    assert warnings(run_script(tmp_path, code)) == []
+    files, history = wandb_history(tmp_path)
+    logs = logs_of(history)
+    assert [item["train/global_step"] for item in logs] == [0, 4, 8]
+    assert [item["traces/attempts.increment_num"] for item in logs] == [0, 1, 2]
+    assert [len(item["traces/attempts.previous_increments_paths"]) for item in logs] == [0, 1, 2]
+    earlier = [item["traces/attempts.artifact_path"] for item in logs]
+    assert logs[-1]["traces/attempts.previous_increments_paths"] == earlier[:-1]
+    for step, rows in zip([0, 4, 8], increments(tmp_path), strict=True):
+        assert list(rows[0]) == columns(REWARDS)
+        assert_whole_groups(rows, step, groups=4)
+        assert {cells["verdict"] for cells in rows} == {"alive", "all_good", "all_bad", "tied"}
+    for item in logs:
+        assert sum(item["traces/reward.values"]) == 6 * 4  # of all groups, not of those shown
+        assert (item["traces/reward.bins"][0], item["traces/reward.bins"][-1]) == (1.0, 2.0)
+        assert sum(item["traces/spread.values"]) == 6
+        assert (item["traces/spread.bins"][0], item["traces/spread.bins"][-1]) == (0.0, 1.0)
+        page = (files / item["traces/panel.path"]).read_text()
+        assert "mango" in page
+        assert "<img src=x" not in page
+        assert "app.wandb.ai" not in page  # no stylesheet from elsewhere
+    metrics = [item for item in history if "train/loss" in item]
+    assert [item["train/global_step"] for item in metrics] == [step + 1 for step in range(0, 12, 2) for _ in range(25)]
+    assert len(history) == len(logs) + len(metrics)
+
+
+@needs_wandb
+def test_wandb_table_goes_on_after_a_resume(tmp_path):
+    """Offline there is no server to resume from: the run is told what one would have told it."""
+    code = """
+wandb, run = open_wandb(id="same")
+run._settings.resumed = True
+summary = {"_type": "incremental-table-file", "increment_num": 6, "artifact_path": "wandb-client-artifact://six",
+           "previous_increments_paths": [f"wandb-client-artifact://{n}" for n in range(6)]}
+run.summary["traces/attempts"] = summary
+trackers = Trackers(["wandb"], max_steps=10)
+log(trackers, 7)
+trackers.close()
+log(trackers, 8)
+trackers.close()
+wandb.finish()
+"""
+    assert warnings(run_script(tmp_path, code)) == []
+    logs = logs_of(wandb_history(tmp_path)[1])
+    assert [item["traces/attempts.increment_num"] for item in logs] == [7, 8]
+    before = [f"wandb-client-artifact://{n}" for n in (*range(6), "six")]
+    assert logs[0]["traces/attempts.previous_increments_paths"] == before
+    assert len(logs[1]["traces/attempts.previous_increments_paths"]) == 8
+    for step, rows in zip([7, 8], increments(tmp_path), strict=True):
+        assert_whole_groups(rows, step, groups=4)
+
+
+@needs_wandb
+def test_wandb_table_goes_on_where_one_run_is_trained_in_twice(tmp_path):
+    code = """
+wandb, run = open_wandb()
+for _ in range(2):
+    trackers = Trackers(["wandb"], max_steps=10)
+    log(trackers, 0)
+    trackers.close()
+wandb.finish()
+"""
+    assert warnings(run_script(tmp_path, code)) == []
+    logs = logs_of(wandb_history(tmp_path)[1])
+    assert [item["traces/attempts.increment_num"] for item in logs] == [0, 1]
+
+
+@needs_wandb
+def test_training_goes_on_when_wandb_is_killed(tmp_path):
+    code = """
+wandb, run = open_wandb()
+trackers = Trackers(["wandb"], max_steps=10)
+log(trackers, 0)
+trackers.close()
+os.kill(service(), signal.SIGKILL)
+for step in range(1, 5):
+    log(trackers, step)
+    trackers.close()
+print("trained on")
+os._exit(0)
+"""
+    printed = run_script(tmp_path, code)
+    assert "trained on" in printed
+    (said,) = warnings(printed)
+    assert "could not be logged to wandb" in said
+    assert "Training goes on" in said
+
+
+@needs_wandb
+def test_training_does_not_wait_for_a_wandb_that_stands_still(tmp_path):
+    """Its service is stopped, as by a disk or a network that hangs, until a write to it blocks."""
+    code = """
+wandb, run = open_wandb()
+trackers = Trackers(["wandb"], max_steps=10)
+stopped = service()
+os.kill(stopped, signal.SIGSTOP)
+guard = threading.Timer(200, os.kill, (stopped, signal.SIGCONT))
+guard.daemon = True
+guard.start()
+written = []
+def fill():
+    for n in range(64):
+        run.log({"filler": "x" * 1_000_000})
+        written.append(n)
+filler = threading.Thread(target=fill)
+filler.start()
+seen = -1
+while len(written) > seen:  # until three seconds bring no more
+    seen = len(written)
+    time.sleep(3)
+for step in range(5):  # one is being sent, one waits
+    log(trackers, step)
+trackers.close(timeout=0.5)
+print("trained on", [thread.daemon for thread in threading.enumerate() if thread.name == "trackers"])
+os.kill(stopped, signal.SIGCONT)
+trackers.close(timeout=120)
+filler.join()
+wandb.finish()
+"""
+    printed = run_script(tmp_path, code)
+    said = warnings(printed)
+    assert (
+        printed.index("slower than training") < printed.index("still being sent") < printed.index("trained on [True]")
+    )
+    assert sum("slower than training" in line for line in said) == 1
+    assert sum("3 of 5 logs of groups were skipped" in line for line in said) == 1
+    assert len(said) == 3
+    logs = logs_of(wandb_history(tmp_path)[1])
+    assert [item["train/global_step"] for item in logs] == [0, 1]
+
+
+@needs_wandb
+def test_training_goes_on_when_the_disk_is_full_and_so_do_logs_when_it_is_not(tmp_path):
+    code = """
+import resource
+wandb, run = open_wandb()
+trackers = Trackers(["wandb"], max_steps=10)
+log(trackers, 0)
+trackers.close()
+resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+for step in (1, 2):
+    log(trackers, step)
+    trackers.close()
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+log(trackers, 3)
+trackers.close()
+wandb.finish()
+"""
+    (said,) = warnings(run_script(tmp_path, code))
+    assert "OSError" in said
+    assert "its disk has room" in said
+    found = increments(tmp_path)
+    assert len(found) == 2
+    assert_whole_groups(found[0], 0, groups=4)
+    assert_whole_groups(found[1], 3, groups=4)
+
+
+# -- trackio
+
+
+@needs_trackio
+def test_trackio_keeps_every_log_and_nothing_in_it_is_markup(tmp_path):
+    """It keeps its run in a context variable. wandb, named as well, is not open: that keeps nothing from trackio."""
+    code = """
+import trackio
+trackio.init(project="p", name="r", auto_log_gpu=False)
+trackers = Trackers(["trackio", "wandb"], max_steps=10)
+for step in range(3):
+    log(trackers, step)
+    log(trackers, step)
+    trackio.log({"train/loss": 0.5, "train/global_step": step + 1})
+    trackers.close()
+trackio.finish()
+"""
+    said = warnings(run_script(tmp_path, code))
+    assert len(said) == 1
+    assert "wandb" in said[0]
+    media, rows = trackio_history(tmp_path)
+    logs = [item for item in rows if "traces/attempts" in item]
+    assert [item["train/global_step"] for item in logs] == [0, 1, 2]
+    assert [item["train/global_step"] for item in rows if "train/loss" in item] == [1, 2, 3]
+    for step, item in enumerate(logs):
+        assert item["traces/attempts"]["_type"] == "trackio.table"
+        cells = item["traces/attempts"]["_value"]
+        assert list(cells[0]) == columns(REWARDS)
+        assert_whole_groups(cells, step, groups=4)
+        assert sum(item["traces/reward"]["values"]) == 6 * 4
+        assert sum(item["traces/spread"]["values"]) == 6
+        page = (Path(media) / item["traces/panel"]["file_path"]).read_text()
+        assert "mango" in page
+        assert "<img src=x" not in page
+        _assert_inert([cell for line in cells for cell in line.values() if isinstance(cell, str)])
+
+
+def _assert_inert(texts: list[str]) -> None:
+    assert any("<\u200bimg src=x" in text for text in texts)
+    for text in texts:
+        assert not re.search(r"<[a-zA-Z/!?]", text)  # a tag, a comment or an autolink
+        assert not re.search(r"\][(\[:]", text)  # a link, an image, a reference or what it refers to
+    assert any(HOSTILE.replace("\ud800", "\\ud800") in text.replace("\u200b", "") for text in texts)
+
+
+# -- neither
+
+
+def test_a_tracker_that_is_not_installed_is_said_once(tmp_path):
+    code = """
+class Absent:
+    def find_spec(self, name, path=None, target=None):
+        if name in ("wandb", "trackio"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Absent())
+trackers = Trackers(["wandb", "trackio"], max_steps=10)
+for step in range(3):
+    log(trackers, step)
+    trackers.close()
+print("trl_grpo_plus.view" in sys.modules)
+"""
+    printed = run_script(tmp_path, code)
+    said = warnings(printed)
+    assert len(said) == 2
+    assert "pip install wandb" in said[0]
+    assert "pip install trackio" in said[1]
+    assert "False" in printed.splitlines()
+
+
+@needs_wandb
+@needs_trackio
+def test_a_tracker_without_an_open_run_is_said_once(tmp_path):
+    code = """
+trackers = Trackers(["wandb", "trackio"], max_steps=10)
+for step in range(3):
+    log(trackers, step)
+    trackers.close()
+"""
+    said = warnings(run_script(tmp_path, code))
+    assert len(said) == 2
+    assert "wandb.init()" in said[0]
+    assert "trackio.init()" in said[1]
+
+
+# -- under a trainer
+
+TRAIN = """
+from pathlib import Path
+import tiny
+
+def train(name, **options):
+    options = {"max_steps": 5, "zero_variance_groups": "resample", "trace_log_groups": 2, **options}
+    trained = tiny.trainer(Path("."), tiny.half_dead, report_to=[name], run_name="r", **options)
+    trained.train()
+    print("trained", trained.state.global_step)
+    return trained
+"""
+
+
+@needs_wandb
+def test_a_run_reports_to_wandb(tmp_path):
+    """Scalars through transformers' own callback, groups through ours: each step once."""
+    printed = run_script(tmp_path, f"{TRAIN}\ntrain('wandb')\nimport wandb\nwandb.finish()")
+    assert "trained 5" in printed
+    _, history = wandb_history(tmp_path)
+    metrics = [item for item in history if "train/reward" in item]
+    assert [item["train/global_step"] for item in metrics] == [1, 2, 3, 4, 5]
+    for item in metrics:
+        assert 0 <= item["train/groups/alive"] <= 1
+        assert item["train/alarms/dead_groups"] == 0
+        assert any(key.startswith("train/completions/mean_length/") for key in item)
+    assert [item["train/global_step"] for item in logs_of(history)] == [0, 1, 2, 3, 4]
+    for rows, item in zip(increments(tmp_path), logs_of(history), strict=True):
+        assert_whole_groups(rows, item["train/global_step"], groups=2)
+        file = tmp_path / "run" / "rollouts" / f"train-{item['train/global_step']:08d}.jsonl"
+        traced = [json.loads(line) for line in file.read_text().splitlines()]
+        written = {(line["round"], line["group"], line["attempt"]): line for line in traced}
+        for cells in rows:
+            line = written[cells["round"], cells["group"], cells["attempt"]]
+            for key in ("prompt", "completion", "reward", "advantage", "verdict", "kept", "tokens"):
+                assert cells[key] == line[key], key
+        assert sum(item["traces/spread.values"]) == len(traced) / 4
+
+
+@needs_trackio
+def test_a_run_reports_to_trackio(tmp_path):
+    printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')")
+    assert "trained 5" in printed
+    _, rows = trackio_history(tmp_path)
+    assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [0, 1, 2, 3, 4]
+    assert len([item for item in rows if "train/reward" in item]) == 5

@@ -1,0 +1,527 @@
+"""The page's data, read back from the file as the browser reads it."""
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import traced
+
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.common.texts import as_text
+from trl_grpo_plus.groups import VERDICTS
+from trl_grpo_plus.traces import stock_trl as trl_completions
+from trl_grpo_plus.view import choose, panel, write_page
+from trl_grpo_plus.view import page as view
+from trl_grpo_plus.view.groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
+from trl_grpo_plus.view.page import Stored
+
+
+HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \x00 \ud800 \udfff \u202eRTL \x1b[31mred <b>&amp;"
+
+
+def read(page):
+    """Head, list and texts of a page."""
+    blocks = re.findall(r'<script type="application/(json|deflate)" id="([\w-]+)">(.*?)</script>', page, re.DOTALL)
+    read = {}
+    for kind, name, text in blocks:
+        raw = zlib.decompress(base64.b64decode(text), -zlib.MAX_WBITS).decode() if kind == "deflate" else text
+        read[name] = json.loads(raw, parse_constant=pytest.fail)
+    chunks = [read.pop(f"chunk-{n}") for n in range(len(read["index"]["chunks"]))]
+    assert set(read) == {"head", "index"}
+    groups = [group for chunk, n in zip(chunks, read["index"]["chunks"], strict=True) for group in chunk[:n]]
+    return read["head"], read["index"], groups
+
+
+def write_traces(folder, groups, alarms=(), metrics=()):
+    rollouts = folder / "rollouts"
+    rollouts.mkdir(parents=True, exist_ok=True)
+    files = {}
+    for rows in groups:
+        files.setdefault((rows[0]["split"], rows[0]["step"]), []).extend(rows)
+    for (split, step), rows in files.items():
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        (rollouts / f"{split}-{step:08d}.jsonl").write_text(lines)
+    for name, lines in (("alarms", alarms), ("metrics", metrics)):
+        (rollouts / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def page_of(folder, groups, max_mb=100, **journals):
+    written = write_page(write_traces(folder, groups, **journals), folder / "report.html", max_mb)
+    return written, *read(written.path.read_text())
+
+
+def column(index, name):
+    values = index["groups"][name]
+    return [None if value < 0 else index["words"][value] for value in values]
+
+
+# -- the whole page
+
+
+def test_a_page_holds_every_group_and_every_text(tmp_path):
+    run = traced.write_run(tmp_path, steps=3, groups=5, size=4)
+    written = write_page(run, tmp_path / "report.html")
+    head, index, groups = read(written.path.read_text())
+    assert (written.groups_total, written.groups_written) == (15, 15)
+    assert (written.attempts_total, written.attempts_written) == (60, 60)
+    assert written.bytes == written.path.stat().st_size
+    assert head["groups"] == head["groups_total"] == 15
+    assert index["groups"]["step"] == sorted(index["groups"]["step"])
+    lines = [line for path in sorted((run / "rollouts").glob("train*")) for line in path.read_text().splitlines()]
+    said = sorted(json.loads(line)["completion"] for line in lines)
+    assert sorted(attempt["text"] for group in groups for attempt in group["attempts"]) == said
+    assert len(index["rewards"]) == sum(index["groups"]["size"]) == 60
+
+
+def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
+    rows = [traced.group([1.0, 0.0], step=step, split=split) for step in (0, 1) for split in ("train", "eval_easy")]
+    _, _, index, _ = page_of(tmp_path, rows)
+    assert column(index, "split") == ["eval_easy", "train", "eval_easy", "train"]
+    assert index["groups"]["step"] == [0, 0, 1, 1]
+
+
+def test_a_page_loads_nothing(tmp_path):
+    written = write_page(traced.write_run(tmp_path), tmp_path / "report.html")
+    page = written.path.read_text()
+    assert re.findall(r"https?://[^\s\"'`]+", page) == ["http://www.w3.org/2000/svg"]
+    assert not re.search(r"<(link|img|iframe|object|embed|base)\b|@import|url\(", page)
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
+    assert "default-src 'none'" in policy
+    assert "unsafe" not in policy
+    for tag in ("script", "style"):
+        inline = re.search(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)[1]
+        digest = base64.b64encode(hashlib.sha256(inline.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
+
+
+def test_scripts_never_make_markup_of_text():
+    folder = Path(__file__).parents[2] / "trl_grpo_plus" / "view" / "viewer"
+    scripts = "".join(path.read_text() for path in folder.glob("*.js"))
+    assert "createElement" in scripts
+    forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|console\."
+    assert not re.search(forbidden, scripts)
+
+
+def test_hostile_texts_come_back_as_they_were(tmp_path):
+    rows = traced.group([1.0, 0.0], prompt=HOSTILE, reference={HOSTILE: HOSTILE}, extra={"a": HOSTILE})
+    rows = [{**row, "completion": HOSTILE} for row in rows]
+    alarm = {"step": 0, "name": HOSTILE, "message": HOSTILE, "groups": [[0, 0, 0]]}
+    written, head, index, [group] = page_of(tmp_path, [rows], alarms=[alarm])
+    assert [attempt["text"] for attempt in group["attempts"]] == [HOSTILE] * 2
+    assert group["prompt"] == [[None, HOSTILE]]
+    assert group["reference"] == [[HOSTILE, HOSTILE]]
+    assert head["alarms"][0]["times"][0]["message"] == HOSTILE
+    assert HOSTILE in index["words"]
+    for page in (written.path.read_bytes(), panel([rows], HOSTILE).encode()):
+        assert b"alert(1)</script>" not in page
+        assert b"\x00" not in page
+        assert page.count(b"<script") == page.count(b"</script>") == 4
+    assert read(panel([rows], HOSTILE))[2] == [group]
+
+
+def test_a_run_of_a_hostile_name(tmp_path):
+    run = traced.write_run(tmp_path / "<b>\udcff")
+    assert read(write_page(run, tmp_path / "r.html").path.read_text())[0]["title"] == "<b>\udcff"
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    nan, inf = float("nan"), float("inf")
+    bad = {"reward": nan, "advantage": inf, "kl": -inf, "rewards": {"accuracy": nan}}
+    rows = [{**row, **bad} for row in traced.group([1.0, 0.0])]
+    _, head, index, [group] = page_of(tmp_path, [rows], metrics=[{"step": 1, "reward": float("nan"), "kl": 0.5}])
+    assert index["rewards"] == [None, None]
+    assert group["attempts"][0]["parts"] == [["accuracy", None, "ok"]]
+    assert [group["attempts"][0][key] for key in ("reward", "advantage", "kl")] == [None] * 3
+    assert [curve["title"] for curve in head["curves"]] == ["verdicts", "KL", "tokens"]
+
+
+# -- room
+
+
+def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
+    run = traced.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
+    whole = write_page(run, tmp_path / "whole.html")
+    written = write_page(run, tmp_path / "report.html", max_mb=0.3)
+    head, index, groups = read(written.path.read_text())
+    assert whole.bytes > 300_000 >= written.bytes > 200_000
+    assert 0 < written.groups_written < written.groups_total == whole.groups_written == 200
+    assert written.attempts_written == 4 * written.groups_written
+    assert [len(group["attempts"]) for group in groups] == index["groups"]["size"] == [4] * written.groups_written
+    counts = (head["groups"], head["groups_total"], head["attempts"], head["attempts_total"])
+    assert counts == (written.groups_written, 200, written.attempts_written, 800)
+
+
+def test_what_is_left_out_is_spread_over_the_steps(tmp_path):
+    places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
+    rows = [traced.group([1.0, 0.0], length=300, **place) for place in places]
+    written, _, index, _ = page_of(tmp_path, rows, max_mb=0.16)
+    kept = [index["groups"]["step"].count(step) for step in range(16)]
+    assert written.groups_written < 128
+    assert max(kept) - min(kept) <= 1
+
+
+def test_even_few_groups_are_spread_over_the_steps():
+    stored = [Stored(("train", step), rank=1, size=4, at=0, line=0, packed=0, raw=0) for step in range(64)]
+    steps = [group.when[1] for group in choose(stored, room=8 * stored[0].cost)]
+    assert steps == list(range(0, 64, 8))
+
+
+def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):
+    dead = [traced.group([1.0, 1.0], length=300, seed=i, step=i % 4, group=i) for i in range(60)]
+    alive = [traced.group([1.0, 0.0], length=300, seed=i, step=i % 4, group=100 + i) for i in range(60)]
+    named = [traced.group([0.0, 0.0], length=300, seed=i, step=3, group=200 + i) for i in range(10)]
+    alarm = {"step": 3, "name": "repetition", "message": "", "groups": [[0, 0, 200 + i] for i in range(10)]}
+    written, _, index, _ = page_of(tmp_path, dead + alive + named, max_mb=0.11, alarms=[alarm])
+    kept = index["groups"]["group"]
+    assert sum(group >= 200 for group in kept) == 10
+    assert 0 < sum(100 <= group < 200 for group in kept) < 60
+    assert not any(group < 100 for group in kept)
+    assert written.groups_total == 130
+
+
+def test_a_limit_that_leaves_no_room_names_one_that_does(tmp_path):
+    run = traced.write_run(tmp_path)
+    with pytest.raises(ValueError, match=r"max_mb=0.01 leaves no room.*needs (\d+\.\d+) or more") as error:
+        write_page(run, tmp_path / "report.html", max_mb=0.01)
+    least = float(re.search(r"needs ([\d.]+) or", str(error.value))[1])
+    assert write_page(run, tmp_path / "report.html", max_mb=least).groups_written > 0
+    with pytest.raises(ValueError, match="leaves no room"):
+        write_page(run, tmp_path / "report.html", max_mb=least - 0.02)
+
+
+# -- files
+
+
+def test_a_folder_without_traces_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="has no traces"):
+        write_page(tmp_path, tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()
+
+
+def test_a_run_whose_first_group_is_not_whole_yet(tmp_path):
+    with pytest.raises(ValueError, match="no group in them is whole yet"):
+        page_of(tmp_path, [traced.group([1.0, 0.0])[:1]])
+
+
+def test_a_folder_is_no_output(tmp_path):
+    run = traced.write_run(tmp_path)
+    with pytest.raises(ValueError, match=r"is a folder.*report\.html"):
+        write_page(run, tmp_path)
+
+
+def test_a_page_that_fails_leaves_the_old_one(tmp_path):
+    run = traced.write_run(tmp_path)
+    old = write_page(run, tmp_path / "report.html").path.read_bytes()
+    (run / "rollouts" / "train-00000003.jsonl").write_text('{"batch": broken\n')
+    with pytest.raises(ValueError, match="Expecting value"):
+        write_page(run, tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_bytes() == old
+    assert {path.name for path in tmp_path.iterdir()} == {"report.html", "rollouts"}
+
+
+def test_a_page_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", refuse)
+    run = traced.write_run(tmp_path)
+    with pytest.raises(OSError, match="no space left"):
+        write_page(run, tmp_path / "report.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["rollouts"]
+
+
+def test_the_rollouts_folder_itself_bears_the_name_of_its_run(tmp_path):
+    run = traced.write_run(tmp_path / "my-run")
+    for folder in (run, run / "rollouts"):
+        assert read(write_page(folder, tmp_path / "new" / "r.html").path.read_text())[0]["title"] == "my-run"
+
+
+# -- a group
+
+
+def test_attempts_stand_by_advantage_then_reward():
+    marks = [(0.5, 1.0), (None, 3.0), (-0.5, 2.0), (0.5, 2.0), (None, None)]
+    rows = [{"attempt": i, "advantage": a, "reward": r} for i, (a, r) in enumerate(marks)]
+    assert [row["attempt"] for row in best_first(rows)] == [3, 0, 2, 1, 4]
+
+
+def test_dots_and_columns_are_in_the_same_order():
+    rows = traced.group([0.0, 1.0, 0.0, 1.0])
+    assert entry(rows)["rewards"] == [2.0, 2.0, 1.0, 1.0]
+    assert [attempt["attempt"] for attempt in detail(rows)["attempts"]] == [1, 3, 0, 2]
+
+
+def test_the_prompt_is_held_once():
+    rows = traced.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
+    assert json.dumps(detail(rows)).count("a prompt like no other") == 1
+
+
+@pytest.mark.parametrize(
+    ("completion", "answer"),
+    [
+        ("no answer", None),
+        ("so \\boxed{42}.", "42"),
+        ("\U0001f600\U0001f600 <answer>4\U0001f600</answer>", "4\U0001f600"),
+        ([{"role": "assistant", "content": "\U0001f600 calls"}, {"role": "assistant", "content": "#### 7"}], "7"),
+    ],
+)
+def test_the_answer_is_where_javascript_finds_it(completion, answer):
+    [attempt] = detail([traced.row(completion=completion)])["attempts"]
+    units = attempt["text"].encode("utf-16-le")
+    found = attempt["answer"] and units[2 * attempt["answer"][0] : 2 * attempt["answer"][1]].decode("utf-16-le")
+    assert found == answer
+    assert attempt["text"] == as_text(completion)
+
+
+def test_messages_keep_their_roles():
+    prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "\n\n  Add 2 and 2 \nnow"}]
+    said = [
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]},
+        {"role": "tool", "content": [{"type": "text", "text": "\U0001f6004"}, {"type": "image"}]},
+        {"role": "assistant", "content": "4"},
+    ]
+    group = detail([traced.row(prompt=prompt, completion=said)])
+    [attempt] = group["attempts"]
+    assert group["prompt"] == [["system", "Be brief."], ["user", "\n\n  Add 2 and 2 \nnow"]]
+    assert [role for role, _ in attempt["roles"]] == ["assistant", "tool", "assistant"]
+    assert attempt["text"] == as_text(said)
+    assert sum(length + 1 for _, length in attempt["roles"]) - 1 == utf16(attempt["text"])
+    begun = [*prompt, {"role": "assistant", "content": "Well,"}]
+    assert entry([traced.row(prompt=begun)])["title"] == "Add 2 and 2"
+
+
+def test_what_is_neither_text_nor_messages_is_shown_as_json():
+    assert detail([traced.row(prompt=["a", 1], completion=None)])["prompt"] == [[None, '["a", 1]']]
+
+
+def test_references_and_extras_are_texts():
+    reference = {"answer": "42", "tests": ["é", 1], "large": 12345678901234567890}
+    group = detail([traced.row(reference=reference, extra={"found": None})])
+    assert group["reference"] == [["answer", "42"], ["tests", '["é", 1]'], ["large", "12345678901234567890"]]
+    assert group["attempts"][0]["extra"] == [["found", "null"]]
+
+
+def test_what_became_of_each_reward_is_kept():
+    [attempt] = detail([traced.row(rewards={"a": None, "b": 0.5}, outcomes={"a": "timeout", "b": "ok"})])["attempts"]
+    assert attempt["parts"] == [["a", None, "timeout"], ["b", 0.5, "ok"]]
+
+
+# -- alarms and curves
+
+
+def test_alarms_name_groups_of_the_training_only(tmp_path):
+    rows = [traced.group([1.0, 0.0], step=1, split=split, group=g) for split in ("eval", "train") for g in (0, 1)]
+    alarms = [{"step": 1, "name": "repetition", "message": "loops", "groups": [[0, 0, 1]]}]
+    _, head, index, _ = page_of(tmp_path, rows, alarms=alarms)
+    code = index["words"].index("repetition")
+    assert index["groups"]["alarms"] == [[], [], [], [code]]
+    assert head["alarms"] == [
+        {"name": "repetition", "count": 1, "times": [{"step": 1, "message": "loops", "groups": [[0, 0, 1]]}]}
+    ]
+
+
+def test_alarms_of_one_name_stand_together():
+    alarms = [{"step": step, "name": name} for step, name in enumerate(["b", "a", "b", "b"])]
+    assert [(found["name"], [time["step"] for time in found["times"]]) for found in by_name(alarms)] == [
+        ("b", [0, 2, 3]),
+        ("a", [1]),
+    ]
+    assert [(found["count"], len(found["times"])) for found in by_name(alarms, most=2)] == [(3, 2), (1, 1)]
+
+
+def test_curves_come_from_what_was_logged(tmp_path):
+    metrics = [
+        {"step": 1, "reward": 0.5, "kl": 0.1, "entropy": 1.0, "groups/alive": 0.75, "groups/all_bad": 0.25},
+        {"step": 1, "eval_easy_runtime": 1.0, "eval_reward": 0.25, "eval_rewards/accuracy/mean": 9.0},
+        {"step": 1, "eval_hard_runtime": 1.0, "eval_reward": 0.0},
+        {"step": 1, "eval_runtime": 1.0},
+    ]
+    found = {curve["title"]: curve for curve in curves(metrics, Tally())}
+    assert set(found) == {"reward", "verdicts", "KL", "entropy"}
+    assert found["reward"]["offset"] == 1
+    assert found["reward"]["series"] == [
+        {"name": "train", "points": [[1, 0.5]]},
+        {"name": "eval_easy", "points": [[1, 0.25]]},
+        {"name": "eval_hard", "points": [[1, 0.0]]},
+    ]
+    assert [series["name"] for series in found["verdicts"]["series"]] == ["alive", "all_bad"]
+
+
+def test_curves_without_metrics_come_from_the_rows():
+    tally = Tally()
+    tally.see(traced.group([1.0, 0.0], step=3))
+    tally.see(traced.group([1.0, 1.0], step=3))
+    tally.see(traced.group([0.0, 0.0], step=3, split="eval"))
+    found = {curve["title"]: curve for curve in curves([], tally)}
+    assert set(found) == {"reward", "verdicts", "tokens"}
+    assert found["reward"]["offset"] == 0
+    assert found["reward"]["series"] == [
+        {"name": "train", "points": [[3, 1.75]]},
+        {"name": "eval", "points": [[3, 1.0]]},
+    ]
+    shares = {series["name"]: series["points"] for series in found["verdicts"]["series"]}
+    assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[3, 0.5]], [[3, 0.5]], [[3, 0.0]])
+
+
+def test_thinning_keeps_the_ends():
+    assert thin(range(5), 5) == [0, 1, 2, 3, 4]
+    assert thin(range(1000), 4) == [0, 333, 666, 999]
+
+
+# -- a panel
+
+
+def test_a_panel_holds_its_groups_unpacked_and_no_curves():
+    groups = [traced.group([1.0, 0.0], group=0), traced.group([0.0, 0.0, 1.0], group=1)]
+    page = panel(groups, "step 12", weights={"accuracy": 0.0})
+    head, index, found = read(page)
+    assert (head["title"], head["curves"], head["panel"]) == ("step 12", [], True)
+    assert head["weights"] == {"accuracy": 0.0}
+    assert index["groups"]["size"] == [2, 3]
+    assert found == [detail(rows) for rows in groups]
+    assert "application/deflate" not in page.split("<script>")[0]
+
+
+# -- TRL's own files
+
+
+def write_completions(folder, step, prompts, size=2, messages=False, **more):
+    """As TRL 1.16 writes them."""
+    said = [f"attempt {i} \\boxed{{{i}}}" for i in range(size * len(prompts))]
+    asked = [prompt for prompt in prompts for _ in range(size)]
+    if messages:
+        said = [[{"role": "assistant", "content": text}] for text in said]
+        asked = [[{"role": "system", "content": "Hm."}, {"role": "user", "content": text}] for text in asked]
+    table = {
+        "step": [step] * len(said),
+        "prompt": asked,
+        "completion": said,
+        "accuracy_reward": [float(i % 2) for i in range(len(said))],
+        "format_reward": [float("nan") if i == 0 else 0.5 for i in range(len(said))],
+        "extracted": [str(i) for i in range(len(said))],
+        **more,
+        "advantage": [i % 2 - 0.5 for i in range(len(said))],
+    }
+    path = folder / "completions" / f"completions_{step:05d}.parquet"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(table).to_parquet(path)
+    return path
+
+
+@pytest.mark.parametrize("messages", [False, True])
+def test_trl_files_are_read_as_far_as_they_go(tmp_path, messages):
+    write_completions(tmp_path, 5, ["a", "b", "a"], messages=messages)
+    write_completions(tmp_path, 10, ["c"], messages=messages)
+    written = write_page(tmp_path, tmp_path / "report.html")
+    head, index, groups = read(written.path.read_text())
+    assert index["groups"]["step"] == [5, 5, 5, 10]
+    assert index["groups"]["title"] == ["a", "b", "a", "c"]
+    assert index["groups"]["size"] == [2, 2, 2, 2]
+    assert column(index, "verdict") == [None] * 4
+    assert index["groups"]["kept"] == [None] * 4
+    assert "unweighted sum" in head["note"]
+    assert groups[0]["prompt"][-1][1] == "a"
+    best, last = groups[0]["attempts"]
+    assert best["text"] == "attempt 1 \\boxed{1}"
+    assert best["parts"] == [["accuracy_reward", 1.0, None], ["format_reward", 0.5, None]]
+    assert (best["reward"], best["advantage"]) == (1.5, 0.5)
+    assert (last["reward"], last["parts"][1]) == (0.0, ["format_reward", None, None])
+    assert best["extra"] == [["extracted", "1"]]
+    assert best["tokens"] is best["truncated"] is best["kl"] is None
+
+
+def test_traces_are_preferred_to_trl_files(tmp_path):
+    write_completions(tmp_path, 5, ["a"])
+    head, index, _ = read(write_page(traced.write_run(tmp_path), tmp_path / "r.html").path.read_text())
+    assert head["note"] == ""
+    assert 5 not in index["groups"]["step"]
+
+
+def test_the_completions_folder_itself_will_do(tmp_path):
+    write_completions(tmp_path / "run", 99_999, ["a"])
+    write_completions(tmp_path / "run", 100_000, ["b"])
+    written = write_page(tmp_path / "run" / "completions", tmp_path / "r.html")
+    head, index, _ = read(written.path.read_text())
+    assert head["title"] == "run"
+    assert index["groups"]["step"] == [99_999, 100_000]
+
+
+def test_a_reward_that_is_not_finite_is_left_out_of_the_sum(tmp_path):
+    write_completions(tmp_path, 5, ["a"], judge_reward=[float("inf"), 2.0])
+    [[first, second]] = trl_completions.groups(tmp_path)
+    assert first["rewards"] == {"accuracy_reward": 0.0, "format_reward": None, "judge_reward": None}
+    assert (first["reward"], second["reward"]) == (0.0, 3.5)
+
+
+def test_a_parquet_file_that_is_not_trls_is_refused(tmp_path):
+    path = write_completions(tmp_path, 5, ["a"])
+    pd.DataFrame({"step": [1], "prompt": ["a"]}).to_parquet(path)
+    with pytest.raises(ValueError, match="lacks advantage, completion"):
+        list(trl_completions.groups(tmp_path))
+    path.write_bytes(b"PAR1 cut off")
+    with pytest.raises(ValueError, match=r"completions_00005\.parquet cannot be read as parquet"):
+        list(trl_completions.groups(tmp_path))
+
+
+# -- the command
+
+
+def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
+    run = traced.write_run(tmp_path / "run", steps=2)
+    assert main(["view", str(run)]) == 0
+    page = run / "report.html"
+    assert f"{page}: 12 groups, 48 attempts, {page.stat().st_size / 1e6:.1f} MB" in capsys.readouterr().out
+    assert main(["view", str(run), "-o", str(tmp_path / "other.html")]) == 0
+    assert (tmp_path / "other.html").read_text() == page.read_text()
+
+
+def test_the_command_says_what_found_no_room(tmp_path, capsys):
+    run = traced.write_run(tmp_path / "run", steps=6, length=4000)
+    assert main(["view", str(run), "--max-mb", "0.3"]) == 0
+    assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "said"),
+    [
+        ("train-00000000.jsonl", '{"broken', "line 2 is no JSON object (Invalid control"),
+        ("train-00000000.jsonl", "[1]", "line 2 is no JSON object (list): '[1]'"),
+        ("train-00000000.jsonl", '{"step": 1}', "line 2 is no attempt: it has no batch, group, round, size."),
+        ("metrics.jsonl", "-", "line 2 is no JSON object (Expecting value"),
+        ("run.json", "{", "is not JSON"),
+    ],
+)
+def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, said):
+    run = traced.write_run(tmp_path)
+    path = run / "rollouts" / name
+    lines = path.read_text().splitlines() if path.exists() else ["{}"]
+    path.write_text("\n".join([lines[0], line, *lines[2:], ""]))
+    assert main(["view", str(run)]) == 2
+    told = capsys.readouterr().err
+    assert told.startswith(f"error: {path}")
+    assert said in told
+
+
+def test_the_command_refuses_what_it_cannot_show(tmp_path, capsys):
+    assert main(["view", str(tmp_path / "typo")]) == 2
+    assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err
+    run = traced.write_run(tmp_path / "run")
+    assert main(["view", str(run), "--max-mb", "0.01"]) == 2
+    assert "leaves no room" in capsys.readouterr().err
+    assert not (run / "report.html").exists()
+
+
+def test_every_verdict_has_a_colour_on_light_and_on_dark():
+    css = (Path(view.__file__).parent / "viewer" / "style.css").read_text()
+    for verdict in VERDICTS:
+        assert css.count(f"--{verdict}: #") == 2, verdict
+        assert f".area.{verdict} {{ fill: var(--{verdict}); }}" in css
+        if verdict != "tied":  # what the others differ from
+            assert f".key.{verdict} {{" in css
+            assert f".badge.{verdict} {{" in css

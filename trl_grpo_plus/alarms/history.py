@@ -1,0 +1,300 @@
+"""What the alarms remember of a run: some numbers of its first batches and of its last ones, never a text."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..common.texts import as_text, find_answer, repeated, words
+from .thresholds import Thresholds
+
+
+Key = tuple[int, int, int]  # (batch, round, group) within a step
+Rows = list[dict[str, Any]]
+
+_SURE = 4.0  # standard errors of a trend that is believed
+_ROOM = 0.15  # of its range that a reward must have left to be called flat
+NEAR_TOP = 0.01  # of the highest total
+_LOOKED_AT = 6  # groups of a batch whose texts are read, and attempts in each: about 10 ms
+_HEAD, _TAIL = 600, 2400  # characters of a text that are read; loops and answers are at the end
+_WORDS = 20  # shorter texts are naturally alike
+_ALIKE = 0.9  # shared word triples of near-duplicates
+LOOP = 0.5  # repeated 4-grams of a text that repeats itself
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One generation batch, all attempts sampled. `rows` may be some of its groups, or none, but whole ones."""
+
+    step: int
+    names: tuple[str, ...]  # K rewards
+    weights: tuple[float, ...]  # (K,), 0 for a monitor
+    rewards: Tensor  # (N, K), NaN where unscored
+    totals: Tensor  # (N,), NaN where unscored
+    size: int  # attempts in a group: row i is of group i // size
+    tokens: tuple[int, ...]  # (N,)
+    truncated: tuple[bool, ...]  # (N,)
+    verdicts: tuple[str, ...]  # (N / size,)
+    failing: dict[str, float]  # reward -> share of time-outs, errors and starved samples
+    entropy: float | None  # nats a token, as last logged
+    rows: Rows  # as in a trace
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a batch. Pairs are (how many, of how many)."""
+
+    total: float | None  # mean
+    top: float | None  # highest total
+    at_top: float  # share of totals within 1 % of it
+    rewards: dict[str, float | None]  # means
+    tokens: float | None  # mean
+    lengths: tuple[float, ...]  # attempts; sums of: tokens, tokens', total', tokens' total' (centred ones squared)
+    failing: dict[str, float]
+    verdicts: dict[str, int]
+    entropy: float | None
+    copies: tuple[int, int]
+    loops: tuple[int, int]
+    unanswered: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the texts of one group show. Pairs are (how many, of how many)."""
+
+    key: Key
+    copies: tuple[int, int]
+    loops: tuple[int, int]
+    unanswered: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through a window of batch means, as shares of the range of what single attempts earned."""
+
+    change: float  # from the first batch to the last
+    error: float  # standard error of `change`
+    room: float  # from the mean to the best seen
+
+    def rises(self, least: float) -> bool:
+        """Whether it surely rises, by `least` of the range or more."""
+        return self.change >= max(least, _SURE * self.error)
+
+    def falls(self, least: float) -> bool:
+        """Whether it surely falls, by `least` of the range or more."""
+        return -self.change >= max(least, _SURE * self.error)
+
+    def stands_beside(self, rise: float) -> bool:
+        """Whether this, which has room to rise, surely has not risen half as much."""
+        return self.room >= _ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
+
+
+class History:
+    """What the alarms know of a run: its first batches, its last ones, and the range of each reward."""
+
+    def __init__(self, thresholds: Thresholds):
+        self.thresholds = thresholds
+        self.count = 0
+        self.first: list[Record] = []
+        self.last: list[Record] = []
+        self.total_range: list[float] = []  # [lowest, highest], empty before the first score
+        self.ranges: dict[str, list[float]] = {}
+        self.looks: list[Look] = []  # of the batch at hand only
+
+    def add(self, batch: Batch) -> None:
+        """Keep what is needed of a batch."""
+        totals = _finite(batch.totals)
+        columns = dict(zip(batch.names, map(_finite, batch.rewards.T), strict=False))
+        self.total_range = _widen(self.total_range, totals)
+        for name, column in columns.items():
+            self.ranges[name] = _widen(self.ranges.get(name, []), column)
+        self.looks = [_look(rows, self.bar()) for rows in _spread(list(by_group(batch.rows).values()))]
+        record = _record(batch, totals, columns, self.looks)
+        self.count += 1
+        if len(self.first) < self.thresholds.min_batches:
+            self.first.append(record)
+        self.last = [*self.last, record][-2 * self.thresholds.window :]
+
+    def bar(self, name: str | None = None) -> float:
+        """The middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
+        low, high = (self.total_range if name is None else self.ranges.get(name, [])) or (0.0, 0.0)
+        return (low + high) / 2 if high > low else 0.0
+
+    def window(self, of: int = 1) -> list[Record]:
+        """The last `of` windows, as far as there are batches."""
+        return self.last[-of * self.thresholds.window :]
+
+    def recent(self) -> list[Record]:
+        """The window, without the first batches; empty while that is too short to judge."""
+        later = min(self.count - len(self.first), self.thresholds.window)
+        return self.last[-later:] if later >= self.thresholds.enough else []
+
+    def trend(self, name: str | None = None, sign: float = 1.0, of: int = 1) -> Trend | None:
+        """Of a reward or, without a name, the total, over `of` whole windows. `None` where it cannot be told."""
+        records = self.window(of)
+        low, high = (self.total_range if name is None else self.ranges.get(name, [])) or (0.0, 0.0)
+        means = [record.total if name is None else record.rewards.get(name) for record in records]
+        points = [(float(at), sign * mean) for at, mean in enumerate(means) if mean is not None]
+        full = of * self.thresholds.window
+        if high <= low or len(records) < full or len(points) < max(4, 0.75 * full):
+            return None
+        change, error, mean = _line(points, full - 1)
+        best = high if sign > 0 else -low
+        return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lists, dicts, numbers and strings."""
+        return {
+            "count": self.count,
+            "first": [_plain(record) for record in self.first],
+            "last": [_plain(record) for record in self.last],
+            "total_range": list(self.total_range),
+            "ranges": {name: list(values) for name, values in self.ranges.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; thresholds may differ."""
+        self.count = state["count"]
+        self.first = [_read(values) for values in state["first"]][: self.thresholds.min_batches]
+        self.last = [_read(values) for values in state["last"]][-2 * self.thresholds.window :]
+        self.total_range = list(state["total_range"])
+        self.ranges = {name: list(values) for name, values in state["ranges"].items()}
+
+
+def _record(batch: Batch, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
+    top = totals.max().item() if len(totals) else None
+    return Record(
+        total=_average(totals),
+        top=top,
+        at_top=0.0 if top is None else (totals >= top - NEAR_TOP * abs(top)).double().mean().item(),
+        rewards={name: _average(column) for name, column in columns.items()},
+        tokens=sum(batch.tokens) / len(batch.tokens) if batch.tokens else None,
+        lengths=_lengths(batch),
+        failing={name: float(share) for name, share in batch.failing.items() if math.isfinite(share)},
+        verdicts={verdict: batch.verdicts.count(verdict) for verdict in dict.fromkeys(batch.verdicts)},
+        entropy=float(batch.entropy) if batch.entropy is not None and math.isfinite(batch.entropy) else None,
+        copies=added(look.copies for look in looks),
+        loops=added(look.loops for look in looks),
+        unanswered=added(look.unanswered for look in looks),
+    )
+
+
+def _plain(record: Record) -> dict[str, Any]:
+    return {
+        name: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else value
+        for name, value in vars(record).items()
+    }
+
+
+def _read(values: dict[str, Any]) -> Record:
+    fresh: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
+    return Record(**fresh)
+
+
+def _finite(values: Tensor) -> Tensor:
+    values = values.detach().double().cpu()
+    return values[values.isfinite()]
+
+
+def _average(values: Tensor) -> float | None:
+    return values.mean().item() if len(values) else None
+
+
+def _widen(limits: list[float], values: Tensor) -> list[float]:
+    every = [*limits, *((values.min().item(), values.max().item()) if len(values) else ())]
+    return [min(every), max(every)] if every else []
+
+
+def _lengths(batch: Batch) -> tuple[float, ...]:
+    """(attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
+    size = max(batch.size, 1)
+    scored = zip(range(len(batch.totals) // size), batch.verdicts, strict=False)
+    alive = [at for group, verdict in scored if verdict == "alive" for at in range(group * size, (group + 1) * size)]
+    totals = batch.totals.detach().double().cpu()[alive].view(-1, size)
+    tokens = torch.tensor([float(batch.tokens[i]) for i in alive], dtype=torch.float64).view(-1, size)
+    counted = totals.isfinite() & ~torch.tensor([batch.truncated[i] for i in alive], dtype=torch.bool).view(-1, size)
+    counted &= counted.sum(dim=1, keepdim=True) > 1
+    x, y = (_centred(values, counted) for values in (tokens, totals))
+    sums = counted.sum(), tokens[counted].sum(), (x * x).sum(), (y * y).sum(), (x * y).sum()
+    return tuple(float(value) for value in sums)
+
+
+def _centred(values: Tensor, counted: Tensor) -> Tensor:
+    """(P, G) less each row's mean over `counted`; 0 elsewhere."""
+    values = values.masked_fill(~counted, 0.0)
+    means = values.sum(dim=1, keepdim=True) / counted.sum(dim=1, keepdim=True).clamp(min=1)
+    return (values - means).masked_fill(~counted, 0.0)
+
+
+def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float, float]:
+    """Least squares: (rise over `span`, its standard error, mean)."""
+    n = len(points)
+    at = sum(x for x, _ in points) / n
+    mean = sum(y for _, y in points) / n
+    spread = sum((x - at) ** 2 for x, _ in points)
+    slope = sum((x - at) * (y - mean) for x, y in points) / spread
+    rest = sum((y - mean - slope * (x - at)) ** 2 for x, y in points)
+    return slope * span, math.sqrt(rest / (n - 2) / spread) * span, mean
+
+
+def added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+    """Sums of the first and of the second ones."""
+    parts = list(pairs)
+    return sum(some for some, _ in parts), sum(every for _, every in parts)
+
+
+def key_of(row: dict[str, Any]) -> Key:
+    """Of its group, within its step."""
+    return row["batch"], row["round"], row["group"]
+
+
+def by_group(rows: Rows) -> dict[Key, Rows]:
+    """Rows of the same group together."""
+    groups, at = {}, 0
+    while at < len(rows):
+        groups[key_of(rows[at])] = rows[at : at + rows[at]["size"]]
+        at += rows[at]["size"]
+    return groups
+
+
+def reward_of(row: dict[str, Any]) -> float:
+    """Its total, -inf where it has none."""
+    return row["reward"] if is_score(row["reward"]) else -math.inf
+
+
+def is_score(score: float | None) -> bool:
+    """Whether it is a finite number."""
+    return score is not None and math.isfinite(score)
+
+
+def _spread(items: list[Any]) -> list[Any]:
+    """At most `_LOOKED_AT` of them, evenly spread."""
+    return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
+
+
+def _look(group: Rows, bar: float) -> Look:
+    """What the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
+    rows = _spread(group)
+    texts = [_clipped(as_text(row["completion"])) for row in rows]
+    paid = [find_answer(text) is None for row, text in zip(rows, texts, strict=True) if reward_of(row) > bar]
+    units = [unit for unit in map(_units, texts) if len(unit[0]) >= _WORDS * unit[1]]
+    loops = [repeated(tokens, 4 * width) > LOOP for tokens, width in units]
+    shingles = [frozenset(map(hash, zip(*(tokens[i:] for i in range(3 * w)), strict=False))) for tokens, w in units]
+    copies = [len(a & b) >= _ALIKE * len(a | b) for a, b in combinations(shingles, 2)]
+    return Look(key_of(group[0]), (sum(copies), len(copies)), (sum(loops), len(loops)), (sum(paid), len(paid)))
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+
+
+def _units(text: str) -> tuple[list[str], int]:
+    """Words, or characters where the script has no spaces between words, and how many of them are about a word."""
+    found = words(text)
+    if sum(map(len, found)) <= 6 * len(found):
+        return found, 1
+    return [character for character in text if not character.isspace()], 3

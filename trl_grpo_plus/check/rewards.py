@@ -1,0 +1,180 @@
+"""Whether rewards can be trusted, before a run depends on them.
+
+Each reward ships examples: completions and the rewards that they deserve. And on a dataset, the gold answers must
+score full marks, and the gold answers of other rows must not.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+from ..launch.environment import EXTRAS
+from ..registry import Example, Reward, check_columns, find, list_rewards
+from ..scoring import Definition, Outcome, columns_of
+
+
+Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
+
+SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written differently
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one reward; one line of the table.
+
+    Args:
+        name (`str`): the reward.
+        what (`str`): "examples", "gold" or "shuffled".
+        right, total (`int`): how many scored as they should, of how many.
+        ms (`float`): milliseconds a sample.
+        problems (`tuple[str, ...]`): what was wrong; the check failed if there is any.
+        unseen (`str`): why it could not be looked at here, which is no failure.
+    """
+
+    name: str
+    what: str
+    right: int = 0
+    total: int = 0
+    ms: float = math.nan
+    problems: tuple[str, ...] = ()
+    unseen: str = ""
+
+
+def check_examples(name: str) -> Finding:
+    """Score the examples that a reward ships."""
+    try:
+        return _examples_of(name)
+    except Exception as error:  # one that is broken is no reason not to look at the others
+        return Finding(name, "examples", problems=(f"{type(error).__name__}: {error}",))
+
+
+def _examples_of(name: str) -> Finding:
+    definition = find(name)
+    if unseen := _unseen(definition):
+        return Finding(name, "examples", unseen=unseen)
+    rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
+    if not rewards:
+        return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
+    problems = []
+    pairs = list(zip(rewards, definition.examples, strict=True))
+    for reward, example in pairs[:1]:
+        _score(reward, example)  # what is loaded once is no sample's time
+    start = time.perf_counter()
+    for reward, example in pairs:
+        outcome = _score(reward, example)
+        if not _same(outcome.score, example.reward):
+            said = outcome.message.strip().rpartition("\n")[2]
+            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {said}"
+            problems.append(wrong.strip())
+    count = len(pairs)
+    ms = (time.perf_counter() - start) * 1000 / count
+    return Finding(name, "examples", count - len(problems), count, ms, tuple(problems))
+
+
+def _unseen(definition: Definition) -> str:
+    roots = [module.partition(".")[0] for module in definition.preload]
+    if absent := next((root for root in roots if find_spec(root) is None), None):
+        ways = dict(EXTRAS.values())
+        return f"not installed: {absent}. {ways.get(absent, f'pip install {absent}')}"
+    if definition.name not in list_rewards():
+        return "not tried: a function that is not registered brings no examples, and no gold answers"
+    return ""
+
+
+def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
+    """Score a dataset's gold answers in their own rows and in each other's.
+
+    Args:
+        reward ([`Reward`]): one whose definition has `gold`.
+        dataset: map-style, with the reward's columns.
+        limit (`int`, *optional*, defaults to `200`): most rows to score.
+    """
+    name, definition = reward.__name__, reward.definition
+    if definition.gold is None:
+        return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
+    if limit < 2:
+        raise ValueError(f"--limit: {limit} rows are not enough, use 2 or more.")
+    try:
+        check_columns(reward, dataset, "the dataset")
+        columns = columns_of(definition, dataset.column_names, reward.renamed, name)
+    except ValueError as error:
+        return [Finding(name, "gold", problems=(str(error),))]
+    # From all over it: some are sorted by answer.
+    rows = [_row(dataset[i], columns) for i in range(0, len(dataset), max(1, -(-len(dataset) // limit)))]
+    golds = [definition.gold(**row, **reward.all_args()) for row in rows]
+    pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
+    if not pairs:
+        return [Finding(name, "gold", problems=("no row has a gold answer",))]
+    if not columns:  # the same completion for all
+        return [_gold(reward, pairs)]
+    others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
+    return [_gold(reward, pairs), _shuffled(reward, others)]
+
+
+def _score(reward: Reward, example: Example) -> Outcome:
+    columns = {reward.renamed.get(name, name): [value] for name, value in example.columns.items()}
+    return reward.score(completions=[example.completion], **columns)[0]
+
+
+def table(findings: Sequence[Finding]) -> str:
+    """The findings as text, problems below."""
+    width = max([len("reward"), *(len(finding.name) for finding in findings)])
+    lines = [f"{'reward':{width}}  {'check':8}  {'right':>9}  {'ms/sample':>9}"]
+    for finding in findings:
+        ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
+        verdict = "FAILED" if finding.problems else finding.unseen or "ok"
+        lines.append(
+            f"{finding.name:{width}}  {finding.what:8}  {f'{finding.right}/{finding.total}':>9}  {ms:>9}  {verdict}"
+        )
+    for finding in findings:
+        lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
+        if len(finding.problems) > 5:
+            lines.append(f"... and {len(finding.problems) - 5} more.")
+    return "\n".join(lines)
+
+
+def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+    scores, ms = _timed(reward, pairs)
+    full = reward.definition.full_marks
+    problems = tuple(
+        f"the gold answer {text!r:.80} scores {score}, not {full}"
+        for (_, text), score in zip(pairs, scores, strict=True)
+        if not _same(score, full)
+    )
+    return Finding(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
+
+
+def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+    if not pairs:
+        return Finding(reward.__name__, "shuffled", problems=("all rows have the same gold answer",))
+    scores, ms = _timed(reward, pairs)
+    passed = [
+        f"{text!r:.80} scores full marks in a row with {_shown(row)}"
+        for (row, text), score in zip(pairs, scores, strict=True)
+        if _same(score, reward.definition.full_marks)
+    ]
+    problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
+    return Finding(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
+
+
+def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], float]:
+    names = pairs[0][0]
+    columns = {reward.renamed.get(name, name): [row[name] for row, _ in pairs] for name in names}
+    start = time.perf_counter()
+    outcomes = reward.score(completions=[text for _, text in pairs], **columns)
+    return [outcome.score for outcome in outcomes], (time.perf_counter() - start) * 1000 / len(pairs)
+
+
+def _row(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
+    return {name: row[column] for name, column in columns.items()}
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r:.40}" for name, value in row.items())
+
+
+def _same(first: float | None, second: float | None) -> bool:
+    return first == second if None in (first, second) else math.isclose(first, second, abs_tol=1e-6)  # type: ignore[arg-type]

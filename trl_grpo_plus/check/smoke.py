@@ -1,0 +1,195 @@
+"""The part of a check that runs: two steps of the recipe on a tiny model, on the CPU, through the launch script."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ..launch.accelerate import launch_command
+from ..launch.recipe import Recipe
+from ..launch.table import FAILED, OK, UNSEEN, Row
+
+
+SCRIPT = "trl_grpo_plus.check.smoke_run"
+STEPS, GROUPS = 2, 6
+MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
+TIMEOUT_S = 900
+
+ALWAYS: dict[str, Any] = {
+    "max_steps": STEPS,
+    "warmup_steps": 0,
+    "eval_strategy": "no",
+    "eval_on_start": False,
+    "load_best_model_at_end": False,
+    "save_strategy": "no",
+    "push_to_hub": False,
+    "resume_from_checkpoint": False,
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "log_completions": False,
+    "report_to": "none",
+    "disable_tqdm": True,
+    "trace_every": 1,
+    "trace_max_groups": None,
+    "use_cpu": True,
+    "bf16": False,
+    "fp16": False,
+    "dtype": "float32",
+    "model_init_kwargs": "{}",
+    "use_vllm": False,
+    "use_transformers_continuous_batching": False,
+    "use_liger_kernel": False,
+    "torch_compile": False,
+    "dataloader_num_workers": 0,
+}
+# Refused without a GPU or beside what is above; not mentioned where the recipe does not.
+WHERE_SET: dict[str, Any] = {
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "tf32": False,
+    "attn_implementation": "sdpa",
+    "dataloader_prefetch_factor": None,
+    "log_completions_hub_repo": "",
+}
+
+
+def smoke(recipe: Recipe, folder: str) -> list[Row]:
+    """Run it in `folder`, which is the caller's to remove."""
+    output = os.path.join(folder, "smoke")
+    processes = min(recipe.spread.processes, MOST_PROCESSES)
+    small = smaller(recipe.training, recipe.model, processes)
+    options = [*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output]
+    command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    status, errors = _launched(command, environment)
+    if status is None:
+        return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
+    if status:
+        return [Row("smoke", FAILED, _reason(Path(output), errors))]
+    report = json.loads(Path(output, "smoke.json").read_text())
+    if recipe.kind is None:
+        report["model"] += " in the place of a model that is not known"
+    on = "one process" if processes == 1 else f"{processes} processes"
+    if recipe.spread.sharding.startswith(("zero", "fsdp")):
+        on += f" without {recipe.spread.sharding}"
+    return rows_of(report, Path(output), on)
+
+
+def _launched(command: list[str], environment: dict[str, str]) -> tuple[int | None, str]:
+    """Exit status, `None` where it took too long, and stderr. No process of it is left, however this ends."""
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
+        try:
+            errors = launcher.communicate(timeout=TIMEOUT_S)[1]
+            return launcher.returncode, errors
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
+
+
+def smaller(args: Any, model: Any, processes: int) -> list[str]:
+    """Options that make a recipe's run short, small and fit for a CPU, and leave the rest of it as it is.
+
+    Args:
+        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own.
+        processes (`int`): of the run.
+    """
+    wanted = {
+        **ALWAYS,
+        **_batches(args, processes),
+        "num_iterations": min(args.num_iterations, 2),
+        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
+        "do_eval": args.do_eval or args.eval_on_start or args.eval_strategy != "no",
+        **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
+    }
+    if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
+        wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
+    if args.lr_scheduler_type.value in NEED_EVALUATION:
+        wanted["lr_scheduler_type"] = "constant"
+    return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
+
+
+def _batches(args: Any, processes: int) -> dict[str, Any]:
+    """Small ones, of whole groups, as many rows in each micro-batch of each process. A generation batch is as long as
+    an optimizer step, longer or shorter, as the recipe's is."""
+    generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
+    accumulation = min(args.gradient_accumulation_steps, 2)
+    ratio = args.steps_per_generation / args.gradient_accumulation_steps
+    every = accumulation if ratio == 1 else 2 * accumulation if ratio > 1 else max(accumulation // 2, 1)
+    unit = processes * every
+    groups = min(GROUPS, args.generation_batch_size // args.num_generations)
+    rows = math.lcm(generations, unit) * max(1, groups * generations // math.lcm(generations, unit))
+    eval_generations = min(args.num_generations_eval or generations, generations)
+    return {
+        "per_device_train_batch_size": rows // unit,
+        "num_generations": generations,
+        "gradient_accumulation_steps": accumulation,
+        "generation_batch_size": None,
+        "steps_per_generation": every,
+        "num_generations_eval": eval_generations,
+        "per_device_eval_batch_size": eval_generations,
+    }
+
+
+def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
+    """What came of it, in `folder`, `on` so many processes."""
+    from ..traces import read as traces
+
+    seconds = (
+        f"{report['steps']} steps in {report['seconds']:.0f} s on a tiny {report['model']} with random weights, {on}"
+    )
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in report["verdicts"].items())
+    planted = f"gold answers planted as {report['planted']} of {report['attempts']} attempts"
+    if not report["planted"]:
+        planted = "no gold answers planted: no reward could tell one"
+    alive = report["verdicts"].get("alive", 0)
+    groups = Row("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
+    if report["planted"] and not alive:
+        why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
+        groups = Row("groups", FAILED, f"{groups.text}: {why}")
+    try:
+        attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
+    except ValueError:  # there are none
+        attempts = 0
+    written = f"{attempts} attempts in rollouts/, and the page"
+    return [
+        Row("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
+        groups,
+        learned(report, alive),
+        Row("traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written),
+    ]
+
+
+def learned(report: dict[str, Any], alive: int) -> Row:
+    """Whether the weights moved, and if not, whether there was something to move them."""
+    gradients = [norm for norm in report["gradients"] if norm == norm]
+    norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
+    if len(gradients) < len(report["gradients"]):
+        return Row("learning", FAILED, f"{norms}: not a number")
+    if report["moved"] > 0:
+        return Row("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
+    if not alive or not any(gradients):
+        why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
+        return Row("learning", UNSEEN, why)
+    return Row("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _reason(folder: Path, errors: str) -> str:
+    said = folder / "smoke-error.txt"
+    if said.exists():
+        return said.read_text()
+    # It died without a word of its own; the launcher's traceback, which comes last, says nothing.
+    lines = [line for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("error: ")]
+    return "\n".join(own[-1:] or lines[-12:]) or "it ended without a word"

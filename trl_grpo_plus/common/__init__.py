@@ -1,0 +1,10 @@
+"""What every room uses, and knows none of them.
+
+loading      functions by path, and near matches for what is mistyped
+annotations  whether a value fits an annotation
+signatures   what a function takes, read once
+texts        completions as text, the answer in one, repetition
+forking      processes forked from one that has imported what they need
+clock        time that a process had for itself on a busy machine
+machine      processors, processes and threads that are left
+"""

@@ -1,0 +1,123 @@
+"""What this machine has for programs: processors, and processes and threads left, by every limit there is on them.
+
+Linux counts processes and threads alike.
+"""
+
+import os
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+
+
+FEWEST_THREADS, THREADS = 4, 32  # of a program
+PLENTY = 1 << 20
+CONTROL_GROUPS = Path("/sys/fs/cgroup")
+ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities whose bearers no RLIMIT_NPROC binds
+
+
+def processors() -> int:
+    """Processors that this process may use at once, 1 or more.
+
+    Those it may run on, or fewer where a control group's `cpu.max` (v2) or `cpu.cfs_quota_us` (v1), as containers have
+    it, gives it the time of fewer.
+    """
+    return max(1, min([len(os.sched_getaffinity(0)), *_quotas()]))
+
+
+def _quotas() -> Iterator[int]:
+    """Whole processors whose time the control groups of this process may use."""
+    for folder in _groups("cpu"):
+        for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
+            try:
+                quota, period = " ".join((folder / name).read_text() for name in names).split()
+                if quota not in ("max", "-1"):
+                    yield int(quota) // int(period)
+            except (OSError, ValueError, ZeroDivisionError):  # another version's; the root has no limit
+                continue
+
+
+def threads_for(programs: int) -> int:
+    """Threads that each of so many programs at once may have: at most 32, and all of them half of what is left."""
+    return max(FEWEST_THREADS, min(THREADS, spare_tasks() // 2 // programs))
+
+
+def spare_tasks() -> int:
+    """Processes and threads that this process may still start, with all that share its limits.
+
+    The least that is left of RLIMIT_NPROC, of the control groups' `pids.max` (v1 and v2) and of the kernel's
+    `threads-max` and `pid_max`. What cannot be read does not count.
+    """
+    return max(0, min([PLENTY, *_left_of_user(), *_left_of_groups(), *_left_of_kernel()]))
+
+
+def tasks_of_user() -> int:
+    """Threads that count for this user: exact where /proc shows all that run, else those of the whole machine."""
+    everyone = tasks_of_all()
+    own = seen = 0
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                count = os.stat(f"{entry.path}/task").st_nlink - 2
+                seen += count
+                own += count if entry.stat().st_uid == os.getuid() else 0
+            except OSError:  # it has ended
+                continue
+    return own if seen >= 0.9 * everyone else everyone
+
+
+def tasks_of_all() -> int:
+    """Threads on this machine."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def _left_of_user() -> Iterator[int]:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NPROC)
+    if soft != resource.RLIM_INFINITY and not _is_exempt():
+        try:
+            yield soft - tasks_of_user()
+        except (OSError, ValueError, IndexError):
+            return
+
+
+def _is_exempt() -> bool:
+    if os.getuid() == 0:
+        return True
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        effective = next(int(line.split()[1], 16) for line in lines if line.startswith("CapEff:"))
+    except (OSError, StopIteration):
+        return False
+    return bool(effective & (ADMIN | RESOURCES))
+
+
+def _left_of_groups() -> Iterator[int]:
+    for folder in _groups("pids"):
+        try:
+            most = (folder / "pids.max").read_text().strip()
+            if most != "max":
+                yield int(most) - int((folder / "pids.current").read_text())
+        except (OSError, ValueError):  # the root has no limit
+            continue
+
+
+def _groups(controller: str) -> Iterator[Path]:
+    """Folders of the control groups of this process, upwards. A container may see its own as the root."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controllers and controller not in controllers.split(","):
+            continue
+        root = CONTROL_GROUPS / (controller if controllers else "")
+        own = root / path.lstrip("/")
+        yield from (folder for folder in (own, *own.parents) if folder == root or root in folder.parents)
+
+
+def _left_of_kernel() -> Iterator[int]:
+    for name in ("threads-max", "pid_max"):
+        try:
+            yield int(Path(f"/proc/sys/kernel/{name}").read_text()) - tasks_of_all()
+        except (OSError, ValueError, IndexError):
+            continue

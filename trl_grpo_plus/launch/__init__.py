@@ -1,0 +1,22 @@
+"""From a recipe to a run. This face imports neither torch nor TRL; its modules are imported as they are needed.
+
+accelerate    recipes and presets by name, the command that launches one
+launcher      accelerate's command, with a Ctrl-C that waits until all have saved
+arguments     the script's dataclasses and their parser
+option_names  names of options, before TRL is imported
+yamls, keys   what a recipe's keys and values may be
+command_line  the recipe and the command line, read; the command to resume with
+inputs, data  rewards, data and adapter that they name
+prompts, options  what is refused of data and options
+recipe        a recipe as each of its processes would read it
+train         main: refuse, load, train, evaluate, report
+earlier       what an earlier run left in the folder
+stopping, console, report  Ctrl-C, lines while it goes, the closing report
+environment   packages, GPUs, sandbox of this machine
+table         rows that say what was checked
+"""
+
+from .accelerate import Distribution, distribution, find_recipe, headline, launch_command, presets, recipes
+
+
+__all__ = ["Distribution", "distribution", "find_recipe", "headline", "launch_command", "presets", "recipes"]

@@ -1,0 +1,59 @@
+"""The launch script's options: four dataclasses and the parser over them."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
+
+from ..config import GRPOPlusConfig
+
+
+@dataclass
+class GRPOPlusScriptArguments(ScriptArguments):
+    """Script arguments: those of TRL's scripts and these.
+
+    Args:
+        reward_funcs (`list[str]`, *optional*):
+            Rewards, each a registered name, a path (`pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`), a model's
+            id, or `{name: ..., args: ..., weight: ..., ...}`; see [`~trl_grpo_plus.registry.RewardSpec`].
+        prepare (`str`, *optional*):
+            Function, given like a reward function, that makes or loads the run's data and, where wanted, its model:
+            `(script_args, training_args, model_args, **prepare_args) -> DatasetDict`. It is called on the main process
+            first, then on the others. Where it takes `smoke`, `trl-grpo-plus check` passes `smoke=True` and wants
+            the same in little time. Without it, `dataset_name` or `datasets` says what to load.
+        prepare_args (`dict[str, Any]` or `str`, *optional*):
+            Keyword arguments of `prepare`. As JSON on the command line.
+    """
+
+    reward_funcs: list[str] | None = field(
+        default=None,
+        metadata={
+            "help": "Rewards, each a registered name, pkg.mod.func, pkg.mod:func, path/to/file.py:func, a model, or "
+            "'{name: ..., args: {...}, weight: 1, timeout: 5, monitor: false}'."
+        },
+    )
+    prepare: str | None = field(
+        default=None,
+        metadata={
+            "help": "Function (script_args, training_args, model_args) -> DatasetDict that makes or loads the run's "
+            "data, given as pkg.mod.func, pkg.mod:func or path/to/file.py:func."
+        },
+    )
+    prepare_args: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Keyword arguments of `prepare`, as JSON on the command line."}
+    )
+
+
+def make_parser(subparsers: Any = None, prog: str | None = None, config: type | None = None) -> Any:
+    """TRL's parser over the script's, the trainer's, the model's and the dataset mixture's arguments.
+
+    Args:
+        subparsers, prog (*optional*): as in TRL's scripts.
+        config (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusConfig`] to use in its place.
+    """
+    dataclass_types = (GRPOPlusScriptArguments, config or GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
+    if subparsers is not None:
+        return subparsers.add_parser("grpo", help="Run the GRPO training script", dataclass_types=dataclass_types)
+    # The usage that argparse would make up lists some three hundred options.
+    usage = "%(prog)s --config NAME|PATH [--option value ...]"
+    return TrlParser(dataclass_types, prog=prog, usage=usage, allow_abbrev=False)

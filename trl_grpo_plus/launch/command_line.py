@@ -1,0 +1,247 @@
+"""The script's command line: shipped YAMLs by name, refused typos, functions by path, and how to resume."""
+
+import argparse
+import dataclasses
+import os
+import shlex
+import shutil
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, NoReturn
+
+import yaml
+
+from ..common import loading
+from . import yamls
+from .accelerate import RUN_AS, find_recipe, recipes
+from .keys import checked, hints_of
+from .option_names import instead_of
+
+
+# An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
+SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
+
+
+class UserError(Exception):
+    """A mistake in the command line or the YAML; its text is all that the user needs."""
+
+
+def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
+    """Like TRL's `parse_args_and_config`, with `--config NAME` and `--config=...`, and nothing unknown let through.
+
+    Args:
+        parser (`trl.TrlParser`): the parser.
+        argv (`list[str]`): the arguments, without the program.
+
+    Returns:
+        `tuple`: one instance of each of the parser's dataclasses.
+
+    Raises:
+        UserError: a config, key or option does not exist, or a value is refused.
+    """
+    given = read(parser, argv)
+    if given.refused:
+        _raise("\n".join(given.refused.values()))
+    if not given.config and not argv:
+        parser.error(f"nothing to run. --config takes a file or one of: {', '.join(recipes())}.")
+    made, refused = build(parser, given)
+    if refused:
+        _raise("\n".join(refused))
+    return tuple(made.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class Given:
+    """What a YAML and the command line say, not yet made into dataclasses.
+
+    Args:
+        argv (`tuple[str, ...]`): the command line, without `--config`.
+        config (`str`, *optional*): the YAML's path.
+        values (`dict[str, Any]`): its values, converted, without those that are refused.
+        env (`dict[str, str]`): the environment variables that it sets.
+        refused (`dict[str, str]`): for each key or option that is refused, why.
+    """
+
+    argv: tuple[str, ...]
+    config: str | None
+    values: dict[str, Any]
+    env: dict[str, str]
+    refused: dict[str, str]
+
+    @property
+    def names(self) -> set[str]:
+        """Keys and options that were given."""
+        options = (_name(word) for word in self.argv if word.startswith("--"))
+        return {*self.values, *options}
+
+
+def read(parser: Any, argv: list[str]) -> Given:
+    """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
+
+    Raises:
+        UserError: there is no such YAML, or it is none.
+    """
+    rest, config = _take_config(argv)
+    content = _content(config) if config else {}
+    env = content.pop("env", None) or {}
+    values, wrong = checked(content, parser)
+    refused = {name: f"{config}: {why}" for name, why in wrong.items()}
+    if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
+        refused["env"], env = f"{config}: env={env!r} must be environment variables and their values by name.", {}
+    known = set(hints_of(parser))
+    for word in parser.parse_known_args(rest)[1]:
+        if word.startswith("-") and _name(word) not in known:
+            refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
+    given = Given(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
+    for switch, idle in _without_effect(given.names):
+        refused[switch] = (
+            f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without {switch}. Set {switch}: true, "
+            f"or {switch}: false to leave them without effect."
+        )
+    return given
+
+
+def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
+    """The dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
+
+    Args:
+        parser (`trl.TrlParser`), given ([`Given`]): what to read, and with what.
+        instead (`Mapping[str, Any]`, *optional*): values that win over those given.
+
+    Raises:
+        UserError: a word of the command line belongs to no option.
+    """
+    os.environ.update(given.env)
+    parser.set_defaults_with_config(**given.values)
+    namespace, stray = parser.parse_known_args(list(given.argv))
+    if stray:
+        raise UserError(f"{' '.join(stray)}: belongs to no option.")
+    made, refused, instead = {}, [], instead or {}
+    for kind in parser.dataclass_types:
+        names = [field.name for field in dataclasses.fields(kind) if field.init]
+        values = {name: getattr(namespace, name) for name in names} | {n: instead[n] for n in names if n in instead}
+        try:
+            made[kind.__name__] = kind(**values)
+        except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
+            empty = [name for name in names if name in given.names and values[name] is None]
+            if empty and isinstance(error, TypeError):
+                refused.append(f"{', '.join(empty)}: null is no value here. Give one, or leave it out. ({error})")
+                continue
+            processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
+            refused.append(_explained(str(error), processes))
+    return made, refused
+
+
+def load(path: str, option: str) -> Callable[..., Any]:
+    """The function at `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
+
+    Args:
+        path (`str`): where it is.
+        option (`str`): the option that named it, for the error's text.
+
+    Raises:
+        UserError: there is no such module, file or function. An error inside the module is raised as it is.
+    """
+    with said_plainly(option):
+        return loading.load(path)
+
+
+@contextmanager
+def said_plainly(option: str = "") -> Iterator[None]:
+    """What this package refuses inside with a `ValueError` is the user's mistake, and its text all that they need."""
+    try:
+        yield
+    except ValueError as error:
+        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+        if not frame.f_globals["__name__"].startswith("trl_grpo_plus."):
+            raise  # somebody else's, perhaps a bug
+        text = str(error)
+        raise UserError(text if not option or text.startswith(option) else f"{option}: {text}") from error
+
+
+def resume_command(resume_from: str) -> str:
+    """The command that started this run, to be started again from the checkpoint `resume_from`."""
+    command = list(launched_as())
+    option = "--resume_from_checkpoint"
+    if option in command:
+        at = command.index(option)
+        del command[at : at + 2]
+    command = [word for word in command if not word.startswith(f"{option}=")]
+    return shlex.join([*command, option, resume_from])
+
+
+@cache
+def launched_as() -> tuple[str, ...]:
+    """Command line of the launcher, or of this process where there is none. Ask before the launcher is gone."""
+    if RUN_AS in os.environ:
+        return tuple(shlex.split(os.environ[RUN_AS]))
+    command = list(sys.orig_argv)
+    if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
+        parent = Path(f"/proc/{os.getppid()}/cmdline")
+        words = parent.read_text().split("\0")[:-1] if parent.exists() else []
+        if __package__ and any(__package__ in word for word in words):
+            command = words
+    is_script = len(command) > 1 and Path(command[0]).name.startswith("python") and not command[1].startswith("-")
+    command = command[1:] if is_script and os.access(command[1], os.X_OK) else command
+    short = Path(command[0]).name
+    return (short if shutil.which(short) == command[0] else command[0], *command[1:])
+
+
+def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
+    taker = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    taker.add_argument("--config")
+    try:
+        taken, rest = taker.parse_known_args(argv)
+    except argparse.ArgumentError:
+        raise UserError(f"--config needs a file or one of: {', '.join(recipes())}.") from None
+    return rest, _find_config(taken.config) if taken.config else None
+
+
+def _find_config(name: str) -> str:
+    with said_plainly("--config"):
+        found = find_recipe(name)
+    return found if os.path.isfile(found) else str(recipes()[found])
+
+
+def _content(config: str) -> dict[str, Any]:
+    try:
+        content = yamls.read(Path(config).read_text())
+    except yaml.YAMLError as error:
+        raise UserError(f"{config} is not YAML: {error}") from None
+    if not isinstance(content, dict):
+        raise UserError(f"{config} must hold `key: value` lines.")
+    return {str(key): value for key, value in content.items()}
+
+
+def _without_effect(given: set[str]) -> Iterator[tuple[str, list[str]]]:
+    """Switches that are not mentioned, and what was set that TRL ignores without them."""
+    for switch, options in SWITCHES.items():
+        idle = sorted(name for name in given if name.startswith(options))
+        if idle and switch not in given:
+            yield switch, idle
+
+
+def _explained(why: str, processes: int) -> str:
+    """TRL says that a generation batch does not divide, and not what it is made of; transformers that the setup does
+    not support bf16, which TRL turned on."""
+    if why.startswith("Your setup doesn't support bf16/gpu"):
+        return (
+            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. For a run on the CPU set "
+            "use_cpu: true and bf16: false."
+        )
+    if not why.startswith("generation_batch_size ("):
+        return why
+    count = "1 process" if processes == 1 else f"{processes} processes"
+    return f"{why} Unless it is set, it is per_device_train_batch_size x steps_per_generation x {count}."
+
+
+def _name(option: str) -> str:
+    return option.lstrip("-").partition("=")[0].replace("-", "_")
+
+
+def _raise(message: str) -> NoReturn:
+    raise UserError(message)

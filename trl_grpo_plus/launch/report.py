@@ -1,0 +1,167 @@
+"""What a run says at its start about an earlier one in its folder, and at its end about itself."""
+
+import json
+import os
+import statistics
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..traces import evaluated
+from ..view import write_page
+from .command_line import UserError
+from .earlier import PAGE, SUMMARY, move_aside, stamps
+
+
+GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
+
+
+def settle_folder(training_args: Any) -> None:
+    """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
+
+    Sets `resume_from_checkpoint` to a path or `None`, and turns `eval_on_start` off when resuming: what was before
+    the run is in the checkpoint's log. A run that starts anew must not leave its files among another's or write over
+    them, so all that the other left goes to `<output_dir>/earlier-N`; so does one that goes on from a checkpoint
+    elsewhere.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
+    training_args.resume_from_checkpoint = wanted
+    moves = training_args.local_process_index == 0  # where nodes share no disk, each has a folder of its own
+    if wanted is None:
+        if moves:
+            move_aside(Path(folder), "Starting anew.")
+        return
+    here = any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder))
+    if moves and not here:
+        move_aside(Path(folder), f"Going on from {wanted}.")
+    training_args.eval_on_start = False
+
+
+def wanted_checkpoint(training_args: Any) -> str | None:
+    """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
+
+    Raises:
+        UserError: there is no such checkpoint.
+    """
+    folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
+    if str(wanted).lower() in ("none", "false"):
+        return None
+    if str(wanted).lower() == "true":
+        wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
+        if wanted is None:
+            raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
+    if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
+        raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+    if last := get_last_checkpoint(wanted):
+        raise UserError(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
+    return wanted
+
+
+def save(trainer: Any) -> list[str]:
+    """Save model and state to `output_dir`. All processes must come here.
+
+    Returns:
+        `list[str]`: names of what was written there, on the main process.
+    """
+    folder, main = trainer.args.output_dir, trainer.accelerator.is_main_process
+    before = stamps(folder) if main else {}
+    trainer.save_model(folder)
+    trainer.save_state()
+    return sorted(name for name, stamp in stamps(folder).items() if before.get(name) != stamp) if main else []
+
+
+def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
+    """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after [`save`].
+
+    Args:
+        trainer: the run's.
+        saved (`list[str]`): what [`save`] returned.
+
+    Returns:
+        `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
+        there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
+        logged); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced); `files`
+            (names of what was saved beside the summary).
+    """
+    folder, history = trainer.args.output_dir, trainer.state.log_history
+    checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
+    summary = {
+        "steps": trainer.state.global_step,
+        "eval": _before_and_after(history),
+        "groups": {key: mean for key in GROUP_KEYS if (mean := _mean(history, f"groups/{key}")) is not None},
+        "counts": {key: mean for key in COUNT_KEYS if (mean := _mean(history, key)) is not None},
+        "model": folder,
+        "checkpoints": [str(path) for path in checkpoints],
+        "log": os.path.join(folder, "trainer_state.json"),
+        "page": _write_page(folder),
+        "files": saved,
+    }
+    Path(folder, SUMMARY).write_text(json.dumps(summary, indent=2) + "\n")
+    return summary
+
+
+def report(summary: dict[str, Any]) -> str:
+    """The summary as text for a terminal."""
+    lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
+    for split, was in summary["eval"].items():
+        before, points = ("-", "-") if was["before"] is None else _change(was["before"], was["after"])
+        lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")
+    if summary["groups"]:
+        shares = ", ".join(f"{share:.0%} {verdict}" for verdict, share in summary["groups"].items() if share)
+        lines += ["", f"groups sampled: {shares}"]
+    counts = summary["counts"]
+    if len(counts) == len(COUNT_KEYS):
+        lines.append(
+            f"per step: {counts['groups/generated']:.0f} groups and {counts['tokens/generated']:.0f} tokens "
+            f"generated, {counts['groups/trained']:.0f} and {counts['tokens/trained']:.0f} trained on"
+        )
+    kept = summary["checkpoints"]
+    lines += [
+        "",
+        f"model        {summary['model']}",
+        f"checkpoints  {', '.join(Path(path).name for path in kept) if kept else 'none'}",
+        f"log          {summary['log']}",
+        f"summary      {os.path.join(summary['model'], SUMMARY)}",
+        *([f"attempts     {summary['page']}"] if summary["page"] else []),
+    ]
+    return "\n".join(lines)
+
+
+def _write_page(folder: str) -> str | None:
+    page = os.path.join(folder, PAGE)
+    try:
+        write_page(folder, page)
+    except Exception as error:  # nothing was traced, the disk is full...: the run is done all the same
+        print(f"No page of the attempts: {error}")
+        return None
+    return page
+
+
+def _change(before: float, after: float) -> tuple[str, str]:
+    return f"{before:.3f}", f"{100 * (after - before):+.1f}"
+
+
+def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    taken: dict[str, list[tuple[int, float]]] = {}
+    for entry in history:
+        if (found := evaluated(entry)) is not None:
+            taken.setdefault(found[0].removeprefix("eval_"), []).append((entry["step"], found[1]))
+    return {
+        split: {
+            "before": rewards[0][1] if len(rewards) > 1 else None,
+            "before_step": rewards[0][0] if len(rewards) > 1 else None,
+            "after": rewards[-1][1],
+            "after_step": rewards[-1][0],
+        }
+        for split, rewards in taken.items()
+    }
+
+
+def _mean(history: list[dict[str, Any]], key: str) -> float | None:
+    values = [entry[key] for entry in history if entry.get(key) is not None]
+    return statistics.fmean(values) if values else None

@@ -1,0 +1,213 @@
+"""What a freshly forked process gives up, for good, before it reads a model-written program.
+
+In this order, since each step needs what a later one takes away: as root the view of the file system (chroot into the
+standard library, once, by the zygote); new privileges, the user id and every capability; resources (rlimits); files,
+TCP ports, abstract sockets and signals to others (Landlock). System calls come last (`_seccomp.py`). A step that fails
+raises: the program is then not run.
+
+Landlock opens the standard library for reading, without site-packages, and nothing else. Standard library only.
+"""
+
+import contextlib
+import ctypes
+import errno
+import importlib.util
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on all machines
+READ_FILE, READ_DIR = 1 << 2, 1 << 3
+CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_CHROOT = 1 << 5, 1 << 6, 1 << 7, 1 << 18
+OPEN_FILES = 64
+MIB = 1 << 20
+NOBODY = 65534
+# A user of its own, by chance, for each program, so that limits on users count that one alone. (Not by its pid, which
+# others have too, in other namespaces.)
+SPARE_UIDS, SPARE_COUNT = 2_000_000_000, 100_000_000
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_HEADER = (ctypes.c_uint32 * 2)(0x20080522, 0)
+_Capabilities = ctypes.c_uint32 * 6
+
+
+class Limits(NamedTuple):
+    """What a program may use.
+
+    Args:
+        memory_mb (`int`): address space, the interpreter's own included, in MiB.
+        cpu_s (`int`): processor seconds; a second wall behind the judge's clock.
+        threads (`int`): threads.
+        tasks (`int`): other threads that count for its user, where that is not the program's alone.
+    """
+
+    memory_mb: int
+    cpu_s: int
+    threads: int
+    tasks: int
+
+
+def landlock_version() -> int:
+    """The kernel's Landlock ABI; 0: it has none."""
+    version = _libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return max(0, version)
+
+
+def standard_library() -> list[str]:
+    """Where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
+    found = [path for path in sys.path if os.path.isdir(path)]
+    return [os.path.commonpath(found), *found]
+
+
+def landlock_rules() -> int:
+    """A descriptor of Landlock rules: the standard library may be read, and nothing else be done.
+
+    Raises:
+        OSError: the kernel has no Landlock, or it is turned off.
+    """
+    version = landlock_version()
+    files = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
+    attributes = struct.pack("QQQ", files, 3, 3)  # 3: bind and connect TCP; 3: abstract sockets and signals
+    size = 8 if version < 4 else 16 if version < 6 else 24
+    rules = _call("landlock_create_ruleset", CREATE_RULESET, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
+    for path, access in _readable():
+        _allow(rules, path, access)
+    return rules
+
+
+def _readable() -> Iterator[tuple[str, int]]:
+    # The folders themselves may not be listed, which would open site-packages to listing: the zygote has listed them.
+    for folder in standard_library()[1:]:
+        for entry in os.scandir(folder):
+            if entry.name not in ("site-packages", "dist-packages"):
+                yield entry.path, READ_FILE | (READ_DIR if entry.is_dir() else 0)
+
+
+def _allow(rules: int, path: str, access: int) -> None:
+    try:
+        beneath = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:  # a dangling link
+        return
+    try:
+        _call("landlock_add_rule", ADD_RULE, rules, 1, struct.pack("=Qi", access, beneath), ctypes.c_uint32(0))
+    finally:
+        os.close(beneath)
+
+
+def be_first_to_go() -> None:
+    """For the zygote, once: where memory runs out, the kernel ends what runs here, and not the trainer."""
+    with contextlib.suppress(OSError):  # no /proc
+        Path("/proc/self/oom_score_adj").write_text("1000")
+
+
+def hide_files() -> None:
+    """For the zygote, once: as root it and its children see the standard library and no other file.
+
+    Children find modules by the lists of files that are made here.
+    """
+    os.chdir("/")
+    if _capabilities() & CAP_SYS_CHROOT:
+        _see_only(standard_library()[0])
+    importlib.util.find_spec("no_such_module")
+
+
+def _see_only(folder: str) -> None:
+    os.chroot(folder)
+    os.chdir("/")
+
+    def moved(path: str) -> str:
+        inside = path == folder or path.startswith(folder + "/")
+        return path[len(folder) :] or "/" if inside else path
+
+    sys.path[:] = [moved(path) for path in sys.path]
+    sys.path_importer_cache.clear()
+    for module in list(sys.modules.values()):
+        places: Any = getattr(module, "__path__", None)
+        if isinstance(places, list):
+            places[:] = [moved(path) for path in places]
+
+
+def can_become_others() -> bool:
+    """Whether this process may run programs as other users, and end them: who cannot send them signals could not."""
+    needed = CAP_SETUID | CAP_SETGID | CAP_KILL
+    return _capabilities() & needed == needed
+
+
+def drop_privileges() -> None:
+    """No capability is left, none can come, and root has become a spare user, where that can be."""
+    zygote = os.getppid()
+    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    if can_become_others():
+        _ = _become(SPARE_UIDS + int.from_bytes(os.urandom(4), "big") % SPARE_COUNT) or _become(NOBODY)
+    if _libc.capset(_HEADER, _Capabilities()):
+        raise OSError(ctypes.get_errno(), "capset")
+    if _capabilities():
+        raise OSError(errno.EPERM, "capabilities could not be dropped")
+    _prctl(PR_SET_DUMPABLE, 0)
+    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # another user id has unset it
+    if os.getppid() != zygote:
+        os._exit(1)
+
+
+def restrict_files(rules: int) -> None:
+    """Put this process under what [`landlock_rules`] gave."""
+    _call("landlock_restrict_self", RESTRICT_SELF, rules, ctypes.c_uint32(0))
+    os.close(rules)
+
+
+def limit(limits: Limits) -> None:
+    """Limit what this process may use. A user that is the program's alone has no other threads."""
+    alone = os.getuid() >= SPARE_UIDS
+    wanted = {
+        resource.RLIMIT_AS: limits.memory_mb * MIB,
+        resource.RLIMIT_STACK: limits.memory_mb * MIB // 4,  # room for recursion in C; the usual 8 MiB are soon full
+        resource.RLIMIT_CPU: limits.cpu_s,
+        resource.RLIMIT_NPROC: limits.threads + (0 if alone else limits.tasks),
+        resource.RLIMIT_NOFILE: OPEN_FILES,
+        resource.RLIMIT_FSIZE: 0,
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_MEMLOCK: 0,
+        resource.RLIMIT_MSGQUEUE: 0,
+    }
+    for what, value in wanted.items():
+        hard = resource.getrlimit(what)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(what, (value, value))
+
+
+def _become(user: int) -> bool:
+    try:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    except OSError:  # a user namespace without that id
+        return False
+    return True
+
+
+def _capabilities() -> int:
+    """Capabilities that this thread has or could take: effective, permitted, inheritable."""
+    words = _Capabilities()
+    if _libc.capget(_HEADER, words):
+        raise OSError(ctypes.get_errno(), "capget")
+    return words[0] | words[1] | words[2] | (words[3] | words[4] | words[5]) << 32
+
+
+def _prctl(option: int, value: int) -> None:
+    if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
+        raise OSError(ctypes.get_errno(), f"prctl {option}")
+
+
+def _call(name: str, number: int, *arguments: Any) -> int:
+    result = _libc.syscall(ctypes.c_long(number), *arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), f"{name}: {os.strerror(ctypes.get_errno())}")
+    return result

@@ -1,0 +1,455 @@
+"""Run model-written programs on this machine, unprivileged and in milliseconds, and judge them without being fooled.
+
+    with Sandbox() as sandbox:
+        sandbox.run("print(int(input()) + 1)", stdin="41\\n").stdout        # b"42\\n"
+        with sandbox.load("def double(x): return 2 * x", "double") as program:
+            program.call([21]).equals(42)                                  # True
+        sandbox.check("def double(x): return 2 * x", "double", "assert double(2) == 4").passed
+
+Who is trusted: this process (the judge) and the tests. The program is not: it may try to read the trainer's files,
+keys and processes, to reach the network, to exhaust the machine, and above all to be paid without solving the task.
+
+- Each program has a process of its own, forked in milliseconds from a `Zygote` that was started clean: no environment,
+  no descriptors, no tests. It gives up everything before it reads the program (`child/`).
+- The verdict is made here, from plain data (`_plain.py`), never from what the program says about itself, and what was
+  expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
+- Time, memory, processor time, threads and the size of every message are limited, and a program that ended leaves
+  nothing: it can start no process and write no file.
+
+Not stopped: side channels by processor and timing, slowing down its neighbours for its few seconds, bugs of the
+kernel. Outside of bubblewrap and chroot a program can learn names and sizes of files (stat), but not what is in them.
+"""
+
+import contextlib
+import fcntl
+import functools
+import logging
+import math
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+from ..common import clock as _clock
+from ..common import machine
+from ..common.clock import Clock
+from ..common.forking import SCARCE, WAIT_STEP_S, Child, NoProcess, Zygote
+from .attacks import escapes
+from .child.plain import message_size
+from .talk import ENDED, KILLED, TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
+from .tiers import CHILD, NO_TIER, Tier, tiers
+
+
+__all__ = [
+    "KILLED",
+    "TOO_LONG",
+    "Answer",
+    "Checked",
+    "Killed",
+    "Program",
+    "Ran",
+    "Sandbox",
+    "SandboxError",
+    "Starved",
+    "message_size",
+]
+
+logger = logging.getLogger(__name__)
+
+START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
+TESTS_MESSAGE_KB = 1 << 16
+SLOW_START_S = 0.1  # of which `on_wait` is told
+FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
+MOST_CPU_S = 10**6
+NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
+FEW_TASKS = 8  # left to this process, with which bubblewrap need not start
+COUNTED_FOR_S = 5.0  # that the number of this user's threads is taken to stay as it is
+CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
+UNFIT = "UnfitTests: "  # begins what the tests' process (_examiner.py) says of tests that it cannot run
+
+
+class SandboxError(RuntimeError):
+    """The sandbox itself failed: no verdict on the program."""
+
+
+class Starved(SandboxError):
+    """The machine was too busy, or had no process to give: no verdict on the program."""
+
+
+class Killed(SandboxError):
+    """Something killed the sandbox's own process, as the kernel does where memory runs out: no verdict either."""
+
+
+class Ran(NamedTuple):
+    """What became of a script.
+
+    Args:
+        status (`int`): exit status; below 0 the signal that ended it.
+        stdout (`bytes`): what it wrote, within `output_kb`.
+        reason (`str`):
+            Why it counts as failed, as [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0. Go by
+            this.
+    """
+
+    status: int
+    stdout: bytes
+    reason: str
+
+
+class Sandbox:
+    """A place to run model-written programs. Safe to use from any thread; not to be used in a fork of its process.
+
+    Args:
+        time_s (`float`, *optional*, defaults to `3.0`):
+            Seconds for a script, for loading a program, for each call, and for all asserts together: of wall clock,
+            less what it waited for a processor, and of processor time. After 10 times as much wall clock it counts as
+            [`Starved`]. See `_clock.py`.
+        memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
+        output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
+        threads (`int`, *optional*): threads of a program; by default as `machine.threads_for` says.
+        peers (`int`, *optional*, defaults to `1`):
+            Programs that may run at once as this user, from other sandboxes, whose threads one limit counts together
+            where a program has no user of its own.
+        on_wait (`Callable`, *optional*):
+            Is told, now and then, how many seconds more programs have waited for a processor, or for a process.
+        allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
+        tier (`str`, *optional*): take this one; by default the best that works (see `_tiers.py`).
+        self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
+
+    Raises:
+        RuntimeError: no tier works, with what to do about it; or an attack of the self-test came through.
+        Starved: no tier was to be had now, for want of processes.
+    """
+
+    def __init__(
+        self,
+        *,
+        time_s: float = 3.0,
+        memory_mb: int = 512,
+        output_kb: int = 1024,
+        threads: int | None = None,
+        peers: int = 1,
+        on_wait: Callable[[float], None] | None = None,
+        allow_unsafe: bool = False,
+        tier: str | None = None,
+        self_test: bool = True,
+    ):
+        self.time_s, self.memory_mb, self.output_bytes = time_s, memory_mb, output_kb << 10
+        self.threads = machine.threads_for(peers) if threads is None else threads
+        self._peers, self._on_wait = peers, on_wait
+        self._closed = False
+        self._running: set[Child] = set()
+        self.tier, self._zygote = self._pick(tier, allow_unsafe)
+        if self.tier == NO_TIER:
+            logger.warning("Model-written programs run UNPROTECTED, with limits alone: allow_unsafe is set.")
+        elif self_test:
+            self._attack()
+            logger.info("Model-written programs run in the sandbox tier %s, which held.", self.tier.name)
+
+    def run(self, source: str, stdin: str = "", *, time_s: float | None = None) -> Ran:
+        """Run a script on some input, as `python program.py < stdin` would. One that was killed is run once more.
+
+        Args:
+            source (`str`): the program.
+            stdin (`str`, *optional*, defaults to `""`): its standard input, a file to it.
+            time_s (`float`, *optional*): in place of the sandbox's own.
+
+        Raises:
+            SandboxError: there is no verdict; [`Starved`] and [`Killed`] are the machine's doing.
+        """
+        time_s = self.time_s if time_s is None else time_s
+        ran = self._run(source, stdin, time_s)
+        # It may have killed itself, or the kernel did, for want of memory, which need not happen again.
+        return self._run(source, stdin, time_s) if ran.reason == KILLED else ran
+
+    def _run(self, source: str, stdin: str, time_s: float) -> Ran:
+        with _as_starved(), _file_of(stdin) as given, _pipe() as (errors, their_errors):
+            child, pids = self._start("stdin", time_s, fds=[given, their_errors])
+            try:
+                clock = self._clock(time_s, pids)
+                fault, stdout, stderr = "", bytearray(), bytearray()
+                try:
+                    Channel(child.socket, 0).send({"program": source}, clock)
+                    collect(child.socket.fileno(), stdout, self.output_bytes, errors, stderr, clock)
+                except Fault as error:
+                    fault = str(error)
+                clock.stop()
+            finally:
+                status = self._end(child)
+        if status == -signal.SIGKILL and fault in ("", ENDED):
+            fault = KILLED
+        return Ran(status, bytes(stdout), fault or _how_it_ended(status, bytes(stderr)))
+
+    @contextlib.contextmanager
+    def load(self, source: str, entry_point: str, calls: int = 1000) -> Iterator[Program]:
+        """A program whose function can be called, until the `with` block ends. Its prints are thrown away.
+
+        Where its `fault` is [`KILLED`] load it once more, as `run` and `check` do: it need not have been its doing.
+
+        Args:
+            source (`str`): the program; it runs as a module, not as `__main__`.
+            entry_point (`str`): `function`, or `Class.method`, which is called on a new instance each time.
+            calls (`int`, *optional*, defaults to `1000`): how many will be made, for the limit on processor time.
+
+        Raises:
+            SandboxError: as for [`Sandbox.run`]; so may a call.
+        """
+        with _as_starved():
+            child, pids = self._start("calls", self.time_s * (calls + 1))
+            end = functools.cache(functools.partial(self._end, child))
+            try:
+                channel = Channel(child.socket, self.output_bytes)
+                yield Program(channel, source, entry_point, pids, functools.partial(self._clock, self.time_s), end)
+            finally:
+                end()
+
+    def check(self, source: str, entry_point: str, tests: str) -> Checked:
+        """Whether a program passes asserts, which run in a process of their own and reach it by calls alone.
+
+        Args:
+            source (`str`), entry_point (`str`): as for [`Sandbox.load`].
+            tests (`str`):
+                A script of asserts that call the entry point by its name. Where it defines `check(candidate)` that is
+                called, else each function `test...()`, `async` ones too, each method `test...` of a class `Test...`,
+                and each `unittest.TestCase`. It runs as `__main__`; `unittest.main()` is left out. Only plain data
+                goes to the candidate and comes back; an exception comes back by the name of its builtin type.
+
+        Raises:
+            ValueError: the tests are at fault: they pass or fail without a call, pass on what is no plain data, or
+                hold a test that cannot be run, as one that takes arguments or is a generator.
+            SandboxError: as for [`Sandbox.run`].
+        """
+        checked = self._check(source, entry_point, tests)
+        return self._check(source, entry_point, tests) if checked.reason == KILLED else checked
+
+    def _check(self, source: str, entry_point: str, tests: str) -> Checked:
+        with self.load(source, entry_point) as program:
+            if program.fault:
+                return Checked(False, program.fault)
+            child, pids = self._start("tests", self.time_s)
+            end = functools.cache(functools.partial(self._end, child))
+            try:
+                channel = Channel(child.socket, TESTS_MESSAGE_KB << 10)
+                clock = self._clock(self.time_s, [*pids, *program.pids], fresh=False)
+                checked = relay(channel, program, entry_point, tests, clock)
+                clock.stop()
+                if checked.reason.startswith(UNFIT):
+                    raise ValueError(f"the tests cannot be run: {checked.reason}: {tests!r:.200}")
+                return checked
+            except Fault as error:
+                if str(error) == ENDED and end() == -signal.SIGKILL:
+                    raise Killed("the tests' process was killed") from None
+                return Checked(False, str(error))
+            finally:
+                end()
+
+    def close(self) -> None:
+        """End the zygote. Nothing more can be run."""
+        self._closed = True
+        self._zygote.close()
+
+    def __enter__(self) -> "Sandbox":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _pick(self, wanted: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
+        failures = []
+        for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
+            if wanted in (None, tier.name):
+                try:
+                    return tier, self._probe(tier)
+                except (RuntimeError, OSError) as error:
+                    failure = f"{tier.name}: {str(error).strip()[-TOLD:]}"
+                    if _is_scarcity(error):  # which passes; a weaker tier, or none, would stay
+                        raise Starved(f"no process could be had for a sandbox: {failure}") from error
+                    failures.append(failure)
+        raise RuntimeError(
+            "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
+            "Landlock turned on, or bubblewrap (apt-get install bubblewrap) with user namespaces allowed, and in any "
+            "case seccomp on x86-64 or aarch64. To run them all the same, with no protection but limits, set "
+            f"allow_unsafe_code_execution=True. What was tried: {'; '.join(failures) or f'no tier is named {wanted}'}"
+        )
+
+    def _probe(self, tier: Tier) -> Zygote:
+        self.tier = tier
+        env = {"SANDBOX_MODE": tier.mode}
+        entry = f"{CHILD / 'enter.py'}:enter"
+        wait = _Wait(self._on_wait)
+        self._zygote = Zygote(
+            entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S, on_wait=wait.tell
+        )
+        wait.tell()
+        try:
+            ran = self.run("print(6 * 7)", time_s=START_LIMIT_S)
+            if ran.stdout != b"42\n":
+                failure = Killed if ran.reason == KILLED else SandboxError
+                raise failure(f"a program that prints does not run: {ran.reason}")
+        except BaseException:
+            self._zygote.close()
+            raise
+        return self._zygote
+
+    def _attack(self) -> None:
+        try:
+            escaped = escapes(self)
+        except BaseException:
+            self.close()
+            raise
+        if escaped:
+            self.close()
+            raise RuntimeError(
+                f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came through. "
+                "Model-written programs are not run in it."
+            )
+
+    def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
+        """A locked process, and its pid as this one sees it, if the kernel tells."""
+        cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
+        if self._closed:
+            raise SandboxError("this sandbox is closed")
+        limits = [self.memory_mb, cpu_s, self.threads, self._others()]
+        wait = _Wait(self._on_wait)
+        try:
+            child = self._zygote.fork({"form": form, "limits": limits}, wait.tell)
+        except NoProcess as error:
+            raise Starved(f"no process could be had within {FORK_PATIENCE_S:g} s: {error}") from error
+        except (RuntimeError, OSError, EOFError) as error:
+            raise SandboxError(f"no process could be had: {error}") from error
+        try:
+            pids = _locked_in(child, fds, wait)
+        except BaseException as error:
+            status = self._zygote.end(child)
+            if not isinstance(error, OSError | EOFError):
+                raise
+            how = "with what forks it" if status is None else _how_it_ended(os.waitstatus_to_exitcode(status), b"")
+            failure = Killed if status in (None, signal.SIGKILL) else SandboxError
+            raise failure(f"a process died before it was locked in: {how}") from None
+        self._running.add(child)
+        wait.tell()
+        return child, pids
+
+    def _end(self, child: Child) -> int:
+        self._running.discard(child)
+        status = self._zygote.end(child)
+        if status is None:
+            raise Killed("the process that forks programs was killed")
+        return os.waitstatus_to_exitcode(status)
+
+    def _clock(self, time_s: float, pids: Sequence[int], fresh: bool = True) -> Clock:
+        return Clock(time_s, pids, fresh, self._on_wait)
+
+    def _others(self) -> int:
+        """Threads to allow for beside a program's own, where it has no user of its own."""
+        if self.tier.counts_alone:
+            return NAMESPACE_TASKS + self.threads * len(self._running)
+        return _tasks() + self.threads * (self._peers - 1)
+
+
+class _Wait:
+    """Tells how much of the time that goes by from now on was spent waiting, all of it, once it matters."""
+
+    def __init__(self, on_wait: Callable[[float], None] | None):
+        self._on_wait, self._since = on_wait, time.monotonic()
+
+    def tell(self, _: float = 0.0) -> None:
+        now = time.monotonic()
+        if self._on_wait and now - self._since >= SLOW_START_S:
+            self._on_wait(now - self._since)
+            self._since = now
+
+
+def _locked_in(child: Child, fds: Sequence[int], wait: _Wait) -> list[int]:
+    """Wait until a process is locked in: its pid as this one sees it, if the kernel tells.
+
+    Raises:
+        Starved: it takes too long.
+        OSError, EOFError: it died.
+    """
+    child.socket.settimeout(WAIT_STEP_S)
+    give_up = time.monotonic() + START_LIMIT_S
+    if fds:
+        socket.send_fds(child.socket, [b"x"], fds)
+    while True:
+        try:
+            said, about, _, _ = child.socket.recvmsg(TOLD, socket.CMSG_SPACE(CREDENTIALS.size))
+            break
+        except TimeoutError:
+            wait.tell()
+            if time.monotonic() >= give_up:
+                raise Starved(f"a process was not locked in within {START_LIMIT_S:g} s") from None
+    if not said:
+        raise EOFError
+    if said != b"R":
+        raise SandboxError(f"a process could not be locked in: {said[1:].decode(errors='replace')}")
+    return [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
+
+
+def _is_scarcity(error: Exception) -> bool:
+    """Whether what fails now may work later. What a tier runs under does not say why it failed."""
+    return isinstance(error, NoProcess | Starved | Killed) or machine.spare_tasks() < FEW_TASKS
+
+
+def _how_it_ended(status: int, stderr: bytes) -> str:
+    if not status:
+        return ""
+    lines = stderr.decode(errors="replace").strip().splitlines()
+    how = f"exit status {status}" if status > 0 else f"signal {-status}"
+    return how + (f": {lines[-1][:TOLD]}" if lines else "")
+
+
+@contextlib.contextmanager
+def _file_of(text: str) -> Iterator[int]:
+    """A file in memory that can no longer be changed."""
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(fd, data) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        )
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def _pipe() -> Iterator[tuple[int, int]]:
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for fd in ends:
+            os.close(fd)
+
+
+@contextlib.contextmanager
+def _as_starved() -> Iterator[None]:
+    try:
+        yield
+    except _clock.Starved:
+        raise Starved(f"the machine was too busy to run it within {_clock.PATIENCE:g} times its limit") from None
+    except OSError as error:
+        if error.errno not in SCARCE:
+            raise
+        raise Starved(f"this process had no memory or descriptor left to run it: {error}") from error
+
+
+def _tasks() -> int:
+    """Threads that count for this user, as counted a moment ago."""
+    now = time.monotonic()
+    if now >= _COUNTED["until"]:
+        try:
+            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=machine.tasks_of_user())
+        except (OSError, ValueError, IndexError):
+            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=4096)
+    return int(_COUNTED["tasks"])
+
+
+_COUNTED = {"until": 0.0, "tasks": 0.0}

@@ -1,0 +1,129 @@
+"""One batch being scored on one rank: the outcome of every sample, and the failures that must stop the run.
+
+A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
+kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
+returns passes through [`~trl_grpo_plus.workers.outcomes_of`]: finite numbers and `None` alone reach the trainer.
+"""
+
+import asyncio
+import functools
+import inspect
+import traceback
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from ..common.signatures import call
+from .reward import FAILURES, Reward, first_failure
+from .workers import Outcome, outcomes_of
+
+
+STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
+NO_VERDICT = STATUSES[3:]  # no verdict on the sample
+
+
+class Scoring:
+    """Reward functions to call in place of a trainer's own, which record what became of each sample.
+
+    Args:
+        rewards (`Sequence`): K reward functions or models; models are passed on as they are.
+        names (`Sequence[str]`): K names.
+
+    Attributes:
+        functions (`list`): K functions to call.
+        outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
+        failures (`list[str]`): what must stop the run.
+    """
+
+    def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
+        self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
+        self.failures: list[str] = []
+        self._names = names
+        self.cause: BaseException | None = None
+        self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
+
+    def counts(self) -> list[list[int]]:
+        """(K, S): how many samples of each reward had each of [`STATUSES`]."""
+        return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
+
+    def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
+        """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
+        none = [None] * rows
+        return list(zip(*([o.status for o in found] if found else none for found in self.outcomes), strict=True))
+
+    def failure_of_models(self, rewards: Tensor) -> str | None:
+        """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
+
+        Args:
+            rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.
+        """
+        for index, reward in enumerate(self.functions):
+            if isinstance(reward, nn.Module) and not (finite := rewards[:, index].isfinite()).all():
+                row = int(finite.logical_not().nonzero()[0])
+                return (
+                    f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
+                    f"{len(rewards)}, over all processes. A reward must be a finite number: load the model in "
+                    "bfloat16 or float32 where float16 overflows, or call it in a function of your own, which may "
+                    "return None."
+                )
+        return None
+
+    def _watched(self, index: int, reward: Any, name: str) -> Any:
+        if isinstance(reward, Reward):
+            return _named(name, lambda **given: self._score(index, reward, given))
+        if isinstance(reward, nn.Module):
+            return reward
+        if _is_async(reward):
+            return _named(name, self._async_function(reward, name))
+        return _named(name, lambda **given: self._call(reward, name, given))
+
+    def _score(self, index: int, reward: Reward, given: dict[str, Any]) -> list[float | None]:
+        completions = given["completions"]
+        try:
+            outcomes = reward.score(**given)
+        except FAILURES as error:
+            return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
+        self.outcomes[index] = outcomes
+        return self._passed(outcomes, reward.failure(outcomes, completions))
+
+    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> list[float | None]:
+        completions = given["completions"]
+        try:
+            outcomes = outcomes_of(call(reward, given), len(completions))
+        except FAILURES as error:
+            return self._fail(f"reward {name!r} failed.", error, len(completions))
+        return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+
+    def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
+        async def score(**given: Any) -> list[float | None]:
+            completions = given["completions"]
+            try:
+                outcomes = outcomes_of(await call(reward, given), len(completions))
+            except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
+                return self._fail(f"reward {name!r} failed.", error, len(completions))
+            return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+
+        return score
+
+    def _passed(self, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
+        if failure:
+            return self._fail(failure, None, len(outcomes))
+        return [outcome.score for outcome in outcomes]
+
+    def _fail(self, what: str, error: BaseException | None, count: int) -> list[float | None]:
+        self.cause = self.cause or error
+        trace = "".join(traceback.format_exception(error)) if error else ""
+        self.failures.append(f"{what}\n{trace}".strip())
+        return [0.0] * count
+
+
+def _is_async(function: Any) -> bool:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
+
+
+def _named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function

@@ -1,0 +1,148 @@
+"""Writes a run's traces to disk: a kill loses at most the batch in flight, and a resumed run tells each step once.
+
+A file a split and step, to which each batch is appended at once. A run that goes on from step S makes the steps from
+S on again: what is there of them, from a process that got further than its last checkpoint, moves to `superseded-N`.
+"""
+
+import gzip
+import itertools
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .read import FOLDER, JOURNALS, parse_name, read_lines
+from .rows import to_lines
+
+
+class Writer:
+    """The traces of one run. For one process.
+
+    Args:
+        output_dir (`str`): of the run.
+        compress (`bool`, *optional*, defaults to `False`): gzip files of attempts, a member a batch.
+        about (`dict`, *optional*): what to keep in run.json.
+
+    Evaluations without a training, in the folder of another run, go to `rollouts/evaluation-N`.
+    """
+
+    def __init__(self, output_dir: str, compress: bool = False, about: dict[str, Any] | None = None):
+        self._root = Path(output_dir) / FOLDER
+        self._suffix = ".jsonl.gz" if compress else ".jsonl"
+        self._about = about or {}
+        self._own: set[Path] = set()  # files that this run has made
+        self._batches: dict[tuple[str, int], int] = {}
+        self._folder: Path | None = None  # chosen with the first file
+
+    def begin(self, step: int, max_steps: int) -> None:
+        """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
+        before_training = {path for path in self._own if path.parent == self._root and path.stem[:5] != "train"}
+        found = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
+        journals = {self._root / f"{name}.jsonl": self._kept(name, step) for name in JOURNALS}
+        cut = [
+            path
+            for path, data in journals.items()
+            if path not in before_training and _content(path) not in (None, data)
+        ]
+        self._folder = self._root
+        self._move_aside([*found, *cut])
+        for path in cut:
+            _replace(path, journals[path])
+        self._describe({"max_steps": max_steps})
+        self._own = before_training
+        self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
+
+    def fresh(self, split: str, step: int) -> None:
+        """An evaluation starts: an earlier one of the same split and step moves aside."""
+        self._own.discard(self._path(split, step))
+        self._batches.pop((split, step), None)
+
+    def number(self, split: str, step: int) -> int:
+        """Which batch of its split and step the next one is, from 0."""
+        self._batches[split, step] = self._batches.get((split, step), -1) + 1
+        return self._batches[split, step]
+
+    def write(self, split: str, step: int, rows: list[dict[str, Any]]) -> None:
+        """Append a batch."""
+        path = self._path(split, step)
+        if path not in self._own:
+            self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
+            self._own.add(path)
+        data = to_lines(rows)
+        # The next batch waits for this one: the fastest level.
+        _append(path, gzip.compress(data, compresslevel=1) if path.suffix == ".gz" else data)
+
+    def note(self, name: str, entries: list[dict[str, Any]]) -> None:
+        """Append to the journal `name`."""
+        path = self._where() / f"{name}.jsonl"
+        if not path.exists():
+            self._own.add(path)
+        _append(path, to_lines(entries))
+
+    def _path(self, split: str, step: int) -> Path:
+        return self._where() / f"{split}-{step:08d}{self._suffix}"
+
+    def _where(self) -> Path:
+        if self._folder is None:
+            strangers = self._root.is_dir() and any(parse_name(path) for path in self._root.iterdir())
+            self._folder = _unused(self._root, "evaluation") if strangers else self._root
+            self._describe({})
+        return self._folder
+
+    def _describe(self, more: dict[str, Any]) -> None:
+        folder = self._where()
+        folder.mkdir(parents=True, exist_ok=True)
+        _replace(folder / "run.json", (json.dumps({**self._about, **more}, indent=2) + "\n").encode())
+
+    def _kept(self, name: str, step: int) -> bytes:
+        """What a journal holds of the steps that are not made again."""
+        path = self._root / f"{name}.jsonl"
+        entries = read_lines(path) if path.exists() and step else ()
+        # What is logged at a step comes before its checkpoint, alarms come with the batch after it.
+        return to_lines(entry for entry in entries if entry["step"] < step + (name == "metrics"))
+
+    def _move_aside(self, paths: list[Path]) -> None:
+        there = [path for path in paths if path.exists()]
+        if there:
+            aside = _unused(self._where(), "superseded")
+            aside.mkdir()
+            for path in there:
+                path.rename(aside / path.name)
+
+
+def _unused(folder: Path, name: str) -> Path:
+    """`folder/name-N`, the first N that is free."""
+    return next(path for n in itertools.count(1) if not (path := folder / f"{name}-{n}").exists())
+
+
+def _replace(path: Path, data: bytes) -> None:
+    unfinished = path.with_name(f".{path.name}.tmp")
+    unfinished.write_bytes(data)
+    unfinished.rename(path)
+
+
+def _made_again(path: Path, step: int) -> bool:
+    """Whether this holds attempts that a run which starts at `step` will sample again."""
+    named = parse_name(path)
+    if named is None:
+        return False
+    at, split = named
+    # A step is evaluated before its checkpoint is written.
+    return at >= step if split == "train" or step == 0 else at > step
+
+
+def _content(path: Path) -> bytes | None:
+    return path.read_bytes() if path.exists() else None
+
+
+def _append(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab", buffering=0) as file:
+        start = file.tell()
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
+        except OSError:
+            os.ftruncate(file.fileno(), start)  # whoever appends next must not go on in the midst of a line
+            raise
