@@ -7,8 +7,7 @@ import typing
 from functools import cache
 from typing import Any, Literal
 
-from trl_grpo_plus.common.annotations import fits, spelled
-from trl_grpo_plus.common.loading import near
+from trl_grpo_plus.common.values import fits, near, spelled
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._constraints import BOUNDS, CHECKS, COUNTS, KINDS, folded, has_word

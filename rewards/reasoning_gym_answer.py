@@ -17,7 +17,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_grpo_plus.common.loading import near
+from trl_grpo_plus.common.values import near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __version__
-from .common.loading import near
+from .common.values import near
 from .launch import option_names
 from .launch.data import beside
 

@@ -4,9 +4,7 @@ Every check runs in `__post_init__`: values from a YAML file reach the dataclass
 error here costs a second, in mid-run a GPU-hour.
 """
 
-import math
 import warnings
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -15,7 +13,7 @@ from packaging.version import Version
 from trl import GRPOConfig
 
 from .alarms import Thresholds
-from .common.loading import near
+from .common.values import Number, one_of
 
 
 ZERO_VARIANCE_MODES = ("keep", "drop", "resample")
@@ -327,42 +325,42 @@ class GRPOPlusConfig(GRPOConfig):
 
     def _check_values(self) -> None:
         for name, allowed in TRL_CHOICES.items():
-            _one_of(name, getattr(self, name), allowed)
-        _number("temperature", self.temperature, above=0.0)
-        _number("beta", self.beta, at_least=0.0)
-        _number("per_device_train_batch_size", self.per_device_train_batch_size, at_least=1, integer=True)
-        _one_of("zero_variance_groups", self.zero_variance_groups, ZERO_VARIANCE_MODES)
-        _one_of("resample_fallback", self.resample_fallback, RESAMPLE_FALLBACKS)
-        _one_of("advantage_baseline", self.advantage_baseline, ADVANTAGE_BASELINES)
-        _one_of("scale_rewards", self.scale_rewards, SCALES)
-        _one_of("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
-        _one_of("kl_placement", self.kl_placement, KL_PLACEMENTS)
-        _one_of("kl_reward_form", self.kl_reward_form, KL_REWARD_FORMS)
-        _one_of("std_ddof", self.std_ddof, (0, 1))
+            one_of(name, getattr(self, name), allowed)
+        Number(above=0.0).check("temperature", self.temperature)
+        Number(at_least=0.0).check("beta", self.beta)
+        Number(at_least=1, integer=True).check("per_device_train_batch_size", self.per_device_train_batch_size)
+        one_of("zero_variance_groups", self.zero_variance_groups, ZERO_VARIANCE_MODES)
+        one_of("resample_fallback", self.resample_fallback, RESAMPLE_FALLBACKS)
+        one_of("advantage_baseline", self.advantage_baseline, ADVANTAGE_BASELINES)
+        one_of("scale_rewards", self.scale_rewards, SCALES)
+        one_of("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
+        one_of("kl_placement", self.kl_placement, KL_PLACEMENTS)
+        one_of("kl_reward_form", self.kl_reward_form, KL_REWARD_FORMS)
+        one_of("std_ddof", self.std_ddof, (0, 1))
         if not isinstance(self.filter_metric, str) or not self.filter_metric:
             raise ValueError(
                 f"filter_metric={self.filter_metric!r} must be 'total', 'any' or the name of a reward function."
             )
-        _number("zero_variance_tolerance", self.zero_variance_tolerance, at_least=0.0)
-        _number("solved_reward", self.solved_reward)
-        _number("failed_reward", self.failed_reward)
+        Number(at_least=0.0).check("zero_variance_tolerance", self.zero_variance_tolerance)
+        Number().check("solved_reward", self.solved_reward)
+        Number().check("failed_reward", self.failed_reward)
         if self.failed_reward >= self.solved_reward:
             raise ValueError(
                 f"failed_reward ({self.failed_reward}) must be below solved_reward ({self.solved_reward}): they name "
                 "the rewards of an attempt that fails and of one that succeeds."
             )
-        _number("max_resample_rounds", self.max_resample_rounds, at_least=1, integer=True)
-        _number("std_eps", self.std_eps, at_least=0.0)
-        _number("std_floor", self.std_floor, at_least=0.0)
-        _number("running_std_decay", self.running_std_decay, at_least=0.0, below=1.0)
-        _number("kl_horizon", self.kl_horizon, at_least=1, integer=True)
+        Number(at_least=1, integer=True).check("max_resample_rounds", self.max_resample_rounds)
+        Number(at_least=0.0).check("std_eps", self.std_eps)
+        Number(at_least=0.0).check("std_floor", self.std_floor)
+        Number(at_least=0.0, below=1.0).check("running_std_decay", self.running_std_decay)
+        Number(at_least=1, integer=True).check("kl_horizon", self.kl_horizon)
         if self.reward_workers is not None:
-            _number("reward_workers", self.reward_workers, at_least=1, integer=True)
-        _number("reward_worker_memory_mb", self.reward_worker_memory_mb, at_least=256, integer=True)
+            Number(at_least=1, integer=True).check("reward_workers", self.reward_workers)
+        Number(at_least=256, integer=True).check("reward_worker_memory_mb", self.reward_worker_memory_mb)
         if self.advantage_clip is not None:
-            _number("advantage_clip", self.advantage_clip, above=0.0)
+            Number(above=0.0).check("advantage_clip", self.advantage_clip)
         if self.kl_target is not None:
-            _number("kl_target", self.kl_target, above=0.0)
+            Number(above=0.0).check("kl_target", self.kl_target)
 
     def _check_advantage(self) -> None:
         if self.multi_objective_aggregation != "normalize_then_sum":
@@ -422,10 +420,10 @@ class GRPOPlusConfig(GRPOConfig):
             )
 
     def _check_traces(self) -> None:
-        _number("trace_every", self.trace_every, at_least=0, integer=True)
-        _number("trace_log_groups", self.trace_log_groups, at_least=0, integer=True)
+        Number(at_least=0, integer=True).check("trace_every", self.trace_every)
+        Number(at_least=0, integer=True).check("trace_log_groups", self.trace_log_groups)
         if self.trace_max_groups is not None:
-            _number("trace_max_groups", self.trace_max_groups, at_least=1, integer=True)
+            Number(at_least=1, integer=True).check("trace_max_groups", self.trace_max_groups)
         if self.alarm_thresholds is not None and not isinstance(self.alarm_thresholds, dict):
             raise ValueError(
                 f"alarm_thresholds={self.alarm_thresholds!r} must be thresholds by name, such as "
@@ -449,30 +447,3 @@ _ADVANTAGE_FIELDS = (
 
 def _own_options() -> list[str]:
     return [name for name in GRPOPlusConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
-
-
-def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    if isinstance(value, bool) or value not in allowed:
-        options = ", ".join(repr(option) for option in allowed)
-        raise ValueError(f"{name}={value!r} is not one of {options}.{near(str(value), map(str, allowed))}")
-
-
-def _number(
-    name: str,
-    value: Any,
-    *,
-    at_least: float = -math.inf,
-    above: float = -math.inf,
-    below: float = math.inf,
-    integer: bool = False,
-) -> None:
-    kinds = int if integer else (int, float)
-    bounds = [f">= {at_least}"] * (at_least > -math.inf) + [f"> {above}"] * (above > -math.inf)
-    bounds += [f"< {below}"] * (below < math.inf)
-    wanted = " and ".join([f"{'an integer' if integer else 'a finite number'}", *bounds])
-    ok = isinstance(value, kinds) and not isinstance(value, bool) and math.isfinite(value)
-    if not ok or not (value >= at_least and value > above and value < below):
-        hint = ""
-        if isinstance(value, str):
-            hint = ", not a text: leave the quotes out. PyYAML takes 1e-4 for a text and 1.0e-4 for a number"
-        raise ValueError(f"{name}={value!r} must be {wanted}{hint}.")

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .common.loading import near
+from .common.values import near
 
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")

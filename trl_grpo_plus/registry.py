@@ -19,9 +19,9 @@ from importlib.metadata import entry_points
 from math import isfinite
 from typing import Any
 
-from .common.annotations import fits, spelled
-from .common.loading import is_path, near, same_source, target_of
+from .common.loading import is_path, same_source, target_of
 from .common.signatures import name_of, needed
+from .common.values import fits, near, spelled
 from .scoring import (
     TRL_GIVES,
     Definition,

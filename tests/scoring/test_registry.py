@@ -16,7 +16,7 @@ from library import LIBRARY
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.common.annotations import fits, spelled
+from trl_grpo_plus.common.values import fits, spelled
 from trl_grpo_plus.registry import (
     Example,
     Reward,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from ..common.loading import near
+from ..common.values import near
 
 
 SETTINGS = ("window", "min_batches", "entropy_floor")  # fields that are no alarm's own

@@ -45,7 +45,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..common.loading import near
+from ..common.values import near
 
 
 GIB = 2**30

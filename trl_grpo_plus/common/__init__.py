@@ -1,7 +1,8 @@
 """What every room uses, and knows none of them.
 
-loading      functions by path, and near matches for what is mistyped
-annotations  whether a value fits an annotation
+loading      functions by path
+values       refusals, near matches, bounds, annotations
+files        files that are written whole, or moved aside whole
 signatures   what a function takes, read once
 texts        completions as text, the answer in one, repetition
 forking      processes forked from one that has imported what they need

@@ -1,16 +1,17 @@
 """Functions by path: `pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`."""
 
 import ast
-import difflib
 import hashlib
 import importlib
 import importlib.util
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .values import near
 
 
 _FROM_FILE = "_trl_grpo_plus_file_"
@@ -51,12 +52,6 @@ def target_of(function: Callable[..., Any]) -> str:
 def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
     """Whether two functions are one in the source: a file may have been imported under two names."""
     return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
-
-
-def near(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """ " Did you mean ...?", or "" where nothing known is like it."""
-    matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
-    return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 
 
 def _file_of(function: Callable[..., Any]) -> str:

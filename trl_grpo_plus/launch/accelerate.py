@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ..common.loading import near
+from ..common.values import near
 from . import yamls
 
 

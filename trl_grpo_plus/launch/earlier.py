@@ -4,7 +4,6 @@ What is moved is told by the names that this package, TRL, transformers and PEFT
 run's summary, for those that a model's own code or tokenizer adds. Everything else in the folder is the user's.
 """
 
-import itertools
 import json
 import os
 from collections.abc import Iterable
@@ -13,6 +12,7 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..common.files import unused
 from .command_line import UserError, resume_command
 
 
@@ -55,11 +55,11 @@ def move_aside(folder: Path, then: str) -> None:
     if not found and not unfinished.is_dir():
         return
     if any((unfinished / path.name).exists() for path in found):  # another run came between
-        unfinished.rename(_unused(folder))
+        unfinished.rename(unused(folder, "earlier"))
     unfinished.mkdir(exist_ok=True)
     for path in found:
         path.rename(unfinished / path.name)
-    earlier = unfinished.rename(_unused(folder))
+    earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
     what = "a finished run" if finished else "an interrupted run" if _found(earlier, MARKS) else "a model"
     print(f"{folder} holds {what}: moved to {earlier}. {then}")
@@ -115,7 +115,3 @@ def _card(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [card] if head.startswith("---") and "library_name:" in head else []
-
-
-def _unused(folder: Path) -> Path:
-    return next(path for n in itertools.count(1) if not (path := folder / f"earlier-{n}").exists())

@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from ..common.loading import near
+from ..common.values import near
 from ..registry import resolve
 from . import data, yamls
 from .command_line import UserError, load, said_plainly

@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from ..common.annotations import fits
-from ..common.loading import near
+from ..common.values import fits, near
 from ..config import TRL_CHOICES
 from .option_names import instead_of
 

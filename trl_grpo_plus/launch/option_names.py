@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.loading import near
+from ..common.values import near
 
 
 # Where the launch script's parser has its options from.

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ..common.loading import near
+from ..common.values import near
 
 
 LEAST_16_BIT_RATE = 1e-5  # of learning: below it, see `lost_in_rounding`

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from ..common.loading import near
 from ..common.signatures import name_of
+from ..common.values import near
 from ..groups import check_filter_metric, check_weights
 from ..selection import check_rows, check_stream
 from .data import beside, looks_local

@@ -13,9 +13,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..common.annotations import fits, spelled
-from ..common.loading import load, near, target_of
+from ..common.loading import load, target_of
 from ..common.signatures import call
+from ..common.values import fits, near, spelled
 from .workers import Outcome, outcomes_of, shared
 
 

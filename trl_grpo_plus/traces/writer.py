@@ -5,12 +5,12 @@ S on again: what is there of them, from a process that got further than its last
 """
 
 import gzip
-import itertools
 import json
 import os
 from pathlib import Path
 from typing import Any
 
+from ..common.files import replace, unused
 from .read import FOLDER, JOURNALS, parse_name, read_lines
 from .rows import to_lines
 
@@ -47,7 +47,7 @@ class Writer:
         self._folder = self._root
         self._move_aside([*found, *cut])
         for path in cut:
-            _replace(path, journals[path])
+            replace(path, [journals[path]])
         self._describe({"max_steps": max_steps})
         self._own = before_training
         self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
@@ -85,14 +85,12 @@ class Writer:
     def _where(self) -> Path:
         if self._folder is None:
             strangers = self._root.is_dir() and any(parse_name(path) for path in self._root.iterdir())
-            self._folder = _unused(self._root, "evaluation") if strangers else self._root
+            self._folder = unused(self._root, "evaluation") if strangers else self._root
             self._describe({})
         return self._folder
 
     def _describe(self, more: dict[str, Any]) -> None:
-        folder = self._where()
-        folder.mkdir(parents=True, exist_ok=True)
-        _replace(folder / "run.json", (json.dumps({**self._about, **more}, indent=2) + "\n").encode())
+        replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
     def _kept(self, name: str, step: int) -> bytes:
         """What a journal holds of the steps that are not made again."""
@@ -104,21 +102,10 @@ class Writer:
     def _move_aside(self, paths: list[Path]) -> None:
         there = [path for path in paths if path.exists()]
         if there:
-            aside = _unused(self._where(), "superseded")
+            aside = unused(self._where(), "superseded")
             aside.mkdir()
             for path in there:
                 path.rename(aside / path.name)
-
-
-def _unused(folder: Path, name: str) -> Path:
-    """`folder/name-N`, the first N that is free."""
-    return next(path for n in itertools.count(1) if not (path := folder / f"{name}-{n}").exists())
-
-
-def _replace(path: Path, data: bytes) -> None:
-    unfinished = path.with_name(f".{path.name}.tmp")
-    unfinished.write_bytes(data)
-    unfinished.rename(path)
 
 
 def _made_again(path: Path, step: int) -> bool:

@@ -11,7 +11,6 @@ import base64
 import hashlib
 import json
 import math
-import os
 import tempfile
 import zlib
 from collections import defaultdict
@@ -21,6 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from ..common.files import replace
 from ..traces import read as traces
 from ..traces import stock_trl as trl_completions
 from .groups import Row, Tally, by_name, columns, curves, detail, entry, names_by_group, place
@@ -83,7 +83,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100) -> Page
             least = math.ceil((min(group.cost for group in stored) + int(max_mb * 1e6) - room) / 1e4) / 100
             raise ValueError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
         head |= {"groups": len(chosen), "attempts": sum(group.size for group in chosen)}
-        size = _replace(output, _pieces(head, chosen, spool))
+        size = replace(output, (piece.encode() for piece in _pieces(head, chosen, spool)))
     return Page(output, size, len(stored), len(chosen), sum(group.size for group in stored), head["attempts"])
 
 
@@ -287,17 +287,3 @@ def _template() -> tuple[str, str]:
 
 def _hash(text: str) -> str:
     return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _replace(output: Path, pieces: Iterable[str]) -> int:
-    """Write beside `output` and rename, so that nobody finds half a page. Returns the size in bytes."""
-    output.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = output.with_name(f".{output.name}.{os.getpid()}")
-    try:
-        with open(unfinished, "w", encoding="utf-8", newline="") as file:
-            file.writelines(pieces)
-        size = unfinished.stat().st_size
-        os.replace(unfinished, output)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return size
