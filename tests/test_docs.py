@@ -11,6 +11,7 @@ import pytest
 import tiny
 import traced
 import yaml
+from test_house import FLOORS
 from trl import GRPOConfig
 
 import trl_grpo_plus
@@ -48,6 +49,12 @@ def blocks(*languages, pages=PAGES):
 def block(first_line):
     (text,) = [text for _, text in blocks("python", "yaml", "diff") if text.startswith(first_line)]
     return text
+
+
+def choices(option):
+    return {field.name: field for field in dataclasses.fields(trl_grpo_plus.GRPOPlusConfig)}[option].metadata[
+        "choices"
+    ]
 
 
 def table(page, first_column):
@@ -150,11 +157,20 @@ def known_options():
 
 
 def test_options_that_are_given_a_value_are_options():
-    reward_keys = {"allow_unsafe_code_execution", "smoke", "monitor", "credit", "timeout", "name", "args", "weight"}
-    alarms = {field.name for field in dataclasses.fields(Thresholds)}
+    others = {
+        "allow_unsafe_code_execution",
+        "smoke",
+        "monitor",
+        "credit",
+        "timeout",
+        "name",
+        "args",
+        "weight",
+        *ALARMS,
+    }
     told = {name for page in PAGES for name in re.findall(r"`(\w+): [^`]+`", page.read_text())}
     assert len(told) > 10
-    assert told <= known_options() | reward_keys | alarms, told - known_options() - reward_keys - alarms
+    assert told <= known_options() | others, told - known_options() - others
 
 
 def test_the_guides_curves_are_logged(tmp_path):
@@ -190,9 +206,9 @@ def test_the_table_of_options_is_the_config():
 @pytest.mark.parametrize(
     ("page", "head", "names"),
     [
-        ("docs/advantages.md", "`advantage_baseline`", config.ADVANTAGE_BASELINES),
+        ("docs/advantages.md", "`advantage_baseline`", choices("advantage_baseline")),
         ("docs/advantages.md", "`scale_rewards`", config.SCALES),
-        ("docs/kl.md", "`kl_estimator`", config.KL_ESTIMATORS),
+        ("docs/kl.md", "`kl_estimator`", choices("kl_estimator")),
         ("docs/alarms.md", "alarm", ALARMS),
     ],
 )
@@ -208,6 +224,12 @@ def test_the_table_of_alarms_has_their_defaults():
 def test_the_table_of_rewards_is_the_library(monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
     assert {row[0].strip("`") for row in table("docs/rewards.md", "name")} == set(list_rewards())
+
+
+def test_the_floors_are_those_of_the_house():
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## The rooms")[1].split("\n## ")[0]
+    floors = [re.findall(r"^    (\w+)", floor, re.MULTILINE) for floor in text.split("\n\n")]
+    assert [set(floor) for floor in floors if floor] == [set(names.split()) for names in reversed(FLOORS)]
 
 
 # -- examples
