@@ -194,7 +194,7 @@ def test_the_table_of_options_is_the_config():
             told = re.match(r"`([^`]+)`", default)
             assert ours[name].default == (told and type(ours[name].default)(yaml_value(told[1]))), name
             if choices := ours[name].metadata.get("choices"):
-                assert {told[1], *re.findall(r"`(\w+)`", values.split("(")[0])} == set(choices), name
+                assert {told[1], *re.findall(r"`(\w+)`", values.split("(")[0])} == set(map(str, choices)), name
 
 
 @pytest.mark.parametrize(
