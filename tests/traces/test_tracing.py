@@ -410,7 +410,7 @@ def test_every_line_is_strict_json(tmp_path):
 
 
 def test_a_run_is_a_table(tmp_path):
-    """As the README has it; columns that are null in one step and not in the next are no obstacle."""
+    """As docs/traces.md has it; columns that are null in one step and not in the next are no obstacle."""
     tiny.trainer(tmp_path, tiny.half_dead, zero_variance_groups="drop", max_steps=6).train()
     attempts = pd.DataFrame(row for group in traces.groups(tmp_path / "run") for row in group)
     assert len(attempts) == 6 * 8

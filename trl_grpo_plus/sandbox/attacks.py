@@ -209,7 +209,7 @@ def _bait() -> Iterator[dict[str, Any]]:
             secret.write("secret")
         os.chmod(file, 0o666)
         bait = {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
-        # Root that cannot become another user is the one whose threads no limit counts: see the README.
+        # Root that cannot become another user is the one whose threads no limit counts: see docs/programs.md.
         yield {**bait, "threads_count": os.geteuid() != 0 or can_become_others()}
 
 
