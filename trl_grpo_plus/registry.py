@@ -7,8 +7,8 @@ takes too. Its signature says what it reads:
              TRL's own    a column  one if     an argument:
                                     there      {name: near, args: {tolerance: 0.1}}
 
-Names come from `@register_reward` and from the entry-point group `trl_grpo_plus.rewards`, where this package lists its
-own library and other packages theirs.
+Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards`, which is what ships, and from the
+entry-point group of that name, where other packages list theirs.
 """
 
 import functools
@@ -28,7 +28,7 @@ __all__ = [
     "resolve",
 ]  # fmt: skip
 
-GROUP = "trl_grpo_plus.rewards"
+GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
 
 
 def register_reward(
@@ -86,11 +86,21 @@ def register_reward(
 
     def register(function: Callable[..., Any]) -> Reward:
         definition = Definition(
-            name=name, function=function, target=target_of(function), examples=tuple(examples), timeout=timeout,
-            on_timeout=on_timeout, on_error=on_error, check_args=check_args, check_columns=check_columns, gold=gold,
-            full_marks=full_marks, preload=tuple(preload), parts=parts,
-        )  # fmt: skip
-        known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
+            name=name,
+            function=function,
+            target=target_of(function),
+            examples=tuple(examples),
+            timeout=timeout,
+            on_timeout=on_timeout,
+            on_error=on_error,
+            check_args=check_args,
+            check_columns=check_columns,
+            gold=gold,
+            full_marks=full_marks,
+            preload=tuple(preload),
+            parts=parts,
+        )
+        known = [_REGISTERED[name].target] if name in _REGISTERED else _listed().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
         if known and definition.target not in known and not again:
             raise Refusal(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
@@ -120,7 +130,7 @@ def get_reward(name: str, **args: Any) -> Reward:
 
 def list_rewards() -> list[str]:
     """Names of all rewards, sorted."""
-    return sorted({*_REGISTERED, *_entry_points()})
+    return sorted({*_REGISTERED, *_listed()})
 
 
 def find(name: str) -> Definition:
@@ -131,8 +141,8 @@ def find(name: str) -> Definition:
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
-    if name in _entry_points():
-        paths = _entry_points()[name]
+    if name in _listed():
+        paths = _listed()[name]
         if len(paths) > 1:
             raise Refusal(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
         return definition_at(paths[0])
@@ -271,12 +281,14 @@ def _is_model(name: str) -> bool:
 
 
 @functools.cache
-def _entry_points() -> dict[str, list[str]]:
+def _listed() -> dict[str, list[str]]:
     """Name -> paths; more than one where packages clash, which concerns only who asks for that name."""
-    found: dict[str, list[str]] = {}
+    from .rewards import LIBRARY  # names alone; what they name imports this module
+
+    listed = {name: {f"{GROUP}.{module}:{name}"} for name, module in LIBRARY.items()}
     for point in entry_points(group=GROUP):
-        found[point.name] = sorted({*found.get(point.name, []), point.value})
-    return found
+        listed.setdefault(point.name, set()).add(point.value)
+    return {name: sorted(paths) for name, paths in listed.items()}
 
 
 _REGISTERED: dict[str, Definition] = {}

@@ -13,7 +13,6 @@ from typing import Literal
 import pytest
 import user_rewards
 from datasets import Dataset, IterableDataset
-from library import LIBRARY
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
@@ -29,6 +28,7 @@ from trl_grpo_plus.registry import (
     register_reward,
     resolve,
 )
+from trl_grpo_plus.rewards import LIBRARY
 
 
 FILE = Path(__file__).parents[1] / "user_rewards.py"
@@ -56,7 +56,7 @@ def test_the_library_and_what_was_registered_are_listed():
 
 
 @pytest.mark.parametrize("name", sorted(LIBRARY))
-def test_an_entry_point_is_what_it_is_called(name):
+def test_a_reward_of_the_library_is_what_it_is_called(name):
     assert registry.find(name).name == name
 
 
@@ -131,21 +131,28 @@ def test_another_package_adds_its_own(tmp_path):
     assert done.stdout == "[0.5, 0.5]\n", done.stderr
 
 
-def test_two_packages_with_one_name(tmp_path):
-    for name in ("first", "second"):
-        metadata = tmp_path / f"{name}-1.0.dist-info"
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("clash", "first:clash and second:clash"),
+        ("countdown", "first:countdown and second:countdown and trl_grpo_plus.rewards.countdown:countdown"),
+    ],
+)
+def test_two_packages_with_one_name(tmp_path, name, paths):
+    for package in ("first", "second"):
+        metadata = tmp_path / f"{package}-1.0.dist-info"
         metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\nclash = {name}:clash\n")
-    code = """
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\n{name} = {package}:{name}\n")
+    code = f"""
     from trl_grpo_plus.registry import get_reward, list_rewards
-    assert "clash" in list_rewards()
+    assert "{name}" in list_rewards()
     print(get_reward("exact_answer")(completions=["1"], answer=["1"]), flush=True)
-    get_reward("clash")
+    get_reward("{name}")
     """
     done = run(code, tmp_path)
     assert done.stdout == "[1.0]\n", done.stderr
-    assert "two packages register a reward 'clash': first:clash and second:clash" in done.stderr
+    assert f"two packages register a reward '{name}': {paths}" in done.stderr
 
 
 def run(code, folder):

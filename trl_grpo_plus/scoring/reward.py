@@ -105,7 +105,7 @@ class Reward:
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
-                raise ValueError(f"reward {self.__name__!r} is given {counts}.")
+                raise Refusal(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         scored: dict[str, Any] = {
