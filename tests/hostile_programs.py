@@ -8,6 +8,8 @@ One that succeeds in spying or in breaking out prints LEAK, and may leave files 
 
 import glob
 import os
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +33,8 @@ class Attack(NamedTuple):
         return self.source if "def add" in self.source else self.source + WRONG
 
 
-def descendants() -> set[int]:
-    """Processes that this one has started, directly or not."""
+def descendants(of: int | None = None) -> set[int]:
+    """Processes that a process, by default this one, has started, directly or not."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -40,9 +42,16 @@ def descendants() -> set[int]:
         except OSError:
             continue
     found: set[int] = set()
-    while new := {pid for pid, parent in parents.items() if parent in {os.getpid(), *found}} - found:
+    while new := {pid for pid, parent in parents.items() if parent in {of or os.getpid(), *found}} - found:
         found |= new
     return found
+
+
+def all_gone(pids: Iterable[int], within_s: float = 5.0) -> bool:
+    end = time.monotonic() + within_s
+    while (left := any(Path(f"/proc/{pid}").exists() for pid in pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not left
 
 
 def files_left() -> list[str]:
