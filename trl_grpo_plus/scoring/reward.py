@@ -129,7 +129,7 @@ class Reward:
         """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
         if self._prepared:
             return self
-        missing = [name for name in self.definition.required if name not in self.args]
+        missing = [name for name, value in self.all_args().items() if value is inspect.Parameter.empty]
         if missing:
             raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
