@@ -156,7 +156,7 @@ def test_reference_and_sampling_policy_get_no_gradient():
 
 
 def test_k1_without_weight_is_refused():
-    with pytest.raises(ValueError, match=r"k1.*expected gradient of 0"):
+    with pytest.raises(ValueError, match=r"k1.*expected gradient is 0"):
         penalty("k1", torch.zeros(3), torch.zeros(3), importance_weighted=False)
     assert penalty("k1", torch.zeros(3), torch.zeros(3)).shape == (3,)
 
