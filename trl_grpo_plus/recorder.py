@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
 
 from .alarms import Alarm, Batch, Thresholds, Watch
 from .traces import Row, Said, Scored, Writer, lines, pick, plain, said
@@ -48,6 +49,23 @@ class Sampled:
     alike: bool
     failing: dict[str, float]
     entropy: float | None
+
+
+class Recording(TrainerCallback):
+    """Tells a recorder when training begins and ends.
+
+    Args:
+        recorder ([`Recorder`]): of the run.
+    """
+
+    def __init__(self, recorder: "Recorder"):
+        self._recorder = recorder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.begin(state.global_step, state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.end()
 
 
 class Recorder:

@@ -79,27 +79,25 @@ def test_a_dead_group_has_no_advantage_at_all(tmp_path):
     assert trained._logs["advantages"].count(0.0) == 8
 
 
-def test_running_std_moves_and_is_logged_in_the_state(tmp_path):
-    trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", running_std_decay=0.5, max_steps=2)
-    seen = []
-    original = trained._running_std
+def test_the_running_std_moves_with_each_batch_and_is_in_the_checkpoint(tmp_path):
+    rewards = []
 
-    def watch(totals):
-        seen.append(advantages.batch_std(totals) ** 2)
-        return original(totals)
+    def reward(completions, **kwargs):
+        rewards.append(torch.tensor(tiny.digits(completions)).view(2, 4))
+        return rewards[-1].flatten().tolist()
 
-    trained._running_std = watch
+    trained = tiny.trainer(tmp_path, reward, scale_rewards="running", running_std_decay=0.5, max_steps=2)
     trained.train()
-    assert trained._running_variance == pytest.approx(0.5 * seen[0] + 0.5 * seen[1])
-    assert trained._resume_state()["running_variance"] == trained._running_variance
+    first, second = (advantages.batch_std(batch) ** 2 for batch in rewards)
+    assert trained._resume_state()["running_variance"] == pytest.approx(0.5 * first + 0.5 * second)
 
 
 def test_evaluation_leaves_the_running_std_alone(tmp_path):
     trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", extra={"eval_dataset": tiny.prompts(6)})
     trained.train()
-    before = trained._running_variance
+    before = trained._resume_state()["running_variance"]
     trained.evaluate()
-    assert trained._running_variance == before > 0
+    assert trained._resume_state()["running_variance"] == before > 0
 
 
 IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
@@ -367,12 +365,7 @@ def test_a_batch_of_one_reward_does_not_move_the_running_std(tmp_path):
     options = {"scale_rewards": "running", "kl_estimator": "k1", "kl_placement": "reward", "max_steps": 2}
     tied = with_moved_reference(tmp_path, reward=tiny.always_dead, **options)
     tied.train()
-    assert tied._running_variance is None
-    live = with_moved_reference(tmp_path, **options)
-    live.train()
-    before = live._running_variance
-    assert live._running_std(torch.ones(2, 4), alike=True) == pytest.approx(before**0.5)
-    assert live._running_variance == before > 0
+    assert tied._resume_state()["running_variance"] is None
 
 
 def test_kl_in_the_reward_is_not_in_the_loss_as_well(tmp_path):
