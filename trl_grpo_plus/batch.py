@@ -1,6 +1,7 @@
-"""The generation batch in flight: from the rows that TRL deals to the batch that is trained on.
+"""The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
 
-Made when a batch begins, and gone when it is made or has failed.
+Made when a batch begins, gone when it is complete or has failed; and TRL's table of completions, which is as long as a
+full batch.
 """
 
 import math
@@ -18,6 +19,9 @@ from .groups import Attempt, Plan, Round, totals
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
 
 
+Rows = list[dict[str, Any]]
+
+
 class Generated(NamedTuple):
     """What TRL generates for rows of one rank, in TRL's order."""
 
@@ -27,8 +31,8 @@ class Generated(NamedTuple):
     completions: list[Any]
     logprobs: list[list[float | None]] | None
     extra_fields: dict[str, Any]
-    images: Any = None
-    tool_images: Any = ()
+    images: Any
+    tool_images: Any
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> "Generated":
@@ -38,30 +42,23 @@ class Generated(NamedTuple):
         difference. Extra fields are in the rows already.
         """
         return cls(
-            prompt_ids=[attempt.prompt_ids for attempt in attempts],
-            completion_ids=[attempt.completion_ids for attempt in attempts],
-            tool_mask=[_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
-            completions=[attempt.completion for attempt in attempts],
-            logprobs=[_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
-            extra_fields={},
-            tool_images=[],
+            [attempt.prompt_ids for attempt in attempts],
+            [attempt.completion_ids for attempt in attempts],
+            [_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
+            [attempt.completion for attempt in attempts],
+            [_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
+            {},
+            None,
+            [],
         )
 
-    def with_extra(self, inputs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Rows with what was generated beside their completions, as TRL merges it: a list holds one value a row,
-        anything else is for all."""
-        fields = self.extra_fields.items()
-        return [
-            {
-                **row,
-                **{
-                    name: values[i] if isinstance(values, list) else values
-                    for name, values in fields
-                    if not isinstance(values, list) or i < len(values)
-                },
-            }
-            for i, row in enumerate(inputs)
-        ]
+    def rows(self, inputs: Rows) -> Rows:
+        """`inputs` with extra fields, as TRL merges them: a list holds one value a row, anything else is for all."""
+        rows = [dict(row) for row in inputs]
+        for name, values in self.extra_fields.items():
+            for row, value in zip(rows, values if isinstance(values, list) else [values] * len(rows), strict=False):
+                row[name] = value
+        return rows
 
 
 @dataclass
@@ -69,6 +66,7 @@ class Batch:
     """A generation batch, as one rank has it.
 
     Args:
+        size (`int`): attempts in a group.
         inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
         indices (`list[int | None]`): of the rows as dealt, in the training set.
         generated ([`Generated`], *optional*): what was generated last.
@@ -80,11 +78,12 @@ class Batch:
         hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
     """
 
-    inputs: list[dict[str, Any]] = field(default_factory=list)
+    size: int = 1
+    inputs: Rows = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
     generated: Generated | None = None
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
-    outcomes: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.long))
+    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
     kl: Tensor | None = None
@@ -116,27 +115,32 @@ class Batch:
         """Of each reward, the share of samples that it gave no verdict on."""
         return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
 
-    def scored_by_monitors_alone(self, weights: Tensor) -> bool:
-        """Whether there are attempts that no reward with a weight scored, and others did."""
-        return bool((totals(self.sampled, weights).isnan() & ~self.sampled.isnan().all(dim=1)).any())
-
-    def with_tool_mask(self, inputs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    def with_tool_mask(self, inputs: Rows) -> Rows:
         """Rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
         masks = self.generated and self.generated.tool_mask
         if masks is None:
             return inputs
         return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
 
-    def attempts(
-        self, inputs: Sequence[dict[str, Any]], prompts: Sequence[Any], logged: Mapping[str, Sequence[Any]], ends: set
-    ) -> tuple[Attempt, ...]:
-        """What was generated and scored last.
+    def count(self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any) -> None:
+        """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
 
-        Args:
-            inputs (`Sequence[dict]`), prompts (`Sequence`): the rows and their prompts.
-            logged (`Mapping[str, Sequence]`): columns that the rewards logged.
-            ends (`set[int]`): tokens that end a completion; one that ends in another ran into the limit.
+        Raises:
+            RewardError: a reward failed on some rank: the same on all.
         """
+        failed = [len(scoring.failures)] * len(STATUSES)
+        counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
+        counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
+        if counts[-1, 0]:
+            raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
+        if failure := scoring.failure_of_models(rewards):
+            raise RewardError(failure)
+        self.outcomes = self.outcomes + counts[:-1]
+        self.statuses = scoring.statuses(rows)
+
+    def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
+        """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
+        into the limit."""
         assert self.generated is not None
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = self.generated
         return tuple(
@@ -155,25 +159,10 @@ class Batch:
             for i in range(len(inputs))
         )
 
-    def count(self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any) -> None:
-        """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
-
-        Raises:
-            RewardError: a reward failed on some rank: the same on all.
-        """
-        failed = [len(scoring.failures)] * len(STATUSES)
-        counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
-        counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
-        if counts[-1, 0]:
-            raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
-        if failure := scoring.failure_of_models(rewards):
-            raise RewardError(failure)
-        self.outcomes = self.outcomes + counts[:-1]
-        self.statuses = scoring.statuses(rows)
+    # -- metrics, under TRL's names
 
     def rewards_sampled(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
-        """TRL's metrics of the rewards, of all rounds and not of the groups that were kept, which say nothing of the
-        policy."""
+        """Of all rounds, not of the groups that were kept, which say nothing of the policy."""
         for name, column in zip(names, self.sampled.unbind(dim=1), strict=True):
             yield f"rewards/{name}/mean", column.nanmean().item()
             yield f"rewards/{name}/std", batch_std(column)
@@ -182,7 +171,7 @@ class Batch:
         yield "reward_std", batch_std(summed)
 
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """Metrics of what became of the samples, of the rewards that tell."""
+        """What became of the samples, of the rewards that tell."""
         for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
             if isinstance(reward, Reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
@@ -194,14 +183,7 @@ def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
     return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
 
 
-def forget_metrics(metrics: Mapping[str, list[float]], lengths: Mapping[str, int], keep: str) -> None:
-    """Forget what was logged since the lists had these lengths, but for the metric `keep`."""
-    for name, values in metrics.items():
-        if name != keep:
-            del values[lengths.get(name, 0) :]
-
-
-# -- TRL's table of completions: columns that are as long as a full batch
+# -- TRL's table of completions
 
 
 def put_back_logged(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:

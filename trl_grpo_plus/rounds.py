@@ -10,6 +10,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
+from packaging.version import Version
 
 from .groups import Attempt, Plan, Round, plan_batch, shares
 from .selection import PromptStream
@@ -180,18 +181,18 @@ def exchange(
     return [mine(position) if owners[position] == rank else received[position] for position in here]
 
 
-def carried(attempts: Sequence[Attempt], mixed: bool) -> tuple[bool, bool]:
+def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool]:
     """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`. Collective.
 
     Raises:
-        ValueError: some have `logprobs`, others not, and `mixed` is not allowed.
+        ValueError: some have `logprobs`, others not, and this release of TRL takes no NaN for one.
     """
     masks = any(attempt.tool_mask is not None for attempt in attempts)
     everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts})])
     logprobs = set().union(*(rank[1] for rank in everywhere))
-    if len(logprobs) > 1 and not mixed:
+    if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
         raise ValueError(
-            "rollout_func gave logprobs for some attempts of a batch only, which this release of TRL cannot train on. "
+            f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
             "Return them for all or for none, or use TRL 1.11 or later."
         )
     return any(rank[0] for rank in everywhere), True in logprobs

@@ -28,7 +28,6 @@ import torch
 import trl
 from accelerate.logging import get_logger
 from accelerate.utils import send_to_device
-from packaging.version import Version
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -52,7 +51,6 @@ from .traces import Scored, split_name
 
 
 logger = get_logger(__name__)
-KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # as a log-prob that is not known
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -131,11 +129,10 @@ class GRPOPlusTrainer(GRPOTrainer):
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if args.zero_variance_groups == "resample":
             self._stream = selection.stream_of(self.train_dataset, args)
+        self._layout = resume.layout(args, self.accelerator.num_processes)
         self._recorder = Recorder(args, names, weights, self.accelerator.process_index)
         # First, since trackio's own callback closes its run when training ends.
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
-
-    # -- data
 
     def get_train_dataloader(self) -> Any:
         """As TRL's. Where prompts are drawn beyond it, each row says its index in the training set."""
@@ -167,24 +164,34 @@ class GRPOPlusTrainer(GRPOTrainer):
         return inputs
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        self._batch = Batch(inputs, pop_indices(inputs))
-        if self._filters:
+        training = self.model.training
+        size = self.num_generations if training else self.num_generations_eval
+        self._batch = batch = Batch(size, inputs, pop_indices(inputs))
+        if self.args.filters_groups and training:
             batches.forget_logged(self._logs)
         try:
-            with self._batch.hiding:
+            with batch.hiding:
                 output = super()._generate_and_score_completions(inputs)
-            self._complete(output)
+            self._log_monitors()
+            if training:
+                if not all(batch.plan.live):
+                    live = torch.tensor(batch.plan.live).repeat_interleave(size)
+                    filler.mask_rows(output, batches.own_rows(live, self.accelerator), self.accelerator)
+                if self.args.changes_advantages:
+                    self._replace_advantages(output, sum(batch.plan.live))
+                self._log_batch(output)
+            self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
+            old, ref = output.get("old_per_token_logps"), output.get("ref_per_token_logps")
+            if batch.kl is None and old is not None and ref is not None:
+                batch.kl = kl.mean_of_tokens(old - ref, filler.loss_mask(output))
+            self._record(batch.plan, output["advantages"])
             return output
         finally:
             self._batch = Batch()
 
-    @property
-    def _filters(self) -> bool:
-        return self.args.filters_groups and self.model.training
-
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
-        if not self._filters:
+        if not (self.args.filters_groups and self.model.training):
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
@@ -204,7 +211,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
         batches.put_back_logged(self._logs, self._pending_extra_logs, attempts)
-        return Generated.of(attempts, *rounds.carried(attempts, mixed=KNOWS_NAN))
+        return Generated.of(attempts, *rounds.carried(attempts, trl.__version__))
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
@@ -214,12 +221,10 @@ class GRPOPlusTrainer(GRPOTrainer):
                 f"rollout_func returned {len(generated.completion_ids)} completions for {len(prompts)} prompts. To "
                 "drop or resample groups, it must return one for each prompt it is given."
             )
-        inputs = generated.with_extra(inputs)
+        inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # they travel with their rows
         return sampled
-
-    # -- rewards
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
         batch = self._batch
@@ -250,11 +255,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
         """The verdict on each group; without `trainable`, on its rewards alone."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
-        return groups.judge_batch(self.args, rewards, weights, names, self._group_size, trainable)
-
-    @property
-    def _group_size(self) -> int:
-        return self.num_generations if self.model.training else self.num_generations_eval
+        return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable)
 
     def _without_monitors(self, rewards: Tensor) -> Tensor:
         """What TRL makes advantages of, (N, K - monitors). It sees none until it has made the batch: to TRL an attempt
@@ -270,22 +271,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         return rewards[:, weighted]
 
     # -- what TRL made of the batch becomes what is trained on
-
-    def _complete(self, output: dict[str, Any]) -> None:
-        self._log_monitors()
-        plan = self._batch.plan
-        if self.model.training:
-            if not all(plan.live):
-                live = torch.tensor(plan.live).repeat_interleave(self.num_generations)
-                filler.mask_rows(output, batches.own_rows(live, self.accelerator), self.accelerator)
-            if self.args.changes_advantages:
-                self._replace_advantages(output, sum(plan.live))
-            self._log_batch(output)
-        self._log(self._batch.outcome_shares(self.reward_funcs, self.reward_func_names))
-        old, ref = output.get("old_per_token_logps"), output.get("ref_per_token_logps")
-        if self._batch.kl is None and old is not None and ref is not None:
-            self._batch.kl = kl.mean_of_tokens(old - ref, filler.loss_mask(output))
-        self._record(plan, output["advantages"])
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
         gather, to_go = self.accelerator.gather, None
@@ -343,13 +328,13 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_monitors(self) -> None:
         """As TRL logs the rewards that it knows of."""
-        monitors = groups.monitors(self.reward_weights)
-        for name, column in [(self.reward_func_names[i], self._batch.rewards[:, i]) for i in monitors]:
-            self._log(
-                [(f"rewards/{name}/mean", column.nanmean().item()), (f"rewards/{name}/std", nanstd(column).item())]
-            )
+        rewards, sampled, monitors = self._batch.rewards, self._batch.sampled, groups.monitors(self.reward_weights)
+        for name, column in [(self.reward_func_names[i], rewards[:, i]) for i in monitors]:
+            mean, std = column.nanmean().item(), nanstd(column).item()
+            self._log([(f"rewards/{name}/mean", mean), (f"rewards/{name}/std", std)])
             self._logs["rewards"][name].extend(column.tolist())
-        if monitors and self._batch.scored_by_monitors_alone(self.reward_weights.cpu()):
+        unscored = groups.totals(sampled, self.reward_weights.cpu()).isnan()
+        if monitors and (unscored & ~sampled.isnan().all(dim=1)).any():
             logger.warning_once(
                 "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
                 "unscored; see `groups/unscored` and the traces."
@@ -370,7 +355,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
             advantages=gather(first).cpu(),
             kl=None if batch.kl is None else gather(batch.kl).cpu(),
-            size=self._group_size,
+            size=batch.size,
         )
         sampled = Sampled(
             split=split,
@@ -415,7 +400,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if beta:
             self._controller.see(metrics["kl"][-1], rows)
         if not tokens:  # nothing to train on, on any rank: TRL has logged means over no tokens
-            batches.forget_metrics(metrics, before, keep="entropy_coef")
+            for name in metrics.keys() - {"entropy_coef"}:
+                del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
         return loss
@@ -462,7 +448,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._settle_record()
         return evaluated
 
-    # -- checkpoints
+    # -- checkpoints and the Hub
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
@@ -475,7 +461,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._settle_record()
         generate_every = self.args.steps_per_generation * self.num_iterations
         return {
-            "layout": resume.layout(self.args, self.accelerator.num_processes),
+            "layout": self._layout,
             "step": self._step,
             # TRL generates anew when it resumes, in the midst of a batch too.
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
@@ -493,8 +479,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             return
         if self._sampler is not None:
             resume.skip_epochs(self._sampler, int(self.state.epoch or 0))
-        world_size = self.accelerator.num_processes
-        state = resume.load(checkpoint, self.accelerator.process_index, resume.layout(self.args, world_size))
+        state = resume.load(checkpoint, self.accelerator.process_index, self._layout)
         if state is None:
             return
         if self.args.kl_target is not None:
@@ -507,8 +492,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._step = state.get("step", self._step)
         if state["buffered_inputs"] is not None:
             self._buffered_inputs = resume.on_device(state["buffered_inputs"], self.accelerator.device)
-
-    # -- the Hub
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
         """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.model_card`]."""
