@@ -12,6 +12,7 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 from packaging.version import Version
 
+from .common.values import Refusal
 from .groups import Attempt, Plan, Round, plan_batch, shares
 from .selection import PromptStream
 
@@ -191,7 +192,7 @@ def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool]:
     everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts})])
     logprobs = set().union(*(rank[1] for rank in everywhere))
     if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
-        raise ValueError(
+        raise Refusal(
             f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
             "Return them for all or for none, or use TRL 1.11 or later."
         )

@@ -66,7 +66,7 @@ class PromptStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood. Raises ValueError when it was saved with another dataset size."""
         if state["num_prompts"] != self._num_prompts:
-            raise ValueError(
+            raise Refusal(
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
                 f"{self._num_prompts}. Resume with the same dataset, or start a new run from the checkpoint's weights."
             )

@@ -39,15 +39,16 @@ from . import filler, groups, kl, model_card, resume, rounds, selection, uploads
 from .advantages import TRL_SCALES
 from .batch import Batch, Generated
 from .common.attributes import temporarily
+from .common.values import Refusal
 from .config import GRPOPlusConfig, config_for
 from .credit import Credit
 from .groups import Plan, Round
 from .indexed_rows import IndexedRows, pop_indices
-from .recorder import Recorder, Recording, Sampled
+from .recorder import Recorder, Recording
 from .registry import check_splits, resolve
 from .rounds import exchange
-from .scoring import Scoring, workers
-from .traces import Scored, split_name
+from .scoring import Scoring, configure
+from .traces import Sampled, split_name
 
 
 logger = get_logger(__name__)
@@ -114,7 +115,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             args.reward_weights = weights
         if args.push_to_hub:
             uploads.check_seam()
-        workers.configure(args.reward_workers, args.reward_worker_memory_mb)
+        configure(args.reward_workers, args.reward_worker_memory_mb)
         if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
             check_splits(reward_funcs, train_dataset, eval_dataset)
         with temporarily(args, has_plus_trainer=True):
@@ -217,7 +218,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
         self._batch.generated = generated = Generated(*super()._generate(prompts))
         if len(generated.completion_ids) != len(prompts):
-            raise ValueError(
+            raise Refusal(
                 f"rollout_func returned {len(generated.completion_ids)} completions for {len(prompts)} prompts. To "
                 "drop or resample groups, it must return one for each prompt it is given."
             )
@@ -348,21 +349,19 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not traced and not (self.args.alarms and self.model.training):
             return
         first = advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
-        scored = Scored(
-            rounds=batch.rounds,
-            plan=plan,
-            totals=[groups.totals(one_round.rewards, self.reward_weights.cpu()) for one_round in batch.rounds],
-            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
-            advantages=gather(first).cpu(),
-            kl=None if batch.kl is None else gather(batch.kl).cpu(),
-            size=batch.size,
-        )
         sampled = Sampled(
             split=split,
             step=self.state.global_step,
-            scored=scored,
+            size=batch.size,
+            weights=self._recorder.weights,
+            rounds=batch.rounds,
+            plan=plan,
+            totals=groups.totals(batch.sampled, self.reward_weights.cpu()),
+            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            advantages=gather(first).cpu(),
+            kl=None if batch.kl is None else gather(batch.kl).cpu(),
             alike=self.rollout_func is None and self.environment_factories is None,
-            failing=dict(zip(self._recorder.names, batch.failing, strict=True)),
+            failing=dict(zip(self._recorder.weights, batch.failing, strict=True)),
             entropy=self._entropy,
         )
         self._settle_record()
