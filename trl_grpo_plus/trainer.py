@@ -11,10 +11,8 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 - `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks where a reward failed; after such
   a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
 - `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta, no filler in the entropy.
-- `log`, `evaluation_loop`: what is logged, and which split is evaluated, for the traces.
+- `log`, `evaluation_loop`: what is logged and evaluated, for the traces. Evaluation is left to TRL.
 - checkpoints: what the above must know to resume exactly. The Hub: no traces, and a model card that says all.
-
-Evaluation is left to TRL, but its attempts are traced too.
 """
 
 import copy
@@ -42,7 +40,6 @@ from .common.attributes import temporarily
 from .common.values import Refusal
 from .config import GRPOPlusConfig, config_for
 from .credit import Credit
-from .groups import Plan, Round
 from .indexed_rows import IndexedRows, pop_indices
 from .recorder import Recorder, Recording
 from .registry import check_splits, resolve
@@ -76,8 +73,6 @@ class GRPOPlusTrainer(GRPOTrainer):
     Example:
 
     ```python
-    from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
-
     config = GRPOPlusConfig(zero_variance_groups="resample")
     GRPOPlusTrainer("Qwen/Qwen2.5-0.5B-Instruct", accuracy_reward, config, dataset).train()
     ```
@@ -139,17 +134,15 @@ class GRPOPlusTrainer(GRPOTrainer):
         """As TRL's. Where prompts are drawn beyond it, each row says its index in the training set."""
         if self._stream is None:
             return super().get_train_dataloader()
-        rows = IndexedRows(self._columns_in_use())
+        rows = IndexedRows(self._remove_unused_columns(self.train_dataset, description="training"))
         # A collator that removes columns would remove the index.
         with temporarily(self, train_dataset=rows), temporarily(self.args, remove_unused_columns=False):
             return super().get_train_dataloader()
 
-    def _columns_in_use(self) -> Any:
-        return self._remove_unused_columns(self.train_dataset, description="training")
-
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
         """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
-        return send_to_device(self._columns_in_use().__getitems__(indices), self.accelerator.device)
+        rows = self._remove_unused_columns(self.train_dataset, description="training")
+        return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:
         self._sampler = super()._get_train_sampler(dataset)
@@ -204,7 +197,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         try:
             plan = rounds.settle(batch.rounds, fallback, self.state.global_step, unit)
         except RuntimeError:  # on all ranks: what is to be looked at must be there
-            self._record(Plan((), ()), torch.empty(0, device=self.accelerator.device))
+            self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
             self._settle_record()
             raise
         attempts = exchange(batch.rounds, plan.order, self.num_generations, *ranks)
@@ -214,7 +207,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         batches.put_back_logged(self._logs, self._pending_extra_logs, attempts)
         return Generated.of(attempts, *rounds.carried(attempts, trl.__version__))
 
-    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Round:
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> groups.Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
         self._batch.generated = generated = Generated(*super()._generate(prompts))
         if len(generated.completion_ids) != len(prompts):
@@ -236,7 +229,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 batches.put_back_logged(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
         return self._without_monitors(batch.rewards.to(self.accelerator.device))
 
-    def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> Round:
+    def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
         """What was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
         batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
@@ -251,7 +244,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         trainable = accelerator.gather(torch.tensor(trainable, device=accelerator.device).int()).bool().cpu()
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
-        return Round(attempts, rewards, tuple(self._judge(rewards, trainable)))
+        return groups.Round(attempts, rewards, tuple(self._judge(rewards, trainable)))
 
     def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
         """The verdict on each group; without `trainable`, on its rewards alone."""
@@ -306,7 +299,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
             return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, batch_size=batch_size)[0]
 
-    # -- metrics and traces
+    # -- metrics, traces and evaluation
 
     def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
         """Into TRL's metrics; `again`: in place of what it has just logged there."""
@@ -341,7 +334,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "unscored; see `groups/unscored` and the traces."
             )
 
-    def _record(self, plan: Plan, advantages: Tensor) -> None:
+    def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Traces and alarms. `advantages` are of this rank's rows of the plan."""
         batch, gather = self._batch, self.accelerator.gather
         split = "train" if self.model.training else self._split
@@ -370,6 +363,21 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _settle_record(self) -> None:
         for name, value in self._recorder.settle().items():
             self._metrics["train"][name].append(value)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, and into the run's journal."""
+        self._settle_record()
+        super().log(logs, *args, **kwargs)
+        self._recorder.log(self.state.log_history[-1])
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """As the `Trainer`'s; notes which split it is about."""
+        self._settle_record()
+        self._split = split_name(metric_key_prefix)
+        self._recorder.evaluate(self._split, self.state.global_step)
+        evaluated = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self._settle_record()
+        return evaluated
 
     # -- loss
 
@@ -429,23 +437,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         if beta is not None:
             self.beta = beta
             self._metrics["train"]["beta"].append(beta)
-
-    # -- logging and evaluation
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, and into the run's journal."""
-        self._settle_record()
-        super().log(logs, *args, **kwargs)
-        self._recorder.log(self.state.log_history[-1])
-
-    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """As the `Trainer`'s; notes which split it is about."""
-        self._settle_record()
-        self._split = split_name(metric_key_prefix)
-        self._recorder.evaluate(self._split, self.state.global_step)
-        evaluated = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
-        self._settle_record()
-        return evaluated
 
     # -- checkpoints and the Hub
 
