@@ -6,6 +6,7 @@ writer     the files, a thread
 stock_trl  what TRL itself writes with `log_completions`
 """
 
+from . import stock_trl
 from .read import FOLDER, GroupKey, about, by_group, evaluated, find, group_key, groups, journal, split_name
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer
@@ -30,4 +31,5 @@ __all__ = [
     "pick",
     "plain",
     "split_name",
+    "stock_trl",
 ]

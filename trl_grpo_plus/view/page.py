@@ -20,10 +20,10 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from .. import traces
 from ..common.files import replace
-from ..traces import read as traces
-from ..traces import stock_trl as trl_completions
-from .groups import Row, Tally, by_name, columns, curves, detail, entry, names_by_group, place
+from ..traces import Row, group_key, stock_trl
+from .groups import Tally, by_name, columns, curves, detail, entry, names_by_group
 
 
 SCRIPTS = ("base", "text", "search", "curves", "list", "group", "main", "keys", "start")
@@ -127,10 +127,10 @@ def _source(run: str | Path) -> _Source:
     try:
         folder = traces.find(run)
     except ValueError:
-        if not trl_completions.files(run):
+        if not stock_trl.files(run):
             raise
         title = path.parent.name if path.name == "completions" else path.name
-        return _Source(title, trl_completions.groups(run), [], [], {}, trl_completions.NOTE)
+        return _Source(title, stock_trl.groups(run), [], [], {}, stock_trl.NOTE)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     return _Source(title, traces.groups(folder), *read)
@@ -177,7 +177,7 @@ def _store(
     for rows in groups:
         tally.see(rows)
         first = rows[0]
-        alarms = named.get((first["step"], *place(first)), ()) if first["split"] == "train" else ()
+        alarms = named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
         line = entry(rows, alarms)
         written, raw = _json(line).encode(), _json(detail(rows)).encode() + b","
         packed = _deflate(raw)
