@@ -16,9 +16,11 @@ import torch
 import warm
 from datasets import Dataset
 
-from trl_grpo_plus.alarms import ALARMS
+from trl_grpo_plus.alarms import ALARMS, Finding, Rule
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.groups import judge
 from trl_grpo_plus.recorder import _distinct
+from trl_grpo_plus.traces import by_group
 from trl_grpo_plus.traces import read as traces
 
 
@@ -199,6 +201,22 @@ def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
     assert sum("Traces could not be kept" in message for message in said) == 1
     assert len(said) == len({message.partition(":")[0] for message in said})
     assert tiny.logged(trained, "alarms/dead_groups")[-1] == 1.0
+
+
+def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
+    def brief(history, batch, most):
+        return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.rows))) if most > 6 else None
+
+    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, Number(above=0, optional=True), "tokens of an attempt"))
+    for most, on in ((7, 1.0), (None, None), (6, 0.0)):
+        thresholds = {"min_batches": 1, "brief": most}
+        trained = tiny.trainer(tmp_path / str(most), half, max_steps=1, alarm_thresholds=thresholds)
+        trained.train()
+        assert tiny.logged(trained, "alarms/brief") == ([] if on is None else [on])
+        alarms = traces.journal(tmp_path / str(most) / "run", "alarms")
+        assert [(alarm["name"], alarm["threshold"]) for alarm in alarms] == [("brief", 7)] * (on == 1.0)
+    with pytest.raises(ValueError, match="brief=0 must be a finite number and > 0"):
+        tiny.trainer(tmp_path, half, alarm_thresholds={"brief": 0})
 
 
 def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):

@@ -20,6 +20,7 @@ from ..common.values import finite_or_none
 from ..groups import VERDICTS
 from ..traces import Row
 from . import page
+from .groups import best_first
 
 
 logger = get_logger(__name__)
@@ -192,6 +193,7 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
     Up to half are groups that alarms name, most alarms first; one is the group with the highest reward; then verdicts
     take turns, the rarest among those picked first.
     """
+    verdicts = [group[0]["verdict"] for group in groups]
     alarmed = [i for i, group in enumerate(groups) if _alarms(group)]
     alarmed.sort(key=lambda i: -_alarms(groups[i]))
     picked = alarmed[: max(1, count // 2)]
@@ -200,8 +202,8 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
         picked.append(rest.pop(0))
     rest.sort()
     while rest and len(picked) < count:
-        seen = Counter(_verdict(groups[i]) for i in picked)
-        picked.append(min(rest, key=lambda i: (seen[_verdict(groups[i])], VERDICTS.index(_verdict(groups[i])))))
+        seen = Counter(verdicts[i] for i in picked)
+        picked.append(min(rest, key=lambda i: (seen[verdicts[i]], VERDICTS.index(verdicts[i]))))
         rest.remove(picked[-1])
     return [groups[i] for i in sorted(picked)]
 
@@ -213,8 +215,8 @@ def columns(rewards: list[str]) -> list[str]:
 
 
 def table(groups: list[list[Row]], rewards: list[str]) -> list[list[Any]]:
-    """One row an attempt, groups together, in each the highest advantage first and those without one last."""
-    return [_row(row, rewards) for group in groups for row in sorted(group, key=_by_advantage)]
+    """One row an attempt, groups together, in each the best first."""
+    return [_row(row, rewards) for group in groups for row in best_first(group)]
 
 
 def shown(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -248,16 +250,8 @@ def _row(row: Row, rewards: list[str]) -> list[Any]:
     return list(cells)
 
 
-def _by_advantage(row: Row) -> tuple[bool, float]:
-    return (row["advantage"] is None, -(row["advantage"] or 0.0))
-
-
 def _alarms(group: list[Row]) -> int:
     return len({name for row in group for name in row["alarms"]})
-
-
-def _verdict(group: list[Row]) -> str:
-    return group[0]["verdict"]
 
 
 def _highest(group: list[Row]) -> float:
