@@ -37,22 +37,8 @@ def read(page):
     return read["head"], read["index"], groups
 
 
-def write_traces(folder, groups, alarms=(), metrics=()):
-    rollouts = folder / "rollouts"
-    rollouts.mkdir(parents=True, exist_ok=True)
-    files = {}
-    for rows in groups:
-        files.setdefault((rows[0]["split"], rows[0]["step"]), []).extend(rows)
-    for (split, step), rows in files.items():
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (rollouts / f"{split}-{step:08d}.jsonl").write_text(lines)
-    for name, lines in (("alarms", alarms), ("metrics", metrics)):
-        (rollouts / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
-
-
 def page_of(folder, groups, max_mb=100, **journals):
-    written = write_page(write_traces(folder, groups, **journals), folder / "report.html", max_mb)
+    written = write_page(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb)
     return written, *read(written.path.read_text())
 
 
