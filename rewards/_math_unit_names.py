@@ -5,48 +5,40 @@ import re
 
 # Words that deny, hedge or change the number. The number in front must be right in any case, so a word that a unit may
 # have too ("times", "more", "options") is not among them.
-NO_UNIT = frozenset({
-    "or", "and", "not", "no", "nor", "never", "maybe", "perhaps", "about", "approx", "around", "doubtful", "dubious",
-    "almost", "if", "when", "unless", "least", "most", "than", "minus", "plus", "half", "double", "triple", "hundred",
-    "thousand", "million", "billion", "trillion", "quadrillion", "googol", "dozen", "is", "was", "negative",
-    "infinity", "pi", "mod", "wrong", "false", "untrue", "fake", "either", "neither", "but", "except", "so",
-    "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "tens", "quarter",
-    "third", "score", "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
-    "millionths", "thirds", "halves", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "elevenths",
-    "twelfths", "twentieths", "factorial", "root", "over", "divided", "multiplied", "modulo", "base", "power",
-    "reciprocal", "inverse", "squared", "cubed", "then", "unknown", "unsure", "uncertain", "impossible", "guess",
-    "answer", "incorrect", "lakh", "lakhs", "crore", "crores", "ish", "nope", "nah", "nay", "think", "believe",
-    "suppose", "assume", "guessed", "estimate", "estimated", "estimation", "rounded", "approximate",
-    "approximation", "approximated", "circa", "close", "give", "take", "kinda", "sorta", "dunno", "sure", "doubt",
-    "error", "without", "versus", "vs", "hardly", "might", "may", "could", "should", "would", "cannot", "isnt",
-    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty",
-    "sixty", "seventy", "eighty", "ninety", "zero", "wait", "hmm", "myriad", "gross",
-    "permille", "promille", "permil", "basis", "grand", "doubled", "tripled", "quadrupled", "halved", "thirded",
-    "quartered", "twice", "thrice", "itself", "octal", "hex", "hexadecimal", "binary", "ternary", "lac", "lacs",
-    "arab", "arabs", "kharab", "kilo", "mega", "giga", "tera", "milli", "micro", "nano", "tau", "infinite",
-    "invalid", "mistaken", "mistake", "rejected", "reject", "excluded", "ruled", "erroneous", "inaccurate",
-    "imprecise", "fail", "fails", "failed", "refuted", "disproved", "disproven", "eliminated", "discarded",
-    "dismissed", "denied", "void", "nonsense", "bogus", "ignored", "ignore", "disregard", "disregarded",
-    "contradiction", "contradicts", "contradicted", "contradictory", "inconsistent", "implausible", "improbable",
-    "unacceptable", "inadmissible",
-    "extraneous", "retracted", "withdrawn", "disqualified", "unlikely", "probably",
-    "possibly", "allegedly", "supposedly", "hypothetical",
-    # German, Dutch, Swedish, Polish
-    "nicht", "nein", "kein", "keine", "keiner", "nie", "niemals", "vielleicht", "etwa", "zirka", "oder", "und",
-    "ungefaehr", "mio", "tausend", "hundert", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
-    "falsch", "halb", "wahrscheinlich", "mindestens", "ohne", "sondern", "beinahe", "fast", "niet", "geen", "nooit",
-    "misschien", "ongeveer", "bijna", "duizend", "honderd", "miljoen", "miljard", "fout", "inte", "ej", "aldrig",
-    "kanske", "eller", "tusen", "hundra", "miljon", "miljoner", "miljarder", "tysiac", "tysiace",
-    "milion", "miliony", "lub", "albo", "chyba", "ikke", "kanskje",
-    # French, Spanish, Portuguese, Italian, Latin
-    "non", "pas", "jamais", "peut", "ou", "environ", "presque", "mille", "milliard", "milliards", "faux", "moins",
-    "demi", "sauf", "aucun", "rien", "ni", "douzaine", "centaine", "millier", "milliers", "nunca", "quiza", "quizas",
-    "casi", "mil", "cien", "ciento", "cientos", "millon", "millones", "falso", "falsa", "menos", "mas",
-    "jamas", "tampoco", "sin", "acaso", "docena", "nao", "talvez", "quase", "milhao", "milhoes", "bilhao", "bilhoes",
-    "mais", "cerca", "ovvero", "oppure", "mai", "forse", "quasi", "mila", "cento", "milione", "milioni",
-    "miliardo", "miliardi", "meno", "piu", "dozzina", "nec", "haud",
-})  # fmt: skip
+_DENIALS = """
+    or and not no nor never maybe perhaps about approx around doubtful dubious almost if when unless least most than
+    minus plus half double triple hundred thousand million billion trillion quadrillion googol dozen is was negative
+    infinity pi mod wrong false untrue fake either neither but except so otherwise instead hundreds thousands millions
+    billions trillions dozens tens quarter third score tenth tenths hundredth hundredths thousandth thousandths
+    millionth millionths thirds halves fourths fifths sixths sevenths eighths ninths elevenths twelfths twentieths
+    factorial root over divided multiplied modulo base power reciprocal inverse squared cubed then unknown unsure
+    uncertain impossible guess answer incorrect lakh lakhs crore crores ish nope nah nay think believe suppose assume
+    guessed estimate estimated estimation rounded approximate approximation approximated circa close give take kinda
+    sorta dunno sure doubt error without versus vs hardly might may could should would cannot isnt one two three four
+    five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
+    thirty forty fifty sixty seventy eighty ninety zero wait hmm myriad gross permille promille permil basis grand
+    doubled tripled quadrupled halved thirded quartered twice thrice itself octal hex hexadecimal binary ternary lac
+    lacs arab arabs kharab kilo mega giga tera milli micro nano tau infinite invalid mistaken mistake rejected reject
+    excluded ruled erroneous inaccurate imprecise fail fails failed refuted disproved disproven eliminated discarded
+    dismissed denied void nonsense bogus ignored ignore disregard disregarded contradiction contradicts contradicted
+    contradictory inconsistent implausible improbable unacceptable inadmissible extraneous retracted withdrawn
+    disqualified unlikely probably possibly allegedly supposedly hypothetical
+"""
+# German, Dutch, Swedish, Polish
+_DENIALS_NORTH = """
+    nicht nein kein keine keiner nie niemals vielleicht etwa zirka oder und ungefaehr mio tausend hundert millionen
+    milliarde milliarden billionen dutzend falsch halb wahrscheinlich mindestens ohne sondern beinahe fast niet geen
+    nooit misschien ongeveer bijna duizend honderd miljoen miljard fout inte ej aldrig kanske eller tusen hundra miljon
+    miljoner miljarder tysiac tysiace milion miliony lub albo chyba ikke kanskje
+"""
+# French, Spanish, Portuguese, Italian, Latin
+_DENIALS_SOUTH = """
+    non pas jamais peut ou environ presque mille milliard milliards faux moins demi sauf aucun rien ni douzaine
+    centaine millier milliers nunca quiza quizas casi mil cien ciento cientos millon millones falso falsa menos mas
+    jamas tampoco sin acaso docena nao talvez quase milhao milhoes bilhao bilhoes mais cerca ovvero oppure mai forse
+    quasi mila cento milione milioni miliardo miliardi meno piu dozzina nec haud
+"""
+NO_UNIT = frozenset(f"{_DENIALS} {_DENIALS_NORTH} {_DENIALS_SOUTH}".split())
 # Those in -ly or -mente hedge, most of them: "presumably", "aproximadamente".
 _ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|many)fold")

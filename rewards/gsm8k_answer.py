@@ -155,9 +155,9 @@ def _number(text: str | None) -> Fraction | None:
     if cleaned is None:
         return None
     value, unit = split_unit(cleaned)
-    found = literal(value)
+    number = literal(value)
     # 72 K is 72,000 or 72 kelvins.
-    return found.value if found is not None and found.lowest and not is_unsure(unit) else None
+    return number.value if number is not None and number.lowest and not is_unsure(unit) else None
 
 
 def _bare(text: str) -> str:
@@ -165,17 +165,17 @@ def _bare(text: str) -> str:
     text = _narrow(text)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
-    if found := _NAME.match(text):
-        text = text[found.end() :]
-    if found := _HEAD.match(text):
-        text = text[found.end() :]
+    if match := _NAME.match(text):
+        text = text[match.end() :]
+    if match := _HEAD.match(text):
+        text = text[match.end() :]
     text = text.strip(" *").removesuffix("。")
-    if found := _MONEY.fullmatch(text):
-        text = f"{found[1]}{found[2]}"
-    if found := _COUNTED.fullmatch(text):
-        text = found[1]
-    if found := _APOSTROPHES.fullmatch(text):
-        text = f"{found[1]}{re.sub('[^0-9]', '', found[2])}{found[3] or ''}"
+    if match := _MONEY.fullmatch(text):
+        text = f"{match[1]}{match[2]}"
+    if match := _COUNTED.fullmatch(text):
+        text = match[1]
+    if match := _APOSTROPHES.fullmatch(text):
+        text = f"{match[1]}{re.sub('[^0-9]', '', match[2])}{match[3] or ''}"
     return text
 
 

@@ -53,13 +53,8 @@ SYSTEM_PROMPT = (
 
 
 def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
-    problems = {
-        row: problem
-        for row, (name, item) in enumerate(zip(task, entry, strict=True))
-        if (problem := _problem(name) or _problem_of_entry(name, item))
-    }
     hint = "trl_grpo_plus.rewards.reasoning_gym_answer.make_dataset makes rows that can."
-    refuse_rows("reasoning_gym", problems, len(task), hint)
+    refuse_rows("reasoning_gym", lambda *row: _problem(row[0]) or _problem_of_entry(*row), task, entry, hint=hint)
 
 
 def _gold(task: str, entry: Any, think_opened: bool = False) -> str | None:
@@ -147,7 +142,10 @@ def make_dataset(
         ImportError: reasoning-gym is not installed.
         ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
     """
-    problem = next((found for name in tasks if (found := _problem(name))), None if tasks else "tasks is empty.")
+    problem = next(
+        (problem_of_task for name in tasks if (problem_of_task := _problem(name))),
+        None if tasks else "tasks is empty.",
+    )
     if problem:
         raise ValueError(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
@@ -171,11 +169,11 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
     try:
         # Twice as many, since items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
-        kept = {"config": json.loads(json.dumps(config))}
+        settings = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
         raise ValueError(f"make_dataset: {task} does not take {config}: {error}.") from None
-    found = (made[i] for i in range(2 * size + 1))
-    items = list(itertools.islice((item | kept for item in found if not _is_blank(item)), size))
+    made_items = (made[i] for i in range(2 * size + 1))
+    items = list(itertools.islice((item | settings for item in made_items if not _is_blank(item)), size))
     if len(items) < size:
         raise ValueError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
     return items
