@@ -72,22 +72,18 @@ _SYMBOLS = ("m", "g", "s", "L", "l", "J", "W", "N", "Pa", "V", "A", "Ω", "Hz", 
 # Letters behind a number that may be a unit, a factor (the power of ten) or a variable: units where the gold has them.
 _SURE = frozenset("mgslLhdtJWNVAFC")
 FACTORS = {"K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
-_NAMES = {
-    "inch": "in", "inche": "in", "feet": "ft", "foot": "ft", "hour": "h", "hr": "h", "minute": "min", "mins": "min",
-    "sec": "s", "secs": "s", "hrs": "h", "deg": "degree", "pound": "lb", "lbs": "lb", "ounce": "oz", "mile": "mi",
-    "yard": "yd", "yds": "yd", "yr": "year", "yrs": "year", "wk": "week", "wks": "week", "mo": "month", "day": "day",
-    "d": "day", "pts": "point", "pt": "point", "cms": "cm", "kms": "km", "mms": "mm", "kgs": "kg",
-    "percent": "percent", "percentage": "percent", "pct": "percent", "radian": "rad", "unit": "unit",
-    "kelvin": "K", "molar": "M", "cent": "cent", "dollar": "dollar", "usd": "dollar", "euro": "euro",
-    "eur": "euro", "gbp": "pound sterling", "rupee": "rupee", "inr": "rupee", "yen": "yen", "jpy": "yen",
-    "yuan": "yuan", "cny": "yuan", "rmb": "yuan", "celsius": "celsius", "fahrenheit": "fahrenheit", "pcs": "piece",
-    "tonne": "t", "week": "week", "month": "month", "year": "year", "degree": "degree", "acre": "acre",
-    "厘米": "cm", "毫米": "mm", "分米": "dm", "米": "m", "千米": "km", "公里": "km", "千克": "kg", "公斤": "kg",
-    "克": "g", "毫克": "mg", "升": "l", "毫升": "ml", "吨": "t", "小时": "h", "小時": "h", "时": "h", "時間": "h",
-    "分钟": "min", "分鐘": "min", "秒": "s", "度": "degree", "元": "yuan", "块": "yuan", "円": "yen",
-    "см": "cm", "мм": "mm", "дм": "dm", "м": "m", "км": "km", "кг": "kg", "г": "g", "л": "l", "ч": "h", "мин": "min",
-    "с": "s", "руб": "rouble", "рублей": "rouble", "рубля": "rouble", "лет": "year", "года": "year", "год": "year",
+_SPELLINGS = {
+    "in": "inch inche", "ft": "feet foot", "h": "hour hr hrs 小时 小時 时 時間 ч", "min": "minute mins 分钟 分鐘 мин",
+    "s": "sec secs 秒 с", "degree": "deg degree 度", "lb": "pound lbs", "oz": "ounce", "mi": "mile", "yd": "yard yds",
+    "year": "yr yrs year лет года год", "week": "wk wks week", "month": "mo month", "day": "day d", "point": "pts pt",
+    "cm": "cms 厘米 см", "km": "kms 千米 公里 км", "mm": "mms 毫米 мм", "kg": "kgs 千克 公斤 кг",
+    "percent": "percent percentage pct", "rad": "radian", "unit": "unit", "K": "kelvin", "M": "molar", "cent": "cent",
+    "dollar": "dollar usd", "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee inr", "yen": "yen jpy 円",
+    "yuan": "yuan cny rmb 元 块", "celsius": "celsius", "fahrenheit": "fahrenheit", "piece": "pcs", "t": "tonne 吨",
+    "acre": "acre", "dm": "分米 дм", "m": "米 м", "g": "克 г", "mg": "毫克", "l": "升 л", "ml": "毫升",
+    "rouble": "руб рублей рубля",
 }  # fmt: skip
+_NAMES = {name: unit for unit, names in _SPELLINGS.items() for name in names.split()}
 _PLAIN = (
     "in", "ft", "lb", "oz", "mi", "yd", "h", "min", "mph", "kmh", "kph", "rad", "sr", "dB", "rpm", "fps", "bpm", "ppm",
     "psi", "atm", "bar", "torr", "qt", "gal", "ha", "cd", "lm", "lx", "Bq", "Gy", "Sv", "kB", "KB", "MB", "GB", "TB",

@@ -17,7 +17,7 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_grpo_plus.common.values import near
+from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
@@ -147,7 +147,7 @@ def make_dataset(
         None if tasks else "tasks is empty.",
     )
     if problem:
-        raise ValueError(f"make_dataset: {problem}")
+        raise Refusal(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
     items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
     names = list(tasks)
@@ -165,17 +165,17 @@ def make_dataset(
 
 def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[dict[str, Any]]:
     if {"size", "seed"} & set(config):
-        raise ValueError(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
+        raise Refusal(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
     try:
         # Twice as many, since items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
         settings = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
-        raise ValueError(f"make_dataset: {task} does not take {config}: {error}.") from None
+        raise Refusal(f"make_dataset: {task} does not take {config}: {error}.") from None
     made_items = (made[i] for i in range(2 * size + 1))
     items = list(itertools.islice((item | settings for item in made_items if not _is_blank(item)), size))
     if len(items) < size:
-        raise ValueError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
+        raise Refusal(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
     return items
 
 

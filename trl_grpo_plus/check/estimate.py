@@ -45,7 +45,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..common.values import near
+from ..common.values import Refusal, near
 
 
 GIB = 2**30
@@ -114,7 +114,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
     Args:
         asked (`str`, *optional*): `--gpu`.
         asked_gib (`float`, *optional*): `--gpu_memory`.
-        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.environment.gpus`].
+        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.launch.environment.gpus`].
 
     Raises:
         ValueError: nothing is known of the GPU asked for.
@@ -123,7 +123,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
     kind = gpu_of(card)
     if asked and kind is None:
         known = [gpu.name for gpu in GPUS]
-        raise ValueError(f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{near(asked, known)}")
+        raise Refusal(f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{near(asked, known)}")
     gpu = kind or DEFAULT_GPU
     why = f"--gpu {asked}" if asked else card or "no GPU here"
     why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
