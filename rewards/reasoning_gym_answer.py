@@ -13,9 +13,7 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
-
-from datasets import Dataset
+from typing import TYPE_CHECKING, Any
 
 from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
@@ -23,6 +21,9 @@ from trl_grpo_plus.registry import Example, register_reward
 from ._rows import refuse_rows
 from ._text import after_opened, answer_of, text_of
 
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Measured with reasoning-gym 0.1.25.
 _EXECUTES = "its scorer executes the answer as a program"
@@ -125,7 +126,7 @@ def reasoning_gym(
 
 def make_dataset(
     tasks: Mapping[str, Mapping[str, Any]], size: int, seed: int, system_prompt: str | None = SYSTEM_PROMPT
-) -> Dataset:
+) -> "Dataset":
     """A dataset of one or several tasks for the reward `reasoning_gym`.
 
     Args:
@@ -153,6 +154,8 @@ def make_dataset(
     names = list(tasks)
     rows = [(names[i % len(names)], items[i % len(names)][i // len(names)]) for i in range(size)]
     system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    from datasets import Dataset  # slow to import, and no part of the reward
+
     return Dataset.from_dict(
         {
             "prompt": [[*system, {"role": "user", "content": item["question"]}] for _, item in rows],
