@@ -144,13 +144,9 @@ def _check_calls(tree: ast.AST, entry_point: str) -> None:
     held |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) in called:
-            for argument in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(argument, ast.Lambda | ast.GeneratorExp) or _is_function(
-                    _name(argument), argument, own, held
-                ):
-                    raise ValueError(
-                        f"test_code passes {ast.unparse(argument)!r:.60} to {first}: only plain data can be"
-                    )
+            for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(value, ast.Lambda | ast.GeneratorExp) or _is_function(_name(value), value, own, held):
+                    raise ValueError(f"test_code passes {ast.unparse(value)!r:.60} to {first}: only plain data can be")
 
 
 def _name(node: ast.AST) -> str:

@@ -208,12 +208,9 @@ def _range(parts: list[str], signs: list[str]) -> Shape | None:
 def _bracketed(text: str) -> Shape | None:
     if grid := _MATRIX.fullmatch(text):
         rows = [split(row, _CELLS) for row in split(grid[2].strip().removesuffix("\\\\"), _ROWS)]
-        square = len({len(row) for row in rows}) == 1
-        return (
-            Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
-            if square
-            else None
-        )
+        if len({len(row) for row in rows}) > 1:
+            return None
+        return Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
     if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
         if _joined_by_words(text[2:-2].strip()):
             return shape(text[2:-2].strip())

@@ -138,10 +138,7 @@ def _read(text: str) -> Any:
     # The parser's own message on a text that it does not take is of no use here, nor is anything that it raises.
     try:
         expression = latex2sympy(
-            text,
-            is_real=True,
-            normalization_config=None,
-            conversion_config=ConversionConfig(lowercase_symbols=False),
+            text, is_real=True, normalization_config=None, conversion_config=ConversionConfig(lowercase_symbols=False)
         )
     except Exception:
         return None

@@ -8,10 +8,7 @@ SHOWN_ROWS = 3
 
 
 def refuse_rows(
-    name: str,
-    problem_of: Callable[..., Any],
-    *columns: Sequence[Any],
-    hint: str = "Mend or filter these rows.",
+    name: str, problem_of: Callable[..., Any], *columns: Sequence[Any], hint: str = "Mend or filter these rows."
 ) -> None:
     """Raise if a row has a problem. The first few are shown.
 

@@ -35,12 +35,13 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _CODES = "USD|EUR|GBP|JPY|CNY|RMB|INR|KRW|AUD|CAD|CHF|BRL|MXN|RUB|VND|PHP|NGN"
-_SIGN = r"\\?\$|[€£¥₹₩₽₺₪₱₫₦฿]"
+_CURRENCIES = "[€£¥₹₩₽₺₪₱₫₦฿]"
+_SIGN = rf"\\?\$|{_CURRENCIES}"
 _MONEY = re.compile(
     rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
 )
 _NAME = re.compile(r"\s*[A-Za-z]\s*=(?!\s*=)")
-_TWO_SIGNS = re.compile(r"[€£¥₹₩₽₺₪₱₫₦฿]\s*\\?\$|\$\s*[€£¥₹₩₽₺₪₱₫₦฿]")  # unless the dollar opens a formula
+_TWO_SIGNS = re.compile(rf"{_CURRENCIES}\s*\\?\$|\$\s*{_CURRENCIES}")  # unless the dollar opens a formula
 _COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
 _APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
 GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"

@@ -147,11 +147,7 @@ def _typed_number(text: str) -> tuple[str, str]:
     preload=PRELOAD,
 )
 def math_answer(
-    completions: list[Any],
-    answer: list[str | int | float],
-    *,
-    evaluated: bool = True,
-    think_opened: bool = False,
+    completions: list[Any], answer: list[str | int | float], *, evaluated: bool = True, think_opened: bool = False
 ) -> list[float | None]:
     r"""1.0 where the final answer is mathematically the gold, else 0.0.
 

@@ -143,11 +143,7 @@ def make_dataset(
         ImportError: reasoning-gym is not installed.
         ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
     """
-    problem = next(
-        (problem_of_task for name in tasks if (problem_of_task := _problem(name))),
-        None if tasks else "tasks is empty.",
-    )
-    if problem:
+    if problem := next(filter(None, map(_problem, tasks)), None if tasks else "tasks is empty."):
         raise Refusal(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
     items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
@@ -216,11 +212,9 @@ def _problem(task: Any) -> str | None:
     if isinstance(task, str) and task in REFUSED:
         return f"the task {task} is not to be trained on: {REFUSED[task]}."
     known = _library().factory.DATASETS
-    return (
-        None
-        if isinstance(task, str) and task in known
-        else f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
-    )
+    if isinstance(task, str) and task in known:
+        return None
+    return f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
 
 
 def _problem_of_entry(task: str, entry: Any) -> str | None:

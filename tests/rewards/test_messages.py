@@ -53,9 +53,7 @@ CONVERSATIONS = {
     "the policy, then the user": (lambda text: [message(text), message(SAYS, "user")], None),
     "the policy in parts": (
         lambda text: [
-            message(
-                [{"type": "text", "text": text[:2]}, {"type": "image"}, SAYS, {"type": "text", "text": text[2:]}],
-            )
+            message([{"type": "text", "text": text[:2]}, {"type": "image"}, SAYS, {"type": "text", "text": text[2:]}])
         ],
         None,
     ),
