@@ -53,18 +53,18 @@ class Mistake:
 
     Args:
         name (`str`): what it is.
-        told (`tuple[str, ...]`): what the refusal must say: the value, what is allowed or near it, the fix.
+        says (`tuple[str, ...]`): what the refusal must say: the value, what is allowed or near it, the fix.
         keys (`dict[str, Any]`): of the recipe that differ; `...` takes one out.
         options (`tuple[str, ...]`): of the command line.
         recipe (`str`): what is named on it.
         text (`str`, *optional*): the whole YAML, in place of `keys`.
         by (`str`): who refuses it before a model is loaded, besides `check`: "run", before anything is launched;
             "script", which `run` launches; "": only `check`.
-        status (`int`): `check`'s.
+        status (`int`): `check`'s; 0 where another machine may have what this one lacks.
     """
 
     name: str
-    told: tuple[str, ...]
+    says: tuple[str, ...]
     keys: dict[str, Any] = field(default_factory=dict)
     options: tuple[str, ...] = ()
     recipe: str = "my_run.yaml"
@@ -97,6 +97,8 @@ MISTAKES = (
     ),
     Mistake("a mistyped option", ("--max_stps", "--max_steps"), options=("--max_stps", "5")),
     Mistake("not YAML", ("my_run.yaml is not YAML",), text="a: b: c"),
+    Mistake("a list in the place of keys", ("my_run.yaml must hold `key: value` lines.",), text="- a\n- b"),
+    Mistake("an empty file", ("my_run.yaml must hold `key: value` lines.",), text=""),
     Mistake(
         "a choice that is none",
         ("zero_variance_groups='resampel'", "'keep', 'drop', 'resample'", "Did you mean resample?"),
@@ -132,8 +134,8 @@ MISTAKES = (
     Mistake(
         "numbers out of bounds",
         (
-            "gradient_accumulation_steps=0 must be at least 1.",
-            "top_p=1.5 must be at least 0 and at most 1.",
+            "gradient_accumulation_steps=0 must be an integer and >= 1.",
+            "top_p=1.5 must be a finite number and >= 0 and <= 1.",
         ),
         {"gradient_accumulation_steps": 0, "top_p": 1.5},
     ),
@@ -142,6 +144,12 @@ MISTAKES = (
         "a key that is there twice",
         ("my_run.yaml is not YAML: beta is there twice, in line 1 and in line 3.",),
         text="beta: 0.1\nmax_steps: 1\nbeta: 0.2\n",
+    ),
+    Mistake(
+        "a package that is not installed",
+        ("report_to: mlflow", "not installed", "pip install mlflow"),
+        {"report_to": "mlflow"},
+        status=0,
     ),
     Mistake("a tracker without a name", ("report_to: None is none of", "none"), {"report_to": None}),
     Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
@@ -178,6 +186,21 @@ MISTAKES = (
         "a reward's argument that it has not",
         ("'cosine_length' has no argument 'curect'", "Did you mean correct"),
         {"reward_funcs": [{"name": "cosine_length", "args": {"curect": "exact_answer"}}]},
+    ),
+    Mistake(
+        "a reward's key that is none",
+        ("unknown key 'wieght'. Did you mean weight",),
+        {"reward_funcs": [{"name": "exact_answer", "wieght": 2}]},
+    ),
+    Mistake(
+        "a reward cut short on the command line",
+        ("reward_funcs: '{name: exact_answer' is not {name: ..., weight: ...} in YAML or JSON.",),
+        options=("--reward_funcs", "{name: exact_answer"),
+    ),
+    Mistake(
+        "a reward's path that leads nowhere",
+        ("trl_grpo_plus.rewards.exact_answer has no function 'exact_answe'. Did you mean exact_answer?",),
+        {"reward_funcs": ["trl_grpo_plus.rewards.exact_answer.exact_answe"]},
     ),
     Mistake(
         "a reward's file that is not there",
@@ -227,6 +250,11 @@ MISTAKES = (
         {"filter_metric": "acuracy", "zero_variance_groups": "drop"},
     ),
     Mistake(
+        "a filter by rewards without weight",
+        ("reward_weights=[0.0] are all 0: no group could be alive.", "zero_variance_groups='keep' (now 'drop')"),
+        {"reward_weights": [0.0], "zero_variance_groups": "drop"},
+    ),
+    Mistake(
         "a batch that does not divide",
         ("generation_batch_size (8)", "num_generations (16)", "x 1 process."),
         {"num_generations": 16},
@@ -262,6 +290,12 @@ MISTAKES = (
     Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
     Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),
     Mistake("no model", ("model_name_or_path is missing.",), {"model_name_or_path": ...}),
+    Mistake(
+        "a prepare function that makes no model",
+        ("model_name_or_path is missing.",),
+        {"model_name_or_path": ..., "dataset_name": ..., "prepare": "task.py:prepare"},
+        by="script",
+    ),
     Mistake(
         "a model that is not there",
         ("model_name_or_path: there is no folder ./modle. Did you mean model?",),
@@ -346,6 +380,23 @@ MISTAKES = (
         {"dataset_name": ..., "prepare": "task.py:prepare", "prepare_args": {"row": 3}},
     ),
     Mistake(
+        "arguments for no prepare function",
+        ("prepare_args are given, but prepare names no function to give them to.",),
+        {"prepare_args": {"rows": 3}},
+    ),
+    Mistake(
+        "arguments of prepare that are no JSON",
+        ("prepare_args: '{rows: 3' is not JSON.",),
+        {"dataset_name": ..., "prepare": "task.py:prepare"},
+        ("--prepare_args", "{rows: 3"),
+    ),
+    Mistake(
+        "arguments of prepare without names",
+        ("prepare_args: [3] must be the arguments of prepare by name.",),
+        {"dataset_name": ..., "prepare": "task.py:prepare"},
+        ("--prepare_args", "[3]"),
+    ),
+    Mistake(
         "too few rows for a step",
         ("the training set has 6 rows, and a generation batch takes 16 prompts", "a smaller generation batch"),
         {"per_device_train_batch_size": 64},
@@ -406,6 +457,11 @@ MISTAKES = (
         "a checkpoint to resume from that is not there",
         ("resume_from_checkpoint: out/checkpoint-9 is not a checkpoint.",),
         options=("--resume_from_checkpoint", "out/checkpoint-9"),
+    ),
+    Mistake(
+        "a resumption where there is nothing",
+        ("resume_from_checkpoint is true, but out holds no checkpoint.",),
+        {"resume_from_checkpoint": True},
     ),
     Mistake(
         "a run to resume from in place of its checkpoint",

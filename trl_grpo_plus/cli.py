@@ -98,9 +98,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, summary: str, told: str | None = None) -> argparse.ArgumentParser:
+    def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
         shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        added = commands.add_parser(name, help=summary, description=told or summary, **shape)
+        added = commands.add_parser(name, help=summary, description=description or summary, **shape)
         added.set_defaults(run=run)
         return added
 
@@ -142,18 +142,13 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
 
 def _ls(options: argparse.Namespace) -> int:
     from .launch.accelerate import headline, recipes
+    from .launch.table import aligned
     from .registry import find, list_rewards
 
-    told = {name: headline(recipe) for name, recipe in recipes().items()}
-    print("\n".join(["recipes", *_two_columns(told)]))
+    print("\n".join(["recipes", *aligned((f"  {name}", headline(recipe)) for name, recipe in recipes().items())]))
     rewards = {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
-    print("\n".join(["", "rewards", *_two_columns(rewards)]))
+    print("\n".join(["", "rewards", *aligned((f"  {name}", summary) for name, summary in rewards.items())]))
     return 0
-
-
-def _two_columns(lines: dict[str, str]) -> list[str]:
-    width = max(map(len, lines)) + 2
-    return [f"  {name:<{width}}{text}" for name, text in lines.items()]
 
 
 def _cp(options: argparse.Namespace) -> int:
@@ -189,18 +184,17 @@ def _run(options: argparse.Namespace) -> int:
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     launcher = (options.accelerate_config, options.num_processes, num_gpus)
     command = launch_command(options.name, options.rest, *launcher)
-    from .check.recipe import refusals
+    from .check.recipe import refused
 
-    refused = refusals(options.name, options.rest, distribution(*launcher))
-    if refused:
-        return _refuse(refused)
+    if wrong := refused(options.name, options.rest, distribution(*launcher)):
+        return _refuse(wrong)
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
 
-def _refuse(refused: Sequence[str]) -> int:
-    print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
+def _refuse(wrong: Sequence[str]) -> int:
+    print("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
     return 2
 
 

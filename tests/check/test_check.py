@@ -11,6 +11,7 @@ from datasets import Dataset
 from trl_grpo_plus import registry
 from trl_grpo_plus.check.rewards import check_examples, check_gold, table
 from trl_grpo_plus.cli import main
+from trl_grpo_plus.common import packages
 from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
 
 
@@ -157,9 +158,7 @@ def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
 
 
 def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "trl_grpo_plus.check.rewards.find_spec", lambda module: None if module == "math_verify" else module
-    )
+    monkeypatch.setattr(packages, "find_spec", lambda module: None if module == "math_verify" else module)
     assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
     said = capsys.readouterr().out
     assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in said

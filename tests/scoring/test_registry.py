@@ -216,9 +216,8 @@ def test_what_is_dear_to_check_is_checked_once(scratch):
 
 def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
     register_reward("user_needy", preload=["json", "no_such.library"])(plain)
-    with pytest.raises(ValueError, match=re.escape("needs no_such.library, which is not installed")) as caught:
+    with pytest.raises(ValueError, match=r"needs no_such.library, which is not installed: pip install no_such\."):
         get_reward("user_needy")
-    assert 'pip install "trl-grpo-plus[rewards' in str(caught.value)
 
 
 class Unusual(TypedDict):

@@ -503,8 +503,8 @@ print("trl_grpo_plus.view" in sys.modules)
     printed = run_script(tmp_path, code)
     said = warnings(printed)
     assert len(said) == 2
-    assert "pip install wandb" in said[0]
-    assert "pip install trackio" in said[1]
+    assert "pip install 'trl-grpo-plus[wandb]'" in said[0]
+    assert "pip install 'trl-grpo-plus[trackio]'" in said[1]
     assert "False" in printed.splitlines()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..launch import prompts as preflight
+from ..common.values import Refusal
 from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, Row
 from . import hub
@@ -24,9 +24,8 @@ def model(recipe: Recipe) -> tuple[list[Row], Found | None]:
     """Whether the model is there, and its config."""
     name = recipe.model.model_name_or_path
     try:
-        preflight.check_model(name)
         found = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
-    except ValueError as error:
+    except Refusal as error:
         return [Row("model", FAILED, str(error))], None
     recipe.kind = found.what.model_type if found else None
     if found is None:
@@ -40,16 +39,15 @@ def model(recipe: Recipe) -> tuple[list[Row], Found | None]:
 
 
 def tokenizer(recipe: Recipe) -> tuple[list[Row], Found | None]:
-    """Whether there is a tokenizer, with a chat template where prompts are messages."""
+    """Whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
     name = recipe.model.model_name_or_path
     try:
         found = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
-        if found.seen and recipe.train_set is not None:
-            preflight.check_template(recipe.train_set, found.what, name)
-    except ValueError as error:
+    except Refusal as error:
         return [Row("tokenizer", FAILED, str(error))], None
     if not found.seen:
         return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], found
+    recipe.tokenizer = lambda: found.what
     said = f"ends with {found.what.eos_token!r}, pads with {found.what.pad_token or found.what.eos_token!r}"
     return [Row("tokenizer", OK, said + (", has a chat template" if found.what.chat_template else ""))], found
 
@@ -164,7 +162,7 @@ def job_of(recipe: Recipe, config: Found, shape: Shape, prompt: int) -> Job:
 def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
     """About how much memory and time the run takes, on `card`; `granted` says what else was taken for granted."""
     # Where nobody said how many GPUs there are, or which, too few or too small ones are no failure.
-    lacking = FAILED if card.named or recipe.spread.told else UNSEEN
+    lacking = FAILED if card.named or recipe.spread.named else UNSEEN
     return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
 
 

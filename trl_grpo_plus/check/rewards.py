@@ -8,10 +8,10 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from ..launch.environment import EXTRAS
+from ..common import packages
+from ..launch.table import FAILED, OK, aligned
 from ..registry import Example, Reward, check_columns, find, list_rewards
 from ..scoring import Definition, Outcome, columns_of
 
@@ -76,9 +76,8 @@ def _examples_of(name: str) -> Finding:
 
 def _unseen(definition: Definition) -> str:
     roots = [module.partition(".")[0] for module in definition.preload]
-    if absent := next((root for root in roots if find_spec(root) is None), None):
-        ways = dict(EXTRAS.values())
-        return f"not installed: {absent}. {ways.get(absent, f'pip install {absent}')}"
+    for root, how in packages.missing({root: root for root in roots}).items():
+        return f"not installed: {root}. {how}"
     if definition.name not in list_rewards():
         return "not tried: a function that is not registered brings no examples, and no gold answers"
     return ""
@@ -121,14 +120,14 @@ def _score(reward: Reward, example: Example) -> Outcome:
 
 def table(findings: Sequence[Finding]) -> str:
     """The findings as text, problems below."""
-    width = max([len("reward"), *(len(finding.name) for finding in findings)])
-    lines = [f"{'reward':{width}}  {'check':8}  {'right':>9}  {'ms/sample':>9}"]
+    rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = "FAILED" if finding.problems else finding.unseen or "ok"
-        lines.append(
-            f"{finding.name:{width}}  {finding.what:8}  {f'{finding.right}/{finding.total}':>9}  {ms:>9}  {verdict}"
-        )
+        verdict = FAILED if finding.problems else finding.unseen or OK
+        rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
+    lines = aligned(
+        (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
+    )
     for finding in findings:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:

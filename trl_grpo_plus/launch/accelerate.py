@@ -27,8 +27,8 @@ RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the us
 
 def recipes() -> dict[str, Any]:
     """The YAML files that ship with this package, by name."""
-    found = {item.name.removesuffix(".yaml"): item for item in files(RECIPES).iterdir() if item.name.endswith(".yaml")}
-    return dict(sorted(found.items()))
+    shipped = [item for item in files(RECIPES).iterdir() if item.name.endswith(".yaml")]
+    return dict(sorted((item.name.removesuffix(".yaml"), item) for item in shipped))
 
 
 def headline(recipe: Any) -> str:
@@ -119,19 +119,19 @@ class Distribution:
     """
 
     processes: int
-    said_by: str
+    decided_by: str
     sharding: str
     offloads: str = ""
 
     @property
-    def told(self) -> bool:
+    def named(self) -> bool:
         """Whether somebody said how many processes."""
-        return self.said_by.startswith("--")
+        return self.decided_by.startswith("--")
 
     @property
     def guessed(self) -> bool:
         """Whether neither somebody nor this machine did."""
-        return self.said_by == NOBODY
+        return self.decided_by == NOBODY
 
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
@@ -147,15 +147,15 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     if only_one and num_processes not in (None, 1):
         raise Refusal(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
     if num_processes is not None:
-        processes, said_by = num_processes, "--num_processes"
+        processes, decided_by = num_processes, "--num_processes"
     elif only_one:
-        processes, said_by = 1, f"--accelerate_config {accelerate_config}"
+        processes, decided_by = 1, f"--accelerate_config {accelerate_config}"
     elif content.get("num_processes") and not (num_gpus and accelerate_config in presets()):  # theirs is 8
-        processes, said_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
+        processes, decided_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
     else:
-        processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
+        processes, decided_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
     deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
-    spread = Distribution(processes, said_by, "ddp" if processes > 1 else "none")
+    spread = Distribution(processes, decided_by, "ddp" if processes > 1 else "none")
     if content.get("distributed_type") == "FSDP":
         return replace(spread, sharding="fsdp", offloads="weights" if fsdp.get("fsdp_offload_params") else "")
     if content.get("distributed_type") != "DEEPSPEED":

@@ -5,7 +5,6 @@ Every score has an outcome: ok, abstain (None: does not apply), timeout, error. 
 """
 
 import functools
-import importlib.util
 import inspect
 import traceback
 import typing
@@ -13,6 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ..common import packages
 from ..common.loading import load, target_of
 from ..common.signatures import call
 from ..common.values import Refusal, about, fits, near, spelled
@@ -194,12 +194,8 @@ class Reward:
             raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
-        absent = [module for module in self.definition.preload if not _is_installed(module)]
-        if absent:
-            raise Refusal(
-                f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What our rewards need "
-                'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
-            )
+        for module, how in packages.missing({module: module for module in self.definition.preload}).items():
+            raise Refusal(f"reward {self.__name__!r} needs {module}, which is not installed: {how}.")
         if self.definition.check_args:
             with about("", ValueError):
                 self.definition.check_args(**self.all_args())
@@ -343,13 +339,6 @@ def definition_at(path: str) -> Definition:
 def define(function: RewardFunction) -> Definition:
     """A definition of a plain function, under its own name."""
     return Definition(function.__name__, function, target_of(function))
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is not
-        return False
 
 
 def _is_at(path: str, function: RewardFunction) -> bool:
