@@ -2,6 +2,24 @@
 
 Swap two names in a TRL script, `GRPOTrainer` for [`GRPOPlusTrainer`] and `GRPOConfig` for [`GRPOPlusConfig`], and set
 the options you want. With every new option at its default the trainer is TRL's, bit for bit.
+
+The rooms, from the top floor down (docs/architecture.md follows one batch through them):
+
+    cli           the commands: `trl-grpo-plus run | check | ls | view | env`
+    check/        everything that can be known of a recipe before its GPU-hours
+    launch/       from a recipe to a run; recipes/ holds the recipes
+    trainer       TRL's methods that are overridden, in the order in which TRL calls them
+    batch         the batch in flight               recorder   a batch -> traces/, alarms/, trackers (view/)
+    credit        rewards -> advantages             rounds     resampling, and the hand-over between ranks
+    config        the options                       resume     what a checkpoint holds of all this
+    groups        verdicts on groups                selection  which prompts are sampled next
+    advantages    baselines and scales              kl         KL estimators, adaptive beta
+    registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
+    common/       what every room uses
+
+To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, a KL estimator one of
+`kl.ESTIMATORS`, an alarm a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file
+in rewards/ and a line of its `LIBRARY`. Options, messages and tables follow from these.
 """
 
 from importlib import import_module
@@ -10,12 +28,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import GRPOPlusConfig
+    from .registry import get_reward, list_rewards, register_reward
     from .trainer import GRPOPlusTrainer
 
 __version__ = "0.1.0"
-__all__ = ["GRPOPlusConfig", "GRPOPlusTrainer", "__version__"]
+__all__ = ["GRPOPlusConfig", "GRPOPlusTrainer", "__version__", "get_reward", "list_rewards", "register_reward"]
 
 _LAZY = {"GRPOPlusConfig": ".config", "GRPOPlusTrainer": ".trainer"}
+_LAZY |= dict.fromkeys(("get_reward", "list_rewards", "register_reward"), ".registry")
 
 
 def __getattr__(name: str) -> Any:

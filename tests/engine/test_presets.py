@@ -20,7 +20,7 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 from safetensors.torch import load_file
 
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import console
+from trl_grpo_plus.launch import console, train
 from trl_grpo_plus.launch.refusals import processes
 from trl_grpo_plus.launch.table import FAILED
 from trl_grpo_plus.recipes import grpo
@@ -216,7 +216,7 @@ def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
 
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["grpo", "--config", "nowhere"])
-    monkeypatch.setattr(grpo, "launched_as", lambda: ())  # which remembers
+    monkeypatch.setattr(train, "launched_as", lambda: ())  # which remembers
     monkeypatch.setattr(console, "hush", lambda: None)  # for good
     monkeypatch.setenv("RANK", "8")
     for local_rank, times in (("0", 1), ("1", 0)):

@@ -7,13 +7,13 @@ option_names  names of options, before TRL is imported
 yamls, keys   what a recipe's keys and values may be
 command_line  the recipe and the command line, read; the command to resume with
 inputs, data  rewards, data and adapter that they name
-prompts, options  what is refused of data and options
 recipe        a recipe as each of its processes would read it
+refusals      the one list of what is refused before a model is loaded; options, prompts  what it says of those
 train         main: refuse, load, train, evaluate, report
 earlier       what an earlier run left in the folder
 stopping, console, report  Ctrl-C, lines while it goes, the closing report
 environment   packages, GPUs, sandbox of this machine
-table         rows that say what was checked
+table         rows that say what was checked, and how they are printed
 """
 
 from .accelerate import Distribution, distribution, find_recipe, headline, launch_command, presets, recipes
