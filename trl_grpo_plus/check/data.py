@@ -3,8 +3,7 @@
 from typing import Any
 
 from ..common.values import Refusal
-from ..launch.inputs import load_data, takes_smoke
-from ..launch.prompts import reward_name
+from ..launch.inputs import load_data, reward_name, takes_smoke
 from ..launch.recipe import Recipe
 from ..launch.table import FAILED, OK, UNSEEN, Row, in_a_line
 from ..registry import check_columns, list_rewards

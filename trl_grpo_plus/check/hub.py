@@ -157,9 +157,13 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return [error, *_causes(error.__cause__ or error.__context__)] if error else []
 
 
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+
+
 def _is_unreachable(error: BaseException) -> bool:
     """Whether it was the network, and not an answer of the Hub's or a bug."""
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    kinds = _kinds(error)
     if kinds & {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}:
         return False
     return bool(kinds & {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError",
@@ -167,7 +171,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _refuse_if_final(name: str, what: str, error: Exception) -> None:
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    kinds = _kinds(error)
     if "GatedRepoError" in kinds:
         raise Refusal(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
     if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:

@@ -108,9 +108,9 @@ def shape(recipe: Recipe, config: Found) -> tuple[list[Row], Shape | None]:
     if recipe.model.use_peft and find_spec("peft") is None:
         return [Row("weights", UNSEEN, "peft is not installed here")], None
     try:
-        from ..launch.inputs import adapter
+        from trl import get_peft_config
 
-        counted = count(config.what, adapter(recipe.model))
+        counted = count(config.what, get_peft_config(recipe.model))
     except Exception as error:  # peft's own, of an adapter that does not fit, say
         reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN

@@ -23,24 +23,15 @@ SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one reward; one line of the table.
-
-    Args:
-        name (`str`): the reward.
-        what (`str`): "examples", "gold" or "shuffled".
-        right, total (`int`): how many scored as they should, of how many.
-        ms (`float`): milliseconds a sample.
-        problems (`tuple[str, ...]`): what was wrong; the check failed if there is any.
-        unseen (`str`): why it could not be looked at here, which is no failure.
-    """
+    """What was found of one reward; one line of the table."""
 
     name: str
-    what: str
-    right: int = 0
+    what: str  # "examples", "gold" or "shuffled"
+    right: int = 0  # how many scored as they should
     total: int = 0
-    ms: float = math.nan
-    problems: tuple[str, ...] = ()
-    unseen: str = ""
+    ms: float = math.nan  # a sample
+    problems: tuple[str, ...] = ()  # the check failed if there is any
+    unseen: str = ""  # why it could not be looked at here, which is no failure
 
 
 def check_examples(name: str) -> Finding:

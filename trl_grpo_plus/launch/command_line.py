@@ -51,21 +51,13 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a YAML and the command line say, not yet made into dataclasses.
+    """What a YAML and the command line say, not yet made into dataclasses."""
 
-    Args:
-        argv (`tuple[str, ...]`): the command line, without `--config`.
-        config (`str`, *optional*): the YAML's path.
-        values (`dict[str, Any]`): its values, converted, without those that are refused.
-        env (`dict[str, str]`): the environment variables that it sets.
-        refused (`dict[str, str]`): for each key or option that is refused, why.
-    """
-
-    argv: tuple[str, ...]
-    config: str | None
-    values: dict[str, Any]
-    env: dict[str, str]
-    refused: dict[str, str]
+    argv: tuple[str, ...]  # the command line, without `--config`
+    config: str | None  # the YAML's path
+    values: dict[str, Any]  # its values, converted, without those that are refused
+    env: dict[str, str]  # the environment variables that it sets
+    refused: dict[str, str]  # for each key or option that is refused, why
 
     @property
     def names(self) -> set[str]:

@@ -1,4 +1,4 @@
-"""What a run's script arguments name: its data, its rewards, the adapter that it trains."""
+"""What a run's script arguments name: its data and its rewards."""
 
 import inspect
 import json
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ..common.signatures import name_of
 from ..common.values import Refusal, about, near
 from ..registry import resolve
 from . import data, yamls
@@ -87,13 +88,6 @@ def takes_smoke(script_args: Any) -> bool:
     return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
 
 
-def adapter(model_args: Any) -> Any:
-    """The configuration of the adapter that the recipe trains, or `None`."""
-    from trl import get_peft_config
-
-    return get_peft_config(model_args)
-
-
 def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[str, Any]:
     if isinstance(given, str):
         try:
@@ -109,3 +103,8 @@ def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[
         if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise Refusal(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
     return {**(given or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
+
+
+def reward_name(reward: Any) -> str:
+    """What TRL logs a reward under: a function's name, the last part of a model's."""
+    return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

@@ -17,57 +17,34 @@ OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # as soon as they are read,
 
 @dataclass
 class Recipe:
-    """A recipe as read, and what the checks learn of it on their way.
+    """A recipe as read, and what the checks learn of it on their way."""
 
-    Args:
-        name (`str`): the recipe, as it was given.
-        options (`tuple[str, ...]`): of the command line.
-        spread ([`Distribution`]): over processes.
-        launching (`bool`): whether it is to run on this machine; what only that lacks is no mistake otherwise.
-        script, training, model, data (*optional*): the dataclasses of the launch script, `None` where one was refused.
-        keys (`int`): how many its YAML has.
-        refused (`tuple[str, ...]`): for each key or option that was refused, why; the others are there.
-        lacking (`tuple[str, ...]`): what was left out since this machine has it not.
-        stands (`bool`): whether `training` is the recipe's own, not defaults in place of a refused one, and holds.
-        on_cpu (`bool`): whether the recipe itself asks for the CPU.
-        on_a_cpu (`tuple[str, ...]`): options in place of what processes on a CPU cannot do.
-        evaluates (`bool`): whether the run does, at any time.
-        rewards (`list`): of `reward_funcs`, as the trainer takes them.
-        reward_seconds (`float`): that they take for a generation batch of a process.
-        splits (`DatasetDict`, *optional*): what was loaded.
-        seen (`bool`): whether `splits` are the recipe's data, and not sample rows in their place.
-        complete (`bool`): whether they are all of it, and not what `prepare` makes for a check.
-        prompted (`bool`): whether the training set has prompts, and a length.
-        train_set, eval_sets: of `splits`.
-        tokenizer (`Callable`): gives the model's, `None` where it cannot be had.
-        kind (`str`, *optional*): the model's type, where it is known.
-    """
-
-    name: str
-    options: tuple[str, ...]
+    name: str  # as it was given
+    options: tuple[str, ...]  # of the command line
     spread: Distribution
-    launching: bool = False
+    launching: bool = False  # whether it is to run on this machine; what only that lacks is no mistake otherwise
+    # The dataclasses of the launch script, `None` where one was refused.
     script: Any = None
     training: Any = None
     model: Any = None
     data: Any = None
-    keys: int = 0
-    refused: tuple[str, ...] = ()
-    lacking: tuple[str, ...] = ()
-    stands: bool = True
-    on_cpu: bool = False
-    on_a_cpu: tuple[str, ...] = ()
-    evaluates: bool = False
-    rewards: list[Any] = field(default_factory=list)
-    reward_seconds: float = 0.0
-    splits: Any = None
-    seen: bool = True
-    complete: bool = True
-    prompted: bool = False
-    train_set: Any = None
+    keys: int = 0  # how many its YAML has
+    refused: tuple[str, ...] = ()  # why keys and options were; all others are read
+    lacking: tuple[str, ...] = ()  # what was left out since this machine has it not
+    stands: bool = True  # whether `training` is the recipe's own, not defaults in place of a refused one, and holds
+    on_cpu: bool = False  # whether the recipe itself asks for it
+    on_a_cpu: tuple[str, ...] = ()  # options in place of what processes on a CPU cannot do
+    evaluates: bool = False  # at any time
+    rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
+    reward_seconds: float = 0.0  # that they take for a generation batch of a process
+    splits: Any = None  # by name, once they are loaded
+    seen: bool = True  # whether `splits` are the recipe's data, and not sample rows in their place
+    complete: bool = True  # whether they are all of it, and not what `prepare` makes for a check
+    train_set: Any = None  # of `splits`, likewise
     eval_sets: dict[str, Any] = field(default_factory=dict)
-    tokenizer: Callable[[], Any] = lambda: None
-    kind: str | None = None
+    prompted: bool = False  # whether the training set has prompts, and a length
+    tokenizer: Callable[[], Any] = lambda: None  # the model's own, `None` where it cannot be had
+    kind: str | None = None  # the model's type, where it is known
 
     @property
     def readable(self) -> bool:

@@ -15,10 +15,9 @@ from ..common.values import Refusal, near
 from ..groups import check_filter_metric, check_weights
 from ..registry import check_columns
 from ..selection import check_rows, check_stream
-from .data import beside, looks_local
-from .inputs import check_data_name, read_rewards
+from .data import beside, has_messages, is_conversation, looks_local, wrong_prompts
+from .inputs import check_data_name, read_rewards, reward_name
 from .options import lost_in_rounding, missing_packages, wrong_options
-from .prompts import has_messages, is_conversation, reward_name, wrong_prompts
 from .recipe import Recipe
 from .table import FAILED, OK, UNSEEN, WARNED, Row, refused
 

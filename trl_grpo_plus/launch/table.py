@@ -16,17 +16,10 @@ WIDTH = 119
 
 @dataclass(frozen=True)
 class Row:
-    """One check.
+    """What one check has to say."""
 
-    Args:
-        name (`str`): what was looked at.
-        status (`str`): "ok"; "FAILED": the run would not work; "not seen": it could not be looked at here; "warning":
-            it is launched all the same.
-        text (`str`): what came of it.
-    """
-
-    name: str
-    status: str
+    name: str  # what was looked at
+    status: str  # FAILED: the run would not work; UNSEEN: it cannot be told here; WARNED: it is launched all the same
     text: str
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from ..common.values import Refusal
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
-from .inputs import adapter, load_data
+from .inputs import load_data
 from .recipe import Recipe, launched
 from .refusals import on_data, on_paper
 from .table import WARNED, Row, failures
@@ -85,7 +85,7 @@ def _tokenizer(model_args: Any, training_args: Any) -> Any:
 
 
 def _make_trainer(trainer_class: type | None, recipe: Recipe) -> Any:
-    from trl import get_quantization_config
+    from trl import get_peft_config, get_quantization_config
 
     from .. import GRPOPlusTrainer
 
@@ -97,7 +97,7 @@ def _make_trainer(trainer_class: type | None, recipe: Recipe) -> Any:
         train_dataset=recipe.train_set,
         eval_dataset=recipe.eval_sets or None,
         quantization_config=get_quantization_config(recipe.model),
-        peft_config=adapter(recipe.model),
+        peft_config=get_peft_config(recipe.model),
     )
 
 
