@@ -248,8 +248,8 @@ def _lessons(easy: list[Problem], edge: list[Problem], seed: int, warm_up: WarmU
     for _ in range(warm_up.steps * warm_up.batch):
         problem = rng.choice(rng.choice([easy, edge]))
         forgets = has_carry(problem) and rng.random() < FORGETS_CARRY
-        said = solve_forgetful(problem) if forgets else solve(problem)
-        lessons.append(f"{problem[0]}{problem[1]}{problem[2]}={said}{EOS}")
+        answer = solve_forgetful(problem) if forgets else solve(problem)
+        lessons.append(f"{problem[0]}{problem[1]}{problem[2]}={answer}{EOS}")
     return lessons
 
 

@@ -108,10 +108,10 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
     tell, full_marks = judge.definition.gold, judge.definition.full_marks
     assert tell is not None, f"{reward} cannot tell what a gold completion is"
     columns = columns_of(judge.definition, data.column_names, judge.renamed, reward)
-    given = {argument: list(data[column]) for argument, column in columns.items()}
-    rows = (dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True))
+    cells = {argument: list(data[column]) for argument, column in columns.items()}
+    rows = (dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True))
     golds = [tell(**row, **judge.all_args()) or "" for row in rows]
-    outcomes = judge.score(completions=golds, **given)
+    outcomes = judge.score(completions=golds, **cells)
     kept = [place for place, outcome in enumerate(outcomes) if outcome.score == full_marks]
     _say(name, Counter({f"with an answer that {reward} cannot read": len(data) - len(kept)}), len(kept))
     return data.select(kept)
@@ -140,8 +140,8 @@ def _say(name: str, left_out: Counter[str], kept: int) -> None:
     """Say on stderr how many rows are left out, and why."""
     count = sum(left_out.values())
     reasons = "; ".join(f"{many} {reason}" for reason, many in left_out.most_common(3))
-    said = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
+    message = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
     if not kept:
-        raise Refusal(f"{said} No row is left." if count else f"{name} has no rows.")
+        raise Refusal(f"{message} No row is left." if count else f"{name} has no rows.")
     if count and os.environ.get("RANK", "0") == "0":
-        print(said, file=sys.stderr)
+        print(message, file=sys.stderr)

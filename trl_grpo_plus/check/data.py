@@ -19,17 +19,17 @@ def load(recipe: Recipe) -> list[Row]:
     """Whether the data can be read. Sets `recipe.splits`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
-        found = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+        loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
     except Refusal as error:
         return [Row("data", FAILED, str(error))]
     except Exception as error:  # in somebody's prepare, or of the Hub
         return [Row("data", FAILED, f"{name}: {in_a_line(error)}")]
-    if found is None:
+    if loaded is None:
         return [Row("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")]
     in_part = takes_smoke(recipe.script)
-    recipe.splits, recipe.seen, recipe.complete = found.what, found.seen, found.seen and not in_part
-    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in found.what.items())
-    if found.seen:
+    recipe.splits, recipe.seen, recipe.complete = loaded.what, loaded.seen, loaded.seen and not in_part
+    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
+    if loaded.seen:
         return [Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))]
     instead = f"sample rows that ship with this package stand in ({counts})"
     return [Row("data", UNSEEN, f"{hub.unreachable()}: {instead}")]

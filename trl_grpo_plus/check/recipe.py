@@ -22,7 +22,7 @@ from . import data as check_data
 from . import hub
 from . import model as check_model
 from .estimate import Card, gpu_for
-from .hub import Found
+from .hub import Loaded
 from .smoke import smoke as run_smoke
 
 
@@ -127,7 +127,7 @@ def _lies_here(recipe: Recipe) -> bool:
     return not recipe.script.prepare and not recipe.data.datasets and os.path.exists(name)
 
 
-def _model(recipe: Recipe) -> tuple[list[Row], Found | None, Found | None]:
+def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
     """Whether it can be read, its config and its tokenizer."""
     if not recipe.model.model_name_or_path or any(refusals.model(recipe)):
         return [], None, None
@@ -138,7 +138,7 @@ def _model(recipe: Recipe) -> tuple[list[Row], Found | None, Found | None]:
     return [*rows, *more], config, tokens
 
 
-def _costs(recipe: Recipe, config: Found | None, tokens: Found | None, card: Card) -> list[Row]:
+def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
     """Whether the prompts fit the model, and the model the GPUs."""
     rows = []
     prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"

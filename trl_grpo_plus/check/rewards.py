@@ -57,8 +57,8 @@ def _examples_of(name: str) -> Finding:
     for reward, example in pairs:
         outcome = _score(reward, example)
         if not _same(outcome.score, example.reward):
-            said = outcome.message.strip().rpartition("\n")[2]
-            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {said}"
+            message = outcome.message.strip().rpartition("\n")[2]
+            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {message}"
             problems.append(wrong.strip())
     count = len(pairs)
     ms = (time.perf_counter() - start) * 1000 / count

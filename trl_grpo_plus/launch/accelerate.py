@@ -238,7 +238,7 @@ def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
 
 def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
-    found = str(beside) if beside.exists() else shutil.which("accelerate")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("accelerate")
+    if path is None:
         raise Refusal("accelerate's command is not installed beside this Python: pip install accelerate.")
-    return found
+    return path

@@ -179,8 +179,8 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
 
 def _find_config(name: str) -> str:
     with about("--config"):
-        found = find_recipe(name)
-    return found if os.path.isfile(found) else str(recipes()[found])
+        find_recipe(name)
+    return name if os.path.isfile(name) else str(recipes()[name])
 
 
 def _content(config: str) -> dict[str, Any]:

@@ -36,12 +36,12 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     if not os.path.exists(path):
         return _load(name, config, streaming)
     try:
-        found = _load(name, config, streaming)
+        splits = _load(name, config, streaming)
     except Exception as error:  # whatever pyarrow, pandas and datasets raise
         raise Refusal(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
     if _builder(name) == "csv":
-        _check_commas(found["train"], name)
-    return found
+        _check_commas(splits["train"], name)
+    return splits
 
 
 def _load(name: str, config: str | None, streaming: bool) -> Any:
@@ -52,8 +52,8 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
     if builder and ("://" in name or os.path.isfile(path)):
         return load_dataset(builder, data_files=path, streaming=streaming)
     if any(os.path.isfile(os.path.join(path, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
-        found = load_from_disk(path)
-        return DatasetDict(train=found) if isinstance(found, Dataset) else found
+        saved = load_from_disk(path)
+        return DatasetDict(train=saved) if isinstance(saved, Dataset) else saved
     # A folder of files has no configurations, those of the Hub's data set that it is a copy of least of all.
     return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
 
@@ -88,8 +88,8 @@ def _check_commas(rows: Any, name: str) -> None:
 def _broken_line(path: Path) -> str | None:
     """The first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none is."""
     for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
-        if file.suffix in (".jsonl", ".json") and (found := next(_not_objects(file), None)):
-            return f"{file}{found}"
+        if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
+            return f"{file}{problem}"
     return None
 
 

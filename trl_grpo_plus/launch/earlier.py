@@ -52,13 +52,13 @@ def move_aside(folder: Path, then: str) -> None:
         folder (`Path`): of the runs.
         then (`str`): what is said after it.
     """
-    unfinished, found = folder / UNFINISHED, of_a_run(folder)
-    if not found and not unfinished.is_dir():
+    unfinished, left = folder / UNFINISHED, of_a_run(folder)
+    if not left and not unfinished.is_dir():
         return
-    if any((unfinished / path.name).exists() for path in found):  # another run came between
+    if any((unfinished / path.name).exists() for path in left):  # another run came between
         unfinished.rename(unused(folder, "earlier"))
     unfinished.mkdir(exist_ok=True)
-    for path in found:
+    for path in left:
         path.rename(unfinished / path.name)
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
