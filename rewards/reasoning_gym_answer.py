@@ -22,7 +22,7 @@ from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
-from ._text import answer_of, text_of
+from ._text import after_opened, answer_of, text_of
 
 
 # Measured with reasoning-gym 0.1.25.
@@ -65,7 +65,7 @@ def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
 
 def _gold(task: str, entry: Any, think_opened: bool = False) -> str | None:
     answer = _item(entry).get("answer")
-    return None if answer is None else f"{'</think>' if think_opened else ''}<answer>{answer}</answer>"
+    return None if answer is None else after_opened(f"<answer>{answer}</answer>", think_opened)
 
 
 _SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "chain_sum"}}

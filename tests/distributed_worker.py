@@ -1,5 +1,4 @@
-"""Run by tests/engine/test_distributed.py on two processes:
-`torchrun --nproc_per_node 2 distributed_worker.py OUT SCENARIO`.
+"""Run by tests/engine/test_distributed.py on two processes: `distributed_worker.py OUT SCENARIO...`.
 
 Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
 """

@@ -1,5 +1,4 @@
-"""Run by tests/engine/test_presets.py on two processes:
-`torchrun --nproc_per_node 2 preset_worker.py OUT ENVIRONMENTS`.
+"""Run by tests/engine/test_presets.py on two processes: `preset_worker.py OUT ENVIRONMENTS`.
 
 ENVIRONMENTS is a JSON file: preset -> the environment that `accelerate launch` would give its processes. Each preset
 trains the same on a CPU, with gloo. What is in a CPU's way there is taken out of it, and nothing else:

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+import warm
 import yaml
 from wrong_recipes import RIGHT, make_place
 
@@ -427,8 +428,14 @@ def test_what_the_recipe_shards_itself_counts_too(place, facts, tmp_path):
 # --- The smoke run ---------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture
+def warm_smoke(monkeypatch):
+    """Without accelerate's launcher, and with TRL imported: cold runs are below and in test_wheel.py."""
+    monkeypatch.setattr(check_smoke, "_launched", warm.accelerate)
+
+
 @pytest.mark.parametrize("name", list(launch.recipes()))
-def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch):
+def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     monkeypatch.chdir(tmp_path)
     rows = check_recipe(name, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
@@ -441,7 +448,7 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_processes_run_in_small(place):
+def test_two_processes_run_in_small(place, warm_smoke):
     keys = {"zero_variance_groups": "resample", "beta": 0.04, "use_peft": True}
     rows = check_recipe(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status != OK] == []
@@ -464,7 +471,7 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path):
     assert "CalledProcessError" not in rows[-1].text  # the launcher's own, which says nothing
 
 
-def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path):
+def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke):
     (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
     keys = {"deepspeed": "zero.json", "ddp_backend": "gloo", "optim": "adamw_8bit", "optim_args": "a=b"}
     rows = check_recipe(place(**keys), num_processes=2, smoke=True)

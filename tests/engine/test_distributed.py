@@ -1,19 +1,19 @@
 """Two real processes (gloo): no deadlock, the same verdicts and weights on both, and TRL's results where TRL has some.
 
-`accelerate launch --cpu --num_processes 2` starts one process only; torchrun starts two, and the tests assert it.
+They are forked warm and find each other as torchrun's do; tests/launch/test_recipes.py has two of a real launcher.
 """
 
 import itertools
 import json
 import os
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import distributed_worker
 import pytest
 import tiny
+import warm
 
 from trl_grpo_plus.traces import read as traces
 
@@ -44,14 +44,9 @@ SCENARIOS = [
 
 
 def launch(out, *scenarios, ok=True):
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    # Each rank has its own order of a set, whatever the environment says.
-    worker = ["--no_python", "sh", "-c", 'PYTHONHASHSEED=$RANK exec "$@"', "sh", sys.executable, str(WORKER)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_USE_CPU": "true"}
     # A deadlock would last for ever; this is far beyond what the scenarios take.
-    done = subprocess.run(
-        [*command, *worker, str(out), *scenarios], env=environment, capture_output=True, text=True, timeout=900
-    )
+    command = [sys.executable, WORKER, out, *scenarios]
+    done = warm.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, timeout=900)
     assert (done.returncode == 0) == ok, done.stderr[-5000:]
 
 

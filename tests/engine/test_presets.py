@@ -5,15 +5,14 @@ put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
 """
 
 import json
-import os
 import re
-import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import warm
 from accelerate.commands import launch as accelerate_launch
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin, patch_environment
 from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu_env
@@ -23,7 +22,6 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import console, train
 from trl_grpo_plus.launch.refusals import processes
 from trl_grpo_plus.launch.table import FAILED
-from trl_grpo_plus.recipes import grpo
 from trl_grpo_plus.traces import read as traces
 
 
@@ -121,17 +119,9 @@ def out(tmp_path_factory):
     environments = {"ddp": {}, **{name: launched(name)[1] for name in sharded}}
     environments["fsdp1"] |= NO_GPU
     (folder / "environments.json").write_text(json.dumps(environments))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
-    command += [str(WORKER), str(folder), str(folder / "environments.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    output = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
-    with subprocess.Popen(command, env=environment, **output) as running:
-        try:
-            _, said = running.communicate(timeout=600)
-        except subprocess.TimeoutExpired:  # a rank that makes a pass more than the other waits for ever
-            running.terminate()  # and with it the two
-            _, said = running.communicate(timeout=60)
-    assert running.returncode == 0, said[-5000:]
+    # A rank that makes a pass more than the other waits for ever.
+    done = warm.run_ranks([sys.executable, WORKER, folder, folder / "environments.json"], timeout=600)
+    assert done.returncode == 0, done.stderr[-5000:]
     return folder
 
 
@@ -221,5 +211,5 @@ def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):
     monkeypatch.setenv("RANK", "8")
     for local_rank, times in (("0", 1), ("1", 0)):
         monkeypatch.setenv("LOCAL_RANK", local_rank)
-        assert grpo.run() == 2
+        assert train.run() == 2
         assert capsys.readouterr().err.count("error: ") == times

@@ -477,7 +477,7 @@ def sums(folder, **options):
 
 
 def test_the_demo_s_lessons_are_those_of_its_numbers():
-    """In the order that the figures of the README and of arithmetic_cpu.yaml come from."""
+    """In the order that the figures of docs/demo.md and of arithmetic_cpu.yaml come from."""
     held_out, rest = arithmetic.split_problems(1)
     made = arithmetic._lessons(rest["easy"][512:], rest["edge"][384:], 1, arithmetic.WarmUp(20, 64, 1.0))
     assert hashlib.sha256("\n".join(made).encode()).hexdigest().startswith("39bf1702e0f9bd86")

@@ -9,7 +9,8 @@ from trl import GRPOTrainer
 from trl.generation import vllm_generation
 
 from trl_grpo_plus.common.values import Refusal
-from trl_grpo_plus.config import TRL_CHOICES, GRPOPlusConfig
+from trl_grpo_plus.config import GRPOPlusConfig
+from trl_grpo_plus.config_checks import TRL_CHOICES
 from trl_grpo_plus.launch import yamls
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import parse

@@ -4,8 +4,8 @@ import json
 import math
 import os
 import signal
-import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 import tiny
 import torch
+import warm
 from datasets import Dataset
 
 from trl_grpo_plus.alarms import ALARMS
@@ -204,7 +205,7 @@ def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):
     def broken(*args):
         raise KeyError("a bug")
 
-    monkeypatch.setitem(ALARMS, "dead_groups", broken)
+    monkeypatch.setitem(ALARMS, "dead_groups", replace(ALARMS["dead_groups"], function=broken))
     trained = tiny.trainer(tmp_path, half, max_steps=3, alarm_thresholds={"min_batches": 1})
     trained.train()
     assert len(list(traces.groups(tmp_path / "run"))) == 6
@@ -327,10 +328,9 @@ trained.train(resume_from_checkpoint=True if sys.argv[3:] else None)
 """
 
 
-def run_killed(folder, *arguments):
-    command = [sys.executable, "-c", KILLED, str(folder), *arguments]
+def run_killed(*arguments, code=KILLED):
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    return warm.run([sys.executable, "-c", code, *arguments], env=environment)
 
 
 def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
@@ -355,9 +355,7 @@ def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
     slow += "w._append = lambda *given: (time.sleep(1), append(*given))\n"
     code = slow + KILLED.replace("os.kill(os.getpid(), signal.SIGKILL)", "sys.exit(3)")
     code = code.replace('"max_steps": 9', '"max_steps": 9, "logging_steps": 100')
-    command = [sys.executable, "-c", code, str(tmp_path), "4"]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:2]))}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+    done = run_killed(tmp_path, "4", code=code)
     assert done.returncode == 1
     assert "RewardError: reward 'deadly' failed" in done.stderr
     assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 0, 1, 1, 2, 2]
@@ -412,7 +410,7 @@ def test_every_line_is_strict_json(tmp_path):
 
 
 def test_a_run_is_a_table(tmp_path):
-    """As the README has it; columns that are null in one step and not in the next are no obstacle."""
+    """As docs/traces.md has it; columns that are null in one step and not in the next are no obstacle."""
     tiny.trainer(tmp_path, tiny.half_dead, zero_variance_groups="drop", max_steps=6).train()
     attempts = pd.DataFrame(row for group in traces.groups(tmp_path / "run") for row in group)
     assert len(attempts) == 6 * 8

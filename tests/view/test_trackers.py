@@ -6,11 +6,14 @@ import os
 import re
 import subprocess
 import sys
+import time
+from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
+import warm
 from traced import group, row
 
 from trl_grpo_plus.view import Trackers, tracker_table
@@ -73,19 +76,24 @@ def service():
 """
 
 
-def run_script(folder: Path, code: str, before: str = SCRIPT) -> str:
+def run_script(folder: Path, code: str, before: str = SCRIPT, start: Callable = warm.Popen) -> str:
     """Run `code` after `before`, with every file of both trackers under `folder`; what it printed."""
     homes = {"WANDB_DIR": "wandb", "WANDB_DATA_DIR": "data", "WANDB_CACHE_DIR": "cache", "WANDB_CONFIG_DIR": "config"}
     env = {**os.environ, **{name: str(folder / place) for name, place in homes.items()}}
     for place in homes.values():
         (folder / place).mkdir(exist_ok=True)
-    env |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "TRACKIO_DIR": str(folder / "trackio")}
+    env |= {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "PYTHONUNBUFFERED": "1"}
+    if start is warm.cold:
+        env["TRACKIO_DIR"] = str(folder / "trackio")  # read at import
     tests = Path(__file__).parents[1]
     env["PYTHONPATH"] = os.pathsep.join([str(tests.parent), str(tests)])
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "timeout": 300}
-    ran = subprocess.run([sys.executable, "-u", "-c", before + code], env=env, cwd=folder, **pipes)
-    assert ran.returncode == 0, ran.stdout
-    return ran.stdout
+    printed = folder / f"printed-{time.monotonic_ns()}"
+    process = start([sys.executable, "-c", before + code], env=env, cwd=folder, stdout=printed, stderr=printed)
+    try:
+        assert process.wait(300) == 0, printed.read_text()
+    finally:
+        process.kill()
+    return printed.read_text()
 
 
 def warnings(printed: str) -> list[str]:
@@ -110,7 +118,7 @@ from trackio.sqlite_storage import SQLiteStorage
 from trackio.utils import MEDIA_DIR
 print(json.dumps([str(MEDIA_DIR), SQLiteStorage.get_logs("p", "r")]))
 """
-    return json.loads(run_script(folder, read, before="").splitlines()[-1])
+    return json.loads(run_script(folder, read, before="", start=warm.cold).splitlines()[-1])
 
 
 def logs_of(history: list[dict]) -> list[dict]:
@@ -260,11 +268,9 @@ def _logged(monkeypatch, max_steps, steps):
 
 
 def test_importing_it_imports_no_tracker(tmp_path):
-    code = (
-        "import sys; import trl_grpo_plus.view.trackers; print(sorted({'wandb', 'trackio', 'trl'} & set(sys.modules)))"
-    )
+    code = "import sys, trl_grpo_plus.view.trackers\nprint({'wandb', 'trackio', 'trl'} & set(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert ran.stdout.strip() == "[]"
+    assert ran.stdout.strip() == "set()"
 
 
 # -- wandb
@@ -424,7 +430,7 @@ wandb, run = open_wandb()
 trackers = Trackers(["wandb"], max_steps=10)
 log(trackers, 0)
 trackers.close()
-resource.setrlimit(resource.RLIMIT_FSIZE, (64, resource.RLIM_INFINITY))
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))  # more than is printed
 for step in (1, 2):
     log(trackers, step)
     trackers.close()
@@ -459,7 +465,7 @@ for step in range(3):
     trackers.close()
 trackio.finish()
 """
-    said = warnings(run_script(tmp_path, code))
+    said = warnings(run_script(tmp_path, code, start=warm.cold))
     assert len(said) == 1
     assert "wandb" in said[0]
     media, rows = trackio_history(tmp_path)
@@ -503,7 +509,7 @@ for step in range(3):
     log(trackers, step)
     trackers.close()
 """
-    printed = run_script(tmp_path, code)
+    printed = run_script(tmp_path, code, start=warm.cold)
     said = warnings(printed)
     assert len(said) == 2
     assert "pip install 'trl-grpo-plus[wandb]'" in said[0]
@@ -568,7 +574,7 @@ def test_a_run_reports_to_wandb(tmp_path):
 
 @needs_trackio
 def test_a_run_reports_to_trackio(tmp_path):
-    printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')")
+    printed = run_script(tmp_path, f"{TRAIN}\ntrain('trackio', project='p')", start=warm.cold)
     assert "trained 5" in printed
     _, rows = trackio_history(tmp_path)
     assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [0, 1, 2, 3, 4]

@@ -21,7 +21,7 @@ def load(path: str) -> Any:
     """The function, or other callable, at a path. A file is imported once, however often it is asked for.
 
     Raises:
-        ValueError: there is no such module, file or function. An error inside the module is raised as it is.
+        Refusal: there is no such module, file or function. An error inside the module is raised as it is.
     """
     if path.endswith(".py"):
         raise Refusal(_which_function(path))
@@ -31,7 +31,8 @@ def load(path: str) -> Any:
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     function = getattr(module, name, None)
     if not callable(function):
-        raise Refusal(f"{where} has no function {name!r}.{near(name, _functions(module))}")
+        functions = [known for known, value in vars(module).items() if callable(value)]
+        raise Refusal(f"{where} has no function {name!r}.{near(name, functions)}")
     return function
 
 
@@ -56,10 +57,6 @@ def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
 
 def _file_of(function: Callable[..., Any]) -> str:
     return os.path.realpath(inspect.getsourcefile(inspect.unwrap(function)) or "")
-
-
-def _functions(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value)]
 
 
 def _which_function(where: str) -> str:

@@ -7,6 +7,7 @@ import collections.abc
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
 from collections.abc import Iterable, Iterator
@@ -86,7 +87,7 @@ class Number:
 def finite_or_none(value: Any) -> float | None:
     """A finite number as a float, else `None`; a bool is no number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None
+    return float(value) if number and abs(value) <= sys.float_info.max else None
 
 
 def fits(value: Any, annotation: Any) -> bool:

@@ -32,7 +32,7 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
     Returns:
         `tuple[dict[str, Any], dict[str, str]]`: values, and for each key that is refused the reason.
     """
-    from ..config import TRL_CHOICES  # which imports TRL
+    from ..config_checks import TRL_CHOICES  # which imports TRL
 
     hints = hints_of(parser)
     choices = {name: list(allowed) for name, allowed in TRL_CHOICES.items()}
