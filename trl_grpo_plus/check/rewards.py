@@ -109,7 +109,7 @@ def _score(reward: Reward, example: Example) -> Outcome:
     return reward.score(completions=[example.completion], **columns)[0]
 
 
-def table(findings: Sequence[Finding]) -> str:
+def findings_table(findings: Sequence[Finding]) -> str:
     """The findings as text, problems below."""
     rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
