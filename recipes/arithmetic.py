@@ -84,7 +84,7 @@ def prepare(
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
 
     Raises:
-        ValueError: other digits, or another difficulty in `train_mix`.
+        Refusal: other digits, or another difficulty in `train_mix`.
     """
     mix = dict(train_mix or TRAIN_MIX)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):

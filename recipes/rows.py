@@ -35,7 +35,7 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
         `DatasetDict`: `train` and `test`. No prompt is in both.
 
     Raises:
-        ValueError: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
+        Refusal: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
     """
     if not script_args.dataset_name:
         raise Refusal("dataset_name is missing: a Hub id, a folder or a file.")
@@ -58,7 +58,7 @@ def need(data: Dataset, *wanted: str, name: str) -> None:
     """Refuse data that lack a column.
 
     Raises:
-        ValueError: with the columns that are there.
+        Refusal: with the columns that are there.
     """
     missing = [column for column in wanted if column not in data.column_names]
     if missing:
@@ -78,7 +78,7 @@ def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None
         `Dataset`: each prompt once. How many rows are left out, and why, is said on stderr.
 
     Raises:
-        ValueError: no row can be used.
+        Refusal: no row can be used.
     """
     taken = set() if taken is None else taken
     made: list[Row] = []
@@ -102,7 +102,7 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
     """Without the rows on which a reward does not give full marks to the row's own gold answer.
 
     Raises:
-        ValueError: no row is left.
+        Refusal: no row is left.
     """
     judge = get_reward(reward)
     tell, full_marks = judge.definition.gold, judge.definition.full_marks

@@ -117,7 +117,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
         here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.launch.environment.gpus`].
 
     Raises:
-        ValueError: nothing is known of the GPU asked for.
+        Refusal: nothing is known of the GPU asked for.
     """
     card = asked or (here[0] if here else "")
     kind = gpu_of(card)

@@ -53,7 +53,7 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
     """A model's config; `None` where the Hub cannot be asked and nothing is known of it.
 
     Raises:
-        ValueError: there is no such model, or it may not be read.
+        Refusal: there is no such model, or it may not be read.
     """
     from transformers import AutoConfig
 
@@ -70,7 +70,7 @@ def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = 
     """A model's tokenizer, or one of bytes.
 
     Raises:
-        ValueError: the model is there and has none, or may not be read.
+        Refusal: the model is there and has none, or may not be read.
     """
     from transformers import AutoTokenizer
 

@@ -56,7 +56,7 @@ def check_recipe(
         `list[Row]`: a row a check, in order.
 
     Raises:
-        ValueError: there is no such recipe or configuration, or nothing is known of the GPU.
+        Refusal: there is no such recipe or configuration, or nothing is known of the GPU.
     """
     hub.settle()  # before what asks it is imported
     _import_libraries()

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..common import packages
+from ..common.values import Refusal
 from ..launch.table import FAILED, OK, aligned
 from ..registry import Example, Reward, check_columns, find, list_rewards
 from ..scoring import Definition, Outcome, columns_of
@@ -86,7 +87,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     if definition.gold is None:
         return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
     if limit < 2:
-        raise ValueError(f"--limit: {limit} rows are not enough, use 2 or more.")
+        raise Refusal(f"--limit: {limit} rows are not enough, use 2 or more.")
     try:
         check_columns(reward, dataset, "the dataset")
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)

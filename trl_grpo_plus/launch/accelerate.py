@@ -40,7 +40,7 @@ def find_recipe(name: str) -> str:
     """`name` as the launch script takes it: a file, or the name of a recipe.
 
     Raises:
-        ValueError: it is neither.
+        Refusal: it is neither.
     """
     known = recipes()
     if name.endswith(".py"):
@@ -80,7 +80,7 @@ def launch_command(
         script (`str`, *optional*): the module to launch.
 
     Raises:
-        ValueError: there is no such recipe or configuration.
+        Refusal: there is no such recipe or configuration.
     """
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     processes = ["--num_processes", str(spread.processes)]
@@ -105,7 +105,7 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     """Whether a run is to `use_cpu`, so that GPUs do not count.
 
     Raises:
-        ValueError: there is no such recipe.
+        Refusal: there is no such recipe.
     """
     return str(_setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
 
@@ -138,7 +138,7 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     """What [`launch_command`] of the same arguments would start.
 
     Raises:
-        ValueError: there is no such configuration, or it does not go with that number of processes.
+        Refusal: there is no such configuration, or it does not go with that number of processes.
     """
     if num_processes is not None and num_processes < 1:
         raise Refusal(f"--num_processes: {num_processes} must be 1 or more.")
@@ -175,7 +175,7 @@ def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Di
         fsdp (*optional*): whatever turns FSDP on.
 
     Raises:
-        ValueError: there is no such file, or it is not JSON.
+        Refusal: there is no such file, or it is not JSON.
     """
     if not deepspeed:
         return replace(spread, sharding="fsdp") if fsdp else spread
@@ -205,7 +205,7 @@ def config_file(name: str) -> str:
     """Path of a configuration of accelerate's: one of [`presets`], or a file.
 
     Raises:
-        ValueError: it is neither.
+        Refusal: it is neither.
     """
     known = presets()
     if name in known:

@@ -28,7 +28,7 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
         `DatasetDict`, or `IterableDatasetDict` where it streams.
 
     Raises:
-        ValueError: there is no such file or folder, or it cannot be read; with the file and the line, where one is
+        Refusal: there is no such file or folder, or it cannot be read; with the file and the line, where one is
             broken.
     """
     check_name(name)
@@ -59,11 +59,7 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
 
 
 def check_name(name: str) -> None:
-    """The file or folder must be there where a name is a path, and a file of a kind that is read.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuse a file or folder that is not there, where the name is a path, and a file of a kind that is not read."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
         raise Refusal(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)

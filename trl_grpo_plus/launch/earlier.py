@@ -69,11 +69,7 @@ def move_aside(folder: Path, then: str) -> None:
 
 
 def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
-    """The run must not overwrite, or move, the model that it starts from.
-
-    Raises:
-        Refusal: it would.
-    """
+    """Refuse a run that would overwrite, or move, the model that it starts from."""
     name, output = model_args.model_name_or_path, training_args.output_dir
     if not name or not os.path.isdir(os.path.expanduser(name)):
         return

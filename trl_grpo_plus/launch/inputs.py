@@ -42,11 +42,7 @@ def _parsed(entry: str) -> Any:
 
 
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
-    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there.
-
-    Raises:
-        Refusal: with what to do about it.
-    """
+    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there."""
     if script_args.prepare:
         _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
     elif script_args.prepare_args:

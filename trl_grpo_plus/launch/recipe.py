@@ -128,11 +128,7 @@ def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
 
 
 def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings) -> None:
-    """What the keys that only launched processes can act on ask for.
-
-    Raises:
-        Refusal: it cannot be had.
-    """
+    """What the keys that only launched processes can act on ask for; refuses what cannot be had."""
     options, _ = parser.parse_known_args(list(settings.argv))
     asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
     recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
