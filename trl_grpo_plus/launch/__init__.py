@@ -8,7 +8,7 @@ yamls, keys   what a recipe's keys and values may be
 command_line  the recipe and the command line, read; the command to resume with
 inputs, data  rewards and data that they name
 recipe        a recipe as each of its processes would read it
-refusals      the one list of what is refused before a model is loaded; options  what it says of those
+refusals      the one list of what is refused before a model is loaded; what it says of options is in `options`
 train         main: refuse, load, train, evaluate, report
 earlier       what an earlier run left in the folder
 stopping, console, report  Ctrl-C, lines while it goes, the closing report
