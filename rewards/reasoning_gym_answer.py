@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from trl_grpo_plus.common import packages
 from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
 
@@ -236,5 +237,5 @@ def _library() -> Any:
         return importlib.import_module("reasoning_gym")
     except ImportError as error:
         raise ImportError(
-            f"the reward reasoning_gym needs reasoning-gym ({error}). Install it: pip install reasoning-gym==0.1.25"
+            f"the reward reasoning_gym needs reasoning-gym ({error}): {packages.install('reasoning_gym')}."
         ) from error

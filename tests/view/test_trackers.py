@@ -511,8 +511,8 @@ for step in range(3):
     printed = run_script(tmp_path, code, start=warm.cold)
     said = warnings(printed)
     assert len(said) == 2
-    assert "pip install wandb" in said[0]
-    assert "pip install trackio" in said[1]
+    assert "pip install 'trl-grpo-plus[wandb]'" in said[0]
+    assert "pip install 'trl-grpo-plus[trackio]'" in said[1]
     assert "a panel" not in printed
 
 
