@@ -36,7 +36,7 @@ class Sampled:
     Args:
         split (`str`): "train", "eval" or "eval_<name>".
         step (`int`): optimizer steps done.
-        scored ([`~trl_grpo_plus.trace_rows.Scored`]): what was sampled and what became of it.
+        scored ([`~trl_grpo_plus.traces.Scored`]): what was sampled and what became of it.
         alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
         failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
         entropy (`float`, *optional*): the policy's, as last measured.

@@ -24,7 +24,6 @@ from hostile_programs import (
     descendants,
     files_left,
 )
-from together import failures
 
 from trl_grpo_plus.common.forking import NoProcess
 from trl_grpo_plus.common.machine import THREADS
@@ -60,13 +59,11 @@ def box():
 # -- honest programs
 
 
-def test_honest_scripts_run(tier):
-    def check(name):
-        source, stdin, stdout = HONEST[name]
-        ran = tier.run(source, stdin, time_s=20)
-        assert (ran.stdout.decode(), ran.reason, ran.status) == (stdout, "", 0)
-
-    assert failures(check, HONEST) == {}
+@pytest.mark.parametrize("name", HONEST)
+def test_an_honest_script_runs(tier, name):
+    source, stdin, stdout = HONEST[name]
+    ran = tier.run(source, stdin, time_s=10)
+    assert (ran.stdout.decode(), ran.reason, ran.status) == (stdout, "", 0)
 
 
 def test_a_megabyte_of_input(tier):
@@ -102,33 +99,28 @@ def bait(monkeypatch):
     Path(SECRET_FILE).unlink()
 
 
-def test_nothing_breaks_out(tier, bait):
-    def check(name):
-        ran = tier.run(BREAKING_OUT[name].source, "2 3\n")
-        assert b"LEAK" not in ran.stdout, ran.stdout[:1000]
-        assert files_left() == []
-        assert bait.read_text() == SECRET
-        assert tier.run("print(6 * 7)", time_s=20) == (0, b"42\n", "")
-
+@pytest.mark.parametrize("name", BREAKING_OUT)
+def test_nothing_breaks_out(tier, bait, name):
     before = descendants()
-    assert failures(check, BREAKING_OUT) == {}
+    ran = tier.run(BREAKING_OUT[name].source, "2 3\n")
+    assert b"LEAK" not in ran.stdout, ran.stdout[:1000]
     assert descendants() == before
+    assert files_left() == []
+    assert bait.read_text() == SECRET
+    assert tier.run("print(6 * 7)", time_s=5) == (0, b"42\n", "")
 
 
 AS_ANOTHER = f"""
 import sys
 sys.path[:0] = [{str(REPOSITORY)!r}, {str(Path(__file__).parents[1])!r}]
 from hostile_programs import *
-from together import failures
 from trl_grpo_plus.sandbox import Sandbox
 for tier in ("landlock+seccomp", "seccomp-strict"):
     with Sandbox(tier=tier, time_s=1.0) as box:
-        def check(name):
-            ran = box.run(attacks[name].source, "2 3")
-            assert b"LEAK" not in ran.stdout, ran.stdout
-        attacks = {{**SPYING, **NETWORK, **HARM}}
-        if broken_out := failures(check, attacks):
-            print(tier, broken_out)
+        for name, attack in {{**SPYING, **NETWORK, **HARM}}.items():
+            ran = box.run(attack.source, "2 3")
+            if b"LEAK" in ran.stdout:
+                print(tier, name, ran.stdout)
         print(tier, box.run("import os\\nprint(os.getuid(), sum(map(int, input().split())))", "2 3", time_s=10).stdout)
 """
 

@@ -114,7 +114,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
     Args:
         asked (`str`, *optional*): `--gpu`.
         asked_gib (`float`, *optional*): `--gpu_memory`.
-        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.environment.gpus`].
+        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.launch.environment.gpus`].
 
     Raises:
         ValueError: nothing is known of the GPU asked for.

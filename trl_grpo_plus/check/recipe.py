@@ -1,7 +1,7 @@
 """`trl-grpo-plus check RECIPE`: everything that can be known before the GPU-hours.
 
-The checks run one after another on the same [`~trl_grpo_plus.check_keys.Recipe`]; one that fails stops only those that
-need what it would have found. Nothing is written to the recipe's `output_dir`.
+The checks run one after another on the same [`~trl_grpo_plus.launch.recipe.Recipe`]; one that fails stops only those
+that need what it would have found. Nothing is written to the recipe's `output_dir`.
 """
 
 import gc

@@ -17,7 +17,7 @@ import yaml
 
 from ..common import loading
 from . import yamls
-from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
+from .accelerate import RUN_AS, find_recipe, recipes
 from .keys import checked, hints_of
 from .option_names import instead_of
 
@@ -183,7 +183,7 @@ def launched_as() -> tuple[str, ...]:
     if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         parent = Path(f"/proc/{os.getppid()}/cmdline")
         words = parent.read_text().split("\0")[:-1] if parent.exists() else []
-        if any(RECIPES in word for word in words):
+        if any("trl_grpo_plus" in word for word in words):
             command = words
     is_script = len(command) > 1 and Path(command[0]).name.startswith("python") and not command[1].startswith("-")
     command = command[1:] if is_script and os.access(command[1], os.X_OK) else command

@@ -1,6 +1,6 @@
 """What can be told of a run from its options alone: each check raises `ValueError`, with what to do about it.
 
-transformers is imported where it is used: [`~trl_grpo_plus.hub.settle`] must come first.
+transformers is imported where it is used: [`~trl_grpo_plus.check.hub.settle`] must come first.
 """
 
 import math

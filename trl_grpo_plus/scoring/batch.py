@@ -2,7 +2,7 @@
 
 A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
 kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
-returns passes through [`~trl_grpo_plus.workers.outcomes_of`]: finite numbers and `None` alone reach the trainer.
+returns passes through [`~trl_grpo_plus.scoring.outcomes_of`]: finite numbers and `None` alone reach the trainer.
 """
 
 import asyncio
