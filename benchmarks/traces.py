@@ -35,8 +35,8 @@ import torch
 
 from trl_grpo_plus import GRPOPlusTrainer
 from trl_grpo_plus.groups import Attempt, Plan, Round, judge
-from trl_grpo_plus.recorder import Recorder, Sampled
-from trl_grpo_plus.traces import Scored
+from trl_grpo_plus.recorder import Recorder
+from trl_grpo_plus.traces import Sampled
 
 
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
@@ -125,8 +125,8 @@ def sampled(step: int) -> Sampled:
     rewards = torch.stack([totals.flatten(), torch.ones(GROUPS * SIZE)], dim=1)
     one_round = Round(attempts, rewards, tuple(judge(totals)))
     flat = totals.flatten()
-    scored = Scored([one_round], Plan.as_sampled(GROUPS), [flat], flat - flat.mean(), None, SIZE)
-    return Sampled("train", step, scored, True, {}, 1.0)
+    weights, plan = {"accuracy": 1.0, "format": 0.5}, Plan.as_sampled(GROUPS)
+    return Sampled("train", step, SIZE, weights, [one_round], plan, flat, flat - flat.mean(), None, True, {}, 1.0)
 
 
 def words(rng: random.Random, length: int) -> str:

@@ -25,6 +25,8 @@ from tokenizers.pre_tokenizers import Split
 from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
+from trl_grpo_plus.common.values import Refusal
+
 
 CHARACTERS = "0123456789+-*="
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -86,7 +88,7 @@ def prepare(
     """
     mix = dict(train_mix or TRAIN_MIX)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
-        raise ValueError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
+        raise Refusal(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
     if training_args.device.type == "cpu":
         # So small a model gains little from a second thread, and on a busy machine loses by it.
         torch.set_num_threads(1)

@@ -11,6 +11,8 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, DatasetDict
 
+from trl_grpo_plus.common.values import Refusal
+
 from .rows import messages
 
 
@@ -60,7 +62,7 @@ def prepare(
         and `solution` (text). No two rows have the same numbers and target.
     """
     if not counts or min(counts) < 2 or max(counts) > 6:
-        raise ValueError(f"counts={list(counts)!r} must be numbers from 2 to 6.")
+        raise Refusal(f"counts={list(counts)!r} must be numbers from 2 to 6.")
     made = problems(seed, counts)
     test = list(islice(made, test_rows))
     train = list(islice(made, min(train_rows, 500) if smoke else train_rows))
@@ -83,7 +85,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
             if target in TARGETS and key not in seen:
                 break
         else:
-            raise ValueError(
+            raise Refusal(
                 f"there are hardly more than {len(seen):,} problems of counts={list(counts)!r}. Ask for fewer "
                 "(train_rows, test_rows), or for more numbers."
             )

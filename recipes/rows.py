@@ -8,6 +8,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch.data import load
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.scoring import columns_of
@@ -37,10 +38,10 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
         ValueError: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
     """
     if not script_args.dataset_name:
-        raise ValueError("dataset_name is missing: a Hub id, a folder or a file.")
+        raise Refusal("dataset_name is missing: a Hub id, a folder or a file.")
     splits = load(script_args.dataset_name, script_args.dataset_config)
     if "train" not in splits:
-        raise ValueError(f"{script_args.dataset_name} has no split train, only {', '.join(splits)}.")
+        raise Refusal(f"{script_args.dataset_name} has no split train, only {', '.join(splits)}.")
     made: dict[str, Dataset] = {}
     taken: set[str] = set()
     for split in ("test", "train"):  # in this order: what is tested leaves the training rows
@@ -61,7 +62,7 @@ def need(data: Dataset, *wanted: str, name: str) -> None:
     """
     missing = [column for column in wanted if column not in data.column_names]
     if missing:
-        raise ValueError(f"{name} has no column {', '.join(missing)}, only {', '.join(data.column_names)}.")
+        raise Refusal(f"{name} has no column {', '.join(missing)}, only {', '.join(data.column_names)}.")
 
 
 def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None = None) -> Dataset:
@@ -141,6 +142,6 @@ def _say(name: str, left_out: Counter[str], kept: int) -> None:
     reasons = "; ".join(f"{many} {reason}" for reason, many in left_out.most_common(3))
     said = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
     if not kept:
-        raise ValueError(f"{said} No row is left." if count else f"{name} has no rows.")
+        raise Refusal(f"{said} No row is left." if count else f"{name} has no rows.")
     if count and os.environ.get("RANK", "0") == "0":
         print(said, file=sys.stderr)

@@ -83,6 +83,11 @@ def answer_of(text: str, opened: bool = False) -> str | None:
     return body if closing and opening and "<answer>" not in tail else None
 
 
+def after_opened(answer: str, opened: bool) -> str:
+    """A completion that gives an answer: where the prompt has opened the thinking, it ends that first."""
+    return f"</think>{answer}" if opened else answer
+
+
 def is_seen(char: str) -> bool:
     """Whether a character shows: no white space, nothing of no width, no control character."""
     return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK

@@ -6,7 +6,7 @@ from trl_grpo_plus.registry import Example, register_reward
 
 from ._choice import LETTERS, chosen, letter, plain, unwrapped
 from ._rows import refuse_rows
-from ._text import text_of
+from ._text import after_opened, text_of
 
 
 PARIS = {"answer": "B", "choices": ["Rome", "Paris", "Berlin"]}
@@ -23,7 +23,7 @@ def _check_columns(answer: list[Any], choices: list[Any] | None = None, **_: Any
 
 
 def _gold(answer: str | int, choices: list[str] | None = None, think_opened: bool = False) -> str:
-    return f"{'</think>' if think_opened else ''}<answer>{LETTERS[_gold_index(answer, choices)]}</answer>"
+    return after_opened(f"<answer>{LETTERS[_gold_index(answer, choices)]}</answer>", think_opened)
 
 
 @register_reward(

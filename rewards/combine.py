@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import get_reward
 
 
@@ -93,7 +94,7 @@ def clip(reward: RewardFunction | str, low: float, high: float, name: str | None
         [-1.0, 0.5, None]
     """
     if not _finite("low", low) <= _finite("high", high):
-        raise ValueError(f"clip: low={low} must not be above high={high}.")
+        raise Refusal(f"clip: low={low} must not be above high={high}.")
     inner = _function(reward)
     return Combined(name or f"{inner.__name__}_clipped", (inner,), partial(_clipped, low=low, high=high))
 
@@ -128,13 +129,13 @@ def _scaled(score: float, *, factor: float, offset: float) -> float:
 def _function(reward: RewardFunction | str) -> RewardFunction:
     found = get_reward(reward) if isinstance(reward, str) else reward
     if not callable(found) or not hasattr(found, "__name__"):
-        raise ValueError(f"{found!r} must be a reward function with a __name__, or the name of a registered reward.")
+        raise Refusal(f"{found!r} must be a reward function with a __name__, or the name of a registered reward.")
     if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
-        raise ValueError(f"{found.__name__} is an async function, which cannot be combined. Make it a plain one.")
+        raise Refusal(f"{found.__name__} is an async function, which cannot be combined. Make it a plain one.")
     return found
 
 
 def _finite(name: str, value: float) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise ValueError(f"{name}={value!r} must be a finite number.")
+        raise Refusal(f"{name}={value!r} must be a finite number.")
     return value

@@ -11,7 +11,7 @@ from typing import Any
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
-from ._text import answer_of, text_of
+from ._text import after_opened, answer_of, text_of
 
 
 MAX_LENGTH = 1000  # characters; bounds the nesting and the size of the numbers too
@@ -45,7 +45,7 @@ def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
 
 def _gold(numbers: list[int], target: int, think_opened: bool = False, **_: Any) -> str | None:
     found = solve(numbers, target)
-    return None if found is None else f"{'</think>' if think_opened else ''}<answer>{found}</answer>"
+    return None if found is None else after_opened(f"<answer>{found}</answer>", think_opened)
 
 
 @register_reward(

@@ -17,7 +17,7 @@ from ._math_boxes import last_box
 from ._math_terms import literal
 from ._math_unit_names import is_unsure
 from ._math_units import split_unit
-from ._text import after_thinking, text_of
+from ._text import after_opened, after_thinking, text_of
 
 
 BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
@@ -63,9 +63,9 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
         )
 
 
-def _gold(answer: str | int | float, **_: Any) -> str | None:
+def _gold(answer: str | int | float, think_opened: bool = False, **_: Any) -> str | None:
     number = _gold_number(answer)
-    return None if number is None else f"\\boxed{{{_written(number)}}}"
+    return None if number is None else after_opened(f"\\boxed{{{_written(number)}}}", think_opened)
 
 
 @register_reward(

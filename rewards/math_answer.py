@@ -20,7 +20,7 @@ from ._math_boxes import final_answer, has_rival_boxes
 from ._math_shapes import readable, same
 from ._math_terms import literal, words
 from ._math_units import split_unit
-from ._text import after_thinking, text_of
+from ._text import after_opened, after_thinking, text_of
 
 
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
@@ -143,7 +143,7 @@ def _typed_number(text: str) -> tuple[str, str]:
     on_timeout="zero",
     on_error="zero",
     check_columns=_check_columns,
-    gold=lambda answer, **_: f"\\boxed{{{_gold(answer)[0]}}}",
+    gold=lambda answer, think_opened=False, **_: after_opened(f"\\boxed{{{_gold(answer)[0]}}}", think_opened),
     preload=PRELOAD,
 )
 def math_answer(

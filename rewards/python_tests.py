@@ -13,7 +13,7 @@ from trl_grpo_plus.scoring import Noted, excuse, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
 from ._programs import begins_with_code, program_of
-from ._text import after_thinking, code_blocks, text_of
+from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
 LEAST_MEMORY_MB = 64
@@ -34,13 +34,13 @@ def _check_args(
     Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe_code_execution).close()
 
 
-def _gold(solution: Any = None, **_: Any) -> str | None:
+def _gold(solution: Any = None, think_opened: bool = False, **_: Any) -> str | None:
     if not isinstance(solution, str) or not solution.strip():
         return None
     if code_blocks(solution) and not begins_with_code(solution):
-        return solution
+        return after_opened(solution, think_opened)
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", solution)), default=0))  # its docstrings may have fences
-    return f"{fence}python\n{solution.strip()}\n{fence}"
+    return after_opened(f"{fence}python\n{solution.strip()}\n{fence}", think_opened)
 
 
 @register_reward(

@@ -17,11 +17,11 @@ from typing import Any
 
 from datasets import Dataset
 
-from trl_grpo_plus.common.values import near
+from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
-from ._text import answer_of, text_of
+from ._text import after_opened, answer_of, text_of
 
 
 # Measured with reasoning-gym 0.1.25.
@@ -64,7 +64,7 @@ def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
 
 def _gold(task: str, entry: Any, think_opened: bool = False) -> str | None:
     answer = _item(entry).get("answer")
-    return None if answer is None else f"{'</think>' if think_opened else ''}<answer>{answer}</answer>"
+    return None if answer is None else after_opened(f"<answer>{answer}</answer>", think_opened)
 
 
 _SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "chain_sum"}}
@@ -149,7 +149,7 @@ def make_dataset(
     """
     problem = next((found for name in tasks if (found := _problem(name))), None if tasks else "tasks is empty.")
     if problem:
-        raise ValueError(f"make_dataset: {problem}")
+        raise Refusal(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
     items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
     names = list(tasks)
@@ -167,17 +167,17 @@ def make_dataset(
 
 def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[dict[str, Any]]:
     if {"size", "seed"} & set(config):
-        raise ValueError(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
+        raise Refusal(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
     try:
         # Twice as many, since items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
         kept = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
-        raise ValueError(f"make_dataset: {task} does not take {config}: {error}.") from None
+        raise Refusal(f"make_dataset: {task} does not take {config}: {error}.") from None
     found = (made[i] for i in range(2 * size + 1))
     items = list(itertools.islice((item | kept for item in found if not _is_blank(item)), size))
     if len(items) < size:
-        raise ValueError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
+        raise Refusal(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
     return items
 
 

@@ -3,19 +3,19 @@
 from collections.abc import Iterator
 
 
-MANY = 1_000_000
+MANY = 300_000
 
 BOMBS = {
-    "1 MB of a letter": "a" * MANY,
-    "1 MB of blanks": " " * MANY,
-    "1 MB of digits": "9" * MANY,
-    "1 MB of dollars": "$" * MANY,
-    "1 MB of stars": "*" * MANY,
-    "1 MB of minus": "-" * MANY,
-    "1 MB of <": "<" * MANY,
+    "many letters": "a" * MANY,
+    "many blanks": " " * MANY,
+    "many digits": "9" * MANY,
+    "many dollars": "$" * MANY,
+    "many stars": "*" * MANY,
+    "many minus": "-" * MANY,
+    "many <": "<" * MANY,
     "NUL": "\0" * MANY,
     "lone surrogates": "\ud800" * MANY,
-    "300,000 newlines": "\n" * 300_000,
+    "newlines": "\n" * MANY,
     "brackets opened": "[" * 100_000,
     "brackets": "[" * 100_000 + "]" * 100_000,
     "parentheses": "(" * 100_000 + "1" + ")" * 100_000,
@@ -32,10 +32,10 @@ BOMBS = {
     "a box after blanks": "\\boxed" + " " * MANY + "{B}",
     "a fence and no line": "```" + "a" * MANY,
     "a fence and blanks": "```" + " " * MANY,
-    "fences": "```\n" * 200_000,
-    "combining marks": "a" + "\u0301\u0328" * 300_000,
+    "fences": "```\n" * 75_000,
+    "combining marks": "a" + "\u0301\u0328" * 100_000,
     "zero-width": "\u200b" * MANY,
-    "one character that is eighteen": "\ufdfa" * 300_000,
+    "one character that is eighteen": "\ufdfa" * 100_000,
     "a number in HTML": "&#" + "9" * MANY + ";",
     "escaped tags": "&lt;think&gt;" * 60_000,
     "an answer's line": "Answer: " * 100_000,

@@ -463,12 +463,12 @@ CHEATING = {
     ),
     "the harness, patched": Attack(
         "import sys, os\nfor name, module in list(sys.modules.items()):\n"
-        "    for function in ('_told', '_find', '_run', '_serve_calls', 'enter', '_run_tests', '_run_asserts'):\n"
+        "    for function in ('_described', '_find', '_run', '_serve_calls', 'enter', '_run_tests', '_run_asserts'):\n"
         "        if hasattr(module, function): setattr(module, function, lambda *a, **k: ['ValueError', ''])\n"
         "os._exit = lambda status: None",
     ),
     "the harness's frame": Attack(
-        "import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['_plain'].encode = lambda v: [['i', '0x5']]\n"
+        "import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['plain'].encode = lambda v: [['i', '0x5']]\n"
         "    frame.f_locals['call'] = None\n    return 0",
         "fa",
     ),

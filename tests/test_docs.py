@@ -1,22 +1,73 @@
-"""What the guide and the README name is there: links, commands, options, metrics."""
+"""The README and the pages of docs/: links, commands, options, metrics, tables are true, and each example is run."""
 
+import ast
 import dataclasses
+import pkgutil
 import re
 import shlex
 from pathlib import Path
 
 import pytest
 import tiny
+import traced
+import yaml
+from test_house import FLOORS
+from trl import GRPOConfig
 
-from trl_grpo_plus.alarms import Thresholds
+import trl_grpo_plus
+from trl_grpo_plus import registry
+from trl_grpo_plus.alarms import ALARMS, Thresholds
+from trl_grpo_plus.check.rewards import check_examples
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
 
 
 ROOT = Path(__file__).parents[1]
-PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md"), ROOT / "recipes" / "README.md"])
+README, RECIPES = ROOT / "README.md", ROOT / "recipes" / "README.md"
+PAGES = sorted([README, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), RECIPES])
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
 COMMANDS = ("ls", "cp", "run", "check", "view", "env")
+FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
+ELSEWHERE = {"# my_data.py", "# in my_run.yaml"}  # run by tests of the recipes' data
+
+
+def named(page):
+    return str(page.relative_to(ROOT))
+
+
+def blocks(*languages, pages=PAGES):
+    """Page and text of each fenced block in one of these languages."""
+    fenced = [
+        (named(page), language, text)
+        for page in pages
+        for language, text in re.findall(r"^```(\w*)\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+    ]
+    return [(page, text) for page, language, text in fenced if language in languages]
+
+
+def block(first_line):
+    (text,) = [text for _, text in blocks("python", "yaml", "diff") if text.startswith(first_line)]
+    return text
+
+
+def table(page, first_column):
+    """The rows of a page's table whose head begins so, each a list of cells."""
+    lines = (ROOT / page).read_text().splitlines()
+    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
+    cells = []
+    for line in lines[start + 2 :]:
+        if not line.startswith("|"):
+            break
+        cells.append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
+    return cells
+
+
+def first_column(page, head):
+    return [name for row in table(page, head) for name in re.findall(r"`(\w+)`", row[0])]
+
+
+# -- pages and links
 
 
 def anchors(page):
@@ -24,22 +75,47 @@ def anchors(page):
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize("page", PAGES, ids=named)
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!https?:)([^)]+)\)", page.read_text()):
         path, _, anchor = target.partition("#")
-        found = page.parent / path if path else page
-        assert found.exists(), target
-        assert not anchor or anchor in anchors(found), target
+        at = page.parent / path if path else page
+        assert at.exists(), target
+        assert not anchor or anchor in anchors(at), target
+
+
+def test_the_readme_is_short_and_leads_to_every_page():
+    text = README.read_text()
+    assert len(text.splitlines()) <= 180
+    linked = {(ROOT / target).resolve() for target in re.findall(r"\]\((?!https?:)([^)#]+)", text)}
+    assert set(PAGES) - {README} <= linked
+    for picture in (ROOT / "docs" / "images").iterdir():
+        assert picture in linked
+        assert picture.read_bytes()[:4] == b"\x89PNG"
+        assert picture.stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_files_and_names_are_there(page):
+    text = page.read_text()
+    for path in re.findall(rf"(?<![\w/])(?:{'|'.join(FOLDERS)})/[a-z\d_/.-]+\.\w+", text):
+        assert (ROOT / path).exists() or (page.parent / path).exists(), path
+    for name in set(re.findall(r"\btrl_grpo_plus(?:\.\w+)+", text)):
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            pytest.fail(f"{name}: {error}")
+
+
+# -- commands and options
 
 
 def commands():
-    for page in PAGES:
-        for block in re.findall(r"```(?:bash|sh)\n(.*?)```", page.read_text(), re.DOTALL):
-            for line in block.replace("\\\n", " ").splitlines():
-                words = shlex.split(line, comments=True)
-                if "trl-grpo-plus" in words:
-                    yield page.name, words[words.index("trl-grpo-plus") + 1 :]
+    for page, text in blocks("bash", "sh"):
+        for line in text.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if "trl-grpo-plus" in words:
+                yield page, words[words.index("trl-grpo-plus") + 1 :]
 
 
 def test_commands_and_what_they_are_given_are_there():
@@ -50,36 +126,165 @@ def test_commands_and_what_they_are_given_are_there():
         assert command in COMMANDS, (page, command)
         if command in ("run", "check", "cp") and rest[0] != "rewards":
             assert rest[0] in launch.recipes() or rest[0].startswith("my_"), (page, rest[0])
-            named = [word[2:].partition("=")[0] for word in rest if word.startswith("--")]
-            assert set(named) <= options, (page, set(named) - options)
+            given = [word[2:].partition("=")[0] for word in rest if word.startswith("--")]
+            assert set(given) <= options, (page, set(given) - options)
         if "--accelerate_config" in rest:
             name = rest[rest.index("--accelerate_config") + 1]
             assert name in launch.presets() or name.startswith("my_"), (page, name)
+
+
+def test_targets_of_make_are_there():
+    targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    asked = {target for _, text in blocks("bash") for target in re.findall(r"^make ([a-z-]+)", text, re.MULTILINE)}
+    asked |= {target for page in PAGES for target in re.findall(r"`make ([a-z-]+)", page.read_text())}
+    assert len(asked) > 5
+    assert asked <= targets
+
+
+def yaml_value(text):
+    value = yaml.safe_load(text)
+    return float(value) if re.fullmatch(r"[\d.e-]+", text) else value  # YAML reads 1e-6 as a text
 
 
 def known_options():
     return {field.name for kind in make_parser().dataclass_types for field in dataclasses.fields(kind)}
 
 
-def test_the_guides_options_are_options():
-    reward_keys = {"monitor", "credit", "timeout", "name", "args", "weight"}
-    alarms = {field.name for field in dataclasses.fields(Thresholds)}
-    named = set(re.findall(r"`(\w+): [^`]+`", GUIDE))
-    assert len(named) > 10
-    assert named <= known_options() | reward_keys | alarms, named - known_options() - reward_keys - alarms
+def test_options_that_are_given_a_value_are_options():
+    others = {
+        "allow_unsafe_code_execution",
+        "smoke",
+        "monitor",
+        "credit",
+        "timeout",
+        "name",
+        "args",
+        "weight",
+        *ALARMS,
+    }
+    told = {name for page in PAGES for name in re.findall(r"`(\w+): [^`]+`", page.read_text())}
+    assert len(told) > 10
+    assert told <= known_options() | others, told - known_options() - others
 
 
 def test_the_guides_curves_are_logged(tmp_path):
-    table = GUIDE[GUIDE.index("| curve |") : GUIDE.index("Numbers in this table")]
-    cells = [line.split("|")[1] for line in table.strip().splitlines()[2:]]
-    named = [name for cell in cells for name in re.findall(r"`([\w/<>*]+)`", cell)]
-    assert len(named) > 12
+    rows = table("docs/guide.md", "curve")
+    told = [name for row in rows for name in re.findall(r"`([\w/<>*]+)`", row[0])]
+    assert len(told) > 12
     evaluated = {"eval_dataset": {"held_out": tiny.prompts(4)}}
     trainer = tiny.trainer(tmp_path, beta=0.01, num_iterations=2, eval_strategy="steps", eval_steps=3, extra=evaluated)
     trainer.train()
     logged = {key for entry in trainer.state.log_history for key in entry}
-    for name in named:
+    for name in told:
         name = {"all_good": "groups/all_good", "all_bad": "groups/all_bad", "beta": "kl"}.get(name, name)
         pattern = re.sub(r"<\w+>|\*", r"[^/]+", name)
         if not name.startswith("sampling/"):  # of vLLM
             assert any(re.fullmatch(pattern, key) for key in logged), name
+
+
+# -- tables that are made of what the code has
+
+
+def test_the_table_of_options_is_the_config():
+    theirs = {field.name for field in dataclasses.fields(GRPOConfig)}
+    ours = {field.name: field for field in dataclasses.fields(trl_grpo_plus.GRPOPlusConfig)}
+    assert set(first_column("docs/options.md", "option")) == (set(ours) - theirs) | {"scale_rewards"}
+    for names, defaults, values, *_ in table("docs/options.md", "option"):
+        for name, default in zip(re.findall(r"`(\w+)`", names), defaults.split(", "), strict=True):
+            told = re.match(r"`([^`]+)`", default)
+            assert ours[name].default == (told and type(ours[name].default)(yaml_value(told[1]))), name
+            if choices := ours[name].metadata.get("choices"):
+                assert {told[1], *re.findall(r"`(\w+)`", values.split("(")[0])} == set(map(str, choices)), name
+
+
+@pytest.mark.parametrize(
+    ("page", "option"),
+    [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")],
+)
+def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
+    with pytest.raises(ValueError, match="is not one of") as refused:
+        trl_grpo_plus.GRPOPlusConfig(use_cpu=True, bf16=False, **{option: "nothing"})
+    taken = re.findall(r"'(\w+)'", str(refused.value).partition(" is not one of ")[2])
+    assert first_column(f"docs/{page}.md", f"`{option}`") == taken
+
+
+def test_the_table_of_alarms_is_the_dict_with_its_defaults():
+    assert first_column("docs/alarms.md", "alarm") == list(ALARMS)
+    for name, default, _ in table("docs/alarms.md", "alarm"):
+        assert float(default) == getattr(Thresholds(), name.strip("`"))
+
+
+def test_the_table_of_rewards_is_the_library(monkeypatch):
+    monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
+    assert {row[0].strip("`") for row in table("docs/rewards.md", "name")} == set(list_rewards())
+
+
+def test_the_floors_are_those_of_the_house():
+    text = (ROOT / "docs" / "architecture.md").read_text().split("## The rooms")[1].split("\n## ")[0]
+    floors = [re.findall(r"^    (\w+)", floor, re.MULTILINE) for floor in text.split("\n\n")]
+    assert [set(floor) for floor in floors if floor] == [set(names.split()) for names in reversed(FLOORS)]
+
+
+# -- examples
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A working directory with the README's reward and a run."""
+    (tmp_path / "my_rewards.py").write_text(block("# my_rewards.py"))
+    traced.write_run(tmp_path / "outputs" / "my_run")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("page", "code"), [(p, text) for p, text in blocks("python") if text.split("\n")[0] not in ELSEWHERE]
+)
+def test_each_example_in_python_runs(page, code, folder):
+    exec(compile(code, page, "exec"), {"__name__": "example"})
+
+
+@pytest.mark.parametrize(
+    ("page", "text"), [(p, text) for p, text in blocks("yaml") if text.split("\n")[0] not in ELSEWHERE]
+)
+def test_each_example_in_yaml_is_one_of_keys_and_rewards(page, text, folder):
+    keys = yaml.safe_load(text)
+    assert set(keys) <= known_options()
+    if "reward_funcs" in keys:
+        resolve(keys["reward_funcs"])
+
+
+def test_the_swap_is_two_names():
+    """What it takes out is TRL's, what it puts in is ours, and the new config is one."""
+    lines = block("-from trl import").splitlines()
+    before = "\n".join(line[1:] for line in lines if line[:1] != "+")
+    after = "\n".join(line[1:] for line in lines if line[:1] != "-")
+    made = [node for node in ast.walk(ast.parse(after)) if isinstance(node, ast.Call)]
+    asked = {node.func.id: node for node in made}
+    assert set(asked) == set(trl_grpo_plus.__all__) & {"GRPOPlusConfig", "GRPOPlusTrainer"}
+    assert {"GRPOConfig", "GRPOTrainer"} == {n.func.id for n in ast.walk(ast.parse(before)) if isinstance(n, ast.Call)}
+    options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in asked["GRPOPlusConfig"].keywords}
+    assert trl_grpo_plus.GRPOPlusConfig(**options, use_cpu=True, bf16=False).zero_variance_groups != "keep"
+
+
+def test_a_reward_in_ten_lines(folder):
+    assert len([line for line in block("# my_rewards.py").splitlines() if line.strip()]) <= 10
+    assert not check_examples("my_rewards.py:ends_well").problems
+    (reward,), weights = resolve(["my_rewards.py:ends_well"])
+    assert reward(completions=["The end.", "No"], ending=["end.", "end."]) == [1.0, 0.0]
+    assert (reward.__name__, reward.timeout, weights) == ("ends_well", 2.0, None)
+    assert get_reward("my_rewards.py:ends_well", points=0.5)(completions=["The end."], ending=["end."]) == [0.5]
+
+
+def test_the_list_of_reward_funcs(folder):
+    built, weights = resolve(yaml.safe_load(block("reward_funcs:\n"))["reward_funcs"])
+    assert [getattr(reward, "__name__", reward) for reward in built] == [
+        "math_answer",
+        "ends_well",
+        "think_format",
+        "accuracy_model/folder_or_hub_id",
+    ]
+    assert weights == [2.0, 1.0, 0.0, 1.0]
+    assert isinstance(built[1], Reward)
+    assert (built[1].timeout, built[1].args, built[0].renamed) == (1, {"points": 0.5}, {"answer": "solution"})

@@ -5,6 +5,11 @@ import random
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from trl_grpo_plus.groups import Plan, Round
+from trl_grpo_plus.traces import Sampled
+
 
 def row(**changes: Any) -> dict[str, Any]:
     """One attempt, as a line of a trace."""
@@ -33,6 +38,19 @@ def row(**changes: Any) -> dict[str, Any]:
         "alarms": [],
         **changes,
     }
+
+
+def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes: Any) -> Sampled:
+    """A batch of the training at step 0, all of which is trained on; its total is the weighted sum."""
+    rewards = torch.cat([one.rewards for one in rounds])
+    values = {
+        **{"split": "train", "step": 0, "size": size, "weights": weights, "rounds": rounds},
+        "plan": Plan.as_sampled(len(rounds[0].verdicts)),
+        "totals": (rewards * torch.tensor(list(weights.values()))).nansum(dim=1),
+        "advantages": torch.zeros(len(rewards)),
+        **{"kl": None, "alike": True, "failing": {}, "entropy": None},
+    }
+    return Sampled(**{**values, **changes})
 
 
 def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:

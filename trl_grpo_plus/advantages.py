@@ -27,13 +27,16 @@ The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std
 times and -1.732.
 """
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
+from .common.values import Refusal, one_of
 from .groups import extremes
 
 
-PER_GROUP = ("group", "mad", "mean")  # scales that each group has of its own
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533
 
@@ -55,8 +58,8 @@ def compute(
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
-        baseline (`str`, *optional*, defaults to `"mean"`): mean, leave_one_out, median or length_weighted.
-        scale (`str`, *optional*, defaults to `"group"`): group, batch, none, mad, mean or running.
+        baseline (`str`, *optional*, defaults to `"mean"`): one of [`BASELINES`].
+        scale (`str`, *optional*, defaults to `"group"`): one of [`SCALES`].
         ddof (`int`, *optional*, defaults to `1`): 1 for the sample std, 0 for the population std.
         eps (`float`, *optional*, defaults to `1e-4`): added to the scale.
         floor (`float`, *optional*, defaults to `0.0`): smallest scale.
@@ -74,17 +77,16 @@ def compute(
     """
     differ = varies(rewards, tolerance)
     values = rewards.double()
+    centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
-    centred = _centre(values, scored, baseline, lengths)
-    divisor = _divisor(values, scored, centred, scale, ddof, eps, floor, tolerance, running_std)
+    centred = centre(values, scored, lengths)
+    divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, running_std), floor, eps)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
     live = scored & differ & (divisor > 0)
     divisor = torch.where(divisor > 0, divisor, 1.0)
     if returns is not None:
         per_token = returns.double().masked_fill(~scored.unsqueeze(-1), torch.nan)
-        centred = _centre(
-            per_token, scored.unsqueeze(-1), baseline, None if lengths is None else lengths.unsqueeze(-1)
-        )
+        centred = centre(per_token, scored.unsqueeze(-1), _per_token(lengths))
         divisor, live = divisor.unsqueeze(-1), live.unsqueeze(-1)
     return torch.where(live, centred / divisor, 0.0).to(rewards.dtype)
 
@@ -106,8 +108,8 @@ def normalize_then_sum(
     Args:
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
         weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
-        scale (`str`, *optional*, defaults to `"group"`): group, mad or mean. TRL divides by the group's std whatever
-            `scale_rewards` is, so here batch and none mean group too.
+        scale (`str`, *optional*, defaults to `"group"`): one that each group has of its own. TRL divides by the
+            group's std whatever `scale_rewards` is, so here batch and none mean group too.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
@@ -115,7 +117,7 @@ def normalize_then_sum(
     components, weights = components[..., weights != 0], weights[weights != 0]
     if not len(weights):
         return torch.zeros(components.shape[:2], dtype=components.dtype)
-    scale = "group" if scale in ("batch", "none") else scale
+    scale = "group" if scale in TRL_SCALES else scale
     parts = [
         compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)
     ]
@@ -168,21 +170,22 @@ def compute_with_kl(
         return torch.zeros_like(kl_to_go if per_token else rewards, dtype=rewards.dtype)
     cost = beta * kl_to_go.double()
     values = rewards.double()
+    centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
     penalised = values - cost[..., 0]
-    centred = _centre(penalised, scored, baseline, lengths)
-    divisor = _divisor(penalised, scored, centred, scale, ddof, eps, floor, tolerance, running_std)
+    centred = centre(penalised, scored, lengths)
+    divisor = kind.divisor(Scored(penalised, scored, centred, ddof, tolerance, running_std), floor, eps)
     teaches = varies(values, tolerance) & (divisor > 0)
-    if scale in PER_GROUP:
+    if kind.over == "group":
         divisor = torch.where(teaches, divisor, 1.0)
-    elif scale == "batch":
+    elif kind.over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance) & (divisor > 0), divisor, 1.0)
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
-    scored, lengths = scored.unsqueeze(-1), None if lengths is None else lengths.unsqueeze(-1)
-    with_reward = _centre(values.unsqueeze(-1) - cost, scored, baseline, lengths)
-    alone = _centre(-cost, torch.ones_like(scored), baseline, lengths)
-    found = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
-    return found if per_token else found.squeeze(-1)
+    scored, lengths = scored.unsqueeze(-1), _per_token(lengths)
+    with_reward = centre(values.unsqueeze(-1) - cost, scored, lengths)
+    alone = centre(-cost, torch.ones_like(scored), lengths)
+    shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
+    return shared if per_token else shared.squeeze(-1)
 
 
 def batch_std(rewards: Tensor, ddof: int = 1) -> float:
@@ -197,29 +200,57 @@ def varies(rewards: Tensor, tolerance: float) -> Tensor:
     return (highest - lowest > tolerance).unsqueeze(1)
 
 
-def _centre(values: Tensor, scored: Tensor, baseline: str, lengths: Tensor | None) -> Tensor:
-    """`values` minus the baseline over dim 1; the baseline ignores NaN."""
-    filled = values.masked_fill(~scored, 0.0)
-    count = scored.sum(dim=1, keepdim=True).clamp(min=1)
-    mean = filled.sum(dim=1, keepdim=True) / count
-    if baseline == "mean":
-        return values - mean
-    if baseline == "leave_one_out":
-        # r_i - mean of the others, written so that it is exact and defined for one attempt.
-        return (values - mean) * count / (count - 1).clamp(min=1)
-    if baseline == "median":
-        return values - _median(values, count)
-    if baseline == "length_weighted":
-        if lengths is None:
-            raise ValueError("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
-        weight = lengths.double().masked_fill(~scored, 0.0)
-        # A group of which every token is masked has no lengths to weigh by.
-        weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
-        return values - (filled * weight).sum(dim=1, keepdim=True) / weight.sum(dim=1, keepdim=True).clamp(min=1)
-    raise ValueError(f"baseline={baseline!r} is not one of 'mean', 'leave_one_out', 'median', 'length_weighted'.")
+def _chosen(baseline: str, scale: str) -> tuple["Baseline", "Scale"]:
+    one_of("baseline", baseline, BASELINES)
+    one_of("scale", scale, SCALES)
+    return BASELINES[baseline], SCALES[scale]
 
 
-def _median(values: Tensor, count: Tensor) -> Tensor:
+def _per_token(lengths: Tensor | None) -> Tensor | None:
+    return None if lengths is None else lengths.unsqueeze(-1)
+
+
+# -- baselines: (values, scored, lengths) -> values minus the baseline over dim 1, which ignores NaN
+
+
+def _mean(values: Tensor, scored: Tensor, lengths: Tensor | None = None) -> Tensor:
+    return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / _count(scored)
+
+
+def _leave_one_out(values: Tensor, scored: Tensor, lengths: Tensor | None) -> Tensor:
+    # r_i - mean of the others, written so that it is exact and defined for one attempt.
+    return _mean(values, scored) * _count(scored) / (_count(scored) - 1).clamp(min=1)
+
+
+def _median(values: Tensor, scored: Tensor, lengths: Tensor | None = None) -> Tensor:
+    return values - _median_of(values, _count(scored))
+
+
+def _length_weighted(values: Tensor, scored: Tensor, lengths: Tensor | None) -> Tensor:
+    if lengths is None:
+        raise Refusal("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
+    weight = lengths.double().masked_fill(~scored, 0.0)
+    # A group of which every token is masked has no lengths to weigh by.
+    weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
+    total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
+    return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+Baseline = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+# To add one: a function and an entry.
+BASELINES: dict[str, Baseline] = {
+    "mean": _mean,
+    "leave_one_out": _leave_one_out,
+    "median": _median,
+    "length_weighted": _length_weighted,
+}
+
+
+def _count(scored: Tensor) -> Tensor:
+    return scored.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _median_of(values: Tensor, count: Tensor) -> Tensor:
     """Median over dim 1 of the `count` entries that are not NaN (`nanquantile` stops at 16 million entries)."""
     ordered = values.sort(dim=1).values  # NaN last
     shape = (-1, 1, *values.shape[2:])
@@ -227,50 +258,83 @@ def _median(values: Tensor, count: Tensor) -> Tensor:
     return (ordered.gather(1, low) + ordered.gather(1, high)) / 2
 
 
-def _divisor(
-    values: Tensor,
-    scored: Tensor,
-    centred: Tensor,
-    scale: str,
-    ddof: int,
-    eps: float,
-    floor: float,
-    tolerance: float,
-    running_std: float | None,
-) -> Tensor:
-    """What to divide by, `(P, 1)` or `(1, 1)`."""
-    if scale == "none":
-        return values.new_ones(1, 1)
-    if scale == "mean":
-        mean = values.nanmean(dim=1, keepdim=True)
-        largest = values.masked_fill(~scored, 0.0).abs().amax(dim=1, keepdim=True)
-        return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs can cancel but for rounding
-    if scale == "group":
-        spread = _group_std(values, scored, ddof)
-    elif scale == "batch":
-        spread = values.new_full((1, 1), batch_std(values, ddof))
-    elif scale == "mad":
-        spread = _robust_std(values, scored, tolerance)
-        # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G.
-        furthest = centred.masked_fill(~scored, 0.0).abs().amax(dim=1, keepdim=True)
-        spread = torch.maximum(spread, furthest / values.shape[1])
-    elif scale == "running":
-        if running_std is None:
-            raise ValueError("scale='running' needs running_std, the std that the caller keeps.")
-        spread = values.new_full((1, 1), running_std)
-    else:
-        raise ValueError(f"scale={scale!r} is not one of 'group', 'batch', 'none', 'mad', 'mean', 'running'.")
-    return spread.clamp(min=floor) + eps
+# -- scales
 
 
-def _group_std(values: Tensor, scored: Tensor, ddof: int) -> Tensor:
-    deviation = _centre(values, scored, "mean", None).masked_fill(~scored, 0.0)
-    freedom = (scored.sum(dim=1, keepdim=True) - ddof).clamp(min=1)
+@dataclass(frozen=True)
+class Scored:
+    """What a scale is made of: P groups of G attempts, in float64.
+
+    Args:
+        values (`Tensor`): `(P, G)` rewards, NaN where nobody scored.
+        scored (`Tensor`): `(P, G)`, whether somebody did.
+        centred (`Tensor`): `(P, G)`, values minus the baseline.
+        ddof, tolerance, running_std: as [`compute`].
+    """
+
+    values: Tensor
+    scored: Tensor
+    centred: Tensor
+    ddof: int
+    tolerance: float
+    running_std: float | None
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What centred rewards are divided by, and what follows from it.
+
+    Args:
+        spread (`Callable`): rewards -> `(P, 1)` or `(1, 1)`.
+        over (`str`): what has one scale: a "group" (then |A| <= G must hold), the "batch", the "run" (the caller keeps
+            it, and it takes no part in [`normalize_then_sum`]) or "nothing".
+        as_it_is (`bool`, *optional*, defaults to `False`): whether it takes no floor and no eps.
+    """
+
+    spread: Callable[[Scored], Tensor]
+    over: str
+    as_it_is: bool = False
+
+    def divisor(self, rewards: Scored, floor: float, eps: float) -> Tensor:
+        """`(P, 1)` or `(1, 1)`; 0 where there is no advantage."""
+        spread = self.spread(rewards)
+        return spread if self.as_it_is else spread.clamp(min=floor) + eps
+
+
+def _std(rewards: Scored) -> Tensor:
+    deviation = _mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
+    freedom = (rewards.scored.sum(dim=1, keepdim=True) - rewards.ddof).clamp(min=1)
     return (deviation.square().sum(dim=1, keepdim=True) / freedom).sqrt()
 
 
-def _robust_std(values: Tensor, scored: Tensor, tolerance: float) -> Tensor:
-    deviation = _centre(values, scored, "median", None).abs()
-    median = _median(deviation, scored.sum(dim=1, keepdim=True).clamp(min=1))
-    mean = deviation.nanmean(dim=1, keepdim=True)
-    return torch.where(median > tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
+def _robust_std(rewards: Scored) -> Tensor:
+    deviation = _median(rewards.values, rewards.scored).abs()
+    median, mean = _median_of(deviation, _count(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
+    spread = torch.where(median > rewards.tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
+    # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G.
+    furthest = rewards.centred.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
+    return torch.maximum(spread, furthest / rewards.values.shape[1])
+
+
+def _positive_mean(rewards: Scored) -> Tensor:
+    mean = rewards.values.nanmean(dim=1, keepdim=True)
+    largest = rewards.values.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
+    return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs can cancel but for rounding
+
+
+def _running_std(rewards: Scored) -> Tensor:
+    if rewards.running_std is None:
+        raise Refusal("scale='running' needs running_std, the std that the caller keeps.")
+    return rewards.values.new_full((1, 1), rewards.running_std)
+
+
+# To add one: a function and an entry. The configuration's choices and refusals follow.
+SCALES: dict[str, Scale] = {
+    "group": Scale(_std, over="group"),
+    "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),
+    "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
+    "mad": Scale(_robust_std, over="group"),
+    "mean": Scale(_positive_mean, over="group", as_it_is=True),
+    "running": Scale(_running_std, over="run"),
+}
+TRL_SCALES = ("group", "batch", "none")

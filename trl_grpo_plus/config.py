@@ -1,38 +1,23 @@
 """`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
 
-Every check runs in `__post_init__`: values from a YAML file reach the dataclass without argparse's own checks, and an
-error here costs a second, in mid-run a GPU-hour.
+Every check runs in `__post_init__` (see `config_checks`): values from a YAML file reach the dataclass without
+argparse's own checks, and an error here costs a second, in mid-run a GPU-hour.
 """
 
 import warnings
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
-import trl
-from packaging.version import Version
 from trl import GRPOConfig
 
-from .alarms import Thresholds
-from .common.values import Number, one_of
+from .advantages import BASELINES, TRL_SCALES
+from .common.values import Number
+from .config_checks import check
+from .kl import ESTIMATORS
 
 
-ZERO_VARIANCE_MODES = ("keep", "drop", "resample")
-RESAMPLE_FALLBACKS = ("drop", "keep", "raise")
-ADVANTAGE_BASELINES = ("mean", "leave_one_out", "median", "length_weighted")
-TRL_SCALES = ("group", "batch", "none")
-SCALES = (*TRL_SCALES, "mad", "mean", "running")
-KL_ESTIMATORS = ("k1", "k2", "k3", "abs")
-KL_PLACEMENTS = ("loss", "reward")
-KL_REWARD_FORMS = ("sequence", "reward_to_go")
-
-# TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
-TRL_CHOICES = {
-    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
-    "importance_sampling_level": ("token", "sequence"),
-    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
-    "vllm_mode": ("colocate", "server"),
-    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
-}
+AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
+NotNegative = Annotated[float, Number(at_least=0.0)]
 
 
 @dataclass
@@ -156,7 +141,7 @@ class GRPOPlusConfig(GRPOConfig):
         default="keep",
         metadata={
             "help": "What happens to a group whose attempts all earn the same reward.",
-            "choices": list(ZERO_VARIANCE_MODES),
+            "choices": ["keep", "drop", "resample"],
         },
     )
     filter_metric: str = field(
@@ -166,19 +151,19 @@ class GRPOPlusConfig(GRPOConfig):
             "weighted reward function that varies keeps the group)."
         },
     )
-    zero_variance_tolerance: float = field(
+    zero_variance_tolerance: NotNegative = field(
         default=1e-6,
         metadata={"help": "A group is dead if max - min of the metric over its scored attempts is at most this."},
     )
-    solved_reward: float = field(
+    solved_reward: Annotated[float, Number()] = field(
         default=1.0,
         metadata={"help": "A dead group whose attempts all reach this value counts as all_good (metrics only)."},
     )
-    failed_reward: float = field(
+    failed_reward: Annotated[float, Number()] = field(
         default=0.0,
         metadata={"help": "A dead group whose attempts are all at or below this counts as all_bad (metrics only)."},
     )
-    max_resample_rounds: int = field(
+    max_resample_rounds: AtLeastOne = field(
         default=3,
         metadata={"help": "Most extra rounds of generation per generation batch under 'resample'."},
     )
@@ -186,7 +171,7 @@ class GRPOPlusConfig(GRPOConfig):
         default="drop",
         metadata={
             "help": "What happens to the dead groups that are left when the resampling rounds run out.",
-            "choices": list(RESAMPLE_FALLBACKS),
+            "choices": ["drop", "keep", "raise"],
         },
     )
 
@@ -200,19 +185,22 @@ class GRPOPlusConfig(GRPOConfig):
     )
     advantage_baseline: str = field(
         default="mean",
-        metadata={"help": "What is subtracted from a group's rewards.", "choices": list(ADVANTAGE_BASELINES)},
+        metadata={"help": "What is subtracted from a group's rewards.", "choices": BASELINES},
     )
     std_ddof: int = field(
         default=1,
-        metadata={"help": "Degrees of freedom of the std: 1 is the sample std, 0 the population std."},
+        metadata={
+            "help": "Degrees of freedom of the std: 1 is the sample std, 0 the population std.",
+            "choices": [0, 1],
+        },
     )
-    std_eps: float = field(default=1e-4, metadata={"help": "Added to the scale before dividing."})
-    std_floor: float = field(default=0.0, metadata={"help": "Smallest scale to divide by, before `std_eps`."})
-    running_std_decay: float = field(
+    std_eps: NotNegative = field(default=1e-4, metadata={"help": "Added to the scale before dividing."})
+    std_floor: NotNegative = field(default=0.0, metadata={"help": "Smallest scale to divide by, before `std_eps`."})
+    running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = field(
         default=0.9,
         metadata={"help": "Decay of the moving average of the std under scale_rewards='running'."},
     )
-    advantage_clip: float | None = field(
+    advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = field(
         default=None, metadata={"help": "Largest absolute advantage. None does not clip."}
     )
 
@@ -221,47 +209,47 @@ class GRPOPlusConfig(GRPOConfig):
         default="k3",
         metadata={
             "help": "Per-token estimator of the KL divergence from the reference.",
-            "choices": list(KL_ESTIMATORS),
+            "choices": ESTIMATORS,
         },
     )
     kl_placement: str = field(
         default="loss",
-        metadata={"help": "Whether the KL term is in the loss or in the reward.", "choices": list(KL_PLACEMENTS)},
+        metadata={"help": "Whether the KL term is in the loss or in the reward.", "choices": ["loss", "reward"]},
     )
     kl_reward_form: str = field(
         default="sequence",
         metadata={
             "help": "With kl_placement='reward': the whole completion's KL, or at each token the KL from there on.",
-            "choices": list(KL_REWARD_FORMS),
+            "choices": ["sequence", "reward_to_go"],
         },
     )
-    kl_target: float | None = field(
+    kl_target: Annotated[float | None, Number(above=0.0, optional=True)] = field(
         default=None, metadata={"help": "Adapts `beta` so that the logged `kl` approaches this value."}
     )
-    kl_horizon: int = field(
+    kl_horizon: AtLeastOne = field(
         default=10_000,
         metadata={"help": "Completions over which `beta` may change by a factor of about 1.2, with `kl_target`."},
     )
 
     # Parameters that control the processes that rewards with a time limit run in
-    reward_workers: int | None = field(
+    reward_workers: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = field(
         default=None,
         metadata={"help": "Most reward worker processes of each rank. None: its share of the machine's cores."},
     )
-    reward_worker_memory_mb: int = field(
+    reward_worker_memory_mb: Annotated[int, Number(at_least=256, integer=True)] = field(
         default=4096, metadata={"help": "Address space of each reward worker process, in MiB."}
     )
 
     # Parameters that control traces and alarms
-    trace_every: int = field(
+    trace_every: Annotated[int, Number(at_least=0, integer=True)] = field(
         default=1,
         metadata={"help": "Write the attempts of every n-th generation batch, and of evaluations. 0 writes nothing."},
     )
-    trace_max_groups: int | None = field(
+    trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = field(
         default=None, metadata={"help": "Most groups of a batch that are written. None writes all."}
     )
     trace_compress: bool = field(default=False, metadata={"help": "Whether to gzip the files of attempts."})
-    trace_log_groups: int = field(
+    trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = field(
         default=4, metadata={"help": "Traced groups that are shown in wandb or trackio, about 100 times a run."}
     )
     alarms: bool = field(
@@ -273,11 +261,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self._check_values()
-        self._check_advantage()
-        self._check_kl()
-        self._check_liger()
-        self._check_traces()
+        check(self, GRPOPlusConfig.__annotations__)
 
     @property
     def place_model_on_device(self) -> bool | None:
@@ -290,7 +274,7 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def changed_options(self) -> dict[str, Any]:
         """The options of this class that are not at their defaults, by name; with all of them there it is TRL's."""
-        changed = {name: getattr(self, name) for name in self._changed(*_own_options())}
+        changed = {name: getattr(self, name) for name in self.changed(*_own_options())}
         return changed if self.scale_rewards in TRL_SCALES else {**changed, "scale_rewards": self.scale_rewards}
 
     def _warn_of_no_effect(self) -> None:
@@ -315,124 +299,13 @@ class GRPOPlusConfig(GRPOConfig):
             self.filters_groups
             or self.kl_placement == "reward"
             or self.scale_rewards not in TRL_SCALES
-            or bool(self._changed(*_ADVANTAGE_FIELDS))
+            or bool(self.changed(*_ADVANTAGE_FIELDS))
         )
 
-    def _changed(self, *names: str) -> list[str]:
-        # A subclass may have other defaults.
+    def changed(self, *names: str) -> list[str]:
+        """Those of these options of this class that are not at its defaults; a subclass may have others."""
         options = GRPOPlusConfig.__dataclass_fields__
         return [name for name in names if getattr(self, name) != options[name].default]
-
-    def _check_values(self) -> None:
-        for name, allowed in TRL_CHOICES.items():
-            one_of(name, getattr(self, name), allowed)
-        Number(above=0.0).check("temperature", self.temperature)
-        Number(at_least=0.0).check("beta", self.beta)
-        Number(at_least=1, integer=True).check("per_device_train_batch_size", self.per_device_train_batch_size)
-        one_of("zero_variance_groups", self.zero_variance_groups, ZERO_VARIANCE_MODES)
-        one_of("resample_fallback", self.resample_fallback, RESAMPLE_FALLBACKS)
-        one_of("advantage_baseline", self.advantage_baseline, ADVANTAGE_BASELINES)
-        one_of("scale_rewards", self.scale_rewards, SCALES)
-        one_of("kl_estimator", self.kl_estimator, KL_ESTIMATORS)
-        one_of("kl_placement", self.kl_placement, KL_PLACEMENTS)
-        one_of("kl_reward_form", self.kl_reward_form, KL_REWARD_FORMS)
-        one_of("std_ddof", self.std_ddof, (0, 1))
-        if not isinstance(self.filter_metric, str) or not self.filter_metric:
-            raise ValueError(
-                f"filter_metric={self.filter_metric!r} must be 'total', 'any' or the name of a reward function."
-            )
-        Number(at_least=0.0).check("zero_variance_tolerance", self.zero_variance_tolerance)
-        Number().check("solved_reward", self.solved_reward)
-        Number().check("failed_reward", self.failed_reward)
-        if self.failed_reward >= self.solved_reward:
-            raise ValueError(
-                f"failed_reward ({self.failed_reward}) must be below solved_reward ({self.solved_reward}): they name "
-                "the rewards of an attempt that fails and of one that succeeds."
-            )
-        Number(at_least=1, integer=True).check("max_resample_rounds", self.max_resample_rounds)
-        Number(at_least=0.0).check("std_eps", self.std_eps)
-        Number(at_least=0.0).check("std_floor", self.std_floor)
-        Number(at_least=0.0, below=1.0).check("running_std_decay", self.running_std_decay)
-        Number(at_least=1, integer=True).check("kl_horizon", self.kl_horizon)
-        if self.reward_workers is not None:
-            Number(at_least=1, integer=True).check("reward_workers", self.reward_workers)
-        Number(at_least=256, integer=True).check("reward_worker_memory_mb", self.reward_worker_memory_mb)
-        if self.advantage_clip is not None:
-            Number(above=0.0).check("advantage_clip", self.advantage_clip)
-        if self.kl_target is not None:
-            Number(above=0.0).check("kl_target", self.kl_target)
-
-    def _check_advantage(self) -> None:
-        if self.multi_objective_aggregation != "normalize_then_sum":
-            return
-        if self.scale_rewards == "running":
-            raise ValueError(
-                "scale_rewards='running' does not go with multi_objective_aggregation='normalize_then_sum', which "
-                "divides each reward function by its own group's scale. Use 'group', 'mad' or 'mean', or "
-                "multi_objective_aggregation='sum_then_normalize'."
-            )
-        if self.kl_placement == "reward":
-            raise ValueError(
-                "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
-                "reward to subtract the KL from when each reward function is normalised by itself."
-            )
-
-    def _check_kl(self) -> None:
-        changed = self._changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
-        if changed and self.beta <= 0:
-            options = ", ".join(f"{name}={getattr(self, name)!r}" for name in changed)
-            raise ValueError(
-                f"{options} has no effect with beta={self.beta}: there is no KL term and no reference model. Set "
-                "beta to a positive value (0.04 in DeepSeekMath), or leave the KL options at their defaults."
-            )
-        if self.kl_placement == "reward" and self.kl_estimator != "k1":
-            why = {
-                "k2": "its gradient is not a KL's",
-                "k3": "its gradient is the reverse KL's minus the forward KL's",
-                "abs": "its gradient is not a KL's",
-            }[self.kl_estimator]
-            raise ValueError(
-                f"kl_placement='reward' needs kl_estimator='k1', got {self.kl_estimator!r}: in the reward {why}. Set "
-                "kl_estimator='k1'."
-            )
-        if self.kl_placement == "loss" and self.kl_estimator == "k1" and not self.use_bias_correction_kl:
-            raise ValueError(
-                "kl_estimator='k1' in the loss needs use_bias_correction_kl=True: without the importance weight its "
-                "expected gradient is 0, so it would add noise and no penalty. Set use_bias_correction_kl=True, or "
-                "kl_placement='reward', or kl_estimator='k2' (the reverse KL's gradient on-policy)."
-            )
-        if self.kl_placement == "loss" and self.kl_reward_form != "sequence":
-            raise ValueError(
-                f"kl_reward_form={self.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
-            )
-        if self.kl_target is not None and self.kl_estimator == "abs":
-            raise ValueError(
-                "kl_target needs an estimator of the KL divergence ('k1', 'k2' or 'k3'): the mean of 'abs' is none."
-            )
-
-    def _check_liger(self) -> None:
-        # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-        needs_loss = self.filters_groups or self.kl_estimator != "k3" or self.kl_placement != "loss" or self.kl_target
-        if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
-            raise ValueError(
-                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
-                "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
-            )
-
-    def _check_traces(self) -> None:
-        Number(at_least=0, integer=True).check("trace_every", self.trace_every)
-        Number(at_least=0, integer=True).check("trace_log_groups", self.trace_log_groups)
-        if self.trace_max_groups is not None:
-            Number(at_least=1, integer=True).check("trace_max_groups", self.trace_max_groups)
-        if self.alarm_thresholds is not None and not isinstance(self.alarm_thresholds, dict):
-            raise ValueError(
-                f"alarm_thresholds={self.alarm_thresholds!r} must be thresholds by name, such as "
-                '{"near_duplicates": 0.8, "length_drift": null}.'
-            )
-        Thresholds.of(self.alarm_thresholds or {})
-        for name in ("trace_compress", "alarms"):
-            if not isinstance(getattr(self, name), bool):
-                raise ValueError(f"{name}={getattr(self, name)!r} must be true or false.")
 
 
 _ADVANTAGE_FIELDS = (

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .common.values import near
+from .common.values import Refusal, near
 
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
@@ -192,12 +192,12 @@ def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
 def check_filter_metric(metric: str, names: Sequence[str]) -> None:
     """`filter_metric` must be one reward function, `total` or `any`."""
     if metric not in ("total", "any", *names):
-        raise ValueError(
+        raise Refusal(
             f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
             f"{', '.join(map(repr, names))}.{near(metric, ('total', 'any', *names))}"
         )
     if names.count(metric) > 1:
-        raise ValueError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+        raise Refusal(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
 
 
 def check_weights(weights: Sequence[float] | None, args: Any) -> None:
@@ -209,7 +209,7 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
     """
     if not weights or any(weights) or not (args.filters_groups or args.filter_metric == "any"):
         return
-    raise ValueError(
+    raise Refusal(
         f"reward_weights={list(weights)} are all 0: no group could be alive. Give a reward a weight other than 0, or "
         f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
         f"{args.filter_metric!r}) to train without rewards, as TRL does."

@@ -32,9 +32,12 @@ Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/k
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from .common.values import Refusal, one_of
 
 
 MAX_LOG_RATIO = 20.0
@@ -49,12 +52,50 @@ def _k3(log_ratio: Tensor) -> Tensor:
     return torch.expm1(within) + (d - within) * torch.exp(within.detach()) - d
 
 
-ESTIMATORS: dict[str, Callable[[Tensor], Tensor]] = {
-    "k1": lambda log_ratio: log_ratio,
-    "k2": lambda log_ratio: log_ratio.square() / 2,
-    "k3": _k3,
-    "abs": lambda log_ratio: log_ratio.abs(),
+def _attached(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
+    return weight * value
+
+
+def _as_k2(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
+    # grad (w k3) = w l g = sg(w) grad k2, written so: the product rule's two halves no longer cancel where exp is cut.
+    k2 = log_ratio.square() / 2
+    return weight.detach() * (value.detach() + k2 - k2.detach())
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How the KL is estimated from one token, and what follows from it.
+
+    Args:
+        value (`Callable`): `l` -> nats, differentiable, of any shape.
+        weighted (`Callable`, *optional*): `(w, value, l)` -> the term with the importance weight. Defaults to `w *
+            value`, `w` attached.
+        is_kl (`bool`, *optional*, defaults to `True`): whether its mean is a KL divergence, which beta can be adapted
+            to.
+        unweighted_refused (`str`, *optional*, defaults to `""`): why it may not be in the loss without the importance
+            weight, if so.
+        in_reward_refused (`str`, *optional*): why it may not be in the reward; "" for k1 alone, which [`kl_to_go`] is.
+    """
+
+    value: Callable[[Tensor], Tensor]
+    weighted: Callable[[Tensor, Tensor, Tensor], Tensor] = _attached
+    is_kl: bool = True
+    unweighted_refused: str = ""
+    in_reward_refused: str = "its gradient is not a KL's"
+
+
+# To add one: an entry here. The configuration's choices and refusals follow.
+ESTIMATORS: dict[str, Estimator] = {
+    "k1": Estimator(
+        lambda log_ratio: log_ratio,
+        unweighted_refused="its expected gradient is 0, so it would add noise and no penalty",
+        in_reward_refused="",
+    ),
+    "k2": Estimator(lambda log_ratio: log_ratio.square() / 2, weighted=_as_k2),
+    "k3": Estimator(_k3, weighted=_as_k2, in_reward_refused="its gradient is the reverse KL's minus the forward KL's"),
+    "abs": Estimator(lambda log_ratio: log_ratio.abs(), is_kl=False),
 }
+TRL_ESTIMATOR = "k3"
 
 
 def penalty(
@@ -67,7 +108,7 @@ def penalty(
     """Per-token KL term of the loss, differentiable as the table above says.
 
     Args:
-        estimator (`str`): k1, k2, k3 or abs.
+        estimator (`str`): one of [`ESTIMATORS`].
         logp (`Tensor`): log-probs of the sampled tokens under the policy, any shape, with gradient.
         ref_logp (`Tensor`): the same under the reference.
         old_logp (`Tensor`, *optional*): the same under the policy that sampled; `None` on-policy.
@@ -80,24 +121,20 @@ def penalty(
     Raises:
         ValueError: an unknown estimator, or k1 without the weight, whose expected gradient is 0.
     """
-    if estimator not in ESTIMATORS:
-        raise ValueError(f"estimator={estimator!r} is not one of {', '.join(map(repr, ESTIMATORS))}.")
-    if estimator == "k1" and not importance_weighted:
-        raise ValueError(
-            "k1 in the loss without the importance weight has an expected gradient of 0. Use "
-            "importance_weighted=True, k2, or k1 in the reward."
+    one_of("estimator", estimator, ESTIMATORS)
+    chosen = ESTIMATORS[estimator]
+    if chosen.unweighted_refused and not importance_weighted:
+        raise Refusal(
+            f"estimator={estimator!r} in the loss needs importance_weighted=True: without the importance weight "
+            f"{chosen.unweighted_refused}."
         )
     log_ratio = logp - ref_logp.detach()
-    value = ESTIMATORS[estimator](log_ratio)
+    value = chosen.value(log_ratio)
     if not importance_weighted:
         return value
     old_logp = logp if old_logp is None else old_logp
     weight = torch.exp((logp - old_logp.detach()).clamp(max=MAX_LOG_RATIO))
-    if estimator in ("k1", "abs"):
-        return weight * value
-    # grad (w k3) = w l g = sg(w) grad k2, written so: the product rule's two halves no longer cancel where exp is cut.
-    k2 = ESTIMATORS["k2"](log_ratio)
-    return weight.detach() * (value.detach() + k2 - k2.detach())
+    return chosen.weighted(weight, value, log_ratio)
 
 
 def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
@@ -116,6 +153,11 @@ def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill(mask == 0, 0.0)
 
 
+def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
+    """`(B, T) -> (B,)`: each completion's mean over its tokens in `mask`; 0 where it has none."""
+    return (per_token * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
 def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:
     """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
     call and a horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2). A KL of NaN changes nothing."""
@@ -123,6 +165,33 @@ def adapt_beta(beta: float, kl: float, target: float, num_completions: float, ho
         return beta
     error = min(max(kl / target - 1.0, -0.2), 0.2)
     return beta * (1.0 + error * min(num_completions / horizon, 1.0))
+
+
+class BetaController:
+    """Adapts beta to the KL that is seen. Between optimizer steps it remembers nothing: beta itself is its state.
+
+    Args:
+        target (`float`, *optional*): KL to approach, in nats a token. `None` leaves beta as it is.
+        horizon (`int`): see [`adapt_beta`].
+    """
+
+    def __init__(self, target: float | None, horizon: int):
+        self._target, self._horizon = target, horizon
+        self._seen: list[tuple[float, float]] = []
+
+    def see(self, kl: float, completions: float) -> None:
+        """Remember a mean KL, and of how many completions, until beta is adapted."""
+        self._seen.append((kl, completions))
+
+    def adapt(self, beta: float, passes: int = 1) -> float | None:
+        """Beta after what was seen since the last call, of completions that are each seen `passes` times; `None` where
+        it is not to change."""
+        seen, self._seen = self._seen, []
+        completions = sum(count for _, count in seen)
+        if self._target is None or not completions:
+            return None
+        mean = sum(kl * count for kl, count in seen) / completions
+        return adapt_beta(beta, mean, self._target, completions / passes, self._horizon)
 
 
 class ReferenceLogps:

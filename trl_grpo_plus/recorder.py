@@ -10,44 +10,18 @@ import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
-from itertools import groupby
-from operator import itemgetter
+from dataclasses import asdict
 from typing import Any
 
-import torch
 from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 
-from .alarms import Alarm, Batch, Thresholds, Watch
-from .traces import Row, Said, Scored, Writer, lines, pick, plain, said
+from .alarms import Alarm, Thresholds, Watch
+from .traces import Part, Sampled, Writer, by_group, complete, group_key, part_of, pick, plain
 from .view import Trackers
 
 
 logger = get_logger(__name__)
-
-Lengths = list[list[tuple[int, bool]]]  # of each round, each row's tokens and whether it was cut off
-
-
-@dataclass(frozen=True)
-class Sampled:
-    """A generation batch, as all ranks know it but for the attempts in its rounds, which are each rank's own.
-
-    Args:
-        split (`str`): "train", "eval" or "eval_<name>".
-        step (`int`): optimizer steps done.
-        scored ([`~trl_grpo_plus.traces.Scored`]): what was sampled and what became of it.
-        alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
-        failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
-        entropy (`float`, *optional*): the policy's, as last measured.
-    """
-
-    split: str
-    step: int
-    scored: Scored
-    alike: bool
-    failing: dict[str, float]
-    entropy: float | None
 
 
 class Recorder:
@@ -59,20 +33,19 @@ class Recorder:
         rank (`int`): of this process.
 
     Attributes:
-        names (`tuple[str, ...]`): of the rewards, no two alike.
+        weights (`dict[str, float]`): of the rewards, by names of which no two are alike.
     """
 
     def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int):
-        self.names = _distinct(names)
+        self.weights = dict(zip(_distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
-        self._weights = tuple(weights)
         self._watch = self._new_watch()
         self._resumed = False
-        about = {"rewards": dict(zip(self.names, weights, strict=True)), "num_generations": args.num_generations}
+        about = {"rewards": self.weights, "num_generations": args.num_generations}
         traces = args.trace_every and self._main
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._trackers: Trackers | None = None
-        self._said: set[tuple[str, type]] = set()
+        self._warned: set[tuple[str, type]] = set()
         # Python waits for it when it exits, so that what is on its way is written.
         self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
         self._pending: Future[dict[str, float]] | None = None
@@ -137,79 +110,53 @@ class Recorder:
 
     def record(self, sampled: Sampled, traced: bool) -> None:
         """Look for alarms and, where it is `traced`, keep a batch; see [`settle`], which comes first. Collective."""
-        rounds = sampled.scored.rounds
-        chosen = pick(rounds, self._args.trace_max_groups) if traced else [[] for _ in rounds]
-        gathered = gather_object([self._mine(sampled, chosen)])
+        places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
+        parts = gather_object([self._part(sampled, places)])
         if self._main:
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
-            self._pending = self._beside.submit(job, self._kept, sampled, chosen, gathered)
+            self._pending = self._beside.submit(job, self._keep, sampled, places, parts)
 
-    def _kept(self, sampled: Sampled, chosen: list[list[int]], gathered: list) -> dict[str, float]:
-        with self._never_fatal("Traces"):
-            for part in gathered:
-                if isinstance(part, Exception):
-                    raise part
-            return self._keep(sampled, chosen, gathered)
-        return {}
-
-    def _mine(self, sampled: Sampled, chosen: list[list[int]]) -> tuple[list[dict[int, Said]], Lengths] | Exception:
-        """Of this rank's attempts: what is to be said of those in chosen groups, and all lengths; a list a round."""
+    def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
         try:
-            told, lengths = [], []
-            for r, groups in enumerate(chosen):
-                attempts, size = sampled.scored.rounds[r].attempts, sampled.scored.size
-                first = self._rank * len(attempts)
-                of_groups = (range(group * size, (group + 1) * size) for group in groups)
-                rows = [row for group in of_groups for row in group if 0 <= row - first < len(attempts)]
-                told.append(said(attempts, rows, first, size, sampled.alike))
-                lengths.append([(attempt.num_tokens, attempt.truncated) for attempt in attempts])
-            return told, lengths
+            return part_of(self._rank, sampled, places)
         except Exception as error:  # of data that only this rank has: the others are waiting
             return RuntimeError(f"{type(error).__name__}: {error}")
 
-    def _keep(self, sampled: Sampled, chosen: list[list[int]], gathered: list) -> dict[str, float]:
-        split, step = sampled.split, sampled.step
-        every_round = range(len(chosen))
-        told = [{row: text for part in gathered for row, text in part[0][r].items()} for r in every_round]
-        lengths = [[pair for part in gathered for pair in part[1][r]] for r in every_round]
-        batch = self._writer.number(split, step) if self._writer is not None else 0
-        rows = lines(sampled.scored, told, chosen, self.names, step, split, batch)
-        alarms: list[Alarm] = []
-        if self._watch is not None and split == "train":
+    def _keep(self, sampled: Sampled, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
+        with self._never_fatal("Traces"):
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+            split, step = sampled.split, sampled.step
+            number = self._writer.number(split, step) if self._writer is not None else 0
+            sampled = complete(sampled, places, parts, number)
+            alarms = self._alarms(sampled)
+            if self._writer is not None and sampled.rows:
+                with self._never_fatal("Traces"):
+                    self._writer.write(split, step, sampled.rows)
+            if split != "train":
+                return {}
+            self._announce(alarms)
+            if self._trackers is not None and sampled.rows and self._trackers.due(step):
+                groups = list(by_group(sampled.rows).values())
+                self._trackers.log(step, groups, sampled.totals.view(-1, sampled.size))
+            on = {alarm.name for alarm in alarms}
+            names = self._watch.names if self._watch is not None else ()
+            return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in names}}
+        return {}
+
+    def _alarms(self, sampled: Sampled) -> list[Alarm]:
+        """Those that are on, marked on the rows of the groups that show them."""
+        if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
-                alarms = self._watch.see(self._batch(sampled, rows, lengths))
-                _mark(rows, alarms)
-        if self._writer is not None and rows:
-            with self._never_fatal("Traces"):
-                self._writer.write(split, step, rows)
-        if split != "train":
-            return {}
-        self._sound(alarms)
-        self._show(sampled, rows)
-        on = {alarm.name for alarm in alarms}
-        names = self._watch.names if self._watch is not None else ()
-        return {**_lengths(sampled.scored, lengths), **{f"alarms/{name}": float(name in on) for name in names}}
+                alarms = self._watch.see(sampled)
+                for row in sampled.rows if alarms else ():
+                    row["alarms"] = [alarm.name for alarm in alarms if group_key(row) in alarm.groups]
+                return alarms
+        return []
 
-    def _batch(self, sampled: Sampled, rows: list[Row], lengths: Lengths) -> Batch:
-        scored = sampled.scored
-        every = [pair for of_round in lengths for pair in of_round]
-        return Batch(
-            step=sampled.step,
-            names=self.names,
-            weights=self._weights,
-            rewards=torch.cat([one_round.rewards for one_round in scored.rounds]),
-            totals=torch.cat(list(scored.totals)),
-            size=scored.size,
-            tokens=tuple(tokens for tokens, _ in every),
-            truncated=tuple(truncated for _, truncated in every),
-            verdicts=tuple(verdict for one_round in scored.rounds for verdict in one_round.verdicts),
-            failing=sampled.failing,
-            entropy=sampled.entropy,
-            rows=rows,
-        )
-
-    def _sound(self, alarms: list[Alarm]) -> None:
+    def _announce(self, alarms: list[Alarm]) -> None:
         new = [asdict(alarm) for alarm in alarms if alarm.new]
         for alarm in new:
             logger.warning(f"Alarm {alarm['message']}")
@@ -218,43 +165,28 @@ class Recorder:
             with self._never_fatal("Alarms"):
                 self._writer.note("alarms", plain(new))
 
-    def _show(self, sampled: Sampled, rows: list[Row]) -> None:
-        if self._trackers is not None and rows and self._trackers.due(sampled.step):
-            groups = [list(group) for _, group in groupby(rows, key=itemgetter("round", "group"))]
-            totals = torch.cat(list(sampled.scored.totals)).view(-1, sampled.scored.size)
-            self._trackers.log(sampled.step, groups, totals)
-
     def _new_watch(self) -> Watch | None:
-        wanted = self._args.alarms and self._main
-        return Watch(Thresholds.of(self._args.alarm_thresholds or {})) if wanted else None
+        watched = self._args.alarms and self._main
+        return Watch(Thresholds.of(self._args.alarm_thresholds or {})) if watched else None
 
     @contextmanager
     def _never_fatal(self, what: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            if (what, type(error)) not in self._said:
-                self._said.add((what, type(error)))
+            if (what, type(error)) not in self._warned:
+                self._warned.add((what, type(error)))
                 bug = not isinstance(error, OSError)  # then where it came from matters
-                told = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
-                logger.warning(told, exc_info=bug)
+                message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
+                logger.warning(message, exc_info=bug)
 
 
-def _mark(lines: list[Row], alarms: list[Alarm]) -> None:
-    if alarms:
-        for line in lines:
-            place = (line["batch"], line["round"], line["group"])
-            line["alarms"] = [alarm.name for alarm in alarms if place in alarm.groups]
-
-
-def _lengths(scored: Scored, lengths: Lengths) -> dict[str, float]:
+def _mean_lengths(sampled: Sampled) -> dict[str, float]:
     """Mean number of tokens of the attempts in groups of each verdict that occurs."""
-    found: dict[str, list[int]] = {}
-    for one_round, of_rows in zip(scored.rounds, lengths, strict=True):
-        for group, verdict in enumerate(one_round.verdicts):
-            of_group = of_rows[group * scored.size : (group + 1) * scored.size]
-            found.setdefault(verdict, []).extend(tokens for tokens, _ in of_group)
-    return {f"completions/mean_length/{verdict}": statistics.fmean(tokens) for verdict, tokens in found.items()}
+    tokens: dict[str, list[int]] = {}
+    for group, verdict in enumerate(sampled.verdicts):
+        tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
+    return {f"completions/mean_length/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:

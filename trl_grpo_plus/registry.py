@@ -7,8 +7,8 @@ takes too. Its signature says what it reads:
              TRL's own    a column  one if     an argument:
                                     there      {name: near, args: {tolerance: 0.1}}
 
-Names come from `@register_reward` and from the entry-point group `trl_grpo_plus.rewards`, where this package lists its
-own library and other packages theirs.
+Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards`, which is what ships, and from the
+entry-point group of that name, where other packages list theirs.
 """
 
 import functools
@@ -16,39 +16,19 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from importlib.metadata import entry_points
-from math import isfinite
 from typing import Any
 
 from .common.loading import is_path, same_source, target_of
-from .common.signatures import name_of, needed
-from .common.values import fits, near, spelled
-from .scoring import (
-    TRL_GIVES,
-    Definition,
-    Example,
-    Policy,
-    Reward,
-    RewardError,
-    RewardFunction,
-    check_column,
-    columns_of,
-    define,
-    definition_at,
-)
+from .common.values import Number, Refusal, fits, near, spelled
+from .scoring import Definition, Example, Policy, Reward, RewardError, check_columns, define, definition_at
 
 
 __all__ = [
-    "Example",
-    "Reward",
-    "RewardError",
-    "RewardSpec",
-    "get_reward",
-    "list_rewards",
-    "register_reward",
+    "Example", "Reward", "RewardError", "RewardSpec", "check_columns", "get_reward", "list_rewards", "register_reward",
     "resolve",
-]
+]  # fmt: skip
 
-GROUP = "trl_grpo_plus.rewards"
+GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
 
 
 def register_reward(
@@ -64,7 +44,7 @@ def register_reward(
     full_marks: float = 1.0,
     preload: Iterable[str] = (),
     parts: Callable[..., Sequence[Any]] | None = None,
-) -> Callable[[RewardFunction], Reward]:
+) -> Callable[[Callable[..., Any]], Reward]:
     """Register the decorated function as the reward `name`.
 
     Args:
@@ -93,7 +73,7 @@ def register_reward(
         A decorator that gives a [`Reward`], itself a TRL reward function.
 
     Raises:
-        ValueError: another function has the name.
+        Refusal: another function has the name.
 
     Example:
 
@@ -104,7 +84,7 @@ def register_reward(
     ```
     """
 
-    def register(function: RewardFunction) -> Reward:
+    def register(function: Callable[..., Any]) -> Reward:
         definition = Definition(
             name=name,
             function=function,
@@ -120,10 +100,10 @@ def register_reward(
             preload=tuple(preload),
             parts=parts,
         )
-        known = [_REGISTERED[name].target] if name in _REGISTERED else _entry_points().get(name, [])
+        known = [_REGISTERED[name].target] if name in _REGISTERED else _listed().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
         if known and definition.target not in known and not again:
-            raise ValueError(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
+            raise Refusal(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
         _REGISTERED[name] = definition
         return Reward(definition)
 
@@ -139,7 +119,7 @@ def get_reward(name: str, **args: Any) -> Reward:
             Its arguments; `column="solution"` renames the one column that it needs, `columns={"target": "goal"}` any.
 
     Raises:
-        ValueError: no such reward; or an argument is unknown, mistyped, missing or refused.
+        Refusal: no such reward; or an argument is unknown, mistyped, missing or refused.
 
     Example:
         >>> get_reward("exact_answer", column="solution")(completions=["46"], solution=["46"])
@@ -150,25 +130,25 @@ def get_reward(name: str, **args: Any) -> Reward:
 
 def list_rewards() -> list[str]:
     """Names of all rewards, sorted."""
-    return sorted({*_REGISTERED, *_entry_points()})
+    return sorted({*_REGISTERED, *_listed()})
 
 
 def find(name: str) -> Definition:
     """The definition of that name, or at that path.
 
     Raises:
-        ValueError: there is none; the text has near matches and what exists.
+        Refusal: there is none; the text has near matches and what exists.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
-    if name in _entry_points():
-        paths = _entry_points()[name]
+    if name in _listed():
+        paths = _listed()[name]
         if len(paths) > 1:
-            raise ValueError(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
+            raise Refusal(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
         return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
-    raise ValueError(
+    raise Refusal(
         f"there is no reward named {name!r}.{near(name, list_rewards())} There are {', '.join(list_rewards())}. Else "
         "give pkg.mod.func, pkg.mod:func, path/to/file.py:func or a reward model's folder or full id."
     )
@@ -199,14 +179,16 @@ class RewardSpec:
 
     def __post_init__(self) -> None:
         if not (callable(self.name) or (isinstance(self.name, str) and self.name)):
-            raise ValueError(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
-        hints = {"args": dict[str, Any], "weight": float | None, "timeout": float | None}
-        for name, hint in {**hints, "monitor": bool, "label": str | None}.items():
+            raise Refusal(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
+        what = f"reward_funcs: {self.name!r}: "
+        for name in ("weight", "timeout"):
+            Number(optional=True).check(what + name, getattr(self, name))
+        for name, hint in {"args": dict[str, Any], "monitor": bool, "label": str | None}.items():
             value = getattr(self, name)
-            if not fits(value, hint) or value == "" or (isinstance(value, float) and not isfinite(value)):
-                raise ValueError(f"reward_funcs: {self.name!r}: {name}={value!r} must be {spelled(hint)}.")
+            if not fits(value, hint) or value == "":
+                raise Refusal(f"{what}{name}={value!r} must be {spelled(hint)}.")
         if self.monitor and self.weight not in (None, 0):
-            raise ValueError(
+            raise Refusal(
                 f"reward_funcs: {self.name!r} is a monitor, which has no weight, and has weight={self.weight}. Leave "
                 "one of the two out."
             )
@@ -221,12 +203,12 @@ class RewardSpec:
         known = [item.name for item in fields(cls)]
         for key in entry:
             if key not in known:
-                raise ValueError(
+                raise Refusal(
                     f"reward_funcs: {dict(entry)!r} has the unknown key {key!r}.{near(str(key), known)} Keys are "
                     f"{', '.join(known)}."
                 )
         if "name" not in entry:
-            raise ValueError(f"reward_funcs: {dict(entry)!r} has no name.")
+            raise Refusal(f"reward_funcs: {dict(entry)!r} has no name.")
         return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
 
     def build(self) -> Any:
@@ -243,10 +225,10 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
-            raise ValueError(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
+            raise Refusal(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
         else:
             return self.name
-        if not changed and definition.target not in _registered_targets():
+        if not changed and definition.target not in {known.target for known in _REGISTERED.values()}:
             return definition.function  # a plain function by its path: TRL's own kind
         return Reward(definition, self.args, **options).prepare()
 
@@ -262,7 +244,7 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         `tuple`: the functions and models, and their weights (`None`: all 1).
 
     Raises:
-        ValueError: an entry is not understood, or a weight is given twice and differs.
+        Refusal: an entry is not understood, or a weight is given twice and differs.
     """
     if reward_funcs is None:
         return None, None if reward_weights is None else list(reward_weights)
@@ -271,86 +253,42 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
     names = [getattr(reward, "__name__", None) for reward in built]
     twice = [reward.__name__ for reward in built if isinstance(reward, Reward) and names.count(reward.__name__) > 1]
     if twice:
-        raise ValueError(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
+        raise Refusal(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
     return built, _weights(specs, reward_weights)
-
-
-def check_columns(reward: Any, dataset: Any, what: str) -> None:
-    """Check before a run that a dataset has what a reward reads.
-
-    Args:
-        reward: a [`Reward`], a combination with `parts`, or a plain function.
-        dataset: a `datasets` dataset; a streamed one is checked by its column names alone, if it knows them.
-        what (`str`): which data it is, for an error's text.
-
-    Raises:
-        ValueError: a column is missing, or the reward refuses a value.
-    """
-    for part in getattr(reward, "parts", ()):
-        check_columns(part, dataset, what)
-    available = getattr(dataset, "column_names", None)
-    if available is None or not callable(reward):
-        return
-    try:
-        if isinstance(reward, Reward):
-            _check_registered(reward, dataset, available)
-            return
-        for name in needed(reward):
-            if name not in TRL_GIVES:
-                check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
-    except ValueError as error:
-        raise ValueError(f"{what}: {error}") from None
-
-
-def _check_registered(reward: Reward, dataset: Any, available: Sequence[str]) -> None:
-    definition = reward.definition
-    columns = columns_of(definition, available, reward.renamed, reward.__name__)
-    if definition.check_columns is not None and hasattr(dataset, "__len__"):
-        definition.check_columns(**_values(dataset, columns, definition.needed), **reward.all_args())
-
-
-def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Whole columns, without the rows that the reward does not score."""
-    found = {name: list(dataset[column]) for name, column in columns.items()}
-    lines = [i for i in range(len(dataset)) if all(found[name][i] is not None for name in needed)]
-    return {name: [values[i] for i in lines] for name, values in found.items()}
 
 
 def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None) -> list[float] | None:
     own = [0.0 if spec.monitor else spec.weight for spec in specs]
     if specs and all(spec.monitor for spec in specs):
-        raise ValueError("reward_funcs holds monitors only: there is no reward to train on.")
+        raise Refusal("reward_funcs holds monitors only: there is no reward to train on.")
     if all(weight is None for weight in own):
         return None if reward_weights is None else list(reward_weights)
     if reward_weights is None:
         return [1.0 if weight is None else float(weight) for weight in own]
     if len(reward_weights) != len(specs):
-        raise ValueError(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
-    for spec, weight, given in zip(specs, own, reward_weights, strict=True):
-        if weight is not None and weight != given:
-            raise ValueError(
+        raise Refusal(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
+    for spec, weight, other in zip(specs, own, reward_weights, strict=True):
+        if weight is not None and weight != other:
+            raise Refusal(
                 f"reward_funcs gives {spec.name!r} the weight {weight}{' (a monitor)' if spec.monitor else ''}, "
-                f"reward_weights {given}. Leave one of the two out."
+                f"reward_weights {other}. Leave one of the two out."
             )
     return list(reward_weights)
 
 
 def _is_model(name: str) -> bool:
-    is_folder = os.path.isdir(name) and name not in list_rewards()
-    return ("/" in name and not is_path(name)) or is_folder
+    return ("/" in name and not is_path(name)) or (os.path.isdir(name) and name not in list_rewards())
 
 
 @functools.cache
-def _entry_points() -> dict[str, list[str]]:
+def _listed() -> dict[str, list[str]]:
     """Name -> paths; more than one where packages clash, which concerns only who asks for that name."""
-    found: dict[str, list[str]] = {}
+    from .rewards import LIBRARY  # names alone; what they name imports this module
+
+    listed = {name: {f"{GROUP}.{module}:{name}"} for name, module in LIBRARY.items()}
     for point in entry_points(group=GROUP):
-        found[point.name] = sorted({*found.get(point.name, []), point.value})
-    return found
+        listed.setdefault(point.name, set()).add(point.value)
+    return {name: sorted(paths) for name, paths in listed.items()}
 
 
 _REGISTERED: dict[str, Definition] = {}
-
-
-def _registered_targets() -> set[str]:
-    return {definition.target for definition in _REGISTERED.values()}

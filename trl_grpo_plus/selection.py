@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+from .common.values import Refusal
+
 
 class PromptStream:
     """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
@@ -64,7 +66,7 @@ class PromptStream:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood. Raises ValueError when it was saved with another dataset size."""
         if state["num_prompts"] != self._num_prompts:
-            raise ValueError(
+            raise Refusal(
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
                 f"{self._num_prompts}. Resume with the same dataset, or start a new run from the checkpoint's weights."
             )
@@ -91,11 +93,11 @@ def check_dataset(dataset: Any, what: str) -> None:
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(str, dataset)) or "none"
         first = next((repr(name) for name in ("train", *dataset) if name in dataset), "...")
-        raise ValueError(
+        raise Refusal(
             f"{what} is a {type(dataset).__name__} of splits ({splits}). Give one of them: {what}=dataset[{first}]."
         )
     if isinstance(dataset, str):
-        raise ValueError(f"{what}={dataset!r} is a name. Load it first: datasets.load_dataset({dataset!r})['train'].")
+        raise Refusal(f"{what}={dataset!r} is a name. Load it first: datasets.load_dataset({dataset!r})['train'].")
 
 
 def check_stream(train_set: Any, training_args: Any) -> None:
@@ -103,12 +105,12 @@ def check_stream(train_set: Any, training_args: Any) -> None:
     if hasattr(train_set, "__len__"):
         return
     if training_args.zero_variance_groups == "resample":
-        raise ValueError(
+        raise Refusal(
             "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
             f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
         )
     if training_args.max_steps <= 0:
-        raise ValueError("a stream has no length: set max_steps, or dataset_streaming: false.")
+        raise Refusal("a stream has no length: set max_steps, or dataset_streaming: false.")
 
 
 def check_rows(rows: int, args: Any) -> None:
@@ -120,12 +122,12 @@ def check_rows(rows: int, args: Any) -> None:
     """
     prompts = args.generation_batch_size // args.num_generations
     if args.zero_variance_groups == "resample" and rows <= prompts:
-        raise ValueError(
+        raise Refusal(
             f"zero_variance_groups='resample' needs more prompts than the {prompts} of one generation batch, the "
             f"dataset has {rows}. Use a larger dataset, a smaller generation batch, or zero_variance_groups='drop'."
         )
     if rows < prompts:
-        raise ValueError(
+        raise Refusal(
             f"the training set has {rows} rows, and a generation batch takes {prompts} prompts (generation_batch_size "
             f"{args.generation_batch_size} / num_generations {args.num_generations}): not one step could be made. Use "
             "a larger dataset or a smaller generation batch."

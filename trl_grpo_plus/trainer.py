@@ -40,15 +40,17 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
 from . import advantages, kl, model_card, uploads
-from .config import TRL_SCALES, GRPOPlusConfig
+from .advantages import TRL_SCALES
+from .common.values import Refusal
+from .config import GRPOPlusConfig
 from .groups import Attempt, Plan, Round, check_filter_metric, check_weights, judge, judge_any, summary
 from .indexed_rows import IndexedRows, pop_indices
-from .recorder import Recorder, Sampled
+from .recorder import Recorder
 from .registry import check_columns, resolve
 from .rounds import exchange, resample, settle
-from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, workers
+from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, configure
 from .selection import PromptStream, check_dataset, check_rows, check_stream
-from .traces import Scored, split_name
+from .traces import Sampled, split_name
 
 
 logger = get_logger(__name__)
@@ -144,7 +146,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             args.reward_weights = weights
         if args.push_to_hub:
             uploads.check_seam()
-        workers.configure(args.reward_workers, args.reward_worker_memory_mb)
+        configure(args.reward_workers, args.reward_worker_memory_mb)
         if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
             _check_columns(reward_funcs, train_dataset, eval_dataset)
         with _temporarily(args, has_plus_trainer=True):
@@ -156,7 +158,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.filters_groups:
             self._check_filterable()
         if args.kl_placement == "reward" and self._is_vlm:
-            raise ValueError("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
+            raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
         if args.zero_variance_groups == "resample":
             self._stream = self._make_stream()
         rewards = (self.reward_func_names, self.reward_weights.tolist())
@@ -169,12 +171,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _check_filterable(self) -> None:
         mode = f"zero_variance_groups={self.args.zero_variance_groups!r}"
         if self.environment_factories is not None:
-            raise ValueError(
+            raise Refusal(
                 f"{mode} does not go with environment_factory: TRL binds one environment to each row before "
                 "generation, and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
             )
         if self._is_vlm:
-            raise ValueError(
+            raise Refusal(
                 f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
                 "zero_variance_groups='keep'."
             )
@@ -571,7 +573,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weight != 1.0:
             inputs = {**inputs, "advantages": inputs["advantages"] * weight}
         weighted = self.args.use_bias_correction_kl
-        if beta and self.args.kl_estimator != "k3":
+        if beta and self.args.kl_estimator != kl.TRL_ESTIMATOR:
             old_and_weighted = (inputs.get("old_per_token_logps"), weighted)
             term = partial(self._kl_term, inputs["ref_per_token_logps"], *old_and_weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
@@ -700,22 +702,20 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not traced and not (self.args.alarms and self.model.training):
             return
         first = advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
-        scored = Scored(
-            rounds=self._rounds,
-            plan=plan,
-            totals=[self._totals(sampled.rewards) for sampled in self._rounds],
-            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
-            advantages=self.accelerator.gather(first).cpu(),
-            kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows).cpu(),
-            size=self._group_size,
-        )
         failing = (self._outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self._outcomes.sum(dim=1).clamp(min=1)).tolist()
         sampled = Sampled(
             split=split,
             step=self.state.global_step,
-            scored=scored,
+            size=self._group_size,
+            weights=self._recorder.weights,
+            rounds=self._rounds,
+            plan=plan,
+            totals=torch.cat([self._totals(one.rewards) for one in self._rounds]),
+            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            advantages=self.accelerator.gather(first).cpu(),
+            kl=None if kl_of_rows is None else self.accelerator.gather(kl_of_rows).cpu(),
             alike=self.rollout_func is None and self.environment_factories is None,
-            failing=dict(zip(self._recorder.names, failing, strict=True)),
+            failing=dict(zip(self._recorder.weights, failing, strict=True)),
             entropy=self._entropy,
         )
         self._settle_record()

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import re
+import typing
 
 import pytest
 import trl
@@ -15,6 +16,7 @@ from trl_grpo_plus import GRPOPlusConfig
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
 KL = {"beta": 0.1}
 NEW = [f for f in dataclasses.fields(GRPOPlusConfig) if f.name not in {g.name for g in dataclasses.fields(GRPOConfig)}]
+HINTS = typing.get_type_hints(GRPOPlusConfig)
 OURS = [*NEW, GRPOPlusConfig.__dataclass_fields__["scale_rewards"]]
 
 
@@ -318,7 +320,8 @@ def test_each_field_is_documented(field):
 
 
 def _type_name(field):
-    return getattr(field.type, "__name__", str(field.type)) if isinstance(field.type, type) else str(field.type)
+    kind = HINTS[field.name]
+    return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind)
 
 
 def _documented(default):

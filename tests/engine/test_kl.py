@@ -156,7 +156,7 @@ def test_reference_and_sampling_policy_get_no_gradient():
 
 
 def test_k1_without_weight_is_refused():
-    with pytest.raises(ValueError, match=r"k1.*expected gradient of 0"):
+    with pytest.raises(ValueError, match=r"k1.*expected gradient is 0"):
         penalty("k1", torch.zeros(3), torch.zeros(3), importance_weighted=False)
     assert penalty("k1", torch.zeros(3), torch.zeros(3)).shape == (3,)
 
@@ -345,7 +345,7 @@ def test_reward_and_kl_have_the_gradient_of_their_difference_where_many_groups_a
 
 
 def test_a_scale_of_its_own_divides_beta_in_each_group():
-    """What README says of scale_rewards="group": its gradient is not that of reward - BETA * KL."""
+    """What docs/kl.md says of scale_rewards="group": its gradient is not that of reward - BETA * KL."""
     policy = TwoTokens()
     solved = (policy.first == policy.second).double()
     found = expected_gradient(policy, solved, False, baseline="leave_one_out", scale="group")

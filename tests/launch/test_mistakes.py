@@ -7,7 +7,8 @@ import torch
 from wrong_recipes import MISTAKES, Mistake, make_place
 
 from trl_grpo_plus.cli import main
-from trl_grpo_plus.launch.command_line import UserError, parse
+from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.recipes import grpo
 
 
@@ -78,7 +79,7 @@ def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake
 def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch, mistake):
     mistake.write(place)
     monkeypatch.setattr("trl.GRPOTrainer.__init__", lambda *_, **__: pytest.fail("a trainer was made"))
-    with pytest.raises(UserError) as error:
+    with pytest.raises(Refusal) as error:
         grpo.main(*parse(grpo.make_parser(prog="grpo"), ["--config", "my_run.yaml", *mistake.options]))
     for wanted in mistake.told:
         assert words(wanted) in words(str(error.value))
@@ -98,7 +99,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
     Mistake("for a GPU", (), {"use_cpu": ..., "bf16": ...}).write(place)
     assert main(["run", "my_run.yaml"]) == 2
     said = capsys.readouterr().err
-    with pytest.raises(UserError) as error:
+    with pytest.raises(Refusal) as error:
         parse(grpo.make_parser(prog="grpo"), ["--config", "my_run.yaml"])
     for told in (said, str(error.value)):
         assert "this run needs a GPU, and there is none here" in told

@@ -17,9 +17,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from trl_grpo_plus.check import samples
 from trl_grpo_plus.check.rewards import check_gold
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import inputs
-from trl_grpo_plus.launch.command_line import UserError, parse
+from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.recipes import arithmetic, code_problems, countdown, grpo, gsm8k, math_problems, rows
 from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
@@ -235,7 +236,7 @@ def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, given)
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):
     given = script(tmp_path, [{"frage": "?", "answer": "#### 1"}])
-    with pytest.raises(UserError, match=r"has no column question, only frage, answer\."):
+    with pytest.raises(Refusal, match=r"has no column question, only frage, answer\."):
         inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", given.dataset_name))
 
 
@@ -462,7 +463,7 @@ def test_no_question_of_the_mixture_is_both_trained_on_and_tested():
 
 def test_the_mixture_refuses_tasks():
     given = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
-    with pytest.raises(UserError, match="Did you mean chain_sum"):
+    with pytest.raises(Refusal, match="Did you mean chain_sum"):
         inputs.load_data(*given, smoke=True)
 
 
@@ -476,7 +477,7 @@ def sums(folder, **options):
 
 
 def test_the_demo_s_lessons_are_those_of_its_numbers():
-    """In the order that the figures of the README and of arithmetic_cpu.yaml come from."""
+    """In the order that the figures of docs/demo.md and of arithmetic_cpu.yaml come from."""
     held_out, rest = arithmetic.split_problems(1)
     made = arithmetic._lessons(rest["easy"][512:], rest["edge"][384:], 1, arithmetic.WarmUp(20, 64, 1.0))
     assert hashlib.sha256("\n".join(made).encode()).hexdigest().startswith("39bf1702e0f9bd86")

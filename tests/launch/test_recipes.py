@@ -23,9 +23,10 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import command_line, console, inputs, report
 from trl_grpo_plus.launch.arguments import make_parser
-from trl_grpo_plus.launch.command_line import UserError, load, parse
+from trl_grpo_plus.launch.command_line import load, parse
 from trl_grpo_plus.launch.stopping import StopOnInterrupt
 from trl_grpo_plus.launch.train import main
 from trl_grpo_plus.recipes import arithmetic
@@ -121,7 +122,7 @@ def test_options_alone():
     ],
 )
 def test_a_mistake_on_the_command_line(argv, words):
-    with pytest.raises(UserError) as error:
+    with pytest.raises(Refusal) as error:
         parsed(*argv)
     assert all(word in str(error.value) for word in words), str(error.value)
 
@@ -146,7 +147,7 @@ def test_a_mistake_on_the_command_line(argv, words):
 )
 def test_a_mistake_in_the_yaml(config, text, words):
     path = config(text if not text or text.startswith("-") else f"use_cpu: true\nbf16: false\n{text}\n")
-    with pytest.raises(UserError) as error:
+    with pytest.raises(Refusal) as error:
         parsed("--config", path)
     assert all(word in str(error.value) for word in words), str(error.value)
     assert ("Did you mean" in str(error.value)) == (text[:4] in ("zero", "rewa", "lr_s"))
@@ -204,16 +205,16 @@ def test_the_three_forms_of_a_function(modules):
     ],
 )
 def test_no_such_function(modules, path, message):
-    with contextlib.suppress(UserError):
+    with contextlib.suppress(Refusal):
         load("recipes_pkg.mod:NUMBER", "prepare")  # once it is loaded, a module is an attribute of its package
-    with pytest.raises(UserError) as error:
+    with pytest.raises(Refusal) as error:
         load(path, "prepare")
     assert str(error.value) == message
 
 
 @pytest.mark.parametrize("path", ["func", "", ":func", "recipes_file.py:", ".mod.func", "..:func", "pkg..func"])
 def test_not_a_path_to_a_function(path):
-    with pytest.raises(UserError, match=re.escape("is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")):
+    with pytest.raises(Refusal, match=re.escape("is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")):
         load(path, "prepare")
 
 
@@ -232,7 +233,7 @@ def test_entries_of_reward_funcs_in_a_yaml(config):
     rewards, weights = inputs.read_rewards(script.reward_funcs[:2], training.reward_weights)
     assert [reward.__name__ for reward in rewards] == ["exact_answer", "think_format"]
     assert weights == [2.0, 0.0]
-    with pytest.raises(UserError, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
+    with pytest.raises(Refusal, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
         inputs.read_rewards(script.reward_funcs, None)
     one = config("use_cpu: true\nbf16: false\nreward_funcs: {name: exact_answer, weight: 3}\n")
     assert inputs.read_rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
@@ -277,7 +278,7 @@ def test_what_cannot_run_is_said_before_anything_is_made(tmp_path, options, mess
     (tmp_path / "data.py").write_text(DATA)
     places = {"data": tmp_path / "data.py", "out": tmp_path / "out"}
     options = [option.format(**places) for option in options]
-    with pytest.raises(UserError, match=re.escape(message)):
+    with pytest.raises(Refusal, match=re.escape(message)):
         main(*parsed(*CPU, "--output_dir", str(tmp_path / "out"), *options))
     assert not (tmp_path / "out").exists()
 

@@ -8,10 +8,12 @@ import yaml
 from trl import GRPOTrainer
 from trl.generation import vllm_generation
 
-from trl_grpo_plus.config import TRL_CHOICES, GRPOPlusConfig
+from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.config import GRPOPlusConfig
+from trl_grpo_plus.config_checks import TRL_CHOICES
 from trl_grpo_plus.launch import yamls
 from trl_grpo_plus.launch.arguments import make_parser
-from trl_grpo_plus.launch.command_line import UserError, parse
+from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.keys import checked
 
 
@@ -108,7 +110,7 @@ def test_the_choices_hold_beyond_yaml(parser):
     for name, allowed in TRL_CHOICES.items():
         with pytest.raises(ValueError, match=re.escape(f"{name}='x' is not one of {allowed[0]!r}")):
             GRPOPlusConfig(use_cpu=True, bf16=False, **{name: "x"})
-    with pytest.raises(UserError, match=r"loss_type='grop' is not one of .* Did you mean grpo"):
+    with pytest.raises(Refusal, match=r"loss_type='grop' is not one of .* Did you mean grpo"):
         parse(make_parser(prog="grpo"), ["--use_cpu", "true", "--bf16", "false", "--loss_type", "grop"])
 
 

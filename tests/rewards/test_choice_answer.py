@@ -1,12 +1,10 @@
 """The reward `choice_answer`: the right choice, named alone."""
 
-import doctest
 import importlib
 import time
 
 import pytest
-from bombs import BOMBS, placed
-from choice_cases import NOT_SAID, SAID, SAID_WITH_TEXT
+from tables import table, texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.choice_answer import choice_answer
@@ -14,6 +12,7 @@ from trl_grpo_plus.rewards.choice_answer import choice_answer
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.choice_answer")
 CITIES = ["Rome", "Paris", "Berlin", "New York"]
+SAID, SAID_WITH_TEXT, NOT_SAID = (texts("choice", kind) for kind in ("said", "said with text", "not said"))
 
 
 def score(text, answer="B", choices=CITIES):
@@ -155,131 +154,25 @@ def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
     assert get_reward("choice_answer", think_opened=True)([gold], **columns) == [1.0]
 
 
-@pytest.mark.parametrize("answer", "ABCD")
-@pytest.mark.parametrize(
-    "stated",
-    [
-        pytest.param("", id="empty"),
-        pytest.param("  \n", id="blank"),
-        pytest.param("B or C", id="hedge"),
-        pytest.param("A or B or C or D", id="all"),
-        pytest.param("A, B", id="list"),
-        pytest.param("A,B,C,D", id="list without blanks"),
-        pytest.param("A/B", id="slash"),
-        pytest.param("A B", id="side by side"),
-        pytest.param("AB", id="joined"),
-        pytest.param("BB", id="twice"),
-        pytest.param("A\nB", id="two lines"),
-        pytest.param("A and B", id="and"),
-        pytest.param("A & B", id="ampersand"),
-        pytest.param("(A)(B)", id="two in parentheses"),
-        pytest.param("A) B) C) D)", id="all with parentheses"),
-        pytest.param("[A, B]", id="brackets"),
-        pytest.param("A-D", id="range"),
-        pytest.param("not B", id="negation"),
-        pytest.param("Not (B)", id="negation of a letter in parentheses"),
-        pytest.param("not A, not C, not D", id="all others negated"),
-        pytest.param("B is wrong", id="wrong"),
-        pytest.param("anything but B", id="but"),
-        pytest.param("B (not C)", id="a letter and a negation"),
-        pytest.param("B?", id="question"),
-        pytest.param("probably B", id="probably"),
-        pytest.param("B, I think", id="I think"),
-        pytest.param("B (or maybe C)", id="maybe"),
-        pytest.param("A city in France", id="the article"),
-        pytest.param("a", id="a small letter"),
-        pytest.param("b", id="small b"),
-        pytest.param("E", id="beyond the choices"),
-        pytest.param("Z", id="far beyond"),
-        pytest.param("1", id="a number"),
-        pytest.param("B) Rome", id="a letter and another's text"),
-        pytest.param("B) Paris or Rome", id="a letter and two texts"),
-        pytest.param("B) Paris C) Berlin", id="two letters and texts"),
-        pytest.param("B Paris", id="no sign between letter and text"),
-        pytest.param("A Paris", id="the article and a text"),
-        pytest.param("E) Paris", id="a letter beyond and a text"),
-        pytest.param("Paris or Rome", id="two texts"),
-        pytest.param("not Paris", id="a text negated"),
-        pytest.param("Par", id="a part of a text"),
-        pytest.param("Paris is the capital of France", id="a text and words"),
-        pytest.param("York", id="the end of a text"),
-        pytest.param("ｂ", id="a small full-width letter"),
-        pytest.param("В", id="Cyrillic"),
-        pytest.param("Β", id="Greek"),
-        pytest.param("🅱", id="emoji"),
-        pytest.param("B\u200b", id="zero-width blank"),
-        pytest.param("B\0", id="NUL"),
-        pytest.param("B\ud800", id="lone surrogate"),
-        pytest.param("(B", id="parenthesis not closed"),
-        pytest.param("((B))", id="two parentheses"),
-        pytest.param("B..", id="two stops"),
-        pytest.param(r"\text{B", id="brace not closed"),
-        pytest.param(r"\boxed{A}\boxed{B}", id="two boxes within"),
-        pytest.param(r"\boxed{A} or \boxed{B}", id="two boxes and or, within"),
-        pytest.param("<|im_end|>", id="a template's mark"),
-        pytest.param("None of the above", id="none"),
-        pytest.param("All of the above", id="all of the above"),
-    ],
-)
-def test_no_choice_is_named(stated, answer):
-    assert score(f"<think>Hm.</think><answer>{stated}</answer>", answer) == 0.0
-    assert score(f"<answer>{stated}</answer>", answer, None) == 0.0
+def test_no_choice_is_named():
+    cases = [*table("choice_none")]
+    assert [(why, stated) for why, stated in cases for answer in "ABCD" if _earns(stated, answer)] == []
+
+
+def _earns(stated, answer):
+    scores = [score(f"<think>Hm.</think><answer>{stated}</answer>", answer)]
+    scores += [score(f"<answer>{stated}</answer>", answer, None)]
     if "boxed" not in stated:
-        assert score(f"<think>Hm.</think>\nAnswer: {stated}", answer) == 0.0
-        assert score(f"It is \\boxed{{{stated}}}", answer) == 0.0
-        assert score(stated, answer) == 0.0
+        forms = (f"<think>Hm.</think>\nAnswer: {stated}", f"It is \\boxed{{{stated}}}", stated)
+        scores += [score(form, answer) for form in forms]
+    return any(scores)
 
 
-@pytest.mark.parametrize(
-    ("text", "reward"),
-    [
-        pytest.param("<answer>A</answer><answer>B</answer>", 1.0, id="the last answer"),
-        pytest.param("<answer>B</answer><answer>A</answer>", 0.0, id="an earlier answer"),
-        pytest.param(r"\boxed{A} no, \boxed{B}", 1.0, id="the last box"),
-        pytest.param(r"\boxed{B} no, \boxed{A}", 0.0, id="an earlier box"),
-        pytest.param(r"\boxed{A \boxed{B}}", 0.0, id="a box in a box"),
-        pytest.param(r"\boxed{B} and \boxed{", 0.0, id="the last box is cut off"),
-        pytest.param(r"\boxed{B", 0.0, id="cut off"),
-        pytest.param(r"\boxed {B}", 1.0, id="a blank before the brace"),
-        pytest.param(r"\fbox{B}", 0.0, id="another box"),
-        pytest.param("<answer>B</answer> so \\boxed{A}", 1.0, id="tags before a box"),
-        pytest.param("<answer>A</answer> so \\boxed{B}", 0.0, id="a box beside tags"),
-        pytest.param("\\boxed{A}\nAnswer: B", 0.0, id="a box before a line"),
-        pytest.param("<think>\\boxed{B}</think>", 0.0, id="a box in the thinking alone"),
-        pytest.param("<think><answer>B</answer></think>Done.", 0.0, id="tags in the thinking alone"),
-        pytest.param("<think>B</think>", 0.0, id="a letter in the thinking alone"),
-        pytest.param("<think>Answer: B", 0.0, id="the thinking never ends"),
-        pytest.param("<answer>B", 0.0, id="the tag never ends"),
-        pytest.param("B</answer>", 0.0, id="the tag never begins"),
-        pytest.param("<answer><answer>B</answer></answer>", 0.0, id="nested tags"),
-        pytest.param("Answer: A\nAnswer: B", 1.0, id="the last line"),
-        pytest.param("Answer: B\nAnswer: A", 0.0, id="an earlier line"),
-        pytest.param("Answer: B\n\nWait, no.", 0.0, id="a line, then words"),
-        pytest.param("Answer: B\n\n  ", 1.0, id="a line, then blank lines"),
-        pytest.param("The answer is B.", 1.0, id="the answer is"),
-        pytest.param("So, the correct answer is: (B)", 1.0, id="so, the correct answer is"),
-        pytest.param("**Answer:** B", 1.0, id="a bold head"),
-        pytest.param("**Answer: B**", 1.0, id="a bold line"),
-        pytest.param("Answer: **B**", 1.0, id="a bold letter"),
-        pytest.param("FINAL ANSWER: B", 1.0, id="capitals"),
-        pytest.param("The correct option is B", 1.0, id="the correct option is"),
-        pytest.param("The answer is not B", 0.0, id="the answer is not"),
-        pytest.param("The answer is B or C", 0.0, id="the answer is, hedged"),
-        pytest.param("The answer is A city", 0.0, id="the answer is, article"),
-        pytest.param("The answer is a", 0.0, id="the answer is, cut off after an article"),
-        pytest.param("I would say B", 0.0, id="other words"),
-        pytest.param("B\nUser: And the next?", 0.0, id="a next turn"),
-        pytest.param("A B C D", 0.0, id="all letters"),
-        pytest.param("So \\boxed{\\text{B}} it is.", 1.0, id="words after a box"),
-        pytest.param(r"\boxed{\{} \boxed{B}", 1.0, id="an escaped brace in an earlier box"),
-        pytest.param("", 0.0, id="empty"),
-        pytest.param("Answer:", 0.0, id="nothing after the colon"),
-        pytest.param("Answer: B" + " " * 20_000 + "or C", 0.0, id="a hedge far to the right"),
-        pytest.param("Answer: B" + " " * 20_000, 1.0, id="blanks to the right"),
-    ],
-)
-def test_where_the_answer_stands(text, reward):
-    assert score(text) == reward
+def test_where_the_answer_stands():
+    cases = [(text, float(verdict == "+"), why) for verdict, why, text in table("choice_places")]
+    cases.append(("Answer: B" + " " * 20_000 + "or C", 0.0, "a hedge far to the right"))
+    cases.append(("Answer: B" + " " * 20_000, 1.0, "blanks to the right"))
+    assert [(why, text) for text, reward, why in cases if score(text) != reward] == []
 
 
 @pytest.mark.parametrize(
@@ -362,15 +255,6 @@ def test_other_texts_may_come_twice():
     assert score("Paris", "A", ["Paris", "Rome", "Rome"]) == 1.0
 
 
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    for text in [*placed(BOMBS[name]), f"The answer is:\n\n{BOMBS[name]}", f"## {BOMBS[name]}", f"**{BOMBS[name]}**."]:
-        for choices in (CITIES, None):
-            start = time.process_time()
-            assert MODULE._score(text, 1, choices) == 0.0
-            assert time.process_time() - start < 2
-
-
 LONG = {
     "clauses": "Since it lies there, " * 50_000 + "the answer is",
     "one clause": "Since " + "x" * 1_000_000 + ", the answer is B or C.",
@@ -394,20 +278,3 @@ def test_long_texts(name):
         start = time.process_time()
         assert MODULE._score(LONG[name], 1, choices) == 0.0
         assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": "<think>C?</think>B"}]
-    assert choice_answer([say, say, say, []], answer=["B", "C", None, "B"]) == [1.0, 0.0, None, 0.0]
-
-
-def test_examples():
-    for example in choice_answer.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("choice_answer", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,7 +1,6 @@
 """Rewards made of rewards: gate, clip, scale."""
 
 import asyncio
-import doctest
 import pickle
 import re
 
@@ -9,7 +8,6 @@ import pytest
 from trl.rewards import get_repetition_penalty_reward, think_format_reward
 
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.rewards import combine
 from trl_grpo_plus.rewards.combine import Combined, clip, gate, scale
 
 
@@ -176,10 +174,3 @@ def test_trl_takes_it_for_a_plain_function():
 def test_bad_arguments_are_refused_by_name(make, says):
     with pytest.raises(ValueError, match=re.escape(says)):
         make()
-
-
-@pytest.mark.parametrize("function", [gate, clip, scale])
-def test_docstrings(function):
-    [examples] = doctest.DocTestFinder(recurse=False).find(function, function.__name__, globs=dict(vars(combine)))
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0

@@ -1,14 +1,10 @@
 """The reward `cosine_length`: the schedule, against TRL's own, and what it passes on to the reward that judges."""
 
-import doctest
-import pickle
-
 import pytest
 from datasets import Dataset
 from trl.rewards import accuracy_rewards, get_cosine_scaled_reward
 
 from trl_grpo_plus.registry import RewardError, check_columns, get_reward
-from trl_grpo_plus.rewards.cosine_length import cosine_length
 
 
 def by_verdict(completions, verdict, *, factor: float = 1.0):
@@ -141,20 +137,3 @@ def test_bad_arguments_are_refused_by_name(args, says):
     with pytest.raises(ValueError, match=r"cosine_length|reward 'exact_answer'|no reward named") as error:
         get_reward("cosine_length", **{"correct": "exact_answer", **args})
     assert says in str(error.value)
-
-
-def test_it_travels_to_other_processes():
-    reward = pickle.loads(pickle.dumps(get_reward("cosine_length", max_length=100, correct="exact_answer")))
-    assert reward(["46"], completion_ids=[[1] * 50], answer=["46"]) == [0.75]
-
-
-def test_docstring():
-    [examples] = doctest.DocTestFinder(recurse=False).find(cosine_length, "cosine_length")
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0
-
-
-@pytest.mark.parametrize("example", cosine_length.definition.examples, ids=lambda example: str(example.reward))
-def test_registered_examples(example):
-    columns = {name: [value] for name, value in example.columns.items()}
-    assert get_reward("cosine_length", **example.args)([example.completion], **columns) == [example.reward]

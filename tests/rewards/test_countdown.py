@@ -1,14 +1,12 @@
 """The reward `countdown`: what reaches the target, and the many texts that only seem to."""
 
-import doctest
 import importlib
 import random
-import time
 from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from bombs import BOMBS, placed
+from tables import table
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.countdown import countdown, solve
@@ -21,128 +19,18 @@ def score(text, numbers=(2, 5, 7), target=25, **args):
     return get_reward("countdown", **args)([text], numbers=[list(numbers)], target=[target])[0]
 
 
-@pytest.mark.parametrize(
-    ("body", "numbers", "target"),
-    [
-        pytest.param("(7 - 2) * 5", [2, 5, 7], 25, id="plain"),
-        pytest.param("(7-2)*5", [2, 5, 7], 25, id="no blanks"),
-        pytest.param("\n (7 - 2)\t* 5 \n", [2, 5, 7], 25, id="white space around, a tab within"),
-        pytest.param("5 * (7 - 2)", [7, 5, 2], 25, id="another order"),
-        pytest.param("((((7)) - 2)) * (5)", [2, 5, 7], 25, id="needless parentheses"),
-        pytest.param("(7 - 2) × 5", [2, 5, 7], 25, id="multiplication sign"),
-        pytest.param("(7 − 2) * 5", [2, 5, 7], 25, id="minus sign"),
-        pytest.param("10 ÷ 4 * 2", [10, 4, 2], 5, id="division sign"),
-        pytest.param("(7 – 2) * 5", [2, 5, 7], 25, id="en dash"),
-        pytest.param("(7 - 2) · 5", [2, 5, 7], 25, id="middle dot"),
-        pytest.param("(7 - 2) ⋅ 5", [2, 5, 7], 25, id="dot operator"),
-        pytest.param("(7 - 2) ∗ 5", [2, 5, 7], 25, id="asterisk operator"),
-        pytest.param("(7 - 2) * 5\n= 25", [2, 5, 7], 25, id="the target on the next line"),
-        pytest.param("(7 - 2) * 5 = 25", [2, 5, 7], 25, id="the target after an equals sign"),
-        pytest.param("(7-2)*5=25", [2, 5, 7], 25, id="the same without blanks"),
-        pytest.param("2 - 7 = −5", [2, 7], -5, id="a negative target after an equals sign"),
-        pytest.param("7", [7], 7, id="one number"),
-        pytest.param("7 = 7", [7], 7, id="one number and the target"),
-        pytest.param("8 / (3 - 8 / 3)", [3, 3, 8, 8], 24, id="through fractions"),
-        pytest.param("1 / 3 + 2 / 3 * 1", [1, 3, 2, 3, 1], 1, id="thirds, exactly"),
-        pytest.param("3 + 3", [3, 3], 6, id="a number given twice, used twice"),
-        pytest.param("-(2 - 7) * 5", [2, 5, 7], 25, id="a minus before a parenthesis"),
-        pytest.param("-2 + 7", [2, 7], 5, id="a minus before a number"),
-        pytest.param("7 - -2", [2, 7], 9, id="less minus"),
-        pytest.param("0 * 9 + 4", [0, 9, 4], 4, id="zero"),
-        pytest.param("100000000000000000000 - 1", [1, 10**20], 10**20 - 1, id="beyond a double's precision"),
-    ],
-)
-def test_what_reaches_the_target(body, numbers, target):
-    assert score(f"<think>Let me see.</think>\n<answer>{body}</answer>", numbers, target) == 1.0
+def test_what_reaches_the_target_and_what_only_seems_to():
+    wrong = [
+        (why, body)
+        for verdict, numbers, target, why, body in table("countdown")
+        if score(f"<think>Let me see.</think>\n<answer>{body}</answer>", numbers, target) != float(verdict == "+")
+    ]
+    assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("body", "numbers", "target"),
-    [
-        pytest.param("", [2, 5, 7], 25, id="empty"),
-        pytest.param("  \n ", [2, 5, 7], 25, id="blank"),
-        pytest.param("7 * 5 - 2", [2, 5, 7], 25, id="another value"),
-        pytest.param("25", [2, 5, 7], 25, id="the target itself"),
-        pytest.param("5 * 5", [2, 5, 7], 25, id="a number twice, others not"),
-        pytest.param("(7 - 2) * 5 + 2 - 2", [2, 5, 7], 25, id="a number too often"),
-        pytest.param("(7 - 2) * 5 * 1", [2, 5, 7], 25, id="a number that is not given"),
-        pytest.param("7 + 18", [2, 5, 7], 25, id="too few numbers"),
-        pytest.param("27 - 5 + 3", [2, 7, 5, 3], 25, id="numbers joined to one"),
-        pytest.param("3 + 3", [3], 6, id="a number given once, used twice"),
-        pytest.param("(7 - 2) * 5 = 26", [2, 5, 7], 25, id="another target named"),
-        pytest.param("7 * 5 - 2 = 25", [2, 5, 7], 25, id="the target claimed"),
-        pytest.param("(7 - 2) * 5 = 25 = 25", [2, 5, 7], 25, id="two equals signs"),
-        pytest.param("(7 - 2) * 5 == 25", [2, 5, 7], 25, id="a comparison"),
-        pytest.param("(7 - 2) * 5 = 5 * 5", [2, 5, 7], 25, id="an equation"),
-        pytest.param("(7 - 2) * 5 = 25.0", [2, 5, 7], 25, id="the target as a decimal"),
-        pytest.param("(7 - 2) * 5 =", [2, 5, 7], 25, id="nothing after the equals sign"),
-        pytest.param("25 = (7 - 2) * 5", [2, 5, 7], 25, id="the target first"),
-        pytest.param("x = (7 - 2) * 5", [2, 5, 7], 25, id="assignment"),
-        pytest.param("(x := 7 - 2) * 5", [2, 5, 7], 25, id="walrus"),
-        pytest.param("5 ** 2 + 7 - 7", [5, 2, 7, 7], 25, id="power"),
-        pytest.param("5 ^ 2 + 7 - 7", [5, 2, 7, 7], 25, id="caret"),
-        pytest.param("5 * * 2", [5, 2], 10, id="power with a blank"),
-        pytest.param("51 // 2", [51, 2], 25, id="floor division"),
-        pytest.param("51 / / 2", [51, 2], 25, id="floor division with a blank"),
-        pytest.param("5 % 3", [5, 3], 2, id="remainder"),
-        pytest.param("5 << 2", [5, 2], 20, id="shift"),
-        pytest.param("5 | 2", [5, 2], 7, id="bit or"),
-        pytest.param("~5 + 7", [5, 7], 1, id="complement"),
-        pytest.param("+7 - 2", [2, 7], 5, id="a plus before a number"),
-        pytest.param("--7 - 2", [2, 7], 5, id="two minus before a number"),
-        pytest.param("7 - 2.0", [2, 7], 5, id="decimal"),
-        pytest.param("7 - 2.", [2, 7], 5, id="decimal point alone"),
-        pytest.param("7 - 2e0", [2, 7], 5, id="exponent"),
-        pytest.param("7 - 2j", [2, 7], 5, id="imaginary"),
-        pytest.param("1_0 - 2", [10, 2], 8, id="underscore"),
-        pytest.param("0x7 - 2", [2, 7], 5, id="hexadecimal"),
-        pytest.param("0b111 - 2", [2, 7], 5, id="binary"),
-        pytest.param("0o7 - 2", [2, 7], 5, id="octal"),
-        pytest.param("07 - 2", [2, 7], 5, id="a leading zero"),
-        pytest.param("7 - 2 # + 20", [2, 7], 5, id="comment"),
-        pytest.param("７ - ２", [2, 7], 5, id="full-width digits"),
-        pytest.param("٧ - ٢", [2, 7], 5, id="Arabic digits"),
-        pytest.param("5²", [5], 25, id="superscript"),
-        pytest.param("（7 - 2） * 5", [2, 5, 7], 25, id="full-width parentheses"),
-        pytest.param("7 -\u200b 2", [2, 7], 5, id="zero-width blank"),
-        pytest.param("7 -\u00a0 2", [2, 7], 5, id="no-break blank"),
-        pytest.param("7 -\0 2", [2, 7], 5, id="NUL"),
-        pytest.param("7 - \ud800 2", [2, 7], 5, id="lone surrogate"),
-        pytest.param("7\n- 2", [2, 7], 5, id="two lines"),
-        pytest.param("7 - 2\n= 6", [2, 7], 5, id="another target on the next line"),
-        pytest.param("7 ·· 2", [2, 7], 49, id="a power in dots"),
-        pytest.param("(7\n- 2)", [2, 7], 5, id="two lines in parentheses"),
-        pytest.param("7 - 2\n7 + 2", [2, 7], 5, id="two expressions"),
-        pytest.param("7 - 2; 7 + 2", [2, 7], 5, id="two statements"),
-        pytest.param("7 - 2, 7 + 2", [2, 7], 5, id="a tuple"),
-        pytest.param("7 - 2 or 7 + 2", [2, 7], 5, id="hedge"),
-        pytest.param("7 2", [7, 2], 72, id="digits side by side"),
-        pytest.param("(7)(2)", [7, 2], 14, id="a product without a sign"),
-        pytest.param("7 x 2", [7, 2], 14, id="the letter x"),
-        pytest.param(r"7 \times 2", [7, 2], 14, id="LaTeX"),
-        pytest.param(r"\frac{14}{2}", [14, 2], 7, id="a LaTeX fraction"),
-        pytest.param("$7 - 2$", [2, 7], 5, id="dollars"),
-        pytest.param("`7 - 2`", [2, 7], 5, id="backticks"),
-        pytest.param("The answer is 7 - 2", [2, 7], 5, id="words"),
-        pytest.param("7 - 2 (not 7 + 2)", [2, 7], 5, id="words after it"),
-        pytest.param("True + 2", [1, 2], 3, id="True"),
-        pytest.param("abs(7 - 2)", [2, 7], 5, id="a call"),
-        pytest.param("__import__('os').system('true') + 7 - 2", [2, 7], 5, id="code"),
-        pytest.param("[7 - 2][0]", [7, 2, 0], 5, id="index"),
-        pytest.param("(7 - 2", [2, 7], 5, id="parenthesis not closed"),
-        pytest.param("7 - 2)", [2, 7], 5, id="parenthesis not opened"),
-        pytest.param("7 -", [7], 7, id="cut off"),
-        pytest.param("()", [7], 7, id="empty parentheses"),
-        pytest.param("7 / (2 - 2)", [7, 2, 2], 7, id="division by zero"),
-        pytest.param("0 / 0", [0, 0], 0, id="zero by zero"),
-        pytest.param("1 / 3 * 3 + 1 / 1000000000000000000", [1, 3, 3, 1, 10**18], 1, id="nearly the target"),
-        pytest.param("(" * 480 + "7" + ")" * 480, [7], 7, id="480 parentheses"),
-        pytest.param("-" * 900 + "7", [7], 7, id="900 minus"),
-        pytest.param(" " * 2000 + "7", [7], 7, id="too long"),
-    ],
-)
-def test_what_only_seems_to_reach_it(body, numbers, target):
-    assert score(f"<think>Let me see.</think>\n<answer>{body}</answer>", numbers, target) == 0.0
+@pytest.mark.parametrize("body", ["(" * 480 + "7" + ")" * 480, "-" * 900 + "7", " " * 2000 + "7"])
+def test_what_is_too_long_or_too_deep(body):
+    assert score(f"<think>Let me see.</think>\n<answer>{body}</answer>", [7], 7) == 0.0
 
 
 RIGHT, WRONG = "(7 - 2) * 5", "7 * 5 - 2"
@@ -196,15 +84,6 @@ def test_format_reward(body, reward):
     assert score(f"<answer>{body}</answer>", format_reward=0.1) == reward
 
 
-@pytest.mark.parametrize("text", [f"I try <answer>{RIGHT}</answer>. Wait", f"<answer>{RIGHT}</answer>", RIGHT])
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off(text):
-    assert score(text, think_opened=True) == 0.0
-    assert score(text, think_opened=True, format_reward=0.1) == 0.0
-    assert score(f"a</think>{text}", think_opened=True) == score(text)
-    gold = countdown.definition.gold(numbers=[2, 5, 7], target=25, think_opened=True, format_reward=0.0)
-    assert score(gold, think_opened=True) == 1.0
-
-
 def test_format_reward_for_a_division_by_zero():
     assert score("<answer>5 / (2 - 2)</answer>", [2, 2, 5], 5, format_reward=0.1) == 0.1
 
@@ -247,20 +126,6 @@ def test_only_the_first_bad_rows_are_named():
         countdown.definition.check_columns(numbers=[[]] * 9, target=[1] * 9, format_reward=0.0)
     assert "row 2" in str(error.value)
     assert "row 3" not in str(error.value)
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert MODULE._score(text, [2, 5, 7], 25) == 0.0
-        assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": f"<answer>{RIGHT}</answer>"}]
-    rewards = countdown([say, say, say, []], numbers=[[2, 5, 7], [2, 5], None, [2]], target=[25, 25, 25, 2])
-    assert rewards == [1.0, 0.0, None, 0.0]
 
 
 def test_a_gold_is_found_and_deserves_full_marks():
@@ -307,15 +172,3 @@ def everything(terms):
         rest = [term for k, term in enumerate(terms) if k not in (i, j)]
         for value in [a + b, a - b, a * b, *([a / b] if b else [])]:
             yield from everything([*rest, value])
-
-
-def test_examples():
-    for example in countdown.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("countdown", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,18 +1,17 @@
 """`gsm8k_answer`: which number counts, what it earns, and that no text holds it up."""
 
-import doctest
 import importlib
-import time
 
 import pytest
-from bombs import BOMBS, placed
-from gsm8k_cases import BEHIND_HASHES, NO_NUMBERS, NUMBERS, VALUES
+from tables import table, texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.gsm8k_answer")
+NUMBERS, BEHIND_HASHES, NO_NUMBERS = (texts("gsm8k", kind) for kind in ("number", "behind hashes", "no number"))
+VALUES = dict(zip(*[iter(texts("gsm8k", "value"))] * 2, strict=True))
 GOLD = "She sells 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
 
 
@@ -20,105 +19,12 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
     return get_reward("gsm8k_answer", **args)(completions=[text], answer=[gold])[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "gold", "reward", "why"),
-    [
-        (r"So \boxed{18}.", GOLD, 1.5, "right, boxed"),
-        (r"\boxed{18.0}", GOLD, 1.5, "the same number"),
-        (r"\boxed{18.}", GOLD, 1.5, "a full stop"),
-        (r"\boxed{18.009}", GOLD, 1.5, "within the tolerance"),
-        (r"\boxed{18.01}", GOLD, 0.5, "as far as the tolerance"),
-        (r"\boxed{17.99}", GOLD, 0.5, "as far as the tolerance, below"),
-        (r"\boxed{19}", GOLD, 0.5, "wrong, boxed"),
-        (r"\boxed{-18}", GOLD, 0.5, "another sign"),
-        (r"\boxed{180}", GOLD, 0.5, "another number"),
-        (r"\boxed{\$18}", GOLD, 1.5, "a currency sign"),
-        (r"\boxed{$18}", GOLD, 1.5, "a bare currency sign"),
-        (r"\boxed{\$18.00}", GOLD, 1.5, "a currency sign and cents"),
-        (r"\boxed{18 dollars}", GOLD, 1.5, "a unit"),
-        (r"\boxed{18\text{ dollars per day}}", GOLD, 1.5, "a unit of words"),
-        (r"\boxed{\text{18}}", GOLD, 1.5, "in a text command"),
-        (r"\boxed{36/2}", GOLD, 0.0, "a division left undone"),
-        (r"\boxed{9 * 2}", GOLD, 0.0, "a product left undone"),
-        (r"\boxed{9 * 2 = 18}", GOLD, 0.0, "a chain"),
-        (r"\boxed{18 or 19}", GOLD, 0.0, "a hedge"),
-        (r"\boxed{18, 19}", GOLD, 0.0, "a hedge"),
-        (r"\boxed{19} or \boxed{18}", GOLD, 0.0, "a hedge in two boxes"),
-        (r"\boxed{18 \pm 1}", GOLD, 0.0, "a hedge"),
-        (r"\boxed{about 18}", GOLD, 0.0, "a hedge"),
-        (r"\boxed{eighteen}", GOLD, 0.0, "a word"),
-        (r"\boxed{NaN}", GOLD, 0.0, "no number"),
-        (r"\boxed{inf}", GOLD, 0.0, "no number"),
-        (r"\boxed{\infty}", GOLD, 0.0, "no number"),
-        (r"\boxed{1e1}", "10", 0.0, "programmers' notation"),
-        (r"\boxed{0x12}", GOLD, 0.0, "programmers' notation"),
-        (r"\boxed{1_8}", GOLD, 0.0, "programmers' notation"),
-        (r"\boxed{１８}", GOLD, 1.5, "full-width digits"),
-        (r"\boxed{}", GOLD, 0.0, "an empty box earns nothing"),
-        (r"\boxed{18", GOLD, 0.0, "cut off"),
-        (r"\boxed{\boxed{18}}", GOLD, 0.0, "nested"),
-        (r"\boxed{18} but no: \boxed{19}", GOLD, 0.5, "the last box counts"),
-        (r"\boxed{19} but no: \boxed{18}", GOLD, 1.5, "the last box counts"),
-        (r"\boxed{19} #### 18", GOLD, 0.5, "the box goes before the line"),
-        (r"\boxed{} #### 18", GOLD, 0.0, "the box goes before the line, though empty"),
-        ("#### 18", GOLD, 1.0, "the dataset's form"),
-        ("So 18.\n#### 18\n", GOLD, 1.0, "the dataset's form"),
-        ("#### $18", GOLD, 1.0, "the dataset's form, a currency sign"),
-        ("#### 17\n#### 18", GOLD, 1.0, "the last line counts"),
-        ("#### 18\n#### 17", GOLD, 0.0, "the last line counts"),
-        ("#### 18\nThat is 17 and one more.", GOLD, 1.0, "what stands on another line does not count"),
-        ("#### 18 or 19", GOLD, 0.0, "a hedge"),
-        ("####", GOLD, 0.0, "nothing there"),
-        ("18", GOLD, 0.0, "no form"),
-        ("The answer is 18.", GOLD, 0.0, "the last number of a text does not count"),
-        ("<answer>18</answer>", GOLD, 0.0, "another form"),
-        (r"<think>\boxed{18}</think>", GOLD, 0.0, "only in the thinking"),
-        (r"<think>\boxed{18}", GOLD, 0.0, "the thinking never ends"),
-        (r"<think>\boxed{19}</think>\boxed{18}", GOLD, 1.5, "after the thinking"),
-        ("<think>#### 18</think>", GOLD, 0.0, "only in the thinking"),
-        (r"\boxed{1,234}", "so 1,234.\n#### 1,234", 1.5, "thousands on both sides"),
-        (r"\boxed{1234}", "#### 1,234", 1.5, "thousands in the gold"),
-        (r"\boxed{1\,234\,567}", "#### 1234567", 1.5, "thousands by thin spaces"),
-        (r"\boxed{12,34}", "#### 1,234", 0.0, "no grouping by thousands"),
-        (r"\boxed{-5}", "#### -5", 1.5, "a negative number"),
-        (r"\boxed{−5}", "#### -5", 1.5, "the typographer's minus"),
-        (r"\boxed{42\%}", "#### 42", 1.5, "per cent is a unit"),
-        (r"\boxed{42%}", "#### 42", 1.5, "per cent is a unit"),
-        (r"\boxed{0.42}", "#### 42", 0.5, "another number"),
-        (r"\boxed{\frac12}", "0.5", 1.5, "a fraction"),
-        (r"\boxed{0.333}", r"\frac13", 1.5, "within the tolerance"),
-        (r"\boxed{2.5 million}", "2500000", 1.5, "a factor"),
-        (r"\boxed{2.5 million}", "2.5", 0.5, "a factor is no unit"),
-        (r"\boxed{\text{18 dollars}}", GOLD, 1.5, "all of it in a text command"),
-        (r"\boxed{\$18 \text{ per day}}", GOLD, 1.5, "a currency sign and words"),
-        (r"\boxed{\$18 \text{ million}}", GOLD, 0.5, "a factor is no unit"),
-        (r"\boxed{18€}", GOLD, 1.5, "a currency sign behind"),
-        (r"\boxed{18\text{ correct answers}}", GOLD, 1.5, "what is counted"),
-        (r"\boxed{18\text{ dollars more}}", GOLD, 1.5, "what is counted"),
-        (r"\boxed{18\text{ probably}}", GOLD, 0.0, "a hedge"),
-        (r"\boxed{18\text{ seventy-one}}", GOLD, 0.0, "two numbers"),
-        (r"\boxed{18_9}", "18", 0.0, "a number in base nine"),
-        (r"\boxed{18} (as asked, in \boxed{})", GOLD, 1.5, "a mention of the box behind"),
-        (r"\boxed{19} (as asked, in \boxed{...})", GOLD, 0.5, "a mention of the box behind a wrong answer"),
-        (r"\boxed{x = 18}", GOLD, 1.5, "a name"),
-        (r"\boxed{x = 19}", GOLD, 0.5, "a name, another number"),
-        (r"\boxed{x = 9 \cdot 2}", GOLD, 0.0, "a name, left undone"),
-        (r"\boxed{not = 18}", GOLD, 0.0, "a denial for a name"),
-        ("#### x = 18", GOLD, 1.0, "a name"),
-        ("#### x = 18 or 19", GOLD, 0.0, "a hedge"),
-        (r"\boxed{\text{Answer: }18}", GOLD, 1.5, "a lead in words"),
-        (r"\boxed{\text{The answer is not }18}", GOLD, 0.0, "a denial"),
-        ("#### **18**", GOLD, 1.0, "Markdown's bold"),
-        ("**#### 18**", GOLD, 1.0, "Markdown's bold"),
-        ("**#### 19**", GOLD, 0.0, "Markdown's bold, wrong"),
-        (r"\boxed{18}", 18, 1.5, "an int as gold"),
-        (r"\boxed{18}", 18.0, 1.5, "a float as gold"),
-        (r"\boxed{18}", "18", 1.5, "a plain gold"),
-        (r"\boxed{18}", "$18$", 1.5, "a gold between dollars"),
-    ],
-)
-def test_verdicts(text: str, gold: object, reward: float, why: str) -> None:
-    assert score(text, gold) == reward, why
+def test_verdicts() -> None:
+    cases = [
+        (text, GOLD if gold == "GSM8K" else gold, float(reward), why)
+        for reward, gold, why, text in table("gsm8k_verdicts")
+    ]
+    assert [case for case in cases if score(case[0], case[1]) != case[2]] == []
 
 
 @pytest.mark.parametrize("gold", ["#### 1,234", 1234, "$1234"])
@@ -171,14 +77,6 @@ def test_tolerance(tolerance: float, text: str, reward: float) -> None:
     assert score(f"\\boxed{{{text}}}", tolerance=float(tolerance)) == reward
 
 
-@pytest.mark.parametrize(("text", "reward"), [(r"\boxed{18}", 1.5), ("#### 18", 1.0)])
-def test_thinking_that_the_prompt_opened(text: str, reward: float) -> None:
-    assert score(text, think_opened=False) == reward
-    assert score(text, think_opened=True) == 0.0
-    assert score(f"so...</think>{text}", think_opened=True) == reward
-    assert score(f"{text}</think>so", think_opened=True) == 0.0
-
-
 def test_large_numbers_are_compared_exactly() -> None:
     assert score(r"\boxed{12345678901234567891}", "12345678901234567890") == 0.5
     assert score(r"\boxed{12345678901234567890}", "12345678901234567890") == 1.5
@@ -220,33 +118,3 @@ def test_bad_golds_are_named(gold: object) -> None:
 def test_the_gold_completion_has_full_marks(gold: object) -> None:
     gsm8k_answer.definition.check_columns(answer=[gold], tolerance=0.01)
     assert score(gsm8k_answer.definition.gold(answer=gold), gold, tolerance=0.0) == 1.5
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name: str) -> None:
-    for text in (
-        *placed(BOMBS[name]),
-        f"#### {BOMBS[name]}",
-        f"{BOMBS[name]}#### 18 or 19",
-        f"#### Answer is {BOMBS[name]}!",
-    ):
-        start = time.process_time()
-        assert score(text) in (0.0, 0.5)
-        assert time.process_time() - start < 5
-
-
-def test_takes_messages() -> None:
-    messages = [{"role": "assistant", "content": "#### 17"}, {"role": "assistant", "content": r"\boxed{18}"}]
-    assert gsm8k_answer(completions=[messages, "#### 18"], answer=[GOLD, 18]) == [1.5, 1.0]
-
-
-def test_examples_of_the_docstring() -> None:
-    test = doctest.DocTestParser().get_doctest(gsm8k_answer.__doc__, dict(vars(MODULE)), "gsm8k_answer", None, 0)
-    result = doctest.DocTestRunner().run(test)
-    assert (result.attempted, result.failed) == (4, 0)
-
-
-def test_registered_examples() -> None:
-    for example in gsm8k_answer.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert gsm8k_answer(completions=[example.completion], **columns) == [example.reward]

@@ -1,16 +1,15 @@
 """`math_answer`: verdicts on a labelled table, beside TRL's; texts that burn time; golds; where the answer stands."""
 
 import dataclasses
-import doctest
 import importlib
 import threading
 import time
 from collections import Counter
+from typing import Any
 
-import math_cases
 import pytest
-from bombs import BOMBS, placed
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
+from trl.rewards import accuracy_rewards
 
 from trl_grpo_plus.registry import Reward, get_reward
 from trl_grpo_plus.rewards import (
@@ -56,7 +55,8 @@ def test_right_answers_are_rewarded(verdicts: list[float]) -> None:
     assert [case for case, got in zip(CASES, verdicts, strict=True) if case.correct and not got] == []
 
 
-def test_agreement_beside_that_of_trl(verdicts: list[float]) -> None:
+def test_agreement_beside_that_of_trl(verdicts: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
+    _read_each_text_once(monkeypatch)
     bare = [_by_trl(case.answer, str(case.gold)) for case in CASES]
     dollars = [_by_trl(case.answer, f"${case.gold}$") for case in CASES]
     print(f"\n{len(CASES)} cases, of which {sum(case.correct for case in CASES)} are right answers")
@@ -69,9 +69,20 @@ def test_agreement_beside_that_of_trl(verdicts: list[float]) -> None:
 
 
 def _by_trl(completion: str, gold: str) -> float | None:
-    from trl.rewards import accuracy_reward
+    return accuracy_rewards.accuracy_reward([[{"role": "assistant", "content": completion}]], [gold])[0]
 
-    return accuracy_reward([[{"role": "assistant", "content": completion}]], [gold])[0]
+
+def _read_each_text_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table has 1,775 answers for some 600 golds, and parsing is most of what TRL's reward costs."""
+    parse, parsed = accuracy_rewards.parse, {}
+
+    def parse_once(text: str, **options: Any) -> Any:
+        key = (text, repr(options))
+        if key not in parsed:
+            parsed[key] = parse(text, **options)
+        return parsed[key]
+
+    monkeypatch.setattr(accuracy_rewards, "parse", parse_once)
 
 
 def _count(verdicts: list[float | None]) -> Counter[str]:
@@ -83,12 +94,18 @@ def _count(verdicts: list[float | None]) -> Counter[str]:
     return Counter(name(case, got) for case, got in zip(CASES, verdicts, strict=True))
 
 
-@pytest.mark.parametrize("case", ANSWERS, ids=lambda case: f"{case.answer} for {case.gold}"[:60])
-def test_deciding_raises_nothing(case: Case) -> None:
+def test_deciding_raises_nothing() -> None:
     """`_score` takes an exception for a wrong answer; on ordinary texts there must be none."""
-    given = _math.clean(case.answer)
-    if given is not None:
-        assert _math_shapes.same(MODULE._gold(case.gold)[0], given, True) is case.correct
+    cleaned = [(case, _math.clean(case.answer)) for case in ANSWERS]
+    decided = [(case, _decided(case.gold, answer)) for case, answer in cleaned if answer is not None]
+    assert [(case, verdict) for case, verdict in decided if verdict is not case.correct] == []
+
+
+def _decided(gold: object, answer: str) -> bool | Exception:
+    try:
+        return _math_shapes.same(MODULE._gold(gold)[0], answer, True)
+    except Exception as error:
+        return error
 
 
 def test_every_gold_of_the_table_passes_the_check_and_deserves_full_marks() -> None:
@@ -115,22 +132,9 @@ def test_arithmetic_left_undone_counts_where_it_may(answer: str, gold: str) -> N
     assert _score(boxed(answer), gold + "+1", evaluated=False) == 0.0
 
 
-@pytest.mark.parametrize("text", [r"\boxed{72}", r"I think so. \boxed{72}", "<answer>72</answer>"])
-def test_thinking_that_the_prompt_opened(text: str) -> None:
-    assert _score(text, "72", think_opened=True) == 0.0
-    assert _score(f"so...</think>{text}", "72", think_opened=True) == 1.0
-    assert _score(f"{text}</think>so", "72", think_opened=True) == 0.0
-    assert _score(text, "72", think_opened=False) == 1.0
-
-
 @pytest.mark.parametrize("text", [r"\frac{d}{dx} x^3", r"y=\frac{d}{dx}(x^3)"])
 def test_a_derivative_is_never_an_answer(text: str) -> None:
     assert _score(boxed(text), "3x^2", evaluated=False) == 0.0
-
-
-def test_takes_messages() -> None:
-    messages = [{"role": "assistant", "content": r"\boxed{71}"}, {"role": "assistant", "content": r"\boxed{72}"}]
-    assert math_answer(completions=[messages], answer=["72"]) == [1.0]
 
 
 def test_takes_other_columns_and_arguments_by_name() -> None:
@@ -187,14 +191,6 @@ def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
         _is_readable(gold)
         assert _score(boxed("72.5"), gold) == 0.0
     assert time.process_time() - start < 5
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name: str) -> None:
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert _score(text, r"\sqrt{2}") == 0.0
-        assert time.process_time() - start < 5
 
 
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
@@ -427,22 +423,10 @@ def test_points_tell_variables_apart() -> None:
             assert sum(point[names[one]] != point[names[other]] for point in points) >= 3
 
 
-@pytest.mark.parametrize("module", [MODULE, *HELPERS], ids=lambda m: m.__name__)
-def test_docstrings(module: object) -> None:
-    result = doctest.testmod(module)
-    assert result.failed == 0
-
-
-def test_examples_of_the_docstring() -> None:
-    test = doctest.DocTestParser().get_doctest(math_answer.__doc__, vars(MODULE) | {}, "math_answer", None, 0)
-    result = doctest.DocTestRunner().run(test)
-    assert (result.attempted, result.failed) == (4, 0)
-
-
 def test_the_table_is_what_it_says() -> None:
     assert len({(case.answer, repr(case.gold)) for case in ANSWERS}) == len(ANSWERS)
     assert len(POISON) >= 58
-    assert math_cases.boxed("72") == r"The answer is $\boxed{72}$."
+    assert boxed("72") == r"The answer is $\boxed{72}$."
 
 
 def test_a_failure_of_its_own_is_no_silent_0(monkeypatch):

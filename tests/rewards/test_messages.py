@@ -6,9 +6,9 @@ that the policy wrote.
 
 import pytest
 import torch
-from library import LIBRARY
 
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.rewards import LIBRARY
 from trl_grpo_plus.rewards.combine import clip, gate, scale
 from trl_grpo_plus.rewards.exact_answer import exact_answer
 

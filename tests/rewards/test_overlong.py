@@ -1,13 +1,9 @@
 """The reward `overlong`: DAPO's equation 13, against TRL's own."""
 
-import doctest
-import pickle
-
 import pytest
 from trl.rewards import get_soft_overlong_punishment
 
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.rewards.overlong import overlong
 
 
 def score(lengths, max_length=100, cache=20):
@@ -77,21 +73,3 @@ def test_bad_arguments_are_refused_by_name(args, says):
     with pytest.raises(ValueError, match="overlong") as error:
         get_reward("overlong", **args)
     assert says in str(error.value)
-
-
-def test_it_travels_to_other_processes():
-    reward = pickle.loads(pickle.dumps(get_reward("overlong", max_length=100, cache=20)))
-    assert reward(["a"], completion_ids=[[1] * 90]) == [-0.5]
-    assert reward.__name__ == "overlong"
-
-
-def test_docstring():
-    [examples] = doctest.DocTestFinder(recurse=False).find(overlong, "overlong")
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0
-
-
-@pytest.mark.parametrize("example", overlong.definition.examples, ids=lambda example: str(example.reward))
-def test_registered_examples(example):
-    columns = {name: [value] for name, value in example.columns.items()}
-    assert get_reward("overlong", **example.args)([example.completion], **columns) == [example.reward]

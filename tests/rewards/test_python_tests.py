@@ -1,6 +1,5 @@
 """The reward `python_tests`: what passes, and the many programs that want to be paid for less."""
 
-import doctest
 import importlib
 import json
 import math
@@ -228,13 +227,6 @@ def test_which_block_is_the_script(completion, reward):
     assert score(completion, "s", fence=False) == reward
 
 
-@pytest.mark.parametrize("form", FORMS)
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off(form):
-    text = f"I try\n{fenced(RIGHT[form])}\nWait"
-    assert score(text, form, fence=False, think_opened=True) == 0.0
-    assert score(f"a</think>{text}", form, fence=False, think_opened=True) == 1.0
-
-
 def test_a_program_cannot_stop_the_run_by_what_it_answers():
     deep = "def f(x):\n    for _ in range(100):\n        x = [x]\n    return x"
     columns = {"test_code": ["assert f(f('abc')) == 'abc'"], "entry_point": ["f"]}
@@ -244,13 +236,13 @@ def test_a_program_cannot_stop_the_run_by_what_it_answers():
 
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_are_read_in_time(name):
-    bomb = BOMBS[name][: 300_000 if name == "fences" else None]  # their time is shown to be linear below
+    bomb = BOMBS[name]
     joined = bomb + "\n"
     for text in [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]:
         for entry_point in ("add", None):
             start = time.process_time()
             assert isinstance(MODULE.program_of(text, entry_point), str)
-            assert time.process_time() - start < 2 * len(bomb) / len(BOMBS[name])
+            assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
@@ -743,13 +735,6 @@ def test_the_reward_s_own_limit_leaves_nothing_behind():
     assert reward(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
 
 
-@pytest.mark.parametrize("number", range(len(MODULE.python_tests.definition.examples)))
-def test_its_examples(number):
-    example = MODULE.python_tests.definition.examples[number]
-    columns = {name: [value] for name, value in example.columns.items()}
-    assert get_reward("python_tests", **example.args)(completions=[example.completion], **columns) == [example.reward]
-
-
 def test_a_broken_row_stops_the_run():
     with pytest.raises(RewardError, match="neither a list nor a dict"):
         get_reward("python_tests")(completions=["x"], tests=[[{"args": 5, "expected": 5}]], entry_point=["add"])
@@ -871,20 +856,15 @@ def test_right_programs_on_a_busy_machine_score():
     assert {(outcome.score, outcome.status) for outcome in found} == {(1.0, "ok")}
 
 
-def test_the_docstring_is_true():
-    examples = doctest.DocTestFinder().find(MODULE.python_tests.__wrapped__, "python_tests", globs=vars(MODULE))
-    runner = doctest.DocTestRunner()
-    for example in examples:
-        runner.run(example)
-    assert (runner.failures, runner.tries > 0) == (0, True)
-
-
 def test_a_known_solution_is_the_gold_answer():
     gold = get_reward("python_tests").definition.gold
     program = "print(int(input()) + 1)"
     assert gold(tests=None, solution=program) == f"```python\n{program}\n```"
     fenced = f"```py\n{program}\n```"
     assert gold(tests=None, solution=fenced) == fenced
+    opened = get_reward("python_tests", think_opened=True)
+    golds = [gold(solution=text, think_opened=True) for text in (program, fenced)]
+    assert opened(golds, tests=[[{"stdin": "1\n", "stdout": "2\n"}]] * 2) == [1.0, 1.0]
     bare = 'def f():\n    """\n    ```\n    f()\n    ```\n    """\n    return 1'
     assert MODULE.program_of(gold(tests=None, solution=bare), "f") == f"{bare}\n"
     assert [gold(tests=None, solution=none) for none in (None, " ", ["print(1)"])] == [None] * 3

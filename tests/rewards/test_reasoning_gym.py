@@ -1,7 +1,6 @@
 """The reward `reasoning_gym` and its `make_dataset`: scores, refused tasks, bad rows, hostile answers."""
 
 import contextlib
-import doctest
 import importlib
 import json
 import os
@@ -62,13 +61,6 @@ def item(task, index=0, **config):
 )
 def test_chain_sum(completion, expected):
     assert score(completion) == score(completion, entry=json.dumps(SUM)) == pytest.approx(expected)
-
-
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off():
-    texts = ["I try <answer>5</answer>. Wait", "6?</think><answer>5</answer>"]
-    texts.append(reward.definition.gold(task="chain_sum", entry=SUM, think_opened=True))
-    columns = {"task": ["chain_sum"] * 3, "entry": [SUM] * 3}
-    assert reward.definition.function(texts, **columns, think_opened=True) == [0.0, 1.0, 1.0]
 
 
 @pytest.mark.parametrize("task", [task for task in ACCEPTED if task not in WITHOUT_ORACLE])
@@ -324,14 +316,3 @@ def test_in_worker_processes_it_scores_as_here():
 def test_in_worker_processes_a_bad_row_stops_the_run():
     with pytest.raises(RewardError, match="countdown"):
         get_reward("reasoning_gym")(["<answer>1</answer>"], task=["countdown"], entry=[json.dumps(SUM)])
-
-
-def test_docstring():
-    [examples] = doctest.DocTestFinder(recurse=False).find(reward, "reasoning_gym", globs={"reasoning_gym": reward})
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0
-
-
-@pytest.mark.parametrize("example", reward.definition.examples, ids=lambda example: example.completion)
-def test_registered_examples(example):
-    assert score(example.completion, **example.columns) == example.reward

@@ -1,11 +1,10 @@
 """The reward `regex_match`: the pattern matches all of the final answer, in bounded time."""
 
-import doctest
 import importlib
 import time
 
 import pytest
-from bombs import BOMBS, placed
+from tables import table
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.regex_match import regex_match
@@ -18,55 +17,9 @@ def score(text, pattern, **args):
     return get_reward("regex_match", **args)([text], pattern=[pattern])[0]
 
 
-@pytest.mark.parametrize(
-    ("text", "pattern", "reward"),
-    [
-        pytest.param("42", r"\d+", 1.0, id="all of it"),
-        pytest.param(" 42\n", r"\d+", 1.0, id="white space around"),
-        pytest.param("<think>Six by seven.</think>\n42", r"\d+", 1.0, id="after the thinking"),
-        pytest.param("Six by seven.</think>42", r"\d+", 1.0, id="thinking opened by the prompt"),
-        pytest.param("42", r"^\d+$", 1.0, id="with anchors"),
-        pytest.param("42", r"\A\d+\Z", 1.0, id="with other anchors"),
-        pytest.param("The answer is 42.", r"(?s).*\b42\b.*", 1.0, id="words let in by the pattern"),
-        pytest.param("a\nb", r"(?s)a.b", 1.0, id="a stop for a line's end"),
-        pytest.param("YES", r"(?i)yes|no", 1.0, id="case ignored by the pattern"),
-        pytest.param("no", r"yes|no", 1.0, id="the second alternative"),
-        pytest.param("nonsense", r"no|nonsense", 1.0, id="the longer alternative"),
-        pytest.param("été", r"\w+", 1.0, id="letters with accents"),
-        pytest.param("四十二", r"\p{Han}+", 1.0, id="a class of regex"),
-        pytest.param("42!", r"\d+", 0.0, id="more after it"),
-        pytest.param("is 42", r"\d+", 0.0, id="more before it"),
-        pytest.param("42!", r"^\d+", 0.0, id="more after it, the start anchored"),
-        pytest.param("42\n43", r"\d+$", 0.0, id="$ is not the end of a line"),
-        pytest.param("42\nor 43", r"(?m)^\d+$", 0.0, id="$ of a line with (?m)"),
-        pytest.param("42\n", r"\d+\n", 0.0, id="white space around is gone"),
-        pytest.param("42", r"\d", 0.0, id="a part matches"),
-        pytest.param("yes no", r"yes|no", 0.0, id="a list"),
-        pytest.param("yes or no", r"yes|no", 0.0, id="a hedge"),
-        pytest.param("not yes", r"yes|no", 0.0, id="a negation"),
-        pytest.param("４２", r"[0-9]+", 0.0, id="full-width digits"),
-        pytest.param("4\u200b2", r"\d+", 0.0, id="zero-width blank"),
-        pytest.param("42\0", r"\d+", 0.0, id="NUL"),
-        pytest.param("42\ud800", r"\d+", 0.0, id="lone surrogate"),
-        pytest.param("<think>42</think>", r"\d+", 0.0, id="only in the thinking"),
-        pytest.param("<think>42", r"(?s).*", 0.0, id="the thinking never ends"),
-        pytest.param("42</think>", r"(?s).*", 0.0, id="nothing after the thinking"),
-        pytest.param("42\nUser: And then?", r"\d+", 0.0, id="a next turn"),
-        pytest.param("<answer>42</answer>", r"\d+", 0.0, id="tags are text"),
-        pytest.param("<answer>42</answer>", r"<answer>\d+</answer>", 1.0, id="tags in the pattern"),
-        pytest.param("", r"(?!.*never).*", 0.0, id="empty, a pattern that forbids a word"),
-        pytest.param(" \n\t ", r"(?s)(?!.*never).*", 0.0, id="blank, a pattern that forbids a word"),
-        pytest.param("\u200b", r"(?!.*never).*", 0.0, id="zero-width, a pattern that forbids a word"),
-        pytest.param("\u2800 \ufeff\0", r"(?!.*never).*", 0.0, id="other characters that show nothing"),
-        pytest.param("\u200b42", r"\W?\d+", 1.0, id="zero-width before something"),
-        pytest.param("", r"\s*", 0.0, id="empty, a pattern for white space"),
-        pytest.param("<think>a</think>  ", r"(a|b)*", 0.0, id="blank after the thinking"),
-        pytest.param("now or never", r"(?!.*never).*", 0.0, id="the forbidden word"),
-        pytest.param("now", r"(?!.*never).*", 1.0, id="not the forbidden word"),
-    ],
-)
-def test_the_whole_final_answer(text, pattern, reward):
-    assert score(text, pattern) == reward
+def test_the_whole_final_answer():
+    cases = [(text, pattern, float(verdict == "+"), why) for verdict, pattern, why, text in table("regex_match")]
+    assert [case for case in cases if score(*case[:2]) != case[2]] == []
 
 
 @pytest.mark.parametrize("text", ["42", "I try 42. Wait", "\n42\n"])
@@ -137,29 +90,3 @@ def test_bad_patterns_are_refused(pattern, problem):
 
 def test_good_patterns_are_not():
     regex_match.definition.check_columns(pattern=["a+", r"(?i)\p{L}++"], match_timeout=0.1)
-
-
-@pytest.mark.parametrize("name", BOMBS)
-def test_bombs(name):
-    pattern = MODULE._compiled(r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}")
-    for text in placed(BOMBS[name]):
-        start = time.process_time()
-        assert MODULE._score(text, pattern, 0.1) == 0.0
-        assert time.process_time() - start < 2
-
-
-def test_messages_and_rows():
-    say = [{"role": "assistant", "content": "<think>6 * 7</think>42"}]
-    assert regex_match([say, say, say, []], pattern=[r"\d+", r"\d", None, ".*"]) == [1.0, 0.0, None, 0.0]
-
-
-def test_examples():
-    for example in regex_match.definition.examples:
-        columns = {name: [value] for name, value in example.columns.items()}
-        assert get_reward("regex_match", **example.args)([example.completion], **columns) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

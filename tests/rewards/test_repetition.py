@@ -1,6 +1,5 @@
 """The reward `repetition`: n-grams of tokens, against TRL's own and against a plain count."""
 
-import doctest
 import random
 import time
 
@@ -10,7 +9,6 @@ import torch
 from trl.rewards import get_repetition_penalty_reward
 
 from trl_grpo_plus.registry import get_reward
-from trl_grpo_plus.rewards.repetition import repetition
 
 
 def score(*ids, **args):
@@ -109,15 +107,3 @@ def test_bad_arguments_are_refused_by_name(args, says):
     with pytest.raises(ValueError, match="repetition") as error:
         get_reward("repetition", **args)
     assert says in str(error.value)
-
-
-def test_docstring():
-    [examples] = doctest.DocTestFinder(recurse=False).find(repetition, "repetition")
-    assert examples.examples
-    assert doctest.DocTestRunner().run(examples).failed == 0
-
-
-@pytest.mark.parametrize("example", repetition.definition.examples, ids=lambda example: str(example.reward))
-def test_registered_examples(example):
-    columns = {name: [value] for name, value in example.columns.items()}
-    assert get_reward("repetition", **example.args)([example.completion], **columns) == [example.reward]

@@ -1,12 +1,9 @@
 """The reward `think_format`: one thinking, one answer, and nothing that only looks so."""
 
-import doctest
 import importlib
 import itertools
-import time
 
 import pytest
-from bombs import BOMBS, placed
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.think_format import think_format
@@ -213,39 +210,3 @@ def test_trl_pays_for_all_of_these(text):
 
     assert think_format_reward([[{"role": "assistant", "content": text}]]) == [1.0]
     assert think_format([text]) == [float(text == GOOD)]
-
-
-@pytest.mark.parametrize("name", BOMBS)
-@pytest.mark.parametrize("think_opened", [False, True])
-def test_bombs(name, think_opened):
-    for text in placed(BOMBS[name]):
-        for answer_tag in (False, True):
-            start = time.process_time()
-            reward = MODULE._score(text, think_opened, answer_tag)
-            assert time.process_time() - start < 2
-            # In the thinking or the answer a long text is no fault of form.
-            assert reward == 0.0 or text.startswith("<think>") or (think_opened and not answer_tag)
-
-
-def test_messages():
-    say = [{"role": "assistant", "content": "x"}, {"role": "assistant", "content": GOOD}]
-    parts = [{"role": "assistant", "content": [{"type": "text", "text": GOOD}]}]
-    assert think_format([say, parts, say[:1], []]) == [1.0, 1.0, 0.0, 0.0]
-
-
-@pytest.mark.parametrize("think_opened", [False, True])
-@pytest.mark.parametrize("answer_tag", [False, True])
-def test_gold_deserves_full_marks(think_opened, answer_tag):
-    args = {"think_opened": think_opened, "answer_tag": answer_tag}
-    assert get_reward("think_format", **args)([think_format.definition.gold(**args)]) == [1.0]
-
-
-def test_examples():
-    for example in think_format.definition.examples:
-        assert get_reward("think_format", **example.args)([example.completion]) == [example.reward]
-
-
-def test_docstring():
-    result = doctest.testmod(MODULE)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -12,7 +12,6 @@ from typing import Any, Literal, TypedDict
 import pytest
 import user_rewards
 from datasets import Dataset, IterableDataset
-from library import LIBRARY
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
@@ -28,6 +27,7 @@ from trl_grpo_plus.registry import (
     register_reward,
     resolve,
 )
+from trl_grpo_plus.rewards import LIBRARY
 
 
 FILE = Path(__file__).parents[1] / "user_rewards.py"
@@ -48,7 +48,7 @@ def test_the_library_and_what_was_registered_are_listed():
 
 
 @pytest.mark.parametrize("name", sorted(LIBRARY))
-def test_an_entry_point_is_what_it_is_called(name):
+def test_a_reward_of_the_library_is_what_it_is_called(name):
     assert registry.find(name).name == name
 
 
@@ -127,21 +127,28 @@ def test_another_package_adds_its_own(tmp_path):
     assert done.stdout == "[0.5, 0.5]\n", done.stderr
 
 
-def test_two_packages_with_one_name(tmp_path):
-    for name in ("first", "second"):
-        metadata = tmp_path / f"{name}-1.0.dist-info"
+@pytest.mark.parametrize(
+    ("name", "paths"),
+    [
+        ("clash", "first:clash and second:clash"),
+        ("countdown", "first:countdown and second:countdown and trl_grpo_plus.rewards.countdown:countdown"),
+    ],
+)
+def test_two_packages_with_one_name(tmp_path, name, paths):
+    for package in ("first", "second"):
+        metadata = tmp_path / f"{package}-1.0.dist-info"
         metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\nclash = {name}:clash\n")
-    code = """
+        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\n{name} = {package}:{name}\n")
+    code = f"""
     from trl_grpo_plus.registry import get_reward, list_rewards
-    assert "clash" in list_rewards()
+    assert "{name}" in list_rewards()
     print(get_reward("exact_answer")(completions=["1"], answer=["1"]), flush=True)
-    get_reward("clash")
+    get_reward("{name}")
     """
     done = run(code, tmp_path)
     assert done.stdout == "[1.0]\n", done.stderr
-    assert "two packages register a reward 'clash': first:clash and second:clash" in done.stderr
+    assert f"two packages register a reward '{name}': {paths}" in done.stderr
 
 
 def run(code, folder):
@@ -430,18 +437,26 @@ def test_weights(entries, given, weights):
         ([{"name": "user_judge", "weight": 2}, plain], [2.0], ["has 1 values for 2"]),
         ([{"name": "user_judge", "wieght": 2}], None, ["unknown key 'wieght'", "Did you mean weight", "monitor"]),
         ([{"args": {}}], None, ["has no name"]),
-        ([{"name": "user_judge", "weight": "2"}], None, ["weight='2' must be float or None"]),
+        ([{"name": "user_judge", "weight": "2"}], None, ["weight='2' must be a finite number"]),
         ([{"name": "user_judge", "args": [1]}], None, ["args=[1] must be dict"]),
-        ([{"name": "user_judge", "timeout": 0}], None, ["timeout=0 must be seconds above 0, at most a day"]),
+        (
+            [{"name": "user_judge", "timeout": 0}],
+            None,
+            ["timeout=0 must be a finite number and > 0 and <= 86400 (seconds)"],
+        ),
         ([{"name": "user_judge", "timeout": float("inf")}], None, ["timeout=inf must be"]),
-        ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be seconds above 0, at most a day"]),
-        ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be float"]),
+        ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be"]),
+        ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be a finite number"]),
         ([{"name": "user_judge", "label": ""}], None, ["label='' must be str"]),
         ([{"name": None}], None, ["None is no name, path, model id, function or model"]),
         ([3], None, ["3 is no name"]),
         ([{"name": "user_judge", "label": "plain"}, plain], None, ["'plain' is there twice"]),
         ([{"name": user_rewards.Judge().score, "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
-        ([{"name": "user_judge", "on_error": "zeros"}], None, ["on_error='zeros' is none of zero, abstain, raise"]),
+        (
+            [{"name": "user_judge", "on_error": "zeros"}],
+            None,
+            ["on_error='zeros' is not one of 'zero', 'abstain', 'raise'"],
+        ),
         (["user_judge", "user_judge"], None, ["'user_judge' is there twice", "label"]),
         ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),
         ([{"name": lambda completions: [0.0], "timeout": 1}], None, ["has a timeout", "cannot be imported"]),

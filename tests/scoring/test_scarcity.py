@@ -24,7 +24,7 @@ THREADED = (
 TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}]
 SCORE = """
 import json, os, sys
-from trl_grpo_plus import workers
+from trl_grpo_plus.scoring import workers
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.sandbox import Sandbox
 with Sandbox(self_test=False) as sandbox:
@@ -93,7 +93,7 @@ def scarce(request):
         if request.param == "RLIMIT_NPROC" and os.geteuid() != 0:
             room += sum(1 for path in Path("/proc").glob("[0-9]*") if _is_ours(path))
         made.append(Scarce(request.param, room))
-        probe = made[-1].run("import trl_grpo_plus.workers; print('runs')", "")
+        probe = made[-1].run("from trl_grpo_plus.scoring import workers; print('runs')", "")
         if probe.stdout != "runs\n":
             pytest.skip(f"nothing can be run under {request.param} here: {probe.stderr[-300:]}")
         return made[-1]
@@ -128,7 +128,7 @@ def test_thread_bombs_among_honest_programs_do_not_end_the_run(scarce):
 
 WAIT = f"""
 import json, sys, threading
-from trl_grpo_plus import workers
+from trl_grpo_plus.scoring import workers
 
 JUDGE = {str(Path(__file__).parents[1] / "user_rewards.py")!r} + ":judge"
 threading.stack_size(1 << 16)

@@ -218,7 +218,7 @@ def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypat
 
 STUCK = """
 import time
-from trl_grpo_plus.workers import excuse
+from trl_grpo_plus.scoring import excuse
 
 def judge(completions):
     while completions != ["1"]:
@@ -251,7 +251,7 @@ def test_who_takes_its_limit_is_not_given_up_before(pool, monkeypatch):
 def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
     monkeypatch.setattr(workers, "LOAD_LIMIT_S", 0.05)
     (tmp_path / "slow.py").write_text(
-        "import time\nfrom trl_grpo_plus.workers import excuse\nexcuse(1e6)\ntime.sleep(9)\n"
+        "import time\nfrom trl_grpo_plus.scoring import excuse\nexcuse(1e6)\ntime.sleep(9)\n"
     )
     found = pool.map(f"{tmp_path}/slow.py:judge", {}, [{"completions": "1"}], timeout=7)
     assert found[0].status == "starved"
@@ -276,9 +276,9 @@ def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
 
 REFUSED = """
 import time
-from trl_grpo_plus.forking import NoProcess
+from trl_grpo_plus.common.forking import NoProcess
 from trl_grpo_plus.sandbox import Sandbox
-from trl_grpo_plus.workers import excuse
+from trl_grpo_plus.scoring import excuse
 
 def judge(completions):
     with Sandbox(self_test=False, on_wait=excuse) as sandbox:
@@ -354,7 +354,7 @@ def test_closing_leaves_nothing_and_can_be_undone(pool):
 SCRIPT = """
 import signal, sys, time
 signal.signal(signal.SIGINT, signal.default_int_handler)
-from trl_grpo_plus.workers import shared
+from trl_grpo_plus.scoring import shared
 texts = sys.argv[2:]
 print("start", flush=True)
 print(shared().map(sys.argv[1], {}, [{"completions": t, "answer": "1"} for t in texts], timeout=60), flush=True)

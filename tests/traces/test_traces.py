@@ -3,6 +3,7 @@
 import gzip
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,21 +12,22 @@ import traced
 
 from trl_grpo_plus.common.texts import as_text, find_answer, repeated, words
 from trl_grpo_plus.groups import Attempt, Plan, Round
-from trl_grpo_plus.traces import Writer
+from trl_grpo_plus.traces import Writer, complete, part_of, pick, plain
 from trl_grpo_plus.traces import read as traces
-from trl_grpo_plus.traces import rows as trace_rows
 
 
 ABOUT = {"rewards": {"accuracy": 1.0}, "num_generations": 2}
 
 
-def attempt(text, **changes):
-    given = {"inputs": {"prompt": "p", "answer": "42"}, "prompt": "p", "prompt_ids": [1], "completion_ids": [1, 2]}
-    return Attempt(completion=text, **{**given, **changes})
+def attempt(text, number=0, **changes):
+    return Attempt(
+        **{"inputs": {"prompt": "p", "answer": "42"}, "prompt": "p", "prompt_ids": [1], "completion": text},
+        **{"completion_ids": [1] * (2 + number), "truncated": number % 2 == 1, **changes},
+    )
 
 
 def one_round(scores, verdicts, name="r"):
-    attempts = tuple(attempt(f"{name}{i}") for i in range(len(scores)))
+    attempts = tuple(attempt(f"{name}{i}", i) for i in range(len(scores)))
     return Round(attempts, torch.tensor(scores).unsqueeze(1), tuple(verdicts))
 
 
@@ -44,24 +46,35 @@ def steps_of(run):
 # -- rows
 
 
-def whole(scored, names=("r",), split="train"):
-    chosen = trace_rows.pick(scored.rounds, None)
-    told = [trace_rows.said(r.attempts, range(len(r.attempts)), 0, scored.size, True) for r in scored.rounds]
-    return trace_rows.lines(scored, told, chosen, names, 7, split)
+def pairs(rounds, names=("r",), **changes):
+    return traced.sampled(rounds, dict.fromkeys(names, 1.0), 2, **{"step": 7, **changes})
 
 
-def test_rows_say_what_became_of_each_group():
+def whole(batch, places=None, ranks=1):
+    """With the rows of the groups at `places`, of attempts that `ranks` ranks sampled."""
+    places = pick(batch.rounds, None) if places is None else places
+    parts = []
+    for rank in range(ranks):
+        shares = [len(one.attempts) // ranks for one in batch.rounds]
+        of_rounds = zip(batch.rounds, shares, strict=True)
+        own = [replace(one, attempts=one.attempts[rank * n :][:n]) for one, n in of_rounds]
+        parts.append(part_of(rank, replace(batch, rounds=own), places))
+    return complete(batch, places, parts)
+
+
+@pytest.fixture
+def two_rounds():
     first = one_round([0.0, 1.0, 0.0, 0.0, 1.0, 1.0, 0.0, 0.0], ["alive", "all_bad", "all_good", "all_bad"], "a")
     second = one_round([1.0, 0.0, 0.0, 1.0], ["alive", "alive"], "b")
     plan = Plan(order=((0, 0), (1, 0), (0, 3)), live=(True, True, False))
     advantages = torch.tensor([-0.5, 0.5, 0.25, -0.25, 0.0, 0.0])
-    totals = [got.rewards[:, 0] for got in (first, second)]
-    numbers = trace_rows.Scored([first, second], plan, totals, advantages, torch.full((6,), 0.1), size=2)
-    got = whole(numbers)
-    assert {row["step"] for row in got} == {7}
+    return pairs([first, second], plan=plan, kl=torch.full((6,), 0.1), advantages=advantages)
 
-    found = {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in got}
-    assert found == {
+
+def test_rows_say_what_became_of_each_group(two_rounds):
+    rows = whole(two_rounds).rows
+    assert {row["step"] for row in rows} == {7}
+    assert {(row["round"], row["group"]): (row["kept"], row["reason"]) for row in rows} == {
         (0, 0): (True, None),
         (0, 1): (False, "zero_variance"),
         (0, 2): (False, "zero_variance"),
@@ -69,41 +82,46 @@ def test_rows_say_what_became_of_each_group():
         (1, 0): (True, None),
         (1, 1): (False, "surplus"),
     }
-    assert [row["completion"] for row in got] == [f"a{i}" for i in range(8)] + [f"b{i}" for i in range(4)]
-    assert [row["advantage"] for row in got] == [-0.5, 0.5, 0, 0, 0, 0, 0, 0, 0.25, -0.25, None, None]
-    assert [row["kl"] for row in got] == [0.1, 0.1, *[None] * 6, 0.1, 0.1, None, None]
-    assert got[1]["reference"] == {"answer": "42"}
-    assert got[1]["rewards"] == {"r": 1.0}
+    assert [row["completion"] for row in rows] == [f"a{i}" for i in range(8)] + [f"b{i}" for i in range(4)]
+    assert [row["advantage"] for row in rows] == [-0.5, 0.5, 0, 0, 0, 0, 0, 0, 0.25, -0.25, None, None]
+    assert [row["kl"] for row in rows] == [0.1, 0.1, *[None] * 6, 0.1, 0.1, None, None]
+    assert rows[1]["reference"] == {"answer": "42"}
+    assert rows[1]["rewards"] == {"r": 1.0}
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_add_what_they_sampled_even_of_one_group(two_rounds, ranks):
+    every = whole(two_rounds).rows
+    assert whole(two_rounds, ranks=ranks).rows == every
+    chosen = [(0, 2), (1, 1)]
+    some = whole(two_rounds, chosen, ranks)
+    assert some.rows == [row for row in every if (row["round"], row["group"]) in chosen]
+    assert some.tokens == [2 + n for n in (*range(8), *range(4))]
+    assert some.truncated == [n % 2 == 1 for n in (*range(8), *range(4))]
 
 
 def test_of_an_evaluation_nothing_is_trained_on():
-    sampled = one_round([0.0, 1.0], ["alive"])
-    numbers = ([torch.tensor([0.0, 1.0])], torch.tensor([-0.5, 0.5]), None)
-    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), split="eval")
-    assert {(row["kept"], row["reason"]) for row in got} == {(False, "evaluation")}
+    rows = whole(pairs([one_round([0.0, 1.0], ["alive"])], split="eval")).rows
+    assert {(row["kept"], row["reason"]) for row in rows} == {(False, "evaluation")}
 
 
 def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
-    sampled = Round(
-        (attempt("a", outcomes=("timeout", None)), attempt("b", outcomes=(None, None))),
-        torch.tensor([[0.0, math.nan], [1.0, 0.3]]),
-        ("alive",),
-    )
-    numbers = ([torch.tensor([0.0, 1.3])], torch.zeros(2), None)
-    got = whole(trace_rows.Scored([sampled], Plan.as_sampled(1), *numbers, size=2), ("x", "y"))
-    assert got[0]["outcomes"] == {"x": "timeout", "y": "abstain"}
-    assert got[1]["outcomes"] == {"x": "ok", "y": "ok"}
-    assert got[0]["rewards"] == {"x": 0.0, "y": None}
-    assert got[1]["rewards"] == {"x": 1.0, "y": 0.3}  # not float32's 0.30000001192092896
+    attempts = attempt("a", outcomes=("timeout", None)), attempt("b", outcomes=(None, None))
+    scores = torch.tensor([[0.0, math.nan], [1.0, 0.3]])
+    first, second = whole(pairs([Round(attempts, scores, ("alive",))], names=("x", "y"))).rows
+    assert first["outcomes"] == {"x": "timeout", "y": "abstain"}
+    assert second["outcomes"] == {"x": "ok", "y": "ok"}
+    assert first["rewards"] == {"x": 0.0, "y": None}
+    assert second["rewards"] == {"x": 1.0, "y": 0.3}  # not float32's 0.30000001192092896
 
 
 def test_a_sample_of_groups_shows_each_verdict():
     verdicts = ["all_bad"] * 5 + ["alive"] * 3 + ["all_good"]
     rounds = [one_round([0.0] * 18, verdicts), one_round([0.0] * 2, ["tied"])]
-    assert trace_rows.pick(rounds, None) == [list(range(9)), [0]]
-    assert trace_rows.pick(rounds, 4) == [[0, 5, 8], [0]]
-    assert trace_rows.pick(rounds, 6) == [[0, 1, 5, 6, 8], [0]]
-    assert trace_rows.pick(rounds, 99) == trace_rows.pick(rounds, None)
+    everyone = [*((0, group) for group in range(9)), (1, 0)]
+    assert pick(rounds, None) == pick(rounds, 99) == everyone
+    assert pick(rounds, 4) == [(0, 0), (0, 5), (0, 8), (1, 0)]
+    assert pick(rounds, 6) == [(0, 0), (0, 1), (0, 5), (0, 6), (0, 8), (1, 0)]
 
 
 @pytest.mark.parametrize(
@@ -124,13 +142,13 @@ def test_a_sample_of_groups_shows_each_verdict():
     ],
 )
 def test_anything_becomes_json(value, expected):
-    assert trace_rows.plain(value) == expected
-    json.dumps(trace_rows.plain(value), allow_nan=False)
+    assert plain(value) == expected
+    json.dumps(plain(value), allow_nan=False)
 
 
 def test_what_is_no_data_is_cut_short():
-    assert len(trace_rows.plain(range(3))) == len("range(0, 3)")
-    assert len(trace_rows.plain(b"x" * 1000)) == 203
+    assert len(plain(range(3))) == len("range(0, 3)")
+    assert len(plain(b"x" * 1000)) == 203
 
 
 # -- files

@@ -1,20 +1,20 @@
 """What the alarms remember of a run: some numbers of its first batches and of its last ones, never a text."""
 
 import math
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from ..common.texts import as_text, find_answer, repeated, words
-from .thresholds import Thresholds
+from ..common.values import finite_or_none
+from ..traces import GroupKey, Row, Sampled, by_group, group_key, plain
 
-
-Key = tuple[int, int, int]  # (batch, round, group) within a step
-Rows = list[dict[str, Any]]
 
 _SURE = 4.0  # standard errors of a trend that is believed
 _ROOM = 0.15  # of its range that a reward must have left to be called flat
@@ -24,24 +24,6 @@ _HEAD, _TAIL = 600, 2400  # characters of a text that are read; loops and answer
 _WORDS = 20  # shorter texts are naturally alike
 _ALIKE = 0.9  # shared word triples of near-duplicates
 LOOP = 0.5  # repeated 4-grams of a text that repeats itself
-
-
-@dataclass(frozen=True)
-class Batch:
-    """One generation batch, all attempts sampled. `rows` may be some of its groups, or none, but whole ones."""
-
-    step: int
-    names: tuple[str, ...]  # K rewards
-    weights: tuple[float, ...]  # (K,), 0 for a monitor
-    rewards: Tensor  # (N, K), NaN where unscored
-    totals: Tensor  # (N,), NaN where unscored
-    size: int  # attempts in a group: row i is of group i // size
-    tokens: tuple[int, ...]  # (N,)
-    truncated: tuple[bool, ...]  # (N,)
-    verdicts: tuple[str, ...]  # (N / size,)
-    failing: dict[str, float]  # reward -> share of time-outs, errors and starved samples
-    entropy: float | None  # nats a token, as last logged
-    rows: Rows  # as in a trace
 
 
 @dataclass(frozen=True)
@@ -66,7 +48,7 @@ class Record:
 class Look:
     """What the texts of one group show. Pairs are (how many, of how many)."""
 
-    key: Key
+    key: GroupKey
     copies: tuple[int, int]
     loops: tuple[int, int]
     unanswered: tuple[int, int]
@@ -94,9 +76,12 @@ class Trend:
 
 
 class History:
-    """What the alarms know of a run: its first batches, its last ones, and the range of each reward."""
+    """What the alarms know of a run: its first batches, its last ones, and the range of each reward.
 
-    def __init__(self, thresholds: Thresholds):
+    `thresholds` are [`Thresholds`], which know the alarms, which know this.
+    """
+
+    def __init__(self, thresholds: SimpleNamespace):
         self.thresholds = thresholds
         self.count = 0
         self.first: list[Record] = []
@@ -105,10 +90,10 @@ class History:
         self.ranges: dict[str, list[float]] = {}
         self.looks: list[Look] = []  # of the batch at hand only
 
-    def add(self, batch: Batch) -> None:
+    def add(self, batch: Sampled) -> None:
         """Keep what is needed of a batch."""
         totals = _finite(batch.totals)
-        columns = dict(zip(batch.names, map(_finite, batch.rewards.T), strict=False))
+        columns = dict(zip(batch.weights, map(_finite, batch.rewards.T), strict=False))
         self.total_range = _widen(self.total_range, totals)
         for name, column in columns.items():
             self.ranges[name] = _widen(self.ranges.get(name, []), column)
@@ -146,15 +131,16 @@ class History:
         best = high if sign > 0 else -low
         return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
 
+    def share(self, pick: Callable[[Record], tuple[int, int]]) -> float | None:
+        """Over the batches of the window of which there were texts to look at, if there are enough."""
+        pairs = [pair for pair in map(pick, self.window()) if pair[1]]
+        return share_of(pairs) if len(pairs) >= self.thresholds.enough else None
+
     def state_dict(self) -> dict[str, Any]:
         """Lists, dicts, numbers and strings."""
-        return {
-            "count": self.count,
-            "first": [_plain(record) for record in self.first],
-            "last": [_plain(record) for record in self.last],
-            "total_range": list(self.total_range),
-            "ranges": {name: list(values) for name, values in self.ranges.items()},
-        }
+        first, last = ([vars(record) for record in records] for records in (self.first, self.last))
+        ranges = {"total_range": self.total_range, "ranges": self.ranges}
+        return plain({"count": self.count, "first": first, "last": last, **ranges})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`; thresholds may differ."""
@@ -165,7 +151,7 @@ class History:
         self.ranges = {name: list(values) for name, values in state["ranges"].items()}
 
 
-def _record(batch: Batch, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
+def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
     top = totals.max().item() if len(totals) else None
     return Record(
         total=_average(totals),
@@ -174,24 +160,17 @@ def _record(batch: Batch, totals: Tensor, columns: dict[str, Tensor], looks: lis
         rewards={name: _average(column) for name, column in columns.items()},
         tokens=sum(batch.tokens) / len(batch.tokens) if batch.tokens else None,
         lengths=_lengths(batch),
-        failing={name: float(share) for name, share in batch.failing.items() if math.isfinite(share)},
-        verdicts={verdict: batch.verdicts.count(verdict) for verdict in dict.fromkeys(batch.verdicts)},
-        entropy=float(batch.entropy) if batch.entropy is not None and math.isfinite(batch.entropy) else None,
-        copies=added(look.copies for look in looks),
-        loops=added(look.loops for look in looks),
-        unanswered=added(look.unanswered for look in looks),
+        failing={name: share for name, share in batch.failing.items() if finite_or_none(share) is not None},
+        verdicts=dict(Counter(batch.verdicts)),
+        entropy=finite_or_none(batch.entropy),
+        copies=_added(look.copies for look in looks),
+        loops=_added(look.loops for look in looks),
+        unanswered=_added(look.unanswered for look in looks),
     )
 
 
-def _plain(record: Record) -> dict[str, Any]:
-    return {
-        name: dict(value) if isinstance(value, dict) else list(value) if isinstance(value, tuple) else value
-        for name, value in vars(record).items()
-    }
-
-
 def _read(values: dict[str, Any]) -> Record:
-    fresh: dict[str, Any] = {n: tuple(value) if isinstance(value, list) else value for n, value in values.items()}
+    fresh: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
     return Record(**fresh)
 
 
@@ -209,7 +188,7 @@ def _widen(limits: list[float], values: Tensor) -> list[float]:
     return [min(every), max(every)] if every else []
 
 
-def _lengths(batch: Batch) -> tuple[float, ...]:
+def _lengths(batch: Sampled) -> tuple[float, ...]:
     """(attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
     size = max(batch.size, 1)
     scored = zip(range(len(batch.totals) // size), batch.verdicts, strict=False)
@@ -241,42 +220,35 @@ def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float,
     return slope * span, math.sqrt(rest / (n - 2) / spread) * span, mean
 
 
-def added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
-    """Sums of the first and of the second ones."""
+def mean(values: Iterable[float | None], least: int) -> float | None:
+    """Of those that are known, if there are enough."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) >= max(least, 1) else None
+
+
+def share_of(pairs: Iterable[tuple[int, int]], least: int = 1) -> float | None:
+    """Of pairs (how many, of how many), if they are of enough."""
+    some, every = _added(pairs)
+    return some / every if every >= least else None
+
+
+def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
     parts = list(pairs)
     return sum(some for some, _ in parts), sum(every for _, every in parts)
 
 
-def key_of(row: dict[str, Any]) -> Key:
-    """Of its group, within its step."""
-    return row["batch"], row["round"], row["group"]
-
-
-def by_group(rows: Rows) -> dict[Key, Rows]:
-    """Rows of the same group together."""
-    groups, at = {}, 0
-    while at < len(rows):
-        groups[key_of(rows[at])] = rows[at : at + rows[at]["size"]]
-        at += rows[at]["size"]
-    return groups
-
-
-def reward_of(row: dict[str, Any]) -> float:
+def reward_of(row: Row) -> float:
     """Its total, -inf where it has none."""
-    return row["reward"] if is_score(row["reward"]) else -math.inf
+    reward = finite_or_none(row["reward"])
+    return -math.inf if reward is None else reward
 
 
-def is_score(score: float | None) -> bool:
-    """Whether it is a finite number."""
-    return score is not None and math.isfinite(score)
-
-
-def _spread(items: list[Any]) -> list[Any]:
+def _spread(items: Sequence[Any]) -> Sequence[Any]:
     """At most `_LOOKED_AT` of them, evenly spread."""
     return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
 
 
-def _look(group: Rows, bar: float) -> Look:
+def _look(group: Sequence[Row], bar: float) -> Look:
     """What the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
     rows = _spread(group)
     texts = [_clipped(as_text(row["completion"])) for row in rows]
@@ -285,7 +257,7 @@ def _look(group: Rows, bar: float) -> Look:
     loops = [repeated(tokens, 4 * width) > LOOP for tokens, width in units]
     shingles = [frozenset(map(hash, zip(*(tokens[i:] for i in range(3 * w)), strict=False))) for tokens, w in units]
     copies = [len(a & b) >= _ALIKE * len(a | b) for a, b in combinations(shingles, 2)]
-    return Look(key_of(group[0]), (sum(copies), len(copies)), (sum(loops), len(loops)), (sum(paid), len(paid)))
+    return Look(group_key(group[0]), (sum(copies), len(copies)), (sum(loops), len(loops)), (sum(paid), len(paid)))
 
 
 def _clipped(text: str) -> str:
@@ -294,7 +266,7 @@ def _clipped(text: str) -> str:
 
 def _units(text: str) -> tuple[list[str], int]:
     """Words, or characters where the script has no spaces between words, and how many of them are about a word."""
-    found = words(text)
-    if sum(map(len, found)) <= 6 * len(found):
-        return found, 1
+    units = words(text)
+    if sum(map(len, units)) <= 6 * len(units):
+        return units, 1
     return [character for character in text if not character.isspace()], 3

@@ -1,15 +1,19 @@
-"""The alarms themselves, each a function of what is known of the run and of the batch at hand."""
+"""The alarms themselves, each a function of what is known of the run and of the batch at hand.
+
+To add one: a function and its [`Rule`] in `ALARMS`.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
+from ..common.values import Number
 from ..scoring import NO_VERDICT
-from .history import LOOP, NEAR_TOP, Batch, History, Key, Record, Rows, added, by_group, is_score, key_of, reward_of
+from ..traces import GroupKey, Row, Sampled
+from .history import LOOP, NEAR_TOP, History, mean, reward_of, share_of
+from .showing import among, low, paid, showing, together
 
 
-_NAMED = 8  # groups that an alarm names
 _ATTEMPTS = 100  # that a correlation needs
 _REWARDED = 20  # attempts that a share of rewarded ones needs
 
@@ -22,15 +26,36 @@ class Finding:
     threshold: float
     seen: str
     advice: str
-    groups: tuple[Key, ...] = ()
+    groups: tuple[GroupKey, ...] = ()
 
 
-def monitor_flat(history: History, batch: Batch, least: float) -> Finding | None:
-    """The total rises, a monitor with room to rise does not."""
+@dataclass(frozen=True)
+class Rule:
+    """An alarm.
+
+    Args:
+        function (`Callable`): from the history, the batch and the threshold to what it found, `None` while it is off.
+        default (`float`): the threshold; a [`Thresholds`] may have another.
+        limits (`Number`): what a threshold may be.
+        sees (`str`): what is compared with the threshold, for the table of alarms.
+    """
+
+    function: Callable[[History, Sampled, float], Finding | None]
+    default: float
+    limits: Number
+    sees: str
+
+
+def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
+    """The total rises, a monitor with room to rise does not.
+
+    The total's rise is a share of the range of totals seen in the run. It must be 4 standard errors, the monitor's
+    less than one and surely less than half of the total's.
+    """
     total = history.trend()
     if total is None or not total.rises(least):
         return None
-    monitors = [name for name, weight in zip(batch.names, batch.weights, strict=False) if weight == 0]
+    monitors = [name for name, weight in batch.weights.items() if weight == 0]
     flat = {name: t for name in monitors if (t := history.trend(name)) and t.stands_beside(total.change)}
     if not flat:
         return None
@@ -41,13 +66,17 @@ def monitor_flat(history: History, batch: Batch, least: float) -> Finding | None
         f"over {history.thresholds.window} batches the total rose by {total.change:.0%} of its range, the monitor "
         f"{name!r} changed by {flat[name].change:+.0%} of its own",
         f"Read attempts of high total and low {name!r}: what do they do that the trained rewards pay for?",
-        _showing(batch, lambda rows: any(_paid(r, history) and _low(r, name, history) for r in rows)),
+        showing(batch, lambda rows: any(paid(r, history) and low(r, name, history) for r in rows)),
     )
 
 
-def rewards_diverge(history: History, batch: Batch, least: float) -> Finding | None:
-    """One weighted reward rises, another with room to rise falls, or has been flat for two windows."""
-    signs = {n: math.copysign(1.0, w) for n, w in zip(batch.names, batch.weights, strict=False) if w}
+def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding | None:
+    """One weighted reward rises, another with room to rise falls, or has been flat for two windows.
+
+    Rises are reckoned as those of [`monitor_flat`]. The other must fall as surely, or be flat over the last two
+    windows: a format that is learned within the first window, before accuracy moves, is no alarm.
+    """
+    signs = {n: math.copysign(1.0, w) for n, w in batch.weights.items() if w}
     trends = {name: t for name, sign in signs.items() if (t := history.trend(name, sign))}
     rising = {name: t.change for name, t in trends.items() if t.rises(least)}
     if not rising:
@@ -64,8 +93,8 @@ def rewards_diverge(history: History, batch: Batch, least: float) -> Finding | N
     window = history.thresholds.window
     span = window if name in stuck else 2 * window
 
-    def stays_low(row: dict[str, Any]) -> bool:
-        return _low(row, name, history, signs[name])
+    def stayslow(row: Row) -> bool:
+        return low(row, name, history, signs[name])
 
     return Finding(
         rise,
@@ -74,19 +103,23 @@ def rewards_diverge(history: History, batch: Batch, least: float) -> Finding | N
         f"{others[name]:+.0%} of its own over {span} (both as their weights count them)",
         f"Read attempts of high {up!r} and low {name!r}. Is {up!r} the easier one to please? Lower its weight, or "
         "stop paying for it once it is learned.",
-        _showing(batch, lambda rows: any(not _low(r, up, history, signs[up]) and stays_low(r) for r in rows)),
+        showing(batch, lambda rows: any(not low(r, up, history, signs[up]) and stayslow(r) for r in rows)),
     )
 
 
-def perfect_scores(history: History, batch: Batch, least: float) -> Finding | None:
-    """Nearly all attempts earn the highest total of the run, in its first batches and now."""
+def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Nearly all attempts earn the highest total of the run, in its first batches and now.
+
+    The share of those within 1 % of it, in the first `min_batches` batches and in the window. A run that becomes
+    perfect is no alarm, nor one in which a weighted reward was never earned.
+    """
     top = history.total_range[-1] if history.total_range else 0.0
-    weights = zip(batch.names, batch.weights, strict=False)
+    weights = batch.weights.items()
     if top <= 0 or not all(_earned(history.ranges.get(name, []), weight) for name, weight in weights):
         return None
     bar = top - NEAR_TOP * top
     shares = [
-        _mean([r.at_top if r.top >= bar else 0.0 for r in records if r.top is not None], history.thresholds.enough)
+        mean([r.at_top if r.top >= bar else 0.0 for r in records if r.top is not None], history.thresholds.enough)
         for records in (history.first, history.window())
     ]
     share = min(0.0 if one is None else one for one in shares)
@@ -98,14 +131,17 @@ def perfect_scores(history: History, batch: Batch, least: float) -> Finding | No
         f"{share:.1%} of attempts have earned the highest total of the run, {top:.4g}, since it began",
         "Suspiciously high from the start: is the answer in the prompt? Does the checker accept anything? Else the "
         "data is too easy to learn from.",
-        _showing(batch, lambda rows: all(reward_of(r) >= bar for r in rows)),
+        showing(batch, lambda rows: all(reward_of(r) >= bar for r in rows)),
     )
 
 
-def no_answer(history: History, batch: Batch, least: float) -> Finding | None:
-    """Rewarded attempts hold no answer that can be found, and used to."""
-    was = _share([r.unanswered for r in history.first], _REWARDED)
-    now = _share([r.unanswered for r in history.recent()], _REWARDED)
+def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Rewarded attempts hold no answer that can be found, and used to.
+
+    The share's growth, from a start of at most 0.2. Rewarded is a total above the middle of the run's range.
+    """
+    was = share_of([r.unanswered for r in history.first], _REWARDED)
+    now = share_of([r.unanswered for r in history.recent()], _REWARDED)
     if was is None or now is None or was > 0.2 or now - was < least:
         return None
     return Finding(
@@ -113,14 +149,14 @@ def no_answer(history: History, batch: Batch, least: float) -> Finding | None:
         was + least,
         f"{now:.0%} of rewarded attempts hold no answer that can be found, {was:.0%} in the first batches",
         "Read them: what is rewarded, if not an answer? (\\boxed{}, <answer>, #### and 'the answer is' are known.)",
-        _among(batch, [look.key for look in history.looks if look.unanswered[0]]),
+        among(batch, [look.key for look in history.looks if look.unanswered[0]]),
     )
 
 
-def length_drift(history: History, batch: Batch, least: float) -> Finding | None:
+def length_drift(history: History, batch: Sampled, least: float) -> Finding | None:
     """Attempts are far longer or shorter than in the first batches."""
-    was = _mean([r.tokens for r in history.first], history.thresholds.enough)
-    now = _mean([r.tokens for r in history.recent()], history.thresholds.enough)
+    was = mean([r.tokens for r in history.first], history.thresholds.enough)
+    now = mean([r.tokens for r in history.recent()], history.thresholds.enough)
     if not was or now is None or 1 / least < now / was < least:
         return None
     longer = now > was
@@ -134,12 +170,16 @@ def length_drift(history: History, batch: Batch, least: float) -> Finding | None
         least if longer else 1 / least,
         f"attempts are {now:.0f} tokens long, {was:.0f} in the first batches ({now / was:.2g} times)",
         advice,
-        _showing(batch, lambda rows: (sum(r["tokens"] for r in rows) / len(rows) > was) == longer),
+        showing(batch, lambda rows: (sum(r["tokens"] for r in rows) / len(rows) > was) == longer),
     )
 
 
-def length_reward(history: History, batch: Batch, least: float) -> Finding | None:
-    """Within live groups, length goes with reward."""
+def length_reward(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Within live groups, length goes with reward.
+
+    The correlation of tokens and total, both less their group's mean. A run that pays for length, or against it, goes
+    beyond: that is what it asked for.
+    """
     records = history.window()
     count, tokens, squares, totals, both = (sum(r.lengths[i] for r in records) for i in range(5))
     if count < _ATTEMPTS or totals <= 0:
@@ -157,13 +197,16 @@ def length_reward(history: History, batch: Batch, least: float) -> Finding | Non
         f"total, over {count:.0f} attempts that were not cut off",
         f"Is it the {'length' if longer else 'brevity'} that is paid for? Compare attempts of one group. Where a "
         "reward is about length on purpose, raise this threshold.",
-        _showing(batch, lambda rows: _together(rows) * r > 0),
+        showing(batch, lambda rows: together(rows) * r > 0),
     )
 
 
-def near_duplicates(history: History, batch: Batch, least: float) -> Finding | None:
-    """Attempts on the same prompt are nearly the same text."""
-    share = _window_share(history, lambda r: r.copies)
+def near_duplicates(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts on the same prompt are nearly the same text.
+
+    Pairs that share 0.9 of their word triples, among attempts of at least 20 words.
+    """
+    share = history.share(lambda r: r.copies)
     if share is None or share < least:
         return None
     return Finding(
@@ -172,13 +215,16 @@ def near_duplicates(history: History, batch: Batch, least: float) -> Finding | N
         f"{share:.0%} of pairs of attempts on the same prompt are nearly the same text",
         "Look at entropy, temperature and the sampling settings: attempts that are alike teach nothing. One text that "
         "serves every prompt is a hack; one solution of a problem that is mastered is not.",
-        _among(batch, [g.key for g in history.looks if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
+        among(batch, [g.key for g in history.looks if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
     )
 
 
-def repetition(history: History, batch: Batch, least: float) -> Finding | None:
-    """Attempts mostly repeat themselves."""
-    share = _window_share(history, lambda r: r.loops)
+def repetition(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts mostly repeat themselves.
+
+    Those of at least 20 words, over half of whose 4-grams have occurred before.
+    """
+    share = history.share(lambda r: r.loops)
     if share is None or share < least:
         return None
     return Finding(
@@ -187,28 +233,28 @@ def repetition(history: History, batch: Batch, least: float) -> Finding | None:
         f"{share:.0%} of attempts mostly repeat themselves (over {LOOP:.0%} of their 4-grams occurred before)",
         "Is length or a keyword count rewarded? Are they cut off? A reward against repetition helps, or a lower "
         "learning rate.",
-        _among(batch, [look.key for look in history.looks if look.loops[0]]),
+        among(batch, [look.key for look in history.looks if look.loops[0]]),
     )
 
 
-def reward_failures(history: History, batch: Batch, least: float) -> Finding | None:
+def reward_failures(history: History, batch: Sampled, least: float) -> Finding | None:
     """A reward times out, fails or is starved too often."""
     records = history.window()
     names = dict.fromkeys(name for record in records for name in record.failing)
-    found = {name: _mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
-    name = max(found, key=lambda one: found[one], default=None)
-    if name is None or found[name] < least:
+    shares = {name: mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
+    name = max(shares, key=lambda one: shares[one], default=None)
+    if name is None or shares[name] < least:
         return None
-    others = [f"{other!r} {share:.1%}" for other, share in found.items() if share >= least and other != name]
+    others = [f"{other!r} {share:.1%}" for other, share in shares.items() if share >= least and other != name]
     return Finding(
-        found[name],
+        shares[name],
         least,
-        f"{found[name]:.1%} of the scores of {name!r} are time-outs, errors or starved"
+        f"{shares[name]:.1%} of the scores of {name!r} are time-outs, errors or starved"
         + "".join(f", of {o}" for o in others),
         f"They are no verdict on the attempts. Read the traces' outcomes of {name!r}: raise its timeout, mend it, or "
         "look at what the attempts do to it. 'starved' is the machine's doing: give it fewer reward_workers, or more "
         "processors, processes and memory.",
-        _showing(batch, lambda rows: any(r["outcomes"].get(name) in NO_VERDICT for r in rows)),
+        showing(batch, lambda rows: any(r["outcomes"].get(name) in NO_VERDICT for r in rows)),
     )
 
 
@@ -221,7 +267,7 @@ _REVIVAL = {
 }
 
 
-def dead_groups(history: History, batch: Batch, least: float) -> Finding | None:
+def dead_groups(history: History, batch: Sampled, least: float) -> Finding | None:
     """Next to no group is alive."""
     records = history.window()
     counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in ("alive", *_REVIVAL)}
@@ -229,20 +275,20 @@ def dead_groups(history: History, batch: Batch, least: float) -> Finding | None:
     if not total or 1 - counts["alive"] / total < least:
         return None
     most = max(_REVIVAL, key=lambda verdict: counts[verdict])
-    found = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in _REVIVAL if counts[verdict])
+    mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in _REVIVAL if counts[verdict])
     return Finding(
         1 - counts["alive"] / total,
         least,
-        f"{1 - counts['alive'] / total:.1%} of groups teach nothing ({found})",
+        f"{1 - counts['alive'] / total:.1%} of groups teach nothing ({mixture})",
         f"{_REVIVAL[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
-        _showing(batch, lambda rows: rows[0]["verdict"] == most),
+        showing(batch, lambda rows: rows[0]["verdict"] == most),
     )
 
 
-def entropy_collapse(history: History, batch: Batch, least: float) -> Finding | None:
+def entropy_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
     """Entropy is at a fraction of the first batches', and low."""
-    was = _mean([r.entropy for r in history.first], 1)
-    now = _mean([r.entropy for r in history.recent()], history.thresholds.enough)
+    was = mean([r.entropy for r in history.first], 1)
+    now = mean([r.entropy for r in history.recent()], history.thresholds.enough)
     if was is None or now is None:
         return None
     floor = min(least * was, history.thresholds.entropy_floor)
@@ -254,40 +300,40 @@ def entropy_collapse(history: History, batch: Batch, least: float) -> Finding | 
         f"the policy's entropy is {now:.3g} nats a token, {was:.3g} in the first batches",
         "It hardly explores any more. A lower learning rate, a higher epsilon_high, a KL term or a higher temperature "
         "keep it alive.",
-        _showing(batch, lambda rows: True),
+        showing(batch, lambda rows: True),
     )
 
 
-ALARMS: dict[str, Callable[[History, Batch, float], Finding | None]] = {
-    "monitor_flat": monitor_flat,
-    "rewards_diverge": rewards_diverge,
-    "perfect_scores": perfect_scores,
-    "no_answer": no_answer,
-    "length_drift": length_drift,
-    "length_reward": length_reward,
-    "near_duplicates": near_duplicates,
-    "repetition": repetition,
-    "reward_failures": reward_failures,
-    "dead_groups": dead_groups,
-    "entropy_collapse": entropy_collapse,
+_SHARE = Number(above=0, at_most=1, optional=True, note="; None switches that alarm off")
+_FACTOR = Number(above=1, optional=True, note=_SHARE.note)
+
+ALARMS: dict[str, Rule] = {
+    "monitor_flat": Rule(
+        monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"
+    ),
+    "rewards_diverge": Rule(
+        rewards_diverge, 0.1, _SHARE, "one weighted reward rises so, another with room is flat or falls"
+    ),
+    "perfect_scores": Rule(
+        perfect_scores, 0.98, _SHARE, "share of attempts with the highest total of the run, from the start on"
+    ),
+    "no_answer": Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
+    "length_drift": Rule(
+        length_drift, 3.0, _FACTOR, "mean length so many times that of the first batches, or shorter so"
+    ),
+    "length_reward": Rule(
+        length_reward, 0.7, _SHARE, "correlation of length and total within live groups, of whole attempts"
+    ),
+    "near_duplicates": Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
+    "repetition": Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
+    "reward_failures": Rule(
+        reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"
+    ),
+    "dead_groups": Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are not alive"),
+    "entropy_collapse": Rule(
+        entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"
+    ),
 }
-
-
-def _mean(values: Iterable[float | None], least: int) -> float | None:
-    """Of those that are known, if there are enough."""
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if len(known) >= max(least, 1) else None
-
-
-def _share(pairs: Iterable[tuple[int, int]], least: int = 1) -> float | None:
-    some, every = added(pairs)
-    return some / every if every >= least else None
-
-
-def _window_share(history: History, pick: Callable[[Record], tuple[int, int]]) -> float | None:
-    """Share over the batches of the window of which there were texts to look at, if there are enough."""
-    pairs = [pair for pair in map(pick, history.window()) if pair[1]]
-    return _share(pairs) if len(pairs) >= history.thresholds.enough else None
 
 
 def _earned(limits: list[float], weight: float) -> bool:
@@ -296,29 +342,3 @@ def _earned(limits: list[float], weight: float) -> bool:
         return True
     worst, best = limits if weight > 0 else (-limits[1], -limits[0])
     return best > 0 or worst < best == 0
-
-
-def _paid(row: dict[str, Any], history: History) -> bool:
-    return reward_of(row) > history.bar()
-
-
-def _low(row: dict[str, Any], name: str, history: History, sign: float = 1.0) -> bool:
-    score = row["rewards"].get(name)
-    return not is_score(score) or sign * score <= sign * history.bar(name)
-
-
-def _together(rows: Rows) -> float:
-    """How tokens and reward of a group vary together; 0 where they do not."""
-    known = [(r["tokens"], r["reward"]) for r in rows if is_score(r["reward"]) and not r["truncated"]]
-    mean = sum(tokens for tokens, _ in known) / max(len(known), 1)
-    return sum((tokens - mean) * reward for tokens, reward in known)
-
-
-def _showing(batch: Batch, test: Callable[[Rows], bool]) -> tuple[Key, ...]:
-    """Groups that pass the test, the highest reward first."""
-    groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.rows).items() if test(rows)}
-    return tuple(sorted(groups, key=lambda key: -groups[key])[:_NAMED])
-
-
-def _among(batch: Batch, keys: Sequence[Key]) -> tuple[Key, ...]:
-    return _showing(batch, lambda rows: key_of(rows[0]) in keys)

@@ -1,35 +1,75 @@
-"""Alarms for reward hacking and for training that goes nowhere, from what each generation batch looks like.
+"""Sees each batch of a run and says which alarms are on."""
 
-| alarm | what it sees | default |
-|---|---|---|
-| `monitor_flat` | the total rises by this share of its range over the window, a monitor with room does not | 0.1 |
-| `rewards_diverge` | one weighted reward rises by this share of its range, another with room is flat or falls | 0.1 |
-| `perfect_scores` | this share of attempts earns the highest total of the run, from its first batches on | 0.98 |
-| `no_answer` | rewarded attempts without an answer to be found: their share has grown by this much | 0.3 |
-| `length_drift` | mean length this many times that of the first batches, or that many times shorter | 3.0 |
-| `length_reward` | correlation of length and total within live groups, truncated attempts aside | 0.7 |
-| `near_duplicates` | share of pairs of attempts in a group that are nearly the same text | 0.5 |
-| `repetition` | share of attempts that mostly repeat themselves | 0.2 |
-| `reward_failures` | share of one reward's scores that are time-outs, errors or starved | 0.05 |
-| `dead_groups` | share of groups in which all attempts earn the same | 0.95 |
-| `entropy_collapse` | entropy at this share of the first batches', and below `entropy_floor` (0.05 nats) | 0.2 |
-
-A monitor is a reward of weight 0: scored, not trained on. It, like each reward, is read as "higher is better".
-An alarm is a reason to read attempts, no proof. It looks at a window of batches, never at one, and is new once even
-where it comes and goes.
-
-To add one: a function in alarm_rules.py, its entry in `ALARMS`, its field in [`Thresholds`].
-"""
-
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
-from .history import Batch, History, Key
+from ..common.values import Number, Refusal, near
+from ..traces import GroupKey, Sampled
+from .history import History
 from .rules import ALARMS, Finding
-from .thresholds import Thresholds
 
 
-__all__ = ["ALARMS", "Alarm", "Batch", "Thresholds", "Watch"]
+_SETTINGS = {
+    "window": Number(at_least=4, integer=True, note=", a number of batches"),
+    "min_batches": Number(at_least=1, integer=True, note=", a number of batches"),
+    "entropy_floor": Number(above=0),
+}
+
+
+class Thresholds(SimpleNamespace):
+    """When each alarm goes off, and what it is reckoned over. Shares are of 1 and in (0, 1].
+
+    Args:
+        window (`int`, *optional*, defaults to `50`):
+            Batches that a trend or a mean is taken over, at least 4. `rewards_diverge` looks at two windows.
+        min_batches (`int`, *optional*, defaults to `20`):
+            Batches before the first alarm. Their mean is what later ones are compared with.
+        entropy_floor (`float`, *optional*, defaults to `0.05`):
+            Nats above which entropy has not collapsed, whatever it was.
+        **thresholds (`float`, *optional*, default to those in [`ALARMS`]):
+            By the alarm's name, which is on where what it sees is at or beyond its threshold; `None` switches it off.
+
+    Raises:
+        ValueError: a name is unknown, or a value has another type or is out of range.
+
+    Example:
+        >>> Thresholds(window=30, length_drift=None).names[:2]
+        ('monitor_flat', 'rewards_diverge')
+    """
+
+    window: int
+    min_batches: int
+    entropy_floor: float
+
+    def __init__(
+        self, window: int = 50, min_batches: int = 20, entropy_floor: float = 0.05, **thresholds: float | None
+    ):
+        known = {**_SETTINGS, **{name: rule.limits for name, rule in ALARMS.items()}}
+        for name in thresholds:
+            if name not in known:
+                raise Refusal(f"{name!r} is no alarm threshold.{near(name, known)} Known: {', '.join(known)}.")
+        defaults = {name: rule.default for name, rule in ALARMS.items()}
+        settings = {"window": window, "min_batches": min_batches, "entropy_floor": entropy_floor}
+        super().__init__(**settings, **{**defaults, **thresholds})
+        for name, value in vars(self).items():
+            known[name].check(name, value)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Thresholds":
+        """From names and values, as a config has them."""
+        return cls(**{str(name): value for name, value in values.items()})
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Alarms that are not switched off."""
+        return tuple(name for name in ALARMS if vars(self).get(name) is not None)
+
+    @property
+    def enough(self) -> int:
+        """Batches that a window must hold to be judged."""
+        return min(self.min_batches, self.window)
 
 
 @dataclass(frozen=True)
@@ -41,7 +81,7 @@ class Alarm:
     value: float
     threshold: float
     message: str
-    groups: tuple[Key, ...]
+    groups: tuple[GroupKey, ...]
     new: bool  # it was off for the last window
 
 
@@ -69,13 +109,14 @@ class Watch:
         """Alarms that are not switched off."""
         return self.thresholds.names
 
-    def see(self, batch: Batch) -> list[Alarm]:
+    def see(self, batch: Sampled) -> list[Alarm]:
         """Alarms that are on at this batch, new or not."""
         self._history.add(batch)
         if self._history.count < self.thresholds.min_batches:
             return []
-        findings = {name: ALARMS[name](self._history, batch, getattr(self.thresholds, name)) for name in self.names}
-        return [self._alarm(name, batch.step, found) for name, found in findings.items() if found is not None]
+        limits = {name: getattr(self.thresholds, name) for name in self.names}
+        findings = {name: ALARMS[name].function(self._history, batch, limit) for name, limit in limits.items()}
+        return [self._alarm(name, batch.step, finding) for name, finding in findings.items() if finding is not None]
 
     def state_dict(self) -> dict[str, Any]:
         """What `load_state_dict` needs to go on as if never interrupted: lists, dicts, numbers and strings."""
@@ -86,18 +127,18 @@ class Watch:
         self._history.load_state_dict(state)
         self._last_on = dict(state["last_on"])
 
-    def _alarm(self, name: str, step: int, found: Finding) -> Alarm:
+    def _alarm(self, name: str, step: int, finding: Finding) -> Alarm:
         now = self._history.count
         before = self._last_on.get(name)
         self._last_on[name] = now
-        groups = ", ".join("/".join(map(str, key)) for key in found.groups)
+        groups = ", ".join("/".join(map(str, key)) for key in finding.groups)
         where = f" Groups of this step (batch/round/group), the highest reward first: {groups}." if groups else ""
         return Alarm(
             name=name,
             step=step,
-            value=found.value,
-            threshold=found.threshold,
-            message=f"{name} at step {step}: {found.seen}. {found.advice}{where}",
-            groups=found.groups,
+            value=finding.value,
+            threshold=finding.threshold,
+            message=f"{name} at step {step}: {finding.seen}. {finding.advice}{where}",
+            groups=finding.groups,
             new=before is None or now - before > self.thresholds.window,
         )

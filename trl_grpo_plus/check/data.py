@@ -4,6 +4,7 @@ import inspect
 from functools import partial
 from typing import Any
 
+from ..common.values import Refusal
 from ..launch import options as preflight_options
 from ..launch import prompts as preflight
 from ..launch.recipe import Recipe
@@ -20,11 +21,10 @@ MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more
 def rewards(recipe: Recipe) -> list[Row]:
     """Whether `reward_funcs` can be read. Sets `recipe.rewards`."""
     from ..launch import inputs
-    from ..launch.command_line import UserError
 
     try:
         recipe.rewards, weights = inputs.read_rewards(recipe.script.reward_funcs, recipe.training.reward_weights)
-    except UserError as error:
+    except Refusal as error:
         return [Row("rewards", FAILED, str(error))]
     recipe.training.reward_weights = weights
     names = [preflight.reward_name(reward) for reward in recipe.rewards]
@@ -37,12 +37,11 @@ def rewards(recipe: Recipe) -> list[Row]:
 def named(recipe: Recipe) -> list[Row]:
     """Whether what data and model are called is there, without reading either."""
     from ..launch import inputs
-    from ..launch.command_line import UserError
 
     rows = []
     try:
         inputs.check_data_name(recipe.script, recipe.data)
-    except UserError as error:
+    except Refusal as error:
         rows.append(Row("data", FAILED, str(error)))
     if recipe.model.model_name_or_path or not recipe.script.prepare:
         rows += tried("model", lambda: preflight.check_model(recipe.model.model_name_or_path))
@@ -52,13 +51,12 @@ def named(recipe: Recipe) -> list[Row]:
 def data(recipe: Recipe) -> list[Row]:
     """Whether the data is there and has what the run needs. Sets `recipe.splits` and `recipe.train_set`."""
     from ..launch import inputs
-    from ..launch.command_line import UserError
 
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
         inputs.check_data_name(recipe.script, recipe.data)
         found = hub.data(inputs.load_data, recipe.script, recipe.training, recipe.model, recipe.data)
-    except UserError as error:
+    except Refusal as error:
         return [Row("data", FAILED, str(error))]
     except Exception as error:  # in somebody's prepare, or of the Hub
         return [Row("data", FAILED, f"{name}: {told(error)}")]

@@ -45,7 +45,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..common.values import near
+from ..common.values import Refusal, near
 
 
 GIB = 2**30
@@ -123,7 +123,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
     kind = gpu_of(card)
     if asked and kind is None:
         known = [gpu.name for gpu in GPUS]
-        raise ValueError(f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{near(asked, known)}")
+        raise Refusal(f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{near(asked, known)}")
     gpu = kind or DEFAULT_GPU
     why = f"--gpu {asked}" if asked else card or "no GPU here"
     why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"

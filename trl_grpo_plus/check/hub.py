@@ -10,6 +10,7 @@ import urllib.error
 import urllib.request
 from typing import Any, NamedTuple
 
+from ..common.values import Refusal
 from ..launch.data import BUILDERS, looks_local
 from . import samples
 
@@ -168,8 +169,8 @@ def _is_unreachable(error: BaseException) -> bool:
 def _refuse_if_final(name: str, what: str, error: Exception) -> None:
     kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
     if "GatedRepoError" in kinds:
-        raise ValueError(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
+        raise Refusal(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
     if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
-        raise ValueError(f"{what}: the Hub has no model {name}, or not this revision, or it is private.") from error
+        raise Refusal(f"{what}: the Hub has no model {name}, or not this revision, or it is private.") from error
     if os.path.isdir(os.path.expanduser(name)) or not _is_unreachable(error):
-        raise ValueError(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+        raise Refusal(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error

@@ -140,7 +140,7 @@ def _batches(args: Any, processes: int) -> dict[str, Any]:
 
 def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
     """What came of it, in `folder`, `on` so many processes."""
-    from ..traces import read as traces
+    from .. import traces
 
     seconds = (
         f"{report['steps']} steps in {report['seconds']:.0f} s on a tiny {report['model']} with random weights, {on}"

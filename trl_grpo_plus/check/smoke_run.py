@@ -18,7 +18,7 @@ import torch
 from transformers import TrainerCallback
 
 from .. import GRPOPlusTrainer
-from ..launch.command_line import UserError
+from ..common.values import Refusal
 from ..launch.inputs import load_data
 from ..launch.train import main, run
 from ..scoring import Reward, columns_of
@@ -133,7 +133,7 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
     """A few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process makes."""
     found = hub.data(load_data, script_args, training_args, model_args, dataset_args)
     if found is None:
-        raise UserError("the data cannot be reached, and no sample rows of it ship with this package.")
+        raise Refusal("the data cannot be reached, and no sample rows of it ship with this package.")
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:
@@ -165,7 +165,7 @@ def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: A
         return main(script_args, training_args, model_args, dataset_args, SmokeTrainer, load)
     except (Exception, SystemExit) as error:
         os.makedirs(folder, exist_ok=True)
-        text = str(error) if isinstance(error, UserError) else "".join(traceback.format_exception_only(error))
+        text = str(error) if isinstance(error, Refusal) else "".join(traceback.format_exception_only(error))
         Path(folder, ERROR).write_text(text.strip())
         raise
 

@@ -5,7 +5,7 @@ values       refusals, near matches, bounds, annotations
 files        files that are written whole, or moved aside whole
 signatures   what a function takes, read once
 texts        completions as text, the answer in one, repetition
-forking      processes forked from one that has imported what they need
+forking      processes forked from one that has imported what they need; `zygote` is its program
 clock        time that a process had for itself on a busy machine
 machine      processors, processes and threads that are left
 """

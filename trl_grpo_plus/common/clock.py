@@ -56,7 +56,7 @@ class Clock:
         self._start = time.monotonic()
         self._before: _Look | None = _Look({}, 0.0) if fresh else None
         self._last: tuple[_Look, float] | None = None
-        self._excused = self._told = 0.0
+        self._excused = self._reported = 0.0
         self.due = self._start + (1.0 if fresh else UNSEEN) * limit_s
 
     def left(self) -> float:
@@ -109,9 +109,9 @@ class Clock:
             waited = thread.waited - (before[tid].waited if tid in before else 0.0)
             longest[thread.pid] = max(longest[thread.pid], waited)
         waited = min(sum(longest.values()), wall)
-        if self._on_wait and waited > self._told:
-            self._on_wait(waited - self._told)
-            self._told = waited
+        if self._on_wait and waited > self._reported:
+            self._on_wait(waited - self._reported)
+            self._reported = waited
         return waited
 
 

@@ -7,39 +7,30 @@ it), none of the parent's descriptors, and it ends, with its children, when the 
     parent --control socket--> zygote --fork--> child
        \\------------------- its own socket -------/
 
-The zygote never sees what the parent and a child say to each other. Standard library only: the file is also the
-zygote's program, which an isolated one runs by its path, without site-packages.
+The zygote (`zygote.py`) never sees what the parent and a child say to each other.
 """
 
 import contextlib
-import ctypes
 import errno
-import gc
-import importlib
-import importlib.util
 import json
 import os
 import select
-import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
-import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
+
+from . import zygote
 
 
 START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
-MESSAGE_BYTES = 1 << 17
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between tries to fork
 WAIT_STEP_S = 0.25  # after which who waits is told so
 SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-_LIBC = ctypes.CDLL(None)
 
 
 class NoProcess(RuntimeError):
@@ -169,7 +160,7 @@ class Zygote:
         with _as_no_process():
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
-            command = [*self._wrap, sys.executable, *self._flags, __file__, str(there.fileno())]
+            command = [*self._wrap, sys.executable, *self._flags, zygote.__file__, str(there.fileno())]
             try:
                 with _as_no_process():
                     process = subprocess.Popen(
@@ -204,7 +195,7 @@ class Zygote:
             self._control.send(json.dumps(request).encode())
             if on_wait:
                 _await(self._control, on_wait)
-            message, fds, _, _ = socket.recv_fds(self._control, MESSAGE_BYTES, 1)
+            message, fds, _, _ = socket.recv_fds(self._control, zygote.MESSAGE_BYTES, 1)
             if not message:
                 raise EOFError
         except BaseException:  # Ctrl-C too: the reply would be taken for the next request's
@@ -245,137 +236,3 @@ def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
-
-
-# -- the zygote's side
-
-
-def serve(control: socket.socket) -> None:
-    """The zygote's loop; returns in no process."""
-    prctl(PR_SET_CHILD_SUBREAPER, 1)
-    parent = os.getppid()
-    children: set[int] = set()
-    try:
-        entry = _prepare(json.loads(control.recv(MESSAGE_BYTES)))
-        control.send(b"{}")
-        while True:
-            readable, _, _ = select.select([control], [], [], 1.0)
-            if os.getppid() != parent:  # another process may still hold the parent's end of the socket
-                break
-            if not readable:
-                continue
-            message = control.recv(MESSAGE_BYTES)
-            if not message:
-                break
-            request = json.loads(message)
-            if "end" in request:
-                control.send(json.dumps({"status": _end(request["end"], children)}).encode())
-            else:
-                _fork(control, entry, request["fork"], children)
-    except BaseException:
-        _say(control, {"error": traceback.format_exc()[-MESSAGE_BYTES // 4 :]})
-    finally:
-        for pid in list(children):
-            _end(pid, children)
-        os._exit(0)
-
-
-def prctl(option: int, value: int) -> None:
-    """prctl(2) with one argument."""
-    _LIBC.prctl(option, value, 0, 0, 0)
-
-
-def _prepare(setup: dict[str, Any]) -> Callable[[socket.socket, dict[str, Any]], None]:
-    if setup["path"] is not None:
-        sys.path[:] = setup["path"]
-    for name in setup["preload"]:
-        importlib.import_module(name)
-    where, _, name = setup["entry"].rpartition(":")
-    if where.endswith(".py"):
-        spec = importlib.util.spec_from_file_location(Path(where).stem, where)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-    else:
-        module = importlib.import_module(where)
-    gc.collect()
-    gc.freeze()  # a collection in a child would copy every page that it touches
-    return getattr(module, name)
-
-
-def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str, Any], children: set[int]) -> None:
-    zygote = os.getpid()
-    try:
-        theirs, ours = socket.socketpair()
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # tells the parent the child's pid as it sees it
-        pid = os.fork()
-    except OSError as error:
-        _say(control, {"error": str(error), "errno": error.errno})
-        return
-    if pid == 0:
-        try:
-            os.setpgid(0, 0)
-            prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            control.close()
-            theirs.close()
-            if os.getppid() == zygote:
-                entry(ours, options)
-                os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    children.add(pid)
-    ours.close()
-    with theirs:
-        socket.send_fds(control, [json.dumps({"pid": pid}).encode()], [theirs.fileno()])
-
-
-def _end(pid: int, children: set[int]) -> int | None:
-    """Kill and reap a child and what it left behind: orphans come to the zygote, which is their subreaper."""
-    if pid not in children:
-        return None
-    children.discard(pid)
-    for kill in (os.killpg, os.kill):
-        with contextlib.suppress(ProcessLookupError):
-            kill(pid, signal.SIGKILL)
-    status = os.waitpid(pid, 0)[1]
-    while orphans := _orphans(children):
-        for orphan in orphans:
-            os.kill(orphan, signal.SIGKILL)
-            os.waitpid(orphan, 0)
-    return status
-
-
-def _orphans(children: set[int]) -> set[int]:
-    if not children:
-        try:  # whether there is any child at all takes no look at /proc, which a sandbox need not have
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return set()
-    return _own_children() - children
-
-
-def _own_children() -> set[int]:
-    try:
-        return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
-    except OSError:  # no /proc, or a kernel without the file
-        pass
-    found = set()
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(stat.parent.name))
-        except OSError:
-            continue
-    return found
-
-
-def _say(control: socket.socket, message: dict[str, Any]) -> None:
-    with contextlib.suppress(OSError):
-        control.send(json.dumps(message).encode())
-
-
-if __name__ == "__main__":
-    serve(socket.socket(fileno=int(sys.argv[1])))

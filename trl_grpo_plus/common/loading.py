@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .values import near
+from .values import Refusal, near
 
 
 _FROM_FILE = "_trl_grpo_plus_file_"
@@ -21,17 +21,18 @@ def load(path: str) -> Any:
     """The function, or other callable, at a path. A file is imported once, however often it is asked for.
 
     Raises:
-        ValueError: there is no such module, file or function. An error inside the module is raised as it is.
+        Refusal: there is no such module, file or function. An error inside the module is raised as it is.
     """
     if path.endswith(".py"):
-        raise ValueError(_which_function(path))
+        raise Refusal(_which_function(path))
     where, _, name = path.rpartition(":" if ":" in path else ".")
     if not name or ("" in where.split(".") and not where.endswith(".py")):
-        raise ValueError(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
+        raise Refusal(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
     module = _load_file(where) if where.endswith(".py") else _load_module(where)
     function = getattr(module, name, None)
     if not callable(function):
-        raise ValueError(f"{where} has no function {name!r}.{near(name, _functions(module))}")
+        functions = [known for known, value in vars(module).items() if callable(value)]
+        raise Refusal(f"{where} has no function {name!r}.{near(name, functions)}")
     return function
 
 
@@ -58,10 +59,6 @@ def _file_of(function: Callable[..., Any]) -> str:
     return os.path.realpath(inspect.getsourcefile(inspect.unwrap(function)) or "")
 
 
-def _functions(module: Any) -> list[str]:
-    return [name for name, value in vars(module).items() if callable(value)]
-
-
 def _which_function(where: str) -> str:
     """What to say where a file is named and none of its functions."""
     if not os.path.isfile(where):
@@ -79,7 +76,7 @@ def _which_function(where: str) -> str:
 def _load_file(where: str) -> Any:
     path = os.path.realpath(where)
     if not os.path.isfile(path):
-        raise ValueError(f"there is no file {where}.")
+        raise Refusal(f"there is no file {where}.")
     # The whole path in the name: two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
     # Under either name: a second copy would register its rewards again.
@@ -89,7 +86,7 @@ def _load_file(where: str) -> Any:
             return known
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"{where} cannot be imported.")
+        raise Refusal(f"{where} cannot be imported.")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -110,5 +107,5 @@ def _load_module(where: str) -> Any:
     except ModuleNotFoundError as error:
         # A module that exists and lacks one of its own imports is another matter.
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
-            raise ValueError(f"there is no module {error.name}.") from None
+            raise Refusal(f"there is no module {error.name}.") from None
         raise

@@ -24,20 +24,20 @@ def needed(function: Callable[..., Any]) -> list[str]:
     return [n for n, p in _parameters(function).items() if p.kind in named and p.default is Parameter.empty]
 
 
-def call(function: Callable[..., Any], given: Mapping[str, Any]) -> Any:
-    """Call a function with what it takes of `given`.
+def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """Call a function with what it takes of `values`.
 
     Raises:
         TypeError: it needs a value that is not given.
     """
     parameters = _parameters(function)
-    missing = [name for name in needed(function) if name not in given]
+    missing = [name for name in needed(function) if name not in values]
     if missing:
-        raise TypeError(f"it needs {missing[0]!r}, given are {', '.join(given) or 'none'}")
+        raise TypeError(f"it needs {missing[0]!r}, given are {', '.join(values) or 'none'}")
     in_front = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_ONLY]
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-    by_name = {n: v for n, v in given.items() if n not in in_front and (takes_all or _is_keyword(parameters.get(n)))}
-    return function(*(given.get(name, parameters[name].default) for name in in_front), **by_name)
+    by_name = {n: v for n, v in values.items() if n not in in_front and (takes_all or _is_keyword(parameters.get(n)))}
+    return function(*(values.get(name, parameters[name].default) for name in in_front), **by_name)
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
@@ -53,7 +53,7 @@ def _read(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     try:
         return inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # some of those written in C
-        return {"given": Parameter("given", Parameter.VAR_KEYWORD)}
+        return {"values": Parameter("values", Parameter.VAR_KEYWORD)}
 
 
 def _is_keyword(parameter: Parameter | None) -> bool:

@@ -22,7 +22,7 @@ def as_text(messages: Any) -> str:
     """
     if isinstance(messages, str):
         return messages
-    return "\n".join(_said(message) for message in messages or ())
+    return "\n".join(_content(message) for message in messages or ())
 
 
 def find_answer(text: str) -> tuple[int, int] | None:
@@ -44,9 +44,9 @@ def find_answer(text: str) -> tuple[int, int] | None:
     if start >= 0:
         return start + len("<answer>"), end
     for pattern in _ANSWERS:
-        found = list(pattern.finditer(text))
-        if found:
-            return found[-1].span(1)
+        matches = list(pattern.finditer(text))
+        if matches:
+            return matches[-1].span(1)
     return None
 
 
@@ -76,7 +76,7 @@ def _closing(text: str, opening: int) -> int | None:
     return None
 
 
-def _said(message: dict[str, Any]) -> str:
+def _content(message: dict[str, Any]) -> str:
     content = message.get("content") or ""
     if not isinstance(content, str):  # blocks
         content = "\n".join(block.get("text") or f"<{block.get('type', 'block')}>" for block in content)

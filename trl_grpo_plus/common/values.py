@@ -7,15 +7,27 @@ import collections.abc
 import difflib
 import inspect
 import math
+import sys
 import types
 import typing
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
 
 
 class Refusal(ValueError):
     """What a user gave cannot be used. The message names it, what is allowed and what to do."""
+
+
+@contextmanager
+def about(what: str, errors: type[ValueError] = Refusal) -> Iterator[None]:
+    """Have what is refused inside begin with what it is about. `errors`: the kind that counts as a refusal."""
+    try:
+        yield
+    except errors as error:
+        text = str(error)
+        raise Refusal(text if text.startswith(what) else f"{what}: {text}") from error
 
 
 def near(name: str, known: Iterable[str], prefix: str = "") -> str:
@@ -75,7 +87,7 @@ class Number:
 def finite_or_none(value: Any) -> float | None:
     """A finite number as a float, else `None`; a bool is no number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if number and math.isfinite(value) else None
+    return float(value) if number and abs(value) <= sys.float_info.max else None
 
 
 def fits(value: Any, annotation: Any) -> bool:

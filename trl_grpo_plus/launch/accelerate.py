@@ -14,7 +14,7 @@ from typing import Any
 
 import yaml
 
-from ..common.values import near
+from ..common.values import Refusal, near
 from . import yamls
 
 
@@ -44,13 +44,13 @@ def find_recipe(name: str) -> str:
     """
     known = recipes()
     if name.endswith(".py"):
-        raise ValueError(
+        raise Refusal(
             f"{name} is a Python script. What is run here is a recipe, a YAML file or one of {', '.join(known)}; a "
             f"script of your own is launched with  accelerate launch {shlex.quote(name)}"
         )
     if name in known or Path(name).is_file():
         return name
-    raise ValueError(f"{name!r} is neither a file nor a recipe, which are {', '.join(known)}.{near(name, known)}")
+    raise Refusal(f"{name!r} is neither a file nor a recipe, which are {', '.join(known)}.{near(name, known)}")
 
 
 def presets() -> dict[str, str]:
@@ -141,11 +141,11 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
         ValueError: there is no such configuration, or it does not go with that number of processes.
     """
     if num_processes is not None and num_processes < 1:
-        raise ValueError(f"--num_processes: {num_processes} must be 1 or more.")
+        raise Refusal(f"--num_processes: {num_processes} must be 1 or more.")
     content = _content(accelerate_config) if accelerate_config else {}
     only_one = content.get("distributed_type") in ("NO", False)
     if only_one and num_processes not in (None, 1):
-        raise ValueError(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
+        raise Refusal(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
     if num_processes is not None:
         processes, said_by = num_processes, "--num_processes"
     elif only_one:
@@ -193,11 +193,11 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
     try:
         content = json.loads(deepspeed if deepspeed.lstrip().startswith("{") else Path(deepspeed).read_text())
     except OSError:
-        raise ValueError(f"deepspeed: there is no file {deepspeed}.") from None
+        raise Refusal(f"deepspeed: there is no file {deepspeed}.") from None
     except ValueError as error:
-        raise ValueError(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
+        raise Refusal(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise ValueError(f"deepspeed: {deepspeed:.80} must hold DeepSpeed's settings by name.")
+        raise Refusal(f"deepspeed: {deepspeed:.80} must hold DeepSpeed's settings by name.")
     return content
 
 
@@ -212,7 +212,7 @@ def config_file(name: str) -> str:
         return known[name]
     if Path(name).is_file():
         return name
-    raise ValueError(
+    raise Refusal(
         f"--accelerate_config: {name!r} is neither a file nor one of TRL's presets, which are {', '.join(known)}."
         f"{near(name, known)}"
     )
@@ -240,5 +240,5 @@ def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
     found = str(beside) if beside.exists() else shutil.which("accelerate")
     if found is None:
-        raise ValueError("accelerate's command is not installed beside this Python: pip install accelerate.")
+        raise Refusal("accelerate's command is not installed beside this Python: pip install accelerate.")
     return found

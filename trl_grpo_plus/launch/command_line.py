@@ -6,9 +6,7 @@ import os
 import shlex
 import shutil
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,18 +14,15 @@ from typing import Any, NoReturn
 import yaml
 
 from ..common import loading
+from ..common.values import Refusal, about
 from . import yamls
-from .accelerate import RUN_AS, find_recipe, recipes
+from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .keys import checked, hints_of
 from .option_names import instead_of
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
 SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
-
-
-class UserError(Exception):
-    """A mistake in the command line or the YAML; its text is all that the user needs."""
 
 
 def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
@@ -41,7 +36,7 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
         `tuple`: one instance of each of the parser's dataclasses.
 
     Raises:
-        UserError: a config, key or option does not exist, or a value is refused.
+        Refusal: a config, key or option does not exist, or a value is refused.
     """
     given = read(parser, argv)
     if given.refused:
@@ -83,7 +78,7 @@ def read(parser: Any, argv: list[str]) -> Given:
     """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
 
     Raises:
-        UserError: there is no such YAML, or it is none.
+        Refusal: there is no such YAML, or it is none.
     """
     rest, config = _take_config(argv)
     content = _content(config) if config else {}
@@ -113,13 +108,13 @@ def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -
         instead (`Mapping[str, Any]`, *optional*): values that win over those given.
 
     Raises:
-        UserError: a word of the command line belongs to no option.
+        Refusal: a word of the command line belongs to no option.
     """
     os.environ.update(given.env)
     parser.set_defaults_with_config(**given.values)
     namespace, stray = parser.parse_known_args(list(given.argv))
     if stray:
-        raise UserError(f"{' '.join(stray)}: belongs to no option.")
+        raise Refusal(f"{' '.join(stray)}: belongs to no option.")
     made, refused, instead = {}, [], instead or {}
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]
@@ -144,23 +139,10 @@ def load(path: str, option: str) -> Callable[..., Any]:
         option (`str`): the option that named it, for the error's text.
 
     Raises:
-        UserError: there is no such module, file or function. An error inside the module is raised as it is.
+        Refusal: there is no such module, file or function. An error inside the module is raised as it is.
     """
-    with said_plainly(option):
+    with about(option):
         return loading.load(path)
-
-
-@contextmanager
-def said_plainly(option: str = "") -> Iterator[None]:
-    """What this package refuses inside with a `ValueError` is the user's mistake, and its text all that they need."""
-    try:
-        yield
-    except ValueError as error:
-        *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-        if not frame.f_globals["__name__"].startswith("trl_grpo_plus."):
-            raise  # somebody else's, perhaps a bug
-        text = str(error)
-        raise UserError(text if not option or text.startswith(option) else f"{option}: {text}") from error
 
 
 def resume_command(resume_from: str) -> str:
@@ -183,7 +165,7 @@ def launched_as() -> tuple[str, ...]:
     if "ACCELERATE_MIXED_PRECISION" in os.environ or "TORCHELASTIC_RUN_ID" in os.environ:
         parent = Path(f"/proc/{os.getppid()}/cmdline")
         words = parent.read_text().split("\0")[:-1] if parent.exists() else []
-        if any("trl_grpo_plus" in word for word in words):
+        if any(RECIPES in word for word in words):
             command = words
     is_script = len(command) > 1 and Path(command[0]).name.startswith("python") and not command[1].startswith("-")
     command = command[1:] if is_script and os.access(command[1], os.X_OK) else command
@@ -197,12 +179,12 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
     try:
         taken, rest = taker.parse_known_args(argv)
     except argparse.ArgumentError:
-        raise UserError(f"--config needs a file or one of: {', '.join(recipes())}.") from None
+        raise Refusal(f"--config needs a file or one of: {', '.join(recipes())}.") from None
     return rest, _find_config(taken.config) if taken.config else None
 
 
 def _find_config(name: str) -> str:
-    with said_plainly("--config"):
+    with about("--config"):
         found = find_recipe(name)
     return found if os.path.isfile(found) else str(recipes()[found])
 
@@ -211,9 +193,9 @@ def _content(config: str) -> dict[str, Any]:
     try:
         content = yamls.read(Path(config).read_text())
     except yaml.YAMLError as error:
-        raise UserError(f"{config} is not YAML: {error}") from None
+        raise Refusal(f"{config} is not YAML: {error}") from None
     if not isinstance(content, dict):
-        raise UserError(f"{config} must hold `key: value` lines.")
+        raise Refusal(f"{config} must hold `key: value` lines.")
     return {str(key): value for key, value in content.items()}
 
 
@@ -244,4 +226,4 @@ def _name(option: str) -> str:
 
 
 def _raise(message: str) -> NoReturn:
-    raise UserError(message)
+    raise Refusal(message)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ..common.values import near
+from ..common.values import Refusal, near
 
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
@@ -37,7 +37,7 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     try:
         found = _load(name, config, streaming)
     except Exception as error:  # whatever pyarrow, pandas and datasets raise
-        raise ValueError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
+        raise Refusal(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
     if _builder(name) == "csv":
         _check_commas(found["train"], name)
     return found
@@ -64,10 +64,10 @@ def check_name(name: str) -> None:
         ValueError: it is not.
     """
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
-        raise ValueError(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
+        raise Refusal(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
     if is_path and not os.path.exists(os.path.expanduser(name)):
-        raise ValueError(f"there is no file or folder {name}.{beside(name)}")
+        raise Refusal(f"there is no file or folder {name}.{beside(name)}")
 
 
 def _builder(name: str) -> str | None:
@@ -78,7 +78,7 @@ def _check_commas(rows: Any, name: str) -> None:
     columns = [column for column in rows.column_names or () if not column.startswith("__index_level_")]
     separators = [mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]]
     if separators:
-        raise ValueError(
+        raise Refusal(
             f"{name} has the one column {columns[0]!r}. Commas must stand between columns, not {separators[0]!r}. To "
             f"rewrite it: pandas.read_csv({name!r}, sep={separators[0]!r}).to_csv({name!r}, index=False)"
         )

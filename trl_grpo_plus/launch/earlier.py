@@ -13,7 +13,8 @@ from typing import Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..common.files import unused
-from .command_line import UserError, resume_command
+from ..common.values import Refusal
+from .command_line import resume_command
 
 
 PAGE, SUMMARY = "report.html", "summary.json"
@@ -71,19 +72,19 @@ def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
     """The run must not overwrite, or move, the model that it starts from.
 
     Raises:
-        UserError: it would.
+        Refusal: it would.
     """
     name, output = model_args.model_name_or_path, training_args.output_dir
     if not name or not os.path.isdir(os.path.expanduser(name)):
         return
     model = Path(name).expanduser().resolve()
     if model == Path(output).resolve():
-        raise UserError(
+        raise Refusal(
             f"output_dir: {output} holds the model that the run starts from (model_name_or_path), and the run would "
             "save over it. Name another folder."
         )
     if not resumes and any(model.is_relative_to(path.resolve()) for path in of_a_run(Path(output))):
-        raise UserError(
+        raise Refusal(
             f"model_name_or_path: {name} is of the earlier run in output_dir ({output}), which would be moved out of "
             "the way. Name another output_dir."
         )

@@ -7,27 +7,27 @@ from typing import Any
 
 import yaml
 
-from ..common.values import near
+from ..common.values import Refusal, about, near
 from ..registry import resolve
 from . import data, yamls
-from .command_line import UserError, load, said_plainly
+from .command_line import load
 
 
 def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
     """The rewards that `reward_funcs` names, and their weights.
 
     Raises:
-        UserError: an entry is not understood, or weights do not go with them.
+        Refusal: an entry is not understood, or weights do not go with them.
     """
     entries = [entries] if isinstance(entries, str | dict) else entries or []
     if not entries:
-        raise UserError("reward_funcs is empty: name at least one reward function.")
-    with said_plainly("reward_funcs"):
+        raise Refusal("reward_funcs is empty: name at least one reward function.")
+    with about("reward_funcs"):
         # On the command line an entry with options is a text.
         parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
         rewards, weights = resolve(parsed, weights)
     if weights is not None and len(weights) != len(rewards):
-        raise UserError(f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs: give one each.")
+        raise Refusal(f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs: give one each.")
     return rewards, weights
 
 
@@ -37,26 +37,26 @@ def _parsed(entry: str) -> Any:
     try:
         return yamls.read(entry)
     except yaml.YAMLError:
-        raise UserError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
+        raise Refusal(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
 
 
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
     """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there.
 
     Raises:
-        UserError: with what to do about it.
+        Refusal: with what to do about it.
     """
     if script_args.prepare:
         _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
     elif script_args.prepare_args:
-        raise UserError("prepare_args are given, but prepare names no function to give them to.")
+        raise Refusal("prepare_args are given, but prepare names no function to give them to.")
     elif not (script_args.dataset_name or dataset_args.datasets):
-        raise UserError("There is no data: set dataset_name, datasets or prepare.")
+        raise Refusal("There is no data: set dataset_name, datasets or prepare.")
     ways = {"dataset_name": script_args.dataset_name, "prepare": script_args.prepare}
     if dataset_args.datasets and any(ways.values()):
-        raise UserError(f"datasets and {' and '.join(name for name in ways if ways[name])}: leave one out.")
+        raise Refusal(f"datasets and {' and '.join(name for name in ways if ways[name])}: leave one out.")
     if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
-        with said_plainly("dataset_name"):
+        with about("dataset_name"):
             data.check_name(script_args.dataset_name)
 
 
@@ -68,18 +68,17 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
         smoke (`bool`, *optional*, defaults to `False`): passed to a `prepare` that takes it.
 
     Raises:
-        UserError: `prepare` does not take what it is given, or a file is not there.
+        Refusal: `prepare` does not take what it is given, or a file is not there.
     """
     from trl import get_dataset
 
     if script_args.prepare:
         prepare = load(script_args.prepare, "prepare")
         given = _prepare_args(prepare, script_args.prepare_args, smoke)
-        with said_plainly():
-            return prepare(script_args, training_args, model_args, **given)
+        return prepare(script_args, training_args, model_args, **given)
     if dataset_args.datasets:
         return get_dataset(dataset_args)
-    with said_plainly("dataset_name"):
+    with about("dataset_name"):
         return data.load(script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming)
 
 
@@ -100,13 +99,13 @@ def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[
         try:
             given = json.loads(given)
         except ValueError:
-            raise UserError(f"prepare_args: {given!r} is not JSON.") from None
+            raise Refusal(f"prepare_args: {given!r} is not JSON.") from None
     if not isinstance(given, dict | None):
-        raise UserError(f"prepare_args: {given!r} must be the arguments of prepare by name.")
+        raise Refusal(f"prepare_args: {given!r} must be the arguments of prepare by name.")
     parameters = inspect.signature(prepare).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     free = [name for name in takes[3:] if name != "smoke"]
     for name in given or {}:
         if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            raise UserError(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
+            raise Refusal(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
     return {**(given or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 from ..common.values import fits, near
-from ..config import TRL_CHOICES
+from ..config_checks import TRL_CHOICES
 from .option_names import instead_of
 
 

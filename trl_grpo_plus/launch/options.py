@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from typing import Any
 
-from ..common.values import near
+from ..common.values import Refusal, near
 
 
 LEAST_16_BIT_RATE = 1e-5  # of learning: below it, see `lost_in_rounding`
@@ -39,7 +39,7 @@ def check_options(training_args: Any, model_args: Any) -> None:
     that is wrong."""
     args, wrong = training_args, _out_of_bounds(training_args)
     if wrong:
-        raise ValueError("\n".join(wrong))
+        raise Refusal("\n".join(wrong))
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
         wrong.append(f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true.")
@@ -60,7 +60,7 @@ def check_options(training_args: Any, model_args: Any) -> None:
     if os.path.isfile(args.output_dir):
         wrong.append(f"output_dir: {args.output_dir} is a file. Name a folder, which need not be there.")
     if wrong:
-        raise ValueError("\n".join(wrong))
+        raise Refusal("\n".join(wrong))
 
 
 def _out_of_bounds(args: Any) -> list[str]:
@@ -111,7 +111,7 @@ def evaluates(args: Any) -> bool:
 def check_packages(training_args: Any, model_args: Any) -> None:
     """What the options import must be installed."""
     if missing := missing_packages(training_args, model_args):
-        raise ValueError(not_installed(missing))
+        raise Refusal(not_installed(missing))
 
 
 def not_installed(missing: Mapping[str, str]) -> str:
@@ -146,7 +146,7 @@ def check_processes(training_args: Any) -> None:
     no GPU for them."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started > training_args.world_size:
-        raise ValueError(
+        raise Refusal(
             f"{started} processes were started, but there is no GPU for them here, and each would train alone. Set "
             "use_cpu: true to train on the CPU."
         )

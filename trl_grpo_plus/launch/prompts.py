@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 
 from ..common.signatures import name_of
-from ..common.values import near
+from ..common.values import Refusal, near
 from ..groups import check_filter_metric, check_weights
 from ..selection import check_rows, check_stream
 from .data import beside, looks_local
@@ -16,10 +16,10 @@ from .data import beside, looks_local
 def check_model(name: str | None) -> None:
     """There must be a model, and the folder where its name is a path."""
     if not name:
-        raise ValueError("model_name_or_path is missing.")
+        raise Refusal("model_name_or_path is missing.")
     if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
         return
-    raise ValueError(
+    raise Refusal(
         f"model_name_or_path: there is no folder {name}.{beside(name)} Give a folder that `save_pretrained` "
         "wrote, or an id on the Hub."
     )
@@ -28,7 +28,7 @@ def check_model(name: str | None) -> None:
 def pick_splits(dataset: Any, train_split: str, evaluated: bool) -> tuple[Any, dict[str, Any] | None]:
     """The training set, and the sets to evaluate on by name: every other split, where evaluation is on."""
     if train_split not in dataset:
-        raise ValueError(
+        raise Refusal(
             f"dataset_train_split: the data has no split {train_split!r}, only {', '.join(dataset)}."
             f"{near(train_split, dataset)}"
         )
@@ -36,7 +36,7 @@ def pick_splits(dataset: Any, train_split: str, evaluated: bool) -> tuple[Any, d
         return dataset[train_split], None
     others = {name: split for name, split in dataset.items() if name != train_split}
     if not others:
-        raise ValueError(
+        raise Refusal(
             "Evaluation is on, but the data has no split besides the one that is trained on. Give data with another "
             "split, or set eval_strategy: 'no', do_eval: false and eval_on_start: false."
         )
@@ -63,19 +63,19 @@ def check_prompts(dataset: Any, what: str) -> None:
     if columns is None:  # a stream that does not know them
         return
     if "prompt" not in columns:
-        raise ValueError(
+        raise Refusal(
             f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename one, or make "
             "it in a function of your own: prepare: file.py:function."
         )
     first = next((row["prompt"] for row in islice(dataset, 1)), "")
     if first is not None and not isinstance(first, str) and not is_conversation(first):
-        raise ValueError(
+        raise Refusal(
             f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}, the first "
             f"one is {first!r:.80}."
         )
     if hasattr(dataset, "__len__") and (empty := _empty_prompts(dataset)):
         rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
-        raise ValueError(
+        raise Refusal(
             f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
             "(counted from 0). Leave such rows out: dataset.filter(lambda row: row['prompt']), or in the file."
         )
@@ -110,7 +110,7 @@ def has_messages(dataset: Any) -> bool:
 def check_template(dataset: Any, tokenizer: Any, model: str) -> None:
     """Prompts that are messages need a tokenizer with a chat template."""
     if has_messages(dataset) and not tokenizer.chat_template:
-        raise ValueError(
+        raise Refusal(
             f"the prompts are messages, and the tokenizer of {model} has no chat template to write them with. Use an "
             "instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
         )

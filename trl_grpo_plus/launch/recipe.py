@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from ..common.values import Refusal
 from . import options as preflight_options
 from .accelerate import Distribution, find_recipe, sharded
 from .table import FAILED, OK, UNSEEN, Row
@@ -78,7 +79,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, forgiving: boo
     parser = make_parser(prog="check", config=config)
 
     def refuse(message: str) -> None:
-        raise lines.UserError(message)
+        raise Refusal(message)
 
     parser.error = refuse
     try:
@@ -88,7 +89,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, forgiving: boo
         lacking = _without_machine(given) if forgiving else []
         _note_processes(recipe, parser, given)
         made, refused = lines.build(parser, given, dict.fromkeys(OF_PROCESSES))
-    except (lines.UserError, ValueError) as error:
+    except ValueError as error:
         return recipe, [Row("keys", FAILED, str(error))]
     recipe.script, recipe.model = made.get("GRPOPlusScriptArguments"), made.get("ModelConfig")
     recipe.data, recipe.training = made.get("DatasetMixtureConfig"), made.get(config.__name__)
@@ -169,13 +170,12 @@ def precision(recipe: Recipe) -> list[Row]:
 def output(recipe: Recipe) -> list[Row]:
     """Whether a checkpoint to resume from is there, and what the run would find in its folder."""
     from . import earlier, report
-    from .command_line import UserError
 
     folder = recipe.training.output_dir
     try:
         wanted = report.wanted_checkpoint(recipe.training)
         earlier.check_start(recipe.training, recipe.model, resumes=wanted is not None)
-    except UserError as error:
+    except Refusal as error:
         return [Row("output", FAILED, str(error))]
     if not recipe.stands:
         return []

@@ -8,9 +8,9 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..common.values import Refusal
 from ..traces import evaluated
 from ..view import write_page
-from .command_line import UserError
 from .earlier import PAGE, SUMMARY, move_aside, stamps
 
 
@@ -27,7 +27,7 @@ def settle_folder(training_args: Any) -> None:
     elsewhere.
 
     Raises:
-        UserError: there is no such checkpoint.
+        Refusal: there is no such checkpoint.
     """
     folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
     training_args.resume_from_checkpoint = wanted
@@ -46,7 +46,7 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
 
     Raises:
-        UserError: there is no such checkpoint.
+        Refusal: there is no such checkpoint.
     """
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
@@ -54,11 +54,11 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     if str(wanted).lower() == "true":
         wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
         if wanted is None:
-            raise UserError(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
+            raise Refusal(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
     if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
-        raise UserError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+        raise Refusal(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
     if last := get_last_checkpoint(wanted):
-        raise UserError(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
+        raise Refusal(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
     return wanted
 
 

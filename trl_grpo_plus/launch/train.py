@@ -7,10 +7,11 @@ from typing import Any
 
 from accelerate.utils import DistributedType
 
+from ..common.values import Refusal
 from . import options as preflight_options
 from . import prompts as preflight
 from .arguments import make_parser
-from .command_line import UserError, launched_as, parse, resume_command, said_plainly
+from .command_line import launched_as, parse, resume_command
 from .inputs import adapter, check_data_name, load_data, read_rewards
 
 
@@ -40,11 +41,10 @@ def main(
     rewards, evaluated = _before_data(*given)
     with training_args.main_process_first(local=False):
         dataset = (loader or load_data)(*given)
-    with said_plainly():
-        train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
-        preflight.check_model(model_args.model_name_or_path)
-        preflight.check_data(train_set, eval_sets, rewards, training_args)
-        _check_template(train_set, model_args, training_args)
+    train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
+    preflight.check_model(model_args.model_name_or_path)
+    preflight.check_data(train_set, eval_sets, rewards, training_args)
+    _check_template(train_set, model_args, training_args)
     trainer = _make_trainer(trainer_class, training_args, model_args, rewards, train_set, eval_sets)
     SlimProgress.install(trainer)
     stop = StopOnInterrupt(trainer.accelerator)
@@ -71,10 +71,9 @@ def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_
     from .report import settle_folder, wanted_checkpoint
 
     rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
-    with said_plainly():
-        preflight_options.check_processes(training_args)
-        preflight_options.check_options(training_args, model_args)
-        preflight_options.check_packages(training_args, model_args)
+    preflight_options.check_processes(training_args)
+    preflight_options.check_options(training_args, model_args)
+    preflight_options.check_packages(training_args, model_args)
     sharded = training_args.distributed_state.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP)
     if (
         lost := preflight_options.lost_in_rounding(training_args, model_args, sharded)
@@ -83,8 +82,7 @@ def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_
     check_start(training_args, model_args, resumes=wanted_checkpoint(training_args) is not None)
     check_data_name(script_args, dataset_args)
     if model_args.model_name_or_path or not script_args.prepare:  # which may make one
-        with said_plainly():
-            preflight.check_model(model_args.model_name_or_path)
+        preflight.check_model(model_args.model_name_or_path)
     evaluated = preflight_options.evaluates(training_args)  # before a run that resumes is told not to, at its start
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
@@ -99,16 +97,15 @@ def _make_trainer(
     from .. import GRPOPlusTrainer
 
     _set_model_init(training_args, model_args)
-    with said_plainly():
-        return (trainer_class or GRPOPlusTrainer)(
-            model=model_args.model_name_or_path,
-            reward_funcs=rewards,
-            args=training_args,
-            train_dataset=train_set,
-            eval_dataset=eval_sets,
-            quantization_config=get_quantization_config(model_args),
-            peft_config=adapter(model_args),
-        )
+    return (trainer_class or GRPOPlusTrainer)(
+        model=model_args.model_name_or_path,
+        reward_funcs=rewards,
+        args=training_args,
+        train_dataset=train_set,
+        eval_dataset=eval_sets,
+        quantization_config=get_quantization_config(model_args),
+        peft_config=adapter(model_args),
+    )
 
 
 def _check_template(train_set: Any, model_args: Any, training_args: Any) -> None:
@@ -163,7 +160,7 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
     launched_as()  # while the launcher is still there to ask
     try:
         return main(*parse(make_parser(prog=prog), sys.argv[1:]))
-    except UserError as error:
+    except Refusal as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # of each node, whose mistake it may be
             print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,24 +9,23 @@ import json
 import os
 import socket
 import tempfile
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from ..common.forking import NoProcess
 from .child.lockdown import can_become_others
-from .talk import KILLED
+from .errors import Killed, SandboxError, Starved
+from .talk import KILLED, Ran
 
-
-if TYPE_CHECKING:
-    from .sandbox import Sandbox
 
 HANG_S = 0.1
 
-# Run as a script; `told` is what the judge says about itself. Signal 0 asks whether a process could be signalled.
+# Run as a script, which reads what the judge has that a program could be after. Signal 0 asks whether a process could
+# be signalled.
 PROGRAM = """
 import ctypes, json, os, socket, sys, threading
 
-told = json.loads(input())
+bait = json.loads(input())
 libc = ctypes.CDLL(None, use_errno=True)
 attacks = []
 
@@ -53,31 +52,31 @@ def read_the_environment():
 
 @attack
 def read_a_file_of_the_trainer():
-    return any_of(*(lambda path=path: open(path, "rb").read(1) for path in (told["file"], "/etc/passwd")))
+    return any_of(*(lambda path=path: open(path, "rb").read(1) for path in (bait["file"], "/etc/passwd")))
 
 @attack
 def read_proc():
-    processes = ("self", told["pid"], os.getppid(), 1)
+    processes = ("self", bait["pid"], os.getppid(), 1)
     return any_of(*(lambda p=p: open(f"/proc/{p}/environ", "rb") for p in processes), lambda: os.listdir("/proc"))
 
 @attack
 def list_files():
-    return any_of(lambda: os.listdir(told["folder"]), lambda: os.listdir("/etc"), lambda: os.listdir("/home"))
+    return any_of(lambda: os.listdir(bait["folder"]), lambda: os.listdir("/etc"), lambda: os.listdir("/home"))
 
 @attack
 def write_a_file():
-    places = (told["folder"], "/tmp", "/dev/shm", "/var/tmp", "/", ".", "/lib-dynload")
+    places = (bait["folder"], "/tmp", "/dev/shm", "/var/tmp", "/", ".", "/lib-dynload")
     return any_of(*(lambda p=p: open(p + "/canary-of-the-sandbox", "wb") for p in places),
-                  lambda: open(told["file"], "r+"))
+                  lambda: open(bait["file"], "r+"))
 
 @attack
 def change_a_file():
-    return any_of(lambda: os.chmod(told["file"], 0o777) is None, lambda: os.unlink(told["file"]) is None,
-                  lambda: os.truncate(told["file"], 0) is None, lambda: os.mkdir("/tmp/canary-of-the-sandbox") is None)
+    return any_of(lambda: os.chmod(bait["file"], 0o777) is None, lambda: os.unlink(bait["file"]) is None,
+                  lambda: os.truncate(bait["file"], 0) is None, lambda: os.mkdir("/tmp/canary-of-the-sandbox") is None)
 
 @attack
 def connect_by_tcp():
-    return socket.create_connection(("127.0.0.1", told["port"]), timeout=1)
+    return socket.create_connection(("127.0.0.1", bait["port"]), timeout=1)
 
 @attack
 def open_other_sockets():
@@ -105,19 +104,19 @@ def run_a_command():
 @attack
 def signal_others():
     own = os.getpid()
-    return any_of(*(lambda p=p: os.kill(p, 0) is None for p in (told["pid"], os.getppid(), 1, 0, -1) if p != own),
-                  lambda: os.killpg(os.getpgid(0), 0) is None, lambda: call("pidfd_open", told["pid"], 0))
+    return any_of(*(lambda p=p: os.kill(p, 0) is None for p in (bait["pid"], os.getppid(), 1, 0, -1) if p != own),
+                  lambda: os.killpg(os.getpgid(0), 0) is None, lambda: call("pidfd_open", bait["pid"], 0))
 
 @attack
 def have_the_kernel_signal_others():
     import fcntl
     ends = os.pipe()
-    return any_of(lambda: fcntl.fcntl(ends[0], fcntl.F_SETOWN, told["pid"]) is not None,
+    return any_of(lambda: fcntl.fcntl(ends[0], fcntl.F_SETOWN, bait["pid"]) is not None,
                   lambda: fcntl.ioctl(0, 0x8902, bytes(4)))
 
 @attack
 def look_into_other_processes():
-    return any_of(*(lambda p=p: call("ptrace", 0x4206, p, 0, 0) for p in (told["pid"], os.getppid())),
+    return any_of(*(lambda p=p: call("ptrace", 0x4206, p, 0, 0) for p in (bait["pid"], os.getppid())),
                   lambda: system(438, 3, 0, 0))
 
 @attack
@@ -134,7 +133,7 @@ def use_odd_parts_of_the_kernel():
 @attack
 def take_more_memory():
     try:
-        return bytearray(told["memory"])
+        return bytearray(bait["memory"])
     except MemoryError:
         return False
 
@@ -142,7 +141,7 @@ def take_more_memory():
 def take_more_threads():
     import resource
     soft, hard = resource.getrlimit(resource.RLIMIT_NPROC)
-    if not told["threads_count"]:
+    if not bait["threads_count"]:
         return False
     resource.setrlimit(resource.RLIMIT_NPROC, (0, hard))  # does the kernel count this user's at all?
     try:
@@ -175,16 +174,18 @@ print(json.dumps([len(attacks), came_through]))
 ATTACKS = PROGRAM.count("\n@attack\n")
 
 
-def escapes(sandbox: "Sandbox") -> list[str]:
+def escapes(run: Callable[..., Ran], memory_mb: int) -> list[str]:
     """Names of the attacks that came through; none, on a machine that is fit for use.
+
+    Args:
+        run (`Callable`): [`Sandbox.run`].
+        memory_mb (`int`): that its programs may have.
 
     Raises:
         SandboxError: they could not be tried.
     """
-    from .sandbox import Killed, SandboxError
-
-    with _bait() as told:
-        ran = sandbox.run(PROGRAM, json.dumps({**told, "memory": sandbox.memory_mb << 20}), time_s=30)
+    with _bait() as bait:
+        ran = run(PROGRAM, json.dumps({**bait, "memory": memory_mb << 20}), time_s=30)
         try:
             count, came_through = json.loads(ran.stdout)
         except ValueError:
@@ -192,7 +193,7 @@ def escapes(sandbox: "Sandbox") -> list[str]:
             raise failure(f"the self-test did not end: {ran.reason}") from None
     if count != ATTACKS:
         raise SandboxError(f"the self-test made {count} attacks of {ATTACKS}")
-    return [*came_through, *_hangs(sandbox)]
+    return [*came_through, *_hangs(run)]
 
 
 @contextlib.contextmanager
@@ -207,16 +208,14 @@ def _bait() -> Iterator[dict[str, Any]]:
         with open(file, "w") as secret:
             secret.write("secret")
         os.chmod(file, 0o666)
-        told = {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
-        # Root that cannot become another user is the one whose threads no limit counts: see the README.
-        yield {**told, "threads_count": os.geteuid() != 0 or can_become_others()}
+        bait = {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
+        # Root that cannot become another user is the one whose threads no limit counts: see docs/programs.md.
+        yield {**bait, "threads_count": os.geteuid() != 0 or can_become_others()}
 
 
-def _hangs(sandbox: "Sandbox") -> list[str]:
-    from .sandbox import Starved
-
+def _hangs(run: Callable[..., Ran]) -> list[str]:
     try:
-        ran = sandbox.run("import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass", time_s=HANG_S)
+        ran = run("import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass", time_s=HANG_S)
         stopped = bool(ran.reason)
     except Starved as error:
         if isinstance(error.__cause__, NoProcess):  # it has not run at all

@@ -11,8 +11,8 @@ keys and processes, to reach the network, to exhaust the machine, and above all 
 
 - Each program has a process of its own, forked in milliseconds from a `Zygote` that was started clean: no environment,
   no descriptors, no tests. It gives up everything before it reads the program (`child/`).
-- The verdict is made here, from plain data (`_plain.py`), never from what the program says about itself, and what was
-  expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
+- The verdict is made here, from plain data (`child/plain.py`), never from what the program says about itself, and what
+  was expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
 - Time, memory, processor time, threads and the size of every message are limited, and a program that ended leaves
   nothing: it can start no process and write no file.
 
@@ -21,7 +21,6 @@ kernel. Outside of bubblewrap and chroot a program can learn names and sizes of 
 """
 
 import contextlib
-import fcntl
 import functools
 import logging
 import math
@@ -31,72 +30,39 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
 
-from ..common import clock as _clock
-from ..common import machine
 from ..common.clock import Clock
-from ..common.forking import SCARCE, WAIT_STEP_S, Child, NoProcess, Zygote
+from ..common.forking import WAIT_STEP_S, Child, NoProcess, Zygote
+from ..common.machine import threads_for
 from .attacks import escapes
-from .child.plain import message_size
-from .talk import ENDED, KILLED, TOLD, TOO_LONG, Answer, Channel, Checked, Fault, Program, collect, relay
+from .errors import Killed, SandboxError, Starved
+from .scarcity import Wait, as_starved, is_scarcity, tasks_of_user
+from .talk import (
+    ENDED,
+    KILLED,
+    REASON_CHARS,
+    Channel,
+    Checked,
+    Fault,
+    Program,
+    Ran,
+    collect,
+    file_of,
+    pipe,
+    relay,
+)
 from .tiers import CHILD, NO_TIER, Tier, tiers
 
-
-__all__ = [
-    "KILLED",
-    "TOO_LONG",
-    "Answer",
-    "Checked",
-    "Killed",
-    "Program",
-    "Ran",
-    "Sandbox",
-    "SandboxError",
-    "Starved",
-    "message_size",
-]
 
 logger = logging.getLogger(__name__)
 
 START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
 TESTS_MESSAGE_KB = 1 << 16
-SLOW_START_S = 0.1  # of which `on_wait` is told
 FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
 MOST_CPU_S = 10**6
 NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
-FEW_TASKS = 8  # left to this process, with which bubblewrap need not start
-COUNTED_FOR_S = 5.0  # that the number of this user's threads is taken to stay as it is
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-UNFIT = "UnfitTests: "  # begins what the tests' process (_examiner.py) says of tests that it cannot run
-
-
-class SandboxError(RuntimeError):
-    """The sandbox itself failed: no verdict on the program."""
-
-
-class Starved(SandboxError):
-    """The machine was too busy, or had no process to give: no verdict on the program."""
-
-
-class Killed(SandboxError):
-    """Something killed the sandbox's own process, as the kernel does where memory runs out: no verdict either."""
-
-
-class Ran(NamedTuple):
-    """What became of a script.
-
-    Args:
-        status (`int`): exit status; below 0 the signal that ended it.
-        stdout (`bytes`): what it wrote, within `output_kb`.
-        reason (`str`):
-            Why it counts as failed, as [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0. Go by
-            this.
-    """
-
-    status: int
-    stdout: bytes
-    reason: str
+UNFIT = "UnfitTests: "  # begins what the tests' process (child/examiner.py) says of tests that it cannot run
 
 
 class Sandbox:
@@ -106,7 +72,7 @@ class Sandbox:
         time_s (`float`, *optional*, defaults to `3.0`):
             Seconds for a script, for loading a program, for each call, and for all asserts together: of wall clock,
             less what it waited for a processor, and of processor time. After 10 times as much wall clock it counts as
-            [`Starved`]. See `_clock.py`.
+            [`Starved`]. See `common/clock.py`.
         memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
         output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
         threads (`int`, *optional*): threads of a program; by default as `machine.threads_for` says.
@@ -116,7 +82,7 @@ class Sandbox:
         on_wait (`Callable`, *optional*):
             Is told, now and then, how many seconds more programs have waited for a processor, or for a process.
         allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
-        tier (`str`, *optional*): take this one; by default the best that works (see `_tiers.py`).
+        tier (`str`, *optional*): take this one; by default the best that works (see `tiers.py`).
         self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
 
     Raises:
@@ -138,7 +104,7 @@ class Sandbox:
         self_test: bool = True,
     ):
         self.time_s, self.memory_mb, self.output_bytes = time_s, memory_mb, output_kb << 10
-        self.threads = machine.threads_for(peers) if threads is None else threads
+        self.threads = threads_for(peers) if threads is None else threads
         self._peers, self._on_wait = peers, on_wait
         self._closed = False
         self._running: set[Child] = set()
@@ -166,8 +132,8 @@ class Sandbox:
         return self._run(source, stdin, time_s) if ran.reason == KILLED else ran
 
     def _run(self, source: str, stdin: str, time_s: float) -> Ran:
-        with _as_starved(), _file_of(stdin) as given, _pipe() as (errors, their_errors):
-            child, pids = self._start("stdin", time_s, fds=[given, their_errors])
+        with as_starved(), file_of(stdin) as stdin_fd, pipe() as (errors, their_errors):
+            child, pids = self._start("stdin", time_s, fds=[stdin_fd, their_errors])
             try:
                 clock = self._clock(time_s, pids)
                 fault, stdout, stderr = "", bytearray(), bytearray()
@@ -197,7 +163,7 @@ class Sandbox:
         Raises:
             SandboxError: as for [`Sandbox.run`]; so may a call.
         """
-        with _as_starved():
+        with as_starved():
             child, pids = self._start("calls", self.time_s * (calls + 1))
             end = functools.cache(functools.partial(self._end, child))
             try:
@@ -257,29 +223,29 @@ class Sandbox:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _pick(self, wanted: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
+    def _pick(self, name: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
         failures = []
         for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
-            if wanted in (None, tier.name):
+            if name in (None, tier.name):
                 try:
                     return tier, self._probe(tier)
                 except (RuntimeError, OSError) as error:
-                    failure = f"{tier.name}: {str(error).strip()[-TOLD:]}"
-                    if _is_scarcity(error):  # which passes; a weaker tier, or none, would stay
+                    failure = f"{tier.name}: {str(error).strip()[-REASON_CHARS:]}"
+                    if is_scarcity(error):  # which passes; a weaker tier, or none, would stay
                         raise Starved(f"no process could be had for a sandbox: {failure}") from error
                     failures.append(failure)
         raise RuntimeError(
             "There is no safe way to run model-written programs on this machine. It needs Linux 5.13 or newer with "
             "Landlock turned on, or bubblewrap (apt-get install bubblewrap) with user namespaces allowed, and in any "
             "case seccomp on x86-64 or aarch64. To run them all the same, with no protection but limits, set "
-            f"allow_unsafe_code_execution=True. What was tried: {'; '.join(failures) or f'no tier is named {wanted}'}"
+            f"allow_unsafe_code_execution=True. What was tried: {'; '.join(failures) or f'no tier is named {name}'}"
         )
 
     def _probe(self, tier: Tier) -> Zygote:
         self.tier = tier
         env = {"SANDBOX_MODE": tier.mode}
         entry = f"{CHILD / 'enter.py'}:enter"
-        wait = _Wait(self._on_wait)
+        wait = Wait(self._on_wait)
         self._zygote = Zygote(
             entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S, on_wait=wait.tell
         )
@@ -296,16 +262,14 @@ class Sandbox:
 
     def _attack(self) -> None:
         try:
-            escaped = escapes(self)
+            if escaped := escapes(self.run, self.memory_mb):
+                raise RuntimeError(
+                    f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came "
+                    "through. Model-written programs are not run in it."
+                )
         except BaseException:
             self.close()
             raise
-        if escaped:
-            self.close()
-            raise RuntimeError(
-                f"The sandbox tier {self.tier.name} does not hold on this machine: {', '.join(escaped)} came through. "
-                "Model-written programs are not run in it."
-            )
 
     def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
         """A locked process, and its pid as this one sees it, if the kernel tells."""
@@ -313,7 +277,7 @@ class Sandbox:
         if self._closed:
             raise SandboxError("this sandbox is closed")
         limits = [self.memory_mb, cpu_s, self.threads, self._others()]
-        wait = _Wait(self._on_wait)
+        wait = Wait(self._on_wait)
         try:
             child = self._zygote.fork({"form": form, "limits": limits}, wait.tell)
         except NoProcess as error:
@@ -347,23 +311,10 @@ class Sandbox:
         """Threads to allow for beside a program's own, where it has no user of its own."""
         if self.tier.counts_alone:
             return NAMESPACE_TASKS + self.threads * len(self._running)
-        return _tasks() + self.threads * (self._peers - 1)
+        return tasks_of_user() + self.threads * (self._peers - 1)
 
 
-class _Wait:
-    """Tells how much of the time that goes by from now on was spent waiting, all of it, once it matters."""
-
-    def __init__(self, on_wait: Callable[[float], None] | None):
-        self._on_wait, self._since = on_wait, time.monotonic()
-
-    def tell(self, _: float = 0.0) -> None:
-        now = time.monotonic()
-        if self._on_wait and now - self._since >= SLOW_START_S:
-            self._on_wait(now - self._since)
-            self._since = now
-
-
-def _locked_in(child: Child, fds: Sequence[int], wait: _Wait) -> list[int]:
+def _locked_in(child: Child, fds: Sequence[int], wait: Wait) -> list[int]:
     """Wait until a process is locked in: its pid as this one sees it, if the kernel tells.
 
     Raises:
@@ -376,22 +327,17 @@ def _locked_in(child: Child, fds: Sequence[int], wait: _Wait) -> list[int]:
         socket.send_fds(child.socket, [b"x"], fds)
     while True:
         try:
-            said, about, _, _ = child.socket.recvmsg(TOLD, socket.CMSG_SPACE(CREDENTIALS.size))
+            report, ancillary, _, _ = child.socket.recvmsg(REASON_CHARS, socket.CMSG_SPACE(CREDENTIALS.size))
             break
         except TimeoutError:
             wait.tell()
             if time.monotonic() >= give_up:
                 raise Starved(f"a process was not locked in within {START_LIMIT_S:g} s") from None
-    if not said:
+    if not report:
         raise EOFError
-    if said != b"R":
-        raise SandboxError(f"a process could not be locked in: {said[1:].decode(errors='replace')}")
-    return [pid for _, _, data in about for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
-
-
-def _is_scarcity(error: Exception) -> bool:
-    """Whether what fails now may work later. What a tier runs under does not say why it failed."""
-    return isinstance(error, NoProcess | Starved | Killed) or machine.spare_tasks() < FEW_TASKS
+    if report != b"R":
+        raise SandboxError(f"a process could not be locked in: {report[1:].decode(errors='replace')}")
+    return [pid for _, _, data in ancillary for pid in CREDENTIALS.unpack(data)[:1] if pid > 0]
 
 
 def _how_it_ended(status: int, stderr: bytes) -> str:
@@ -399,57 +345,4 @@ def _how_it_ended(status: int, stderr: bytes) -> str:
         return ""
     lines = stderr.decode(errors="replace").strip().splitlines()
     how = f"exit status {status}" if status > 0 else f"signal {-status}"
-    return how + (f": {lines[-1][:TOLD]}" if lines else "")
-
-
-@contextlib.contextmanager
-def _file_of(text: str) -> Iterator[int]:
-    """A file in memory that can no longer be changed."""
-    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    try:
-        data = memoryview(text.encode())
-        while data:
-            data = data[os.write(fd, data) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-        fcntl.fcntl(
-            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
-        )
-        yield fd
-    finally:
-        os.close(fd)
-
-
-@contextlib.contextmanager
-def _pipe() -> Iterator[tuple[int, int]]:
-    ends = os.pipe()
-    try:
-        yield ends
-    finally:
-        for fd in ends:
-            os.close(fd)
-
-
-@contextlib.contextmanager
-def _as_starved() -> Iterator[None]:
-    try:
-        yield
-    except _clock.Starved:
-        raise Starved(f"the machine was too busy to run it within {_clock.PATIENCE:g} times its limit") from None
-    except OSError as error:
-        if error.errno not in SCARCE:
-            raise
-        raise Starved(f"this process had no memory or descriptor left to run it: {error}") from error
-
-
-def _tasks() -> int:
-    """Threads that count for this user, as counted a moment ago."""
-    now = time.monotonic()
-    if now >= _COUNTED["until"]:
-        try:
-            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=machine.tasks_of_user())
-        except (OSError, ValueError, IndexError):
-            _COUNTED.update(until=now + COUNTED_FOR_S, tasks=4096)
-    return int(_COUNTED["tasks"])
-
-
-_COUNTED = {"until": 0.0, "tasks": 0.0}
+    return how + (f": {lines[-1][:REASON_CHARS]}" if lines else "")

@@ -1,10 +1,11 @@
 """The judge's side of a talk with a program that nobody trusts: every message has a clock and a greatest size.
 
 Whatever comes back is the program's to choose. It is read as plain data, or it is a `Fault`: the program's failure.
-Everything here may raise `_clock.Starved`, which is nobody's.
+Everything here may raise `clock.Starved`, which is nobody's.
 """
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -20,12 +21,28 @@ from .child import plain as _plain
 TOO_LONG = "it took too long"
 ENDED = "it ended"
 KILLED = "it was killed"  # by a SIGKILL that was not the judge's: its own, or the kernel's for want of memory
-TOLD = 300
+REASON_CHARS = 300  # of a failure that are kept
 STDERR_BYTES = 4096
 
 
 class Fault(Exception):
     """The program's own failure: it ended, took too long, or sent what is no message."""
+
+
+class Ran(NamedTuple):
+    """What became of a script.
+
+    Args:
+        status (`int`): exit status; below 0 the signal that ended it.
+        stdout (`bytes`): what it wrote, within `output_kb`.
+        reason (`str`):
+            Why it counts as failed, as [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0. Go by
+            this.
+    """
+
+    status: int
+    stdout: bytes
+    reason: str
 
 
 class Answer(NamedTuple):
@@ -148,23 +165,51 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, clock
     tests.send({"tests": source, "entry_point": entry_point}, clock)
     calls = 0
     while True:
-        said = tests.receive(clock)
-        if "call" in said:
+        message = tests.receive(clock)
+        if "call" in message:
             calls += 1
-            reply = program.exchange(said["call"], clock)
+            reply = program.exchange(message["call"], clock)
             if program.fault:
                 return Checked(False, program.fault)
             tests.send(reply, clock)
-        elif "misuse" in said:
-            problem = f"the tests call {entry_point} with what cannot be passed on: {said['misuse']}"
+        elif "misuse" in message:
+            problem = f"the tests call {entry_point} with what cannot be passed on: {message['misuse']}"
             if not calls:
                 raise ValueError(problem)
             return Checked(False, problem)
         elif not calls:
-            outcome = f"fail ({said['failed']})" if "failed" in said else "pass"
+            outcome = f"fail ({message['failed']})" if "failed" in message else "pass"
             raise ValueError(f"the tests {outcome} without a single call of {entry_point}: {source!r:.200}")
         else:
-            return Checked("passed" in said, said.get("failed", ""))
+            return Checked("passed" in message, message.get("failed", ""))
+
+
+@contextlib.contextmanager
+def file_of(text: str) -> Iterator[int]:
+    """A file in memory that can no longer be changed."""
+    fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        data = memoryview(text.encode())
+        while data:
+            data = data[os.write(fd, data) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        fcntl.fcntl(
+            fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
+        )
+        yield fd
+    finally:
+        os.close(fd)
+
+
+@contextlib.contextmanager
+def pipe() -> Iterator[tuple[int, int]]:
+    """The two ends, which are closed at the end."""
+    ends = os.pipe()
+    try:
+        yield ends
+    finally:
+        for fd in ends:
+            os.close(fd)
 
 
 def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: bytearray, clock: Clock) -> None:
@@ -217,7 +262,7 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 def _raised(reply: dict[str, Any]) -> str:
     # Lone surrogates would break a log that it is written to.
-    return ": ".join(reply["raised"])[:TOLD].encode(errors="replace").decode() if "raised" in reply else ""
+    return ": ".join(reply["raised"])[:REASON_CHARS].encode(errors="replace").decode() if "raised" in reply else ""
 
 
 @contextlib.contextmanager

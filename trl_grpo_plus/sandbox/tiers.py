@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from ..common import forking
+from ..common import zygote
 from .child.lockdown import can_become_others
 
 
@@ -95,4 +95,4 @@ def _in_sight() -> Iterator[str]:
     yield from (sys.base_prefix, sys.base_exec_prefix)
     yield os.path.dirname(sys.executable)  # of a virtual environment, too: a link to the interpreter
     yield os.path.join(sys.prefix, "pyvenv.cfg")
-    yield from (str(CHILD), forking.__file__)
+    yield from (str(CHILD), zygote.__file__)

@@ -1,52 +1,25 @@
 """The runtime of rewards: from completions to outcomes.
 
-reward   a function with its definition: columns, time limit, policies
-workers  outcomes, and the processes that score under a time limit
-batch    the scores of a batch, for TRL, traces and alarms
+outcome     what becomes of a sample, and which values of a reward function are scores
+definition  what is registered: the function, what its signature reads, its examples and limits
+reward      a definition with its arguments: called by TRL, in this process or in workers
+columns     what a reward reads, against what a dataset has
+workers     the processes that score under a time limit
+worker      what runs in one of them
+batch       the scores of a batch, for TRL, traces and alarms
 """
 
-from .batch import NO_VERDICT, STATUSES, Scoring
-from .reward import (
-    FAILURES,
-    TRL_GIVES,
-    Definition,
-    Example,
-    Policy,
-    Reward,
-    RewardError,
-    RewardFunction,
-    check_column,
-    columns_of,
-    define,
-    definition_at,
-    first_failure,
-)
-from .workers import Noted, Outcome, configure, excuse, outcome_of, outcomes_of, sandbox_options, shared
+from .batch import Scoring
+from .columns import check_columns, columns_of
+from .definition import Definition, Example, Policy, define, definition_at
+from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, outcome_of, outcomes_of
+from .reward import Reward, RewardError
+from .worker import excuse, sandbox_options
+from .workers import configure, shared
 
 
 __all__ = [
-    "FAILURES",
-    "NO_VERDICT",
-    "STATUSES",
-    "TRL_GIVES",
-    "Definition",
-    "Example",
-    "Noted",
-    "Outcome",
-    "Policy",
-    "Reward",
-    "RewardError",
-    "RewardFunction",
-    "Scoring",
-    "check_column",
-    "columns_of",
-    "configure",
-    "define",
-    "definition_at",
-    "excuse",
-    "first_failure",
-    "outcome_of",
-    "outcomes_of",
-    "sandbox_options",
-    "shared",
-]
+    "NO_VERDICT", "STATUSES", "Definition", "Example", "Noted", "Outcome", "Policy", "Reward", "RewardError",
+    "Scoring", "check_columns", "columns_of", "configure", "define", "definition_at", "excuse", "outcome_of",
+    "outcomes_of", "sandbox_options", "shared",
+]  # fmt: skip

@@ -2,7 +2,7 @@
 
 A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
 kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
-returns passes through [`~trl_grpo_plus.scoring.outcomes_of`]: finite numbers and `None` alone reach the trainer.
+returns passes through [`outcomes_of`]: finite numbers and `None` alone reach the trainer.
 """
 
 import asyncio
@@ -10,17 +10,16 @@ import functools
 import inspect
 import traceback
 from collections.abc import Callable, Sequence
-from typing import Any
-
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any
 
 from ..common.signatures import call
-from .reward import FAILURES, Reward, first_failure
-from .workers import Outcome, outcomes_of
+from .definition import FAILURES
+from .outcome import STATUSES, Outcome, first_failure, outcomes_of
+from .reward import Reward
 
 
-STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
-NO_VERDICT = STATUSES[3:]  # no verdict on the sample
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Scoring:
@@ -45,21 +44,21 @@ class Scoring:
 
     def counts(self) -> list[list[int]]:
         """(K, S): how many samples of each reward had each of [`STATUSES`]."""
-        return [[sum(o.status == status for o in found or ()) for status in STATUSES] for found in self.outcomes]
+        return [[sum(o.status == status for o in of_one or ()) for status in STATUSES] for of_one in self.outcomes]
 
     def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
         """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
         none = [None] * rows
-        return list(zip(*([o.status for o in found] if found else none for found in self.outcomes), strict=True))
+        return list(zip(*([o.status for o in of_one] if of_one else none for of_one in self.outcomes), strict=True))
 
-    def failure_of_models(self, rewards: Tensor) -> str | None:
+    def failure_of_models(self, rewards: "Tensor") -> str | None:
         """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
 
         Args:
             rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.
         """
         for index, reward in enumerate(self.functions):
-            if isinstance(reward, nn.Module) and not (finite := rewards[:, index].isfinite()).all():
+            if _is_model(reward) and not (finite := rewards[:, index].isfinite()).all():
                 row = int(finite.logical_not().nonzero()[0])
                 return (
                     f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
@@ -71,35 +70,35 @@ class Scoring:
 
     def _watched(self, index: int, reward: Any, name: str) -> Any:
         if isinstance(reward, Reward):
-            return _named(name, lambda **given: self._score(index, reward, given))
-        if isinstance(reward, nn.Module):
+            return _named(name, lambda **columns: self._score(index, reward, columns))
+        if _is_model(reward):
             return reward
         if _is_async(reward):
             return _named(name, self._async_function(reward, name))
-        return _named(name, lambda **given: self._call(reward, name, given))
+        return _named(name, lambda **columns: self._call(reward, name, columns))
 
-    def _score(self, index: int, reward: Reward, given: dict[str, Any]) -> list[float | None]:
-        completions = given["completions"]
+    def _score(self, index: int, reward: Reward, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
         try:
-            outcomes = reward.score(**given)
+            outcomes = reward.score(**columns)
         except FAILURES as error:
             return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
         self.outcomes[index] = outcomes
         return self._passed(outcomes, reward.failure(outcomes, completions))
 
-    def _call(self, reward: Callable[..., Any], name: str, given: dict[str, Any]) -> list[float | None]:
-        completions = given["completions"]
+    def _call(self, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
         try:
-            outcomes = outcomes_of(call(reward, given), len(completions))
+            outcomes = outcomes_of(call(reward, columns), len(completions))
         except FAILURES as error:
             return self._fail(f"reward {name!r} failed.", error, len(completions))
         return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
     def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
-        async def score(**given: Any) -> list[float | None]:
-            completions = given["completions"]
+        async def score(**columns: Any) -> list[float | None]:
+            completions = columns["completions"]
             try:
-                outcomes = outcomes_of(await call(reward, given), len(completions))
+                outcomes = outcomes_of(await call(reward, columns), len(completions))
             except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
                 return self._fail(f"reward {name!r} failed.", error, len(completions))
             return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
@@ -116,6 +115,12 @@ class Scoring:
         trace = "".join(traceback.format_exception(error)) if error else ""
         self.failures.append(f"{what}\n{trace}".strip())
         return [0.0] * count
+
+
+def _is_model(reward: Any) -> bool:
+    from torch import nn  # here: what scores needs no torch, in processes that are started by the dozen
+
+    return isinstance(reward, nn.Module)
 
 
 def _is_async(function: Any) -> bool:

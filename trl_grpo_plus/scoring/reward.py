@@ -4,95 +4,36 @@ Every score has an outcome: ok, abstain (None: does not apply), timeout, error. 
 (`on_timeout`, `on_error`), since a failure that becomes 0 in silence is what the model is then trained on.
 """
 
-import functools
 import importlib.util
 import inspect
 import traceback
 import typing
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from ..common.loading import load, target_of
+from ..common.loading import load
 from ..common.signatures import call
-from ..common.values import fits, near, spelled
-from .workers import Outcome, outcomes_of, shared
+from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
+from .definition import (
+    FAILURES,
+    FOR_ALL,
+    NOT_IN_WORKERS,
+    POLICIES,
+    TRL_GIVES,
+    Definition,
+    Policy,
+    RewardFunction,
+    definition_at,
+)
+from .outcome import Outcome, first_failure, outcomes_of
+from .workers import shared
 
 
-# What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
-# `tool_mask`, which [`GRPOPlusTrainer`] adds.
-BY_ROW = ("prompts", "completion_ids", "tool_mask", "environments")
-FOR_ALL = ("trainer_state", "log_extra", "log_metric")
-TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
-NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
-NOT_IN_WORKERS = ("environments", *FOR_ALL)
-
-# What a reward function may raise, and is then said to have failed. Ctrl-C is the user's.
-FAILURES = (Exception, SystemExit)
-
-Policy = Literal["zero", "abstain", "raise"]
-POLICIES = typing.get_args(Policy)
-LONGEST_TIMEOUT_S = 86_400
-RewardFunction = Callable[..., Any]
+TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
 
 
 class RewardError(RuntimeError):
     """A reward failed, and its `on_error` or `on_timeout` is "raise"."""
-
-
-@dataclass(frozen=True)
-class Example:
-    """A completion, its row's columns, and the reward that it deserves (`None`: not scored)."""
-
-    completion: Any
-    columns: Mapping[str, Any] = field(default_factory=dict)
-    reward: float | None = 1.0
-    args: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Definition:
-    """A reward as it was registered. See [`register_reward`] for the fields."""
-
-    name: str
-    function: RewardFunction
-    target: str  # pkg.mod:function or /path/file.py:function, which a worker process loads
-    examples: tuple[Example, ...] = ()
-    timeout: float | None = None
-    on_timeout: Policy = "abstain"
-    on_error: Policy = "raise"
-    check_args: Callable[..., None] | None = None
-    check_columns: Callable[..., None] | None = None
-    gold: Callable[..., str | None] | None = None
-    full_marks: float = 1.0
-    preload: tuple[str, ...] = ()
-    parts: Callable[..., Sequence[Any]] | None = None
-
-    @functools.cached_property
-    def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of the function, without `*` and `**`."""
-        found = inspect.signature(self.function).parameters
-        return {n: p for n, p in found.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
-
-    @functools.cached_property
-    def takes_all(self) -> bool:
-        """Whether the function takes any column (`**kwargs`)."""
-        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(self.function).parameters.values())
-
-    @functools.cached_property
-    def arguments(self) -> tuple[str, ...]:
-        """Names that `args` may set."""
-        return tuple(n for n, p in self.parameters.items() if _is_argument(p))
-
-    @functools.cached_property
-    def columns(self) -> tuple[str, ...]:
-        """Names of the dataset columns, needed and optional."""
-        return tuple(n for n, p in self.parameters.items() if n not in TRL_GIVES and not _is_argument(p))
-
-    @functools.cached_property
-    def needed(self) -> tuple[str, ...]:
-        """Names of the columns without which it cannot score."""
-        return tuple(n for n in self.columns if self.parameters[n].default is inspect.Parameter.empty)
 
 
 class Reward:
@@ -105,7 +46,7 @@ class Reward:
         timeout, on_timeout, on_error (*optional*): in place of the registered ones.
 
     Raises:
-        ValueError: an argument is unknown, mistyped, missing or refused.
+        Refusal: an argument is unknown, mistyped, missing or refused.
     """
 
     def __init__(
@@ -119,15 +60,14 @@ class Reward:
         on_error: Policy | None = None,
     ):
         if inspect.iscoroutinefunction(definition.function):
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} is an async function, which TRL runs itself. Give it in reward_funcs as "
                 "it is or by its path; args, timeout and label are for plain functions."
             )
         self.definition = definition
-        self.given = dict(args or {})
-        own = {name: value for name, value in self.given.items() if name not in ("column", "columns")}
-        self.renamed = _renamed(definition, self.given)
-        self.args = _checked_args(definition, own)
+        self.options = dict(args or {})
+        self.renamed = _renamed(definition, self.options)
+        self.args = _checked_args(definition, self.options)
         self.timeout = definition.timeout if timeout is None else timeout
         self.on_timeout = on_timeout or definition.on_timeout
         self.on_error = on_error or definition.on_error
@@ -137,19 +77,18 @@ class Reward:
         self.__wrapped__ = definition.function
         self._prepared = False
         for name, policy in (("on_timeout", self.on_timeout), ("on_error", self.on_error)):
-            if policy not in POLICIES:
-                raise ValueError(f"reward {self.__name__!r}: {name}={policy!r} is none of {', '.join(POLICIES)}.")
+            one_of(f"reward {self.__name__!r}: {name}", policy, POLICIES)
 
-    def __call__(self, *positional: Any, **given: Any) -> list[float | None]:
+    def __call__(self, *positional: Any, **columns: Any) -> list[float | None]:
         """Score; a failure whose policy is "raise" raises [`RewardError`]. Takes what the function takes."""
-        given |= zip(self.definition.parameters, positional, strict=False)
-        outcomes = self.score(**given)
-        failure = self.failure(outcomes, given["completions"])
+        columns |= zip(self.definition.parameters, positional, strict=False)
+        outcomes = self.score(**columns)
+        failure = self.failure(outcomes, columns["completions"])
         if failure:
             raise RewardError(failure)
         return [outcome.score for outcome in outcomes]
 
-    def score(self, completions: Sequence[Any], **given: Any) -> list[Outcome]:
+    def score(self, completions: Sequence[Any], **columns: Any) -> list[Outcome]:
         """One outcome a completion, its score by `on_timeout` and `on_error` where the function gave none.
 
         Raises:
@@ -157,26 +96,27 @@ class Reward:
             ValueError: a column has another length.
         """
         for name in self.definition.arguments:
-            if name in given and not isinstance(given[name], Sequence):  # else a column that happens to be called so
-                how = f"get_reward({self.definition.name!r}, {name}={given[name]!r})"
+            if name in columns and not isinstance(
+                columns[name], Sequence
+            ):  # else a column that happens to be called so
+                how = f"get_reward({self.definition.name!r}, {name}={columns[name]!r})"
                 raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
-        values = self._values(given)
+        values = self._picked(columns)
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
-                raise ValueError(f"reward {self.__name__!r} is given {counts}.")
+                raise Refusal(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
-        lines = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
-        outcomes = [Outcome(None, "abstain")] * len(completions)
-        picked: dict[str, Any] = {
-            name: value if name in FOR_ALL else [value[i] for i in lines] for name, value in values.items()
+        rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
+        scored: dict[str, Any] = {
+            n: value if n in FOR_ALL else [value[i] for i in rows] for n, value in values.items()
         }
-        if "log_extra" in picked and len(lines) < len(completions):
-            picked["log_extra"] = _spread(picked["log_extra"], lines, len(completions))
+        if "log_extra" in scored and len(rows) < len(completions):
+            scored["log_extra"] = _spread(scored["log_extra"], rows, len(completions))
         run = self._in_process if self.timeout is None else self._in_workers
-        found = run({"completions": [completions[i] for i in lines], **picked}) if lines else []
-        for i, outcome in zip(lines, found, strict=True):
-            outcomes[i] = self._settled(outcome)
+        outcomes = [Outcome(None, "abstain")] * len(completions)
+        for i, outcome in zip(rows, run([completions[i] for i in rows], scored) if rows else [], strict=True):
+            outcomes[i] = self._by_policy(outcome)
         return outcomes
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
@@ -189,19 +129,20 @@ class Reward:
         """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
         if self._prepared:
             return self
-        missing = [name for name in self.definition.arguments if name not in self.args and self._has_no_default(name)]
+        missing = [name for name in self.definition.required if name not in self.args]
         if missing:
-            raise ValueError(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
+            raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
         absent = [module for module in self.definition.preload if not _is_installed(module)]
         if absent:
-            raise ValueError(
+            raise Refusal(
                 f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What our rewards need "
                 'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
             )
         if self.definition.check_args:
-            self.definition.check_args(**self.all_args())
+            with about("", ValueError):
+                self.definition.check_args(**self.all_args())
         self._prepared = True
         return self
 
@@ -214,134 +155,72 @@ class Reward:
         """The same with other arguments, label, limits or policies where they are given; itself where none are."""
         if not args and not options:
             return self
-        return Reward(self.definition, {**self.given, **args}, **{**self._options(), **options})
+        return Reward(self.definition, {**self.options, **args}, **{**self._limits(), **options})
 
     def all_args(self) -> dict[str, Any]:
         """Every argument of the function, defaults filled in."""
-        parameters = self.definition.parameters
-        return {name: parameters[name].default for name in self.definition.arguments} | self.args
+        return {name: self.definition.parameters[name].default for name in self.definition.arguments} | self.args
 
     def __reduce__(self) -> tuple:
-        return _rebuild, (self.definition.target, self.given, self._options())
+        return _rebuild, (self.definition.target, self.options, self._limits())
 
-    def _options(self) -> dict[str, Any]:
-        names = {"timeout": self.timeout, "on_timeout": self.on_timeout, "on_error": self.on_error}
-        return {"label": self.__name__, **names}
+    def _limits(self) -> dict[str, Any]:
+        policies = {"on_timeout": self.on_timeout, "on_error": self.on_error}
+        return {"label": self.__name__, "timeout": self.timeout, **policies}
 
     def __repr__(self) -> str:
-        args = "".join(f", {name}={value!r}" for name, value in self.given.items())
+        args = "".join(f", {name}={value!r}" for name, value in self.options.items())
         return f"get_reward({self.definition.name!r}{args})"
 
-    def _has_no_default(self, name: str) -> bool:
-        return self.definition.parameters[name].default is inspect.Parameter.empty
-
-    def _values(self, given: Mapping[str, Any]) -> dict[str, Any]:
+    def _picked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
+        """What of TRL's values and the dataset's columns the function is called with, but for the completions."""
         definition = self.definition
-        found = {name: given[name] for name in definition.parameters if name in TRL_GIVES and name in given}
+        picked = {n: columns[n] for n in definition.parameters if n in TRL_GIVES and n in columns}
         for name in definition.columns:
             column = self.renamed.get(name, name)
-            if column in given:
-                found[name] = given[column]
+            if column in columns:
+                picked[name] = columns[column]
             elif name in definition.needed:
                 raise TypeError(
-                    f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(given) or 'none'}."
+                    f"reward {self.__name__!r} needs the column {column!r}, given are {', '.join(columns) or 'none'}."
                 )
         if definition.takes_all:
             skip = {*self.renamed.values(), *self.args, "completions", *(NOT_IN_WORKERS if self.timeout else ())}
-            found = {**{name: value for name, value in given.items() if name not in skip}, **found}
-        return found
+            picked = {**{name: value for name, value in columns.items() if name not in skip}, **picked}
+        return picked
 
-    def _in_process(self, values: Mapping[str, Any]) -> list[Outcome]:
-        count = len(values["completions"])
+    def _in_process(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
+        count = len(completions)
         try:
-            return outcomes_of(call(self.definition.function, {**values, **self.args}), count)
+            arguments = {"completions": completions, **values, **self.args}
+            return outcomes_of(call(self.definition.function, arguments), count)
         except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count
 
-    def _in_workers(self, values: Mapping[str, Any]) -> list[Outcome]:
+    def _in_workers(self, completions: Sequence[Any], values: Mapping[str, Any]) -> list[Outcome]:
         assert self.timeout is not None
-        samples = [{name: value[i] for name, value in values.items()} for i in range(len(values["completions"]))]
+        columns = {"completions": completions, **values}
+        samples = [{name: value[i] for name, value in columns.items()} for i in range(len(completions))]
         definition = self.definition
         return shared().map(definition.target, self.args, samples, self.timeout, preload=definition.preload)
 
-    def _settled(self, outcome: Outcome) -> Outcome:
+    def _by_policy(self, outcome: Outcome) -> Outcome:
         policy = {"timeout": self.on_timeout, "error": self.on_error}.get(outcome.status)
         return outcome._replace(score=0.0) if policy == "zero" else outcome
 
     def _check_loadable(self) -> None:
         what = f"reward {self.__name__!r} has a timeout, so it runs in worker processes"
-        assert self.timeout is not None
-        if not fits(self.timeout, float) or not 0 < self.timeout <= LONGEST_TIMEOUT_S:
-            raise ValueError(
-                f"reward {self.__name__!r}: timeout={self.timeout!r} must be seconds above 0, at most a day."
-            )
+        TIMEOUT.check(f"reward {self.__name__!r}: timeout", self.timeout)
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
-            raise ValueError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
+            raise Refusal(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
         where, _, name = self.definition.target.rpartition(":")
         if where == "__main__" or not _is_at(self.definition.target, self.definition.function):
-            raise ValueError(
+            raise Refusal(
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
             )
-
-
-def first_failure(
-    what: str, outcomes: Sequence[Outcome], completions: Sequence[Any], raising: Collection[str] = ("error",)
-) -> str | None:
-    """In words, the first of `outcomes` whose status is one of `raising`, if there is one."""
-    for i, outcome in enumerate(outcomes):
-        if outcome.status in raising:
-            happened = "ran out of time" if outcome.status == "timeout" else "failed"
-            return (
-                f"{what} {happened} on sample {i} of {len(outcomes)}. {outcome.message}\nIts completion is "
-                f"{completions[i]!r:.300}.\nTo go on in spite of it, set on_{outcome.status} of the reward to 'zero' "
-                f"or 'abstain': reward_funcs takes {{'name': ..., 'on_{outcome.status}': ...}}."
-            )
-    return None
-
-
-def columns_of(
-    definition: Definition, available: Iterable[str], renamed: Mapping[str, str], label: str
-) -> dict[str, str]:
-    """Column of the function -> column of the dataset, for those that are there.
-
-    Raises:
-        ValueError: one that it needs, or that a renaming names, is missing.
-    """
-    available = list(available)
-    wanted = {name: renamed.get(name, name) for name in definition.columns}
-    rename = "column: NAME" if len(definition.needed) == 1 else "columns: {{{}: NAME}}"
-    for name in (*definition.needed, *renamed):
-        check_column(label, wanted[name], available, rename.format(name))
-    return {name: column for name, column in wanted.items() if column in available}
-
-
-def check_column(label: str, column: str, available: Sequence[str], rename: str) -> None:
-    """Raise `ValueError` if TRL will not hand out the column to the reward `label`."""
-    if column in available and column not in NOT_GIVEN:
-        return
-    known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
-    raise ValueError(
-        f"reward {label!r} needs the column {column!r}, the data has {', '.join(available)}.{near(column, known)} If "
-        f"it has another name there, say so in the reward's args: {{{rename}}}."
-    )
-
-
-def definition_at(path: str) -> Definition:
-    """What is registered at a path, or a definition of the plain function there.
-
-    Raises:
-        ValueError: there is no such function.
-    """
-    found = load(path)
-    return found.definition if isinstance(found, Reward) else define(found)
-
-
-def define(function: RewardFunction) -> Definition:
-    """A definition of a plain function, under its own name."""
-    return Definition(function.__name__, function, target_of(function))
 
 
 def _is_installed(module: str) -> bool:
@@ -353,17 +232,17 @@ def _is_installed(module: str) -> bool:
 
 def _is_at(path: str, function: RewardFunction) -> bool:
     try:
-        found = load(path)
-    except ValueError:
+        loaded = load(path)
+    except Refusal:
         return False
-    return getattr(found, "__wrapped__", found) is function
+    return getattr(loaded, "__wrapped__", loaded) is function
 
 
-def _spread(log_extra: Callable[[str, list[Any]], None], lines: Sequence[int], count: int) -> Callable[..., None]:
+def _spread(log_extra: Callable[[str, list[Any]], None], rows: Sequence[int], count: int) -> Callable[..., None]:
     """TRL wants a value a row, also of those that were left out."""
 
     def log(column: str, values: Sequence[Any]) -> None:
-        by_row = dict(zip(lines, values, strict=True))
+        by_row = dict(zip(rows, values, strict=True))
         log_extra(column, [by_row.get(i) for i in range(count)])
 
     return log
@@ -373,43 +252,36 @@ def _rebuild(path: str, args: dict[str, Any], options: dict[str, Any]) -> Reward
     return Reward(definition_at(path), args, **options)
 
 
-def _is_argument(parameter: inspect.Parameter) -> bool:
-    # A default of None marks a column that a dataset need not have; TRL's users write arguments with other defaults.
-    if parameter.name in TRL_GIVES:
-        return False
-    return parameter.kind is parameter.KEYWORD_ONLY or parameter.default not in (parameter.empty, None)
-
-
-def _renamed(definition: Definition, given: Mapping[str, Any]) -> dict[str, str]:
-    renamed = given.get("columns", {})
-    if "column" in given:
+def _renamed(definition: Definition, options: Mapping[str, Any]) -> dict[str, str]:
+    renamed = options.get("columns", {})
+    reads = ", ".join(definition.columns) or "none"
+    if "column" in options:
         if len(definition.needed) != 1:
-            raise ValueError(
-                f"reward {definition.name!r} reads the columns {', '.join(definition.columns) or '(none)'}: rename "
-                "with columns: {one of them: NAME}, not with column."
+            raise Refusal(
+                f"reward {definition.name!r} reads the columns {reads}: rename with columns: {{one of them: NAME}}, "
+                "not with column."
             )
-        renamed = {definition.needed[0]: given["column"]}
+        renamed = {definition.needed[0]: options["column"]}
     if not fits(renamed, dict[str, str]):
-        raise ValueError(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
+        raise Refusal(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
     for name in renamed:
         if name not in definition.columns:
-            raise ValueError(
-                f"reward {definition.name!r} reads no column {name!r}, only {', '.join(definition.columns) or 'none'}."
-                f"{near(name, definition.columns)}"
-            )
+            nearest = near(name, definition.columns)
+            raise Refusal(f"reward {definition.name!r} reads no column {name!r}, only {reads}.{nearest}")
     return dict(renamed)
 
 
-def _checked_args(definition: Definition, args: dict[str, Any]) -> dict[str, Any]:
+def _checked_args(definition: Definition, options: Mapping[str, Any]) -> dict[str, Any]:
+    args = {name: value for name, value in options.items() if name not in ("column", "columns")}
     hints = _hints(definition.function)
     for name, value in args.items():
         if name not in definition.arguments:
-            raise ValueError(
+            raise Refusal(
                 f"reward {definition.name!r} has no argument {name!r}, it takes "
                 f"{', '.join(definition.arguments) or 'none'}.{near(name, definition.arguments)}"
             )
         if not fits(value, hints.get(name, Any)):
-            raise ValueError(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
+            raise Refusal(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
     return args
 
 

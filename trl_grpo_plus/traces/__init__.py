@@ -1,30 +1,35 @@
 """What each attempt of a run was, one JSON object a line: reading and writing.
 
 read       a run's traces, and what a line holds
-rows       a batch as lines
+rows       a batch, and its lines
 writer     the files, a thread
 stock_trl  what TRL itself writes with `log_completions`
 """
 
-from .read import FOLDER, about, evaluated, find, groups, journal, split_name
-from .rows import Row, Said, Scored, lines, pick, plain, said
+from . import stock_trl
+from .read import FOLDER, GroupKey, about, by_group, evaluated, find, group_key, groups, journal, split_name
+from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer
 
 
 __all__ = [
     "FOLDER",
+    "GroupKey",
+    "Part",
     "Row",
-    "Said",
-    "Scored",
+    "Sampled",
     "Writer",
     "about",
+    "by_group",
+    "complete",
     "evaluated",
     "find",
+    "group_key",
     "groups",
     "journal",
-    "lines",
+    "part_of",
     "pick",
     "plain",
-    "said",
     "split_name",
+    "stock_trl",
 ]

@@ -32,10 +32,13 @@ A number that is not finite is null.
 import gzip
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+
+GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
 
 FOLDER = "rollouts"
 JOURNALS = ("metrics", "alarms")
@@ -72,14 +75,14 @@ def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
         ValueError: there are no traces.
     """
     folder = find(run)
-    found = [(name, path) for path in folder.iterdir() if (name := parse_name(path))]
-    for (step, split), path in sorted(found, key=lambda item: (item[0][0], item[0][1] == "train", item[0][1])):
+    files = [(name, path) for path in folder.iterdir() if (name := parse_name(path))]
+    for (step, split), path in sorted(files, key=lambda item: (item[0][0], item[0][1] == "train", item[0][1])):
         group: list[dict[str, Any]] = []
         for number, row in enumerate(read_lines(path), 1):
             if lacking := _PLACE - row.keys():
                 lacks = ", ".join(sorted(lacking))
                 raise ValueError(f"{path}, line {number} is no attempt: it has no {lacks}. Mend or remove it.")
-            if group and _key(row) != _key(group[0]):
+            if group and group_key(row) != group_key(group[0]):
                 group = []
             group.append({**row, "step": step, "split": split})
             if len(group) == row["size"]:
@@ -142,18 +145,24 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
     try:
-        found = json.loads(line)
+        value = json.loads(line)
     except ValueError as error:
         why = str(error)
     else:
-        if isinstance(found, dict):
-            return found
-        why = type(found).__name__
+        if isinstance(value, dict):
+            return value
+        why = type(value).__name__
     shown = line[:60].decode(errors="replace").strip()
     raise ValueError(
         f"{path}, line {number} is no JSON object ({why}): {shown!r}. Mend or remove it to read the rest."
     )
 
 
-def _key(row: dict[str, Any]) -> tuple[int, int, int]:
+def group_key(row: dict[str, Any]) -> GroupKey:
+    """Of the group of an attempt, within its step."""
     return row["batch"], row["round"], row["group"]
+
+
+def by_group(rows: Iterable[dict[str, Any]]) -> dict[GroupKey, list[dict[str, Any]]]:
+    """Rows of a batch, those of a group together as they are in a trace, by group."""
+    return {key: list(group) for key, group in groupby(rows, key=group_key)}

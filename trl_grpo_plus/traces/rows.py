@@ -5,19 +5,21 @@ siblings share worked out once.
 """
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import orjson
+import torch
 from torch import Tensor
 
+from ..common.values import finite_or_none
 from ..groups import VERDICTS, Attempt, Plan, Round
 
 
 Row = dict[str, Any]
-Said = tuple[Any, ...]  # prompt, completion, reference, outcomes, tokens, truncated, extra
+Place = tuple[int, int]  # round, group in it
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")
 WRITTEN = ("prompt", "completion", "reference", "rewards", "outcomes", "reward", "advantage", "verdict")
@@ -27,118 +29,153 @@ _SHOWN_ELSEWHERE = ("prompt", "image", "images")  # of a row's columns; TRL's me
 
 
 @dataclass(frozen=True)
-class Scored:
-    """A batch in numbers, the same on all ranks.
+class Sampled:
+    """A generation batch, the same on all ranks but for the attempts in its rounds, which are each rank's own.
 
     Args:
-        rounds (`Sequence[Round]`): what was sampled.
-        plan (`Plan`): which groups make up the batch that is trained on.
-        totals (`Sequence[Tensor]`): for each round `(rows,)`, NaN where nobody scored.
-        advantages (`Tensor`), kl (`Tensor`, *optional*): `(rows of the plan,)`.
+        split (`str`): "train", "eval" or "eval_<name>".
+        step (`int`): optimizer steps done.
         size (`int`): attempts in a group.
+        weights (`dict[str, float]`): of the K rewards; 0 for a monitor.
+        rounds (`Sequence[Round]`): what was sampled, N attempts in all.
+        plan (`Plan`): which groups make up the batch that is trained on.
+        totals (`Tensor`): `(N,)`, NaN where nobody scored.
+        advantages (`Tensor`), kl (`Tensor`, *optional*): `(rows of the plan,)`.
+        alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
+        failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
+        entropy (`float`, *optional*): the policy's, in nats a token, as last measured.
+        tokens (`Sequence[int]`), truncated (`Sequence[bool]`), rows (`Sequence[dict]`), *optional*:
+            `(N,)`, `(N,)`, and lines of a trace of some groups or none, but of whole ones. See [`complete`].
     """
 
+    split: str
+    step: int
+    size: int
+    weights: dict[str, float]
     rounds: Sequence[Round]
     plan: Plan
-    totals: Sequence[Tensor]
+    totals: Tensor
     advantages: Tensor
     kl: Tensor | None
-    size: int
+    alike: bool
+    failing: dict[str, float]
+    entropy: float | None
+    tokens: Sequence[int] = ()
+    truncated: Sequence[bool] = ()
+    rows: Sequence[Row] = ()
+
+    @property
+    def rewards(self) -> Tensor:
+        """`(N, K)`, NaN where unscored."""
+        return torch.cat([one.rewards for one in self.rounds])
+
+    @property
+    def verdicts(self) -> tuple[str, ...]:
+        """`(N / size,)`."""
+        return tuple(verdict for one in self.rounds for verdict in one.verdicts)
 
 
-def pick(rounds: Sequence[Round], limit: int | None) -> list[list[int]]:
-    """Which groups of each round to trace: all, or `limit` of them, every verdict in turn."""
-    everyone = [(r, group) for r, sampled in enumerate(rounds) for group in range(len(sampled.verdicts))]
-    if limit is not None and limit < len(everyone):
-        seen = dict.fromkeys(VERDICTS, 0)
-        ranked = []
-        for r, group in everyone:
-            verdict = rounds[r].verdicts[group]
-            ranked.append((seen[verdict], (r, group)))
-            seen[verdict] += 1
-        everyone = sorted(place for _, place in sorted(ranked)[:limit])
-    return [[group for at, group in everyone if at == r] for r in range(len(rounds))]
+class Details(NamedTuple):
+    """What only the rank that sampled an attempt knows of it, as plain data."""
+
+    prompt: Any
+    completion: Any
+    reference: dict[str, Any]
+    outcomes: tuple[str | None, ...]
+    extra: dict[str, Any]
 
 
-def said(attempts: Sequence[Attempt], rows: Iterable[int], first: int, size: int, alike: bool) -> dict[int, Said]:
-    """What the rank that sampled some attempts knows of them.
+class Part(NamedTuple):
+    """What one rank adds to a batch. Lengths are lists, one a round."""
 
-    Args:
-        attempts (`Sequence[Attempt]`): this rank's of one round.
-        rows (`Iterable[int]`): which to tell of, as rows of the round.
-        first (`int`): row of the first of `attempts`.
-        size (`int`): attempts in a group.
-        alike (`bool`): whether siblings are of one row of the dataset, to which nothing was added.
+    details: dict[Place, list[Details]]  # of its attempts in the groups to be traced
+    tokens: list[list[int]]
+    truncated: list[list[bool]]
 
-    Returns:
-        `dict[int, tuple]`: by row of the round, what [`lines`] needs, as plain data.
+
+def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
+    """Which groups to trace, in order: all, or `limit` of them, every verdict in turn."""
+    places = [(r, group) for r, one in enumerate(rounds) for group in range(len(one.verdicts))]
+    if limit is None or limit >= len(places):
+        return places
+    seen = dict.fromkeys(VERDICTS, 0)
+    ranked = []
+    for r, group in places:
+        verdict = rounds[r].verdicts[group]
+        ranked.append((seen[verdict], (r, group)))
+        seen[verdict] += 1
+    return sorted(place for _, place in sorted(ranked)[:limit])
+
+
+def part_of(rank: int, sampled: Sampled, places: Iterable[Place]) -> Part:
+    """What a rank adds to a batch of which the groups at `places` are traced."""
+    details = {}
+    for r, group in places:
+        attempts = sampled.rounds[r].attempts
+        start = group * sampled.size - rank * len(attempts)  # a group's attempts may be those of several ranks
+        if own := attempts[max(start, 0) : max(start + sampled.size, 0)]:
+            details[r, group] = list(_details(own, sampled.alike))
+    attempts_of = [one.attempts for one in sampled.rounds]
+    tokens = [[attempt.num_tokens for attempt in attempts] for attempts in attempts_of]
+    return Part(details, tokens, [[attempt.truncated for attempt in attempts] for attempts in attempts_of])
+
+
+def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], batch: int = 0) -> Sampled:
+    """The batch with `parts`, what all ranks add, in order: its lengths, and the lines of the groups at `places`.
+
+    `batch` is its number among those of its split and step.
     """
-    told = {}
-    of, reference = -1, {}
-    for row in rows:
-        attempt = attempts[row - first]
-        if not alike or row // size != of:
-            of = row // size
+    details = {place: [one for part in parts for one in part.details.get(place, ())] for place in places}
+    rounds = range(len(sampled.rounds))
+    sampled = replace(
+        sampled,
+        tokens=[count for r in rounds for part in parts for count in part.tokens[r]],
+        truncated=[cut for r in rounds for part in parts for cut in part.truncated[r]],
+    )
+    return replace(sampled, rows=_lines(sampled, details, batch))
+
+
+def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
+    """Of siblings."""
+    reference = None
+    for attempt in attempts:
+        if reference is None or not alike:
             reference = plain({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
-        prompt, completion = attempt.prompt, attempt.completion
-        told[row] = (
-            prompt if type(prompt) is str else plain(prompt),
-            completion if type(completion) is str else plain(completion),
-            reference,
-            attempt.outcomes,
-            attempt.num_tokens,
-            attempt.truncated,
-            plain(attempt.logged) if attempt.logged else {},
-        )
-    return told
+        prompt, completion = plain(attempt.prompt), plain(attempt.completion)
+        yield Details(prompt, completion, reference, attempt.outcomes, plain(attempt.logged))
 
 
-def lines(
-    scored: Scored,
-    told: Sequence[dict[int, Said]],
-    chosen: Sequence[Sequence[int]],
-    names: Sequence[str],
-    step: int,
-    split: str,
-    batch: int = 0,
-) -> list[Row]:
-    """One dict an attempt, in order.
-
-    Args:
-        scored (`Scored`): the batch in numbers.
-        told (`Sequence[dict]`): of each round, what all ranks [`said`].
-        chosen (`Sequence[Sequence[int]]`): of each round, which groups.
-        names (`Sequence[str]`): of the K rewards.
-        step (`int`), split (`str`), batch (`int`): as in each line.
-    """
-    places = {place: at for at, place in enumerate(scored.plan.order)}
-    advantages = _numbers(scored.advantages)
-    kl = _numbers(scored.kl) if scored.kl is not None else None
+def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) -> list[Row]:
+    """One dict an attempt, in order."""
+    plan, size, split = sampled.plan, sampled.size, sampled.split
+    trained = {place: at for at, place in enumerate(plan.order)}
+    rewards, totals, advantages = map(_numbers, (sampled.rewards, sampled.totals, sampled.advantages))
+    kl = _numbers(sampled.kl) if sampled.kl is not None else None
+    groups_before = [0, *accumulate(len(one.verdicts) for one in sampled.rounds)]
     written = []
-    for r, groups in enumerate(chosen):
-        rewards, totals = _numbers(scored.rounds[r].rewards), _numbers(scored.totals[r])
-        for group in groups:
-            place, verdict = places.get((r, group)), scored.rounds[r].verdicts[group]
-            live = place is not None and scored.plan.live[place]
-            line = dict.fromkeys(KEYS)
-            line |= {"step": step, "split": split, "batch": batch, "round": r, "group": group, "size": scored.size}
-            line |= {"verdict": verdict, "advantage": None if verdict == "alive" else 0.0}
-            line["reason"] = "evaluation" if split != "train" else _reason(place, live, verdict)
-            line["kept"] = line["reason"] is None
-            for attempt in range(scored.size):
-                row, line = group * scored.size + attempt, line.copy()
-                # In the order of `said`; by name and one by one, which is a third faster than all at once.
-                line["prompt"], line["completion"], line["reference"], outcomes, *rest = told[r][row]
-                line["tokens"], line["truncated"], line["extra"] = rest
-                line["attempt"] = attempt
-                line["rewards"] = dict(zip(names, rewards[row]))  # noqa: B905
-                line["outcomes"] = dict(zip(names, _outcomes(outcomes, rewards[row])))  # noqa: B905
-                line["reward"] = totals[row]
-                line["alarms"] = []
-                if place is not None:
-                    line["advantage"] = advantages[place * scored.size + attempt]
-                    line["kl"] = kl[place * scored.size + attempt] if kl is not None and live else None
-                written.append(line)
+    for (r, group), of_group in details.items():
+        at, verdict = trained.get((r, group)), sampled.rounds[r].verdicts[group]
+        live = at is not None and plan.live[at]
+        line = dict.fromkeys(KEYS)
+        line |= {"step": sampled.step, "split": split, "batch": batch, "round": r, "group": group, "size": size}
+        line |= {"verdict": verdict, "advantage": None if verdict == "alive" else 0.0}
+        line["reason"] = "evaluation" if split != "train" else _reason(at, live, verdict)
+        line["kept"] = line["reason"] is None
+        first = (groups_before[r] + group) * size
+        for attempt, known in enumerate(of_group):
+            row, line = first + attempt, line.copy()
+            # By name and one by one, which is a third faster than all at once.
+            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"] = known
+            line["tokens"], line["truncated"] = sampled.tokens[row], sampled.truncated[row]
+            line["attempt"] = attempt
+            line["rewards"] = dict(zip(sampled.weights, rewards[row]))  # noqa: B905
+            line["outcomes"] = dict(zip(sampled.weights, _outcomes(outcomes, rewards[row])))  # noqa: B905
+            line["reward"] = totals[row]
+            line["alarms"] = []
+            if at is not None:
+                line["advantage"] = advantages[at * size + attempt]
+                line["kl"] = kl[at * size + attempt] if kl is not None and live else None
+            written.append(line)
     return written
 
 
@@ -154,7 +191,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, str):
         return str(value)
     if isinstance(value, float):
-        return float(value) if math.isfinite(value) else None
+        return finite_or_none(value)
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -182,18 +219,19 @@ def _numbers(values: Tensor) -> list:
     return rounded if values.isfinite().all() else plain(rounded)
 
 
-def _outcomes(told: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:
-    if told and None not in told:
-        return told
-    told = told or [None] * len(scores)
-    return [status or ("abstain" if score is None else "ok") for status, score in zip(told, scores, strict=True)]
+def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:
+    """Of each reward: what is known, or what follows from its score."""
+    if known and None not in known:
+        return known
+    known = known or [None] * len(scores)
+    return [status or ("abstain" if score is None else "ok") for status, score in zip(known, scores, strict=True)]
 
 
-def _reason(place: int | None, live: bool, verdict: str) -> str | None:
+def _reason(at: int | None, live: bool, verdict: str) -> str | None:
     if verdict == "truncated":  # in the batch or not
         return "truncated"
     if live:
         return None
-    if place is not None:
+    if at is not None:
         return "filler"
     return "surplus" if verdict == "alive" else "zero_variance"

@@ -7,11 +7,12 @@ their unweighted sum for the total, and consecutive rows with one prompt for a g
 """
 
 import json
-import math
 from collections.abc import Iterator
 from itertools import groupby
 from pathlib import Path
 from typing import Any
+
+from ..common.values import finite_or_none
 
 
 NOTE = (
@@ -24,8 +25,8 @@ NOTE = (
 def files(run: str | Path) -> list[Path]:
     """The files of a run's `output_dir`, or of its `completions` folder, by step; none where there are none."""
     for folder in (Path(run) / "completions", Path(run)):
-        if found := sorted(folder.glob("completions_*.parquet")):
-            return sorted(found, key=lambda path: (len(path.name), path.name))
+        if paths := sorted(folder.glob("completions_*.parquet"), key=lambda path: (len(path.name), path.name)):
+            return paths
     return []
 
 
@@ -59,7 +60,7 @@ def _of_file(path: Path) -> list[list[dict[str, Any]]]:
 
 
 def _row(row: dict[str, Any], number: int, attempt: int, size: int) -> dict[str, Any]:
-    scores = {name: _number(row[name]) for name in row["_rewards"]}
+    scores = {name: finite_or_none(row[name]) for name in row["_rewards"]}
     known = [score for score in scores.values() if score is not None]
     return {
         **{"step": int(row["step"]), "split": "train", "batch": 0, "round": 0, "group": number},
@@ -69,12 +70,8 @@ def _row(row: dict[str, Any], number: int, attempt: int, size: int) -> dict[str,
         "rewards": scores,
         "outcomes": {},
         "reward": sum(known) if known else None,
-        "advantage": _number(row["advantage"]),
+        "advantage": finite_or_none(row["advantage"]),
         **dict.fromkeys(("verdict", "kept", "reason", "tokens", "truncated", "kl")),
         "extra": {name: row[name] for name in row["_between"] if name not in scores and row[name] is not None},
         "alarms": [],
     }
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if value is not None and math.isfinite(value) else None

@@ -7,6 +7,7 @@ S on again: what is there of them, from a process that got further than its last
 import gzip
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +38,15 @@ class Writer:
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
         before_training = {path for path in self._own if path.parent == self._root and path.stem[:5] != "train"}
-        found = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
-        journals = {self._root / f"{name}.jsonl": self._kept(name, step) for name in JOURNALS}
+        again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
+        journals = {self._root / f"{name}.jsonl": self._entries_before(name, step) for name in JOURNALS}
         cut = [
             path
             for path, data in journals.items()
             if path not in before_training and _content(path) not in (None, data)
         ]
         self._folder = self._root
-        self._move_aside([*found, *cut])
+        self._move_aside([*again, *cut])
         for path in cut:
             replace(path, [journals[path]])
         self._describe({"max_steps": max_steps})
@@ -62,7 +63,7 @@ class Writer:
         self._batches[split, step] = self._batches.get((split, step), -1) + 1
         return self._batches[split, step]
 
-    def write(self, split: str, step: int, rows: list[dict[str, Any]]) -> None:
+    def write(self, split: str, step: int, rows: Iterable[dict[str, Any]]) -> None:
         """Append a batch."""
         path = self._path(split, step)
         if path not in self._own:
@@ -92,7 +93,7 @@ class Writer:
     def _describe(self, more: dict[str, Any]) -> None:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
-    def _kept(self, name: str, step: int) -> bytes:
+    def _entries_before(self, name: str, step: int) -> bytes:
         """What a journal holds of the steps that are not made again."""
         path = self._root / f"{name}.jsonl"
         entries = read_lines(path) if path.exists() and step else ()

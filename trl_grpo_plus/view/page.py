@@ -20,9 +20,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
+from .. import traces
 from ..common.files import replace
-from ..traces import read as traces
-from ..traces import stock_trl as trl_completions
 from .groups import Row, Tally, by_name, columns, curves, detail, entry, names_by_group, place
 
 
@@ -127,10 +126,10 @@ def _source(run: str | Path) -> _Source:
     try:
         folder = traces.find(run)
     except ValueError:
-        if not trl_completions.files(run):
+        if not traces.stock_trl.files(run):
             raise
         title = path.parent.name if path.name == "completions" else path.name
-        return _Source(title, trl_completions.groups(run), [], [], {}, trl_completions.NOTE)
+        return _Source(title, traces.stock_trl.groups(run), [], [], {}, traces.stock_trl.NOTE)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
     return _Source(title, traces.groups(folder), *read)

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: read as files there, one by one, with nothing but the standard library."""
+"""What runs inside the sandbox: a package of its own there, with nothing but the standard library."""

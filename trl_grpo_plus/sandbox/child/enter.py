@@ -11,11 +11,11 @@ function that the judge calls with plain data) and `tests` (trusted asserts, who
 another process). Standard library only; run by its path under `python -I -S`.
 """
 
+import _sitebuiltins
 import atexit
 import builtins
 import contextlib
 import importlib
-import importlib.util
 import os
 import socket
 import sys
@@ -26,35 +26,25 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
-    from . import examiner as _examiner
-    from . import frames as _frames
-    from . import lockdown as _lockdown
-    from . import plain as _plain
-    from . import seccomp as _seccomp
-else:
-
-    def _sibling(name: str) -> types.ModuleType:
-        spec = importlib.util.spec_from_file_location(name, os.path.join(os.path.dirname(__file__), f"{name}.py"))
-        sys.modules[name] = module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
-        return module
-
-    _plain, _frames, _seccomp = _sibling("plain"), _sibling("frames"), _sibling("seccomp")
-    _lockdown, _examiner = _sibling("lockdown"), _sibling("examiner")
+    from . import examiner, frames, lockdown, plain, seccomp
+else:  # a package of files alone: what is around it is out of sight here
+    sys.modules["child"] = types.ModuleType("child")
+    sys.modules["child"].__path__ = [os.path.dirname(__file__)]
+    from child import examiner, frames, lockdown, plain, seccomp
 
 
 READY = b"R"
 FAILED = b"F"
 PROGRAM = "program.py"
-TEXT = 300  # characters of an exception that are told
+TEXT = 300  # characters of an exception that are passed on
 
 # Once, in the zygote: how children are locked in, and what they find loaded.
 MODE = os.environ.get("SANDBOX_MODE", "none")
 for _name in set(os.environ) - {"LC_CTYPE"}:  # bubblewrap adds its own
     del os.environ[_name]
-RULES = _lockdown.landlock_rules() if MODE == "landlock" else None
+RULES = lockdown.landlock_rules() if MODE == "landlock" else None
 DEVICES = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # later out of sight
-FILTER = _seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
+FILTER = seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
 # What most programs import, and no more: each library that is mapped makes each fork dearer. And what needs a library
 # of the system, out of reach later, that base64, secrets, gzip and zipfile cannot do without; it costs at most 3 %.
 PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
@@ -80,22 +70,22 @@ def enter(channel: socket.socket, options: dict[str, Any]) -> None:
         _open_null()
         if form == "stdin":
             _take_stdio(channel)
-        _lock(_lockdown.Limits(*options["limits"]))
+        _lock(lockdown.Limits(*options["limits"]))
     except BaseException as error:
         os.write(fd, FAILED + f"{type(error).__name__}: {error}".encode())
         os._exit(1)
     os.write(fd, READY)
-    task = _frames.Frames(fd).read()
-    forms: dict[str, Callable[..., int]] = {"stdin": _run, "calls": _serve_calls, "tests": _examiner.run_tests}
+    task = frames.Frames(fd).read()
+    forms: dict[str, Callable[..., int]] = {"stdin": _run, "calls": _serve_calls, "tests": examiner.run_tests}
     os._exit(forms[form](fd, **task))
 
 
-def _lock(limits: "_lockdown.Limits") -> None:
+def _lock(limits: "lockdown.Limits") -> None:
     if FILTER is not None:
-        _lockdown.drop_privileges()
-    _lockdown.limit(limits)
+        lockdown.drop_privileges()
+    lockdown.limit(limits)
     if RULES is not None:
-        _lockdown.restrict_files(RULES)
+        lockdown.restrict_files(RULES)
     if FILTER is not None:
         FILTER.install()
 
@@ -171,42 +161,42 @@ def _execute(program: str, name: str) -> dict[str, Any]:
 
 
 def _serve_calls(fd: int, program: str, entry_point: str) -> int:
-    frames = _frames.Frames(fd)
+    channel = frames.Frames(fd)
     try:
-        found = _find(_execute(program, "solution"), entry_point)
+        function = _find(_execute(program, "solution"), entry_point)
     except BaseException as error:
-        frames.write({"raised": _told(error)})
+        channel.write({"raised": _described(error)})
         return 1
-    frames.write({"returned": _plain.encode(None)})
+    channel.write({"returned": plain.encode(None)})
     while True:
-        call = frames.read()
+        call = channel.read()
         try:
-            args, kwargs = _plain.decode(call["args"]), _plain.decode(call["kwargs"])
-            reply = {"returned": _plain.encode(found()(*args, **kwargs))}
+            args, kwargs = plain.decode(call["args"]), plain.decode(call["kwargs"])
+            reply = {"returned": plain.encode(function()(*args, **kwargs))}
             if call.get("changed"):
-                reply["after"] = _plain.encode([list(args), kwargs])
-            frames.write(reply)
+                reply["after"] = plain.encode([list(args), kwargs])
+            channel.write(reply)
         except BaseException as error:
-            frames.write({"raised": _told(error)})
+            channel.write({"raised": _described(error)})
 
 
 def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
     """What gives the function: for `Solution.method`, of a new `Solution` each time."""
-    first, *rest = _plain.names_of(entry_point)
+    first, *rest = plain.names_of(entry_point)
     if first not in namespace:
         raise NameError(f"the program defines no {first}")
 
     def function() -> Callable:
-        found = namespace[first]
+        value = namespace[first]
         for name in rest:
-            found = getattr(found() if isinstance(found, type) else found, name)
-        return found
+            value = getattr(value() if isinstance(value, type) else value, name)
+        return value
 
     function()
     return function
 
 
-def _told(error: BaseException) -> list[str]:
+def _described(error: BaseException) -> list[str]:
     """An exception as its nearest builtin type's name and its text. The text is the program's: it may do anything."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
@@ -216,24 +206,14 @@ def _told(error: BaseException) -> list[str]:
     return [name, "".join(text)]
 
 
-def _preload() -> None:
-    # Programs import these in no time; where no file can be opened there is nothing else. Some builds lack some.
-    for name in (f"{PRELOAD} {PRELOAD_STRICT}" if MODE == "strict" else PRELOAD).split():
-        with contextlib.suppress(ImportError):
-            importlib.import_module(name)
-
-
-def _prepare_builtins() -> None:
-    # What `site`, left out by -S, defines, and programs use: exit(), quit().
-    import _sitebuiltins
-
-    for name in ("exit", "quit"):
-        setattr(builtins, name, _sitebuiltins.Quitter(name, "Ctrl-D (i.e. EOF)"))
-
-
-_preload()
-_prepare_builtins()
-_lockdown.be_first_to_go()
+# Programs import these in no time; where no file can be opened there is nothing else. Some builds lack some.
+for _name in (f"{PRELOAD} {PRELOAD_STRICT}" if MODE == "strict" else PRELOAD).split():
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)
+# What `site`, left out by -S, defines, and programs use.
+for _name in ("exit", "quit"):
+    setattr(builtins, _name, _sitebuiltins.Quitter(_name, "Ctrl-D (i.e. EOF)"))
+lockdown.be_first_to_go()
 if MODE != "none":
-    _lockdown.hide_files()
+    lockdown.hide_files()
 sys.dont_write_bytecode = True

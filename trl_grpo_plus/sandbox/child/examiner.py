@@ -10,17 +10,13 @@ import os
 import sys
 import types
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from . import frames as _frames
+from . import plain as _plain
 
 
-if TYPE_CHECKING:
-    from . import frames as _frames
-    from . import plain as _plain
-else:
-    import frames as _frames
-    import plain as _plain
-
-TEXT = 300  # characters of an exception that are told
+TEXT = 300  # characters of an exception that are passed on
 COROUTINE, GENERATOR = 0x80, 0x20 | 0x200  # co_flags; a generator may be async
 PYTEST_HOOKS = ("__init__", "setup_method", "teardown_method", "setup_class", "teardown_class", "setup", "teardown")
 
@@ -48,14 +44,14 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
     first, *rest = _plain.names_of(entry_point)
     tree = ast.fix_missing_locations(_ForEffect().visit(ast.parse(tests, "tests.py")))
     candidate = _proxy(frames, brings_back=not _asks_for_an_answer(tree, first, rest[-1] if rest else ""))
-    given: Any = candidate
+    entry: Any = candidate
     for name in reversed(rest):
-        given = _Holder(name, given)
+        entry = _Holder(name, entry)
     solution, script = types.ModuleType("solution"), types.ModuleType("__main__")
-    setattr(solution, first, given)
+    setattr(solution, first, entry)
     sys.modules.update(solution=solution, __main__=script)
     namespace = vars(script)
-    namespace.update({first: given, "candidate": candidate})
+    namespace.update({first: entry, "candidate": candidate})
     if "unittest" in tests:
         import unittest
 
@@ -65,24 +61,24 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
     if callable(namespace.get("check")):
         _call("check", namespace["check"], candidate)
         return
-    functions, suite = _functions(namespace, (given, candidate)), _unittests(script)
+    functions, suite = _functions(namespace, (entry, candidate)), _unittests(script)
     for name, test in functions:
         _call(name, test)
     if suite is not None:
         _run_suite(suite)
 
 
-def _functions(namespace: dict[str, Any], given: tuple[Any, ...]) -> list[tuple[str, Callable]]:
+def _functions(namespace: dict[str, Any], candidates: tuple[Any, ...]) -> list[tuple[str, Callable]]:
     """Tests as pytest finds them, but for those of unittest."""
-    found: list[tuple[str, Callable]] = []
+    tests: list[tuple[str, Callable]] = []
     for name, value in list(namespace.items()):
-        if any(value is one for one in given):
+        if any(value is one for one in candidates):
             continue
         if isinstance(value, type):
-            found += _methods(name, value)
+            tests += _methods(name, value)
         elif _is_test(name, value):
-            found.append((name, value))
-    return found
+            tests.append((name, value))
+    return tests
 
 
 def _is_test(name: str, value: Any) -> bool:
@@ -97,12 +93,12 @@ def _is_test(name: str, value: Any) -> bool:
 def _methods(name: str, kind: type) -> list[tuple[str, Callable]]:
     if not name.startswith("Test") or kind.__module__ != "__main__" or hasattr(kind, "assertEqual"):
         return []
-    found = [method for method in dir(kind) if method.startswith("test") and callable(getattr(kind, method))]
+    methods = [method for method in dir(kind) if method.startswith("test") and callable(getattr(kind, method))]
     own = {name for base in kind.__mro__ if base is not object for name in vars(base)}
     hook = next((hook for hook in PYTEST_HOOKS if hook in own), "")
-    if found and hook:
+    if methods and hook:
         raise UnfitTests(f"{name} has {hook}, which is for pytest to treat; a unittest.TestCase may have setUp")
-    tests = [(f"{name}.{method}", method, getattr(kind(), method)) for method in found]
+    tests = [(f"{name}.{method}", method, getattr(kind(), method)) for method in methods]
     return [(label, test) for label, method, test in tests if _is_test(method, test)]
 
 
@@ -246,13 +242,13 @@ def _handed_on(node: ast.AST, functions: dict[str, list[ast.arg]]) -> list[tuple
         return [(node.value, node.targets[0].id)]
     if not isinstance(node, ast.Call):
         return []
-    function, *given = [node.func, *node.args]
+    function, *arguments = [node.func, *node.args]
     places: list[tuple[ast.AST, str]] = []
     if isinstance(function, ast.Name) and function.id == FOR_EFFECT:
-        function, *given = given
+        function, *arguments = arguments
         places.append((function, ""))
     parameters = functions.get(function.id, []) if isinstance(function, ast.Name) else []
-    return places + [(place, parameter.arg) for place, parameter in zip(given, parameters, strict=False)]
+    return places + [(place, parameter.arg) for place, parameter in zip(arguments, parameters, strict=False)]
 
 
 def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:

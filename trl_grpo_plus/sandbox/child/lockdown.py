@@ -2,7 +2,7 @@
 
 In this order, since each step needs what a later one takes away: as root the view of the file system (chroot into the
 standard library, once, by the zygote); new privileges, the user id and every capability; resources (rlimits); files,
-TCP ports, abstract sockets and signals to others (Landlock). System calls come last (`_seccomp.py`). A step that fails
+TCP ports, abstract sockets and signals to others (Landlock). System calls come last (`seccomp.py`). A step that fails
 raises: the program is then not run.
 
 Landlock opens the standard library for reading, without site-packages, and nothing else. Standard library only.
@@ -63,8 +63,8 @@ def landlock_version() -> int:
 
 def standard_library() -> list[str]:
     """Where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
-    found = [path for path in sys.path if os.path.isdir(path)]
-    return [os.path.commonpath(found), *found]
+    folders = [path for path in sys.path if os.path.isdir(path)]
+    return [os.path.commonpath(folders), *folders]
 
 
 def landlock_rules() -> int:
@@ -144,15 +144,15 @@ def can_become_others() -> bool:
 def drop_privileges() -> None:
     """No capability is left, none can come, and root has become a spare user, where that can be."""
     zygote = os.getppid()
-    _prctl(PR_SET_NO_NEW_PRIVS, 1)
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
     if can_become_others():
         _ = _become(SPARE_UIDS + int.from_bytes(os.urandom(4), "big") % SPARE_COUNT) or _become(NOBODY)
     if _libc.capset(_HEADER, _Capabilities()):
         raise OSError(ctypes.get_errno(), "capset")
     if _capabilities():
         raise OSError(errno.EPERM, "capabilities could not be dropped")
-    _prctl(PR_SET_DUMPABLE, 0)
-    _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # another user id has unset it
+    prctl(PR_SET_DUMPABLE, 0)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # another user id has unset it
     if os.getppid() != zygote:
         os._exit(1)
 
@@ -166,7 +166,7 @@ def restrict_files(rules: int) -> None:
 def limit(limits: Limits) -> None:
     """Limit what this process may use. A user that is the program's alone has no other threads."""
     alone = os.getuid() >= SPARE_UIDS
-    wanted = {
+    values = {
         resource.RLIMIT_AS: limits.memory_mb * MIB,
         resource.RLIMIT_STACK: limits.memory_mb * MIB // 4,  # room for recursion in C; the usual 8 MiB are soon full
         resource.RLIMIT_CPU: limits.cpu_s,
@@ -177,7 +177,7 @@ def limit(limits: Limits) -> None:
         resource.RLIMIT_MEMLOCK: 0,
         resource.RLIMIT_MSGQUEUE: 0,
     }
-    for what, value in wanted.items():
+    for what, value in values.items():
         hard = resource.getrlimit(what)[1]
         value = value if hard == resource.RLIM_INFINITY else min(value, hard)
         resource.setrlimit(what, (value, value))
@@ -201,9 +201,10 @@ def _capabilities() -> int:
     return words[0] | words[1] | words[2] | (words[3] | words[4] | words[5]) << 32
 
 
-def _prctl(option: int, value: int) -> None:
-    if _libc.prctl(option, ctypes.c_ulong(value), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0)):
-        raise OSError(ctypes.get_errno(), f"prctl {option}")
+def prctl(option: int, value: int, address: int = 0) -> None:
+    """prctl(2); `OSError` where the kernel refuses it."""
+    if _libc.prctl(option, *map(ctypes.c_ulong, (value, address, 0, 0))):
+        raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 
 
 def _call(name: str, number: int, *arguments: Any) -> int:

@@ -19,6 +19,8 @@ import os
 import platform
 import struct
 
+from . import lockdown
+
 
 KILL, ALLOW, EPERM, ENOSYS = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x05, 0x06
@@ -92,7 +94,6 @@ class Filter:
         self._own_pid = [8 * i + 4 for i, line in enumerate(code) if line[3] == OWN_PID]
         self._code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *line) for line in code))
         self._program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(self._code)))
-        self._prctl = ctypes.CDLL(None, use_errno=True).prctl
 
     def install(self) -> None:
         """Put this thread and what it starts under the filter, for good. `no_new_privs` must be set.
@@ -102,8 +103,7 @@ class Filter:
         """
         for place in self._own_pid:
             struct.pack_into("I", self._code, place, os.getpid())
-        if self._prctl(PR_SET_SECCOMP, FILTER, self._program, 0, 0):
-            raise OSError(ctypes.get_errno(), "seccomp filter refused")
+        lockdown.prctl(PR_SET_SECCOMP, FILTER, ctypes.addressof(self._program))
 
 
 Line = tuple[int, int, int, int]  # instruction, lines to skip if true, if false, operand

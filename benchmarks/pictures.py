@@ -1,0 +1,108 @@
+"""The README's pictures, from a run of `make demo`: its page in a browser, and a plot of what it learned.
+
+    make demo
+    .venv/bin/python benchmarks/pictures.py [outputs/arithmetic_cpu] [--into docs/images]
+
+Needs Chromium on the PATH, as the tests of the page do. The group that is shown is the first of which two attempts are
+right: the best attempt and the last are pinned side by side.
+"""
+
+import argparse
+import io
+import shutil
+from collections import defaultdict
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import PercentFormatter
+from PIL import Image
+from playwright.sync_api import sync_playwright
+
+from trl_grpo_plus import traces
+from trl_grpo_plus.view import write_page
+
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+COLOURS = {"edge": "#0072b2", "easy": "#2a9d76", "hard": "#c4570a"}
+KINDS = {"easy": "sums without a carry", "edge": "sums with a carry", "hard": "products (none in the warm-up)"}
+VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # as the page has them
+TOLD = {"alive": "alive: teach", "all_good": "all good: cannot teach", "all_bad": "all bad: cannot teach"}
+BIN = 5  # steps a point
+Groups = list[list[dict[str, Any]]]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The README's pictures, from a run of make demo.")
+    parser.add_argument("run", nargs="?", default="outputs/arithmetic_cpu", help="output_dir of the run")
+    parser.add_argument("--into", type=Path, default=Path("docs/images"), help="folder of the pictures")
+    options = parser.parse_args()
+    options.into.mkdir(parents=True, exist_ok=True)
+    groups = list(traces.groups(options.run))
+    plot(groups, options.into / "demo.png")
+    screenshot(options.run, groups, options.into / "page.png")
+
+
+def plot(groups: Groups, target: Path) -> None:
+    """Right answers by kind of problem, and verdicts, over the steps."""
+    train = [group for group in groups if group[0]["split"] == "train"]
+    figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    for kind, label in KINDS.items():
+        of_kind = [group for group in train if group[0]["reference"]["difficulty"] == kind]
+        steps, shares = over_steps(of_kind, lambda group: fmean(row["reward"] for row in group))
+        left.plot(steps, shares, color=COLOURS[kind], label=label)
+        held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
+        ends = {step: rewards_at(held_out, step) for step in {group[0]["step"] for group in held_out}}
+        left.plot(list(ends), list(ends.values()), "o", color=COLOURS[kind], markerfacecolor="white", clip_on=False)
+    left.plot([], [], "o", color="#59636e", markerfacecolor="white", label="held out, before and after")
+    left.set(title="Share of right attempts", xlabel="step", ylim=(-0.02, 1.02))
+    left.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.05))
+    stacks = {v: over_steps(train, lambda group, v=v: group[0]["verdict"] == v) for v in VERDICTS}
+    steps = stacks["alive"][0]
+    right.stackplot(steps, [shares for _, shares in stacks.values()], colors=list(VERDICTS.values()), alpha=0.85)
+    below = 0.0
+    for verdict, (_, shares) in stacks.items():
+        middle = below + fmean(shares[: len(shares) // 2]) / 2
+        right.text(steps[0] + 4, middle, TOLD[verdict], color="white", va="center", fontsize=9)
+        below += fmean(shares[: len(shares) // 2])
+    right.set(title="Groups sampled, before filtering", xlabel="step", ylim=(0, 1), xlim=(steps[0], steps[-1]))
+    for axes in (left, right):
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(target)
+
+
+def over_steps(groups: Groups, value: Any) -> tuple[list[float], list[float]]:
+    """Mean of `value(group)` for every `BIN` steps, and the middle of each bin."""
+    bins = defaultdict(list)
+    for group in groups:
+        bins[group[0]["step"] // BIN].append(float(value(group)))
+    return [(at + 0.5) * BIN for at in sorted(bins)], [fmean(bins[at]) for at in sorted(bins)]
+
+
+def rewards_at(groups: Groups, step: int) -> float:
+    return fmean(row["reward"] for group in groups for row in group if row["step"] == step)
+
+
+def screenshot(run: str, groups: Groups, target: Path) -> None:
+    """The page at a live group, two attempts pinned, with the words that differ marked."""
+    page_file = write_page(run, Path(run) / "report.html").path.resolve()
+    shown = next(group for group in groups if group[0]["split"] == "train" and sum(r["reward"] for r in group) == 2)[0]
+    place = f"split=train&step={shown['step']}&group={shown['batch']}.{shown['round']}.{shown['group']}"
+    with sync_playwright() as playwright:
+        chromium = next(filter(None, map(shutil.which, BROWSERS)))
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        size: Any = {"width": 1040, "height": 520}
+        page = browser.new_page(viewport=size, device_scale_factor=1.5, color_scheme="light")
+        page.goto(f"{page_file.as_uri()}#{place}")
+        page.wait_for_selector(".attempt")
+        for at in ("first", "last"):
+            getattr(page.get_by_role("button", name="Pin"), at).click()
+        Image.open(io.BytesIO(page.screenshot())).quantize(256).save(target, optimize=True)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,210 @@
+"""What is asked of every reward that ships, a test a promise. Hard cases are in the files of their own."""
+
+import dataclasses
+import doctest
+import importlib
+import itertools
+import pickle
+import pkgutil
+import shutil
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from bombs import BOMBS, placed
+
+from trl_grpo_plus import rewards
+from trl_grpo_plus.registry import Reward, find, get_reward
+from trl_grpo_plus.rewards import LIBRARY
+from trl_grpo_plus.rewards._text import after_thinking
+
+
+REPOSITORY = Path(__file__).parents[2]
+of_all = pytest.mark.parametrize("name", LIBRARY)
+
+
+def here(name, args):
+    """The reward in this process, without a time limit."""
+    return Reward(dataclasses.replace(find(name), timeout=None), args)
+
+
+def rows(example, times=1):
+    return {name: [value] * times for name, value in example.columns.items()}
+
+
+def best_of(name):
+    return max(find(name).examples, key=lambda example: example.reward)
+
+
+def right_ones(name):
+    return [example for example in find(name).examples if example.reward > 0 and not example.args]
+
+
+@of_all
+def test_its_examples_score_as_they_say_again_copied_and_in_workers(name):
+    for example in find(name).examples:
+        reward = get_reward(name, **example.args)
+        ways = {
+            "as it is": reward,
+            "again": reward,
+            "here": here(name, example.args),
+            "copied": pickle.loads(pickle.dumps(reward)),
+            "in workers": Reward(find(name), example.args, timeout=60.0),
+        }
+        scores = {way: reward([example.completion], **rows(example)) for way, reward in ways.items()}
+        assert scores == {way: [example.reward] for way in ways}
+        assert {type(score) for (score,) in scores.values()} == {float}
+
+
+@of_all
+def test_a_batch_is_scored_one_by_one_and_an_empty_one_is_empty(name):
+    best = best_of(name)
+    reward = get_reward(name, **best.args)
+    assert reward([best.completion] * 3, **rows(best, 3)) == [best.reward] * 3
+    assert reward([], **rows(best, 0)) == []
+
+
+@of_all
+def test_columns_of_another_length_are_refused(name):
+    best = best_of(name)
+    if find(name).needed:
+        with pytest.raises(ValueError, match="zip"):
+            find(name).function([best.completion] * 2, **rows(best), **best.args)
+
+
+@of_all
+def test_a_row_without_what_the_reward_needs_is_not_scored(name):
+    best = best_of(name)
+    for column in find(name).needed:
+        columns = {**rows(best, 3), column: [best.columns[column], None, best.columns[column]]}
+        scores = get_reward(name, **best.args)([best.completion] * 3, **columns)
+        assert scores == [best.reward, None, best.reward]
+
+
+@of_all
+def test_a_column_that_is_not_there_is_named(name):
+    best = best_of(name)
+    for column in find(name).needed:
+        others = {other: values for other, values in rows(best).items() if other != column}
+        with pytest.raises(TypeError, match=f"'{name}' needs the column '{column}'"):
+            get_reward(name, **best.args)([best.completion], **others)
+
+
+@of_all
+def test_bad_arguments_are_refused_by_name(name):
+    for argument in ("no_such", *find(name).arguments):
+        with pytest.raises(ValueError, match=rf"{name}.*\b{argument}\b"):
+            get_reward(name, **{**best_of(name).args, argument: object()})
+
+
+@of_all
+def test_a_gold_deserves_full_marks(name):
+    definition = find(name)
+    if definition.gold is None:
+        return
+    for example, opened in itertools.product(definition.examples, (False, True)):
+        if opened and "think_opened" not in definition.arguments:
+            continue
+        reward = here(name, {**example.args, **({"think_opened": True} if opened else {})})
+        gold = definition.gold(**example.columns, **reward.all_args())
+        assert gold is None or reward([gold], **rows(example)) == [definition.full_marks]
+    gold_of = [definition.gold(**example.columns, **reward.all_args()) for example in right_ones(name)]
+    assert name == "python_tests" or None not in gold_of  # its gold is a column of its own
+
+
+@pytest.mark.parametrize("name", [name for name in LIBRARY if "think_opened" in find(name).arguments])
+def test_thinking_that_the_prompt_opened_and_that_was_cut_off_earns_nothing(name):
+    cut_off = get_reward(name, think_opened=True)
+    for example in right_ones(name):
+        answer = after_thinking(example.completion)
+        assert cut_off([answer], **rows(example)) == [0.0]
+        assert cut_off([f"I try\n{answer}\nWait"], **rows(example)) == [0.0]
+        assert cut_off([f"a</think>{answer}"], **rows(example)) == [example.reward]
+        assert cut_off([f"{answer}</think>"], **rows(example)) == [0.0]
+
+
+CITIES = ["Rome", "Paris", "Berlin", "New York"]
+PERSON = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+TREE = {"$ref": "#/$defs/n", "$defs": {"n": {"type": "array", "items": {"$ref": "#/$defs/n"}}}}
+BACKTRACKS = r"(?s)(?:(\w+)\s?)+:\d|(?:<[^>]*>\s*)*x{3}"
+# Arguments and a row for which no bomb is an answer; more places for them.
+ROWS = {
+    "choice_answer": [({}, {"answer": 1, "choices": choices}) for choices in (CITIES, None)],
+    "countdown": [({}, {"numbers": [2, 5, 7], "target": 25})],
+    "exact_answer": [({}, {"answer": "46"})],
+    "gsm8k_answer": [({}, {"answer": "#### 18"})],
+    "instruction_checks": [({}, {"constraints": [{"kind": "json"}]})],
+    "json_schema": [({}, {"schema": schema}) for schema in (PERSON, TREE)],
+    "math_answer": [({}, {"answer": r"\sqrt{2}"})],
+    "regex_match": [({}, {"pattern": BACKTRACKS})],
+    "think_format": [
+        ({"think_opened": opened, "answer_tag": tag}, {}) for opened in (False, True) for tag in (False, True)
+    ],
+}
+PLACES = {
+    "choice_answer": ["The answer is:\n\n{}", "## {}", "**{}**."],
+    "gsm8k_answer": ["#### {}", "{}#### 18 or 19", "#### Answer is {}!"],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_bombs_are_read_in_time_and_earn_nothing(name):
+    """The others read no text; `python_tests` and `reasoning_gym`, which hand it on, have tests of their own."""
+    slow, paid = {}, {}
+    for (args, columns), (bomb, text) in itertools.product(ROWS[name], BOMBS.items()):
+        reward = here(name, args)
+        for place, completion in enumerate([*placed(text), *(place.format(text) for place in PLACES.get(name, ()))]):
+            start = time.process_time()
+            (score,) = reward([completion], **{column: [value] for column, value in columns.items()})
+            seconds = time.process_time() - start
+            if seconds > 2:
+                slow[bomb, place, str(args)] = seconds
+            if score not in _deserved(name, args, completion):
+                paid[bomb, place, str(args)] = score
+    assert (slow, paid) == ({}, {})
+
+
+def _deserved(name, args, completion):
+    if name == "gsm8k_answer":
+        return {0.0, 0.5}  # a number in a box
+    if name == "think_format":  # in the thinking or the answer a long text is no fault of form
+        in_form = completion.startswith("<think>") or (args["think_opened"] and not args["answer_tag"])
+        return {0.0, 1.0} if in_form else {0.0}
+    return {0.0}
+
+
+@pytest.mark.parametrize("module", sorted(module.name for module in pkgutil.iter_modules(rewards.__path__)))
+def test_docstrings(module):
+    result = doctest.testmod(importlib.import_module(f"{rewards.__name__}.{module}"))
+    assert result.failed == 0
+    assert result.attempted or module.startswith("_")
+
+
+def test_a_file_and_a_line_add_a_reward(tmp_path):
+    """In a copy of the package, which nobody installs: the reward has its name in a fresh process, in workers too."""
+    package = tmp_path / "trl_grpo_plus"
+    shutil.copytree(REPOSITORY / "trl_grpo_plus", package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(REPOSITORY / "rewards", package / "rewards", ignore=shutil.ignore_patterns("__pycache__"))
+    (package / "rewards" / "ends_well.py").write_text(
+        "from trl_grpo_plus.registry import register_reward\n\n\n"
+        '@register_reward("ends_well", timeout=9.0)\n'
+        "def ends_well(completions):\n"
+        '    return [float(text.endswith("well")) for text in completions]\n'
+    )
+    library = (package / "rewards" / "__init__.py").read_text()
+    (package / "rewards" / "__init__.py").write_text(
+        library.replace('    "exact_answer":', '    "ends_well": "ends_well",\n    "exact_answer":')
+    )
+    code = """
+    from trl_grpo_plus.registry import get_reward, list_rewards, register_reward
+    assert "ends_well" in list_rewards()
+    print(get_reward("ends_well")(completions=["ends well", "ends"]), flush=True)
+    register_reward("ends_well")(lambda completions: [])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[1.0, 0.0]\n", done.stderr
+    assert "'ends_well' exists already: trl_grpo_plus.rewards.ends_well:ends_well" in done.stderr

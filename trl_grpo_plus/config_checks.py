@@ -1,0 +1,145 @@
+"""What a configuration may not hold: values, and combinations that cannot work, each refused with the way out."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import trl
+from packaging.version import Version
+
+from .advantages import SCALES
+from .alarms import Thresholds
+from .common.values import Number, Refusal, one_of
+from .kl import ESTIMATORS, TRL_ESTIMATOR
+
+
+# TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
+TRL_CHOICES = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
+TRL_NUMBERS = {
+    "temperature": Number(above=0.0),
+    "beta": Number(at_least=0.0),
+    "per_device_train_batch_size": Number(at_least=1, integer=True),
+}
+
+
+def check(config: Any, annotations: Mapping[str, Any]) -> None:
+    """Refuse a [`GRPOPlusConfig`] that cannot work.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        annotations (`Mapping[str, Any]`): of its own fields; a number's bounds are in `Annotated`.
+    """
+    _check_values(config, annotations)
+    _check_advantage(config)
+    _check_kl(config)
+    _check_liger(config)
+    _check_thresholds(config)
+
+
+def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
+    for name, allowed in TRL_CHOICES.items():
+        one_of(name, getattr(config, name), allowed)
+    one_of("scale_rewards", config.scale_rewards, SCALES)
+    for name, number in TRL_NUMBERS.items():
+        number.check(name, getattr(config, name))
+    for name in [name for name in annotations if name in config.__dataclass_fields__]:
+        value, metadata = getattr(config, name), config.__dataclass_fields__[name].metadata
+        for number in getattr(annotations[name], "__metadata__", ()):
+            number.check(name, value)
+        if "choices" in metadata:
+            one_of(name, value, metadata["choices"])
+        if annotations[name] is bool and not isinstance(value, bool):
+            raise Refusal(f"{name}={value!r} must be true or false.")
+    if not isinstance(config.filter_metric, str) or not config.filter_metric:
+        raise Refusal(
+            f"filter_metric={config.filter_metric!r} must be 'total', 'any' or the name of a reward function."
+        )
+    if config.failed_reward >= config.solved_reward:
+        raise Refusal(
+            f"failed_reward ({config.failed_reward}) must be below solved_reward ({config.solved_reward}): they name "
+            "the rewards of an attempt that fails and of one that succeeds."
+        )
+
+
+def _check_advantage(config: Any) -> None:
+    if config.multi_objective_aggregation != "normalize_then_sum":
+        return
+    if SCALES[config.scale_rewards].over == "run":
+        raise Refusal(
+            f"scale_rewards={config.scale_rewards!r} does not go with multi_objective_aggregation="
+            "'normalize_then_sum', which divides each reward function by its own group's scale. Use "
+            f"{_any_of(name for name, scale in SCALES.items() if scale.over == 'group')}, or "
+            "multi_objective_aggregation='sum_then_normalize'."
+        )
+    if config.kl_placement == "reward":
+        raise Refusal(
+            "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
+            "reward to subtract the KL from when each reward function is normalised by itself."
+        )
+
+
+def _check_kl(config: Any) -> None:
+    changed = config.changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
+    name, estimator = config.kl_estimator, ESTIMATORS[config.kl_estimator]
+    if changed and config.beta <= 0:
+        options = ", ".join(f"{name}={getattr(config, name)!r}" for name in changed)
+        raise Refusal(
+            f"{options} has no effect with beta={config.beta}: there is no KL term and no reference model. Set "
+            "beta to a positive value (0.04 in DeepSeekMath), or leave the KL options at their defaults."
+        )
+    if config.kl_placement == "reward" and estimator.in_reward_refused:
+        allowed = _any_of(other for other in ESTIMATORS if not ESTIMATORS[other].in_reward_refused)
+        raise Refusal(
+            f"kl_placement='reward' needs kl_estimator={allowed}, got {name!r}: in the reward "
+            f"{estimator.in_reward_refused}. Set kl_estimator={allowed}."
+        )
+    if config.kl_placement == "loss" and estimator.unweighted_refused and not config.use_bias_correction_kl:
+        raise Refusal(
+            f"kl_estimator={name!r} in the loss needs use_bias_correction_kl=True: without the importance weight "
+            f"{estimator.unweighted_refused}. Set use_bias_correction_kl=True, or kl_placement='reward', or "
+            "kl_estimator='k2' (the reverse KL's gradient on-policy)."
+        )
+    if config.kl_placement == "loss" and config.kl_reward_form != "sequence":
+        raise Refusal(
+            f"kl_reward_form={config.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
+        )
+    if config.kl_target is not None and not estimator.is_kl:
+        raise Refusal(
+            "kl_target needs an estimator of the KL divergence "
+            f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
+        )
+
+
+def _check_liger(config: Any) -> None:
+    # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+    needs_loss = (
+        config.filters_groups
+        or config.kl_estimator != TRL_ESTIMATOR
+        or config.kl_placement != "loss"
+        or config.kl_target
+    )
+    if config.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
+        raise Refusal(
+            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
+            "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+        )
+
+
+def _check_thresholds(config: Any) -> None:
+    if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
+        raise Refusal(
+            f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
+            '{"near_duplicates": 0.8, "length_drift": null}.'
+        )
+    Thresholds.of(config.alarm_thresholds or {})
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """'a', 'b' or 'c'."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last

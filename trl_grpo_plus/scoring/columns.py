@@ -1,0 +1,74 @@
+"""The columns that a reward reads, and whether a dataset has them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from ..common.signatures import name_of, needed
+from ..common.values import Refusal, about, near
+from .definition import TRL_GIVES, Definition
+from .reward import Reward
+
+
+NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
+
+
+def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
+    """Check before a run that a dataset has what a reward reads.
+
+    Args:
+        reward: a [`Reward`], a combination with `parts`, or a plain function.
+        dataset: a `datasets` dataset; a streamed one is checked by its column names alone, if it knows them.
+        what (`str`): which data it is, for an error's text.
+        read (`bool`, *optional*, defaults to `True`): whether what is in the columns is looked at, too.
+
+    Raises:
+        Refusal: a column is missing, or the reward refuses a value.
+    """
+    for part in getattr(reward, "parts", ()):
+        check_columns(part, dataset, what, read)
+    available = getattr(dataset, "column_names", None)
+    if available is None or not callable(reward):
+        return
+    with about(what, ValueError):  # a reward's own `check_columns` raises any
+        if isinstance(reward, Reward):
+            columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
+            if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
+                values = _values(dataset, columns, reward.definition.needed)
+                reward.definition.check_columns(**values, **reward.all_args())
+            return
+        for name in needed(reward):
+            if name not in TRL_GIVES:
+                _check_column(name_of(reward), name, available, f"columns: {{{name}: NAME}}")
+
+
+def columns_of(
+    definition: Definition, available: Iterable[str], renamed: Mapping[str, str], label: str
+) -> dict[str, str]:
+    """Column of the function -> column of the dataset, for those that are there.
+
+    Raises:
+        Refusal: one that it needs, or that a renaming names, is missing.
+    """
+    available = list(available)
+    columns = {name: renamed.get(name, name) for name in definition.columns}
+    rename = "column: NAME" if len(definition.needed) == 1 else "columns: {{{}: NAME}}"
+    for name in (*definition.needed, *renamed):
+        _check_column(label, columns[name], available, rename.format(name))
+    return {name: column for name, column in columns.items() if column in available}
+
+
+def _check_column(label: str, column: str, available: Sequence[str], rename: str) -> None:
+    if column in available and column not in NOT_GIVEN:
+        return
+    known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
+    raise Refusal(
+        f"reward {label!r} needs the column {column!r}, the data has {', '.join(available)}.{near(column, known)} If "
+        f"it has another name there, say so in the reward's args: {{{rename}}}."
+    )
+
+
+def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> dict[str, list[Any]]:
+    """Whole columns, without the rows that the reward does not score."""
+    whole = {name: list(dataset[column]) for name, column in columns.items()}
+    scored = [i for i in range(len(dataset)) if all(whole[name][i] is not None for name in needed)]
+    return {name: [values[i] for i in scored] for name, values in whole.items()}

@@ -1,0 +1,82 @@
+"""Inside a worker process: it loads a reward's function once, and scores one sample after another."""
+
+import json
+import pickle
+import resource
+import socket
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..common.signatures import call
+from .outcome import Outcome, outcomes_of
+
+
+MESSAGE_CHARS = 4000
+
+_THIS: dict[str, Any] = {}  # what this process is, where it is a worker
+
+
+def excuse(seconds: float) -> None:
+    """For a reward function: so much of its time went by while what it waits for waited for a processor.
+
+    Does nothing outside of a worker.
+    """
+    if "connection" in _THIS and seconds > 0:
+        _send(_THIS["connection"], {"waited": seconds})
+
+
+def sandbox_options() -> dict[str, int]:
+    """`threads` and `peers` of a [`~sandbox.Sandbox`] in this process: what is there, shared between all workers."""
+    return dict(_THIS.get("sandbox", {}))
+
+
+def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
+    """Score samples until the pool hangs up."""
+    limit = options["memory_mb"] << 20
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    connection = Connection(own_socket.detach())
+    _THIS.update(connection=connection, sandbox={name: options[name] for name in ("threads", "peers")})
+    functions: dict[str, Any] = {}
+    while True:
+        try:
+            job = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            target, args, sample = pickle.loads(job)
+        except BaseException:  # a column of a type that cannot be imported here
+            _send(connection, _failed()._asdict())
+            continue
+        if target not in functions:
+            try:
+                functions[target] = _function(target)
+            except BaseException:
+                _send(connection, {"cannot load": traceback.format_exc()[-MESSAGE_CHARS:]})
+                continue
+            _send(connection, {"loaded": True})
+        _send(connection, _score(functions[target], args, sample)._asdict())
+
+
+def _function(target: str) -> Any:
+    from ..common.loading import load
+
+    loaded = load(target)
+    return loaded.__wrapped__ if hasattr(loaded, "definition") else loaded
+
+
+def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
+    try:
+        columns = {name: [value] for name, value in sample.items()}
+        return outcomes_of(call(function, {**columns, **args}), 1)[0]
+    except BaseException:  # SystemExit too
+        return _failed()
+
+
+def _failed() -> Outcome:
+    return Outcome(None, "error", traceback.format_exc(limit=-8)[-MESSAGE_CHARS:])
+
+
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())
