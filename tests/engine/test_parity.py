@@ -1,7 +1,5 @@
 """With every new option at its default the trainer is TRL's: same losses, same weights, bit for bit."""
 
-import itertools
-
 import pytest
 import tiny
 from trl import GRPOTrainer
@@ -32,17 +30,12 @@ def assert_same(ours, theirs):
     assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
 
 
-def is_covered(loss_type, beta, batching):
-    """Whether it is among those that have each loss with each simplest and hardest batching, and two with all."""
-    return loss_type in ("dapo", "grpo") or (beta > 0 and batching in ("plain", "all"))
-
-
 @pytest.mark.parametrize(
     ("loss_type", "beta", "batching"),
-    [
-        pytest.param(*case, marks=() if is_covered(*case) else pytest.mark.full)
-        for case in itertools.product(LOSS_TYPES, [0.0, 0.1], BATCHINGS)
-    ],
+    tiny.covering(
+        lambda loss_type, beta, batching: loss_type in ("dapo", "grpo") or (beta and batching in ("plain", "all")),
+        *(LOSS_TYPES, [0.0, 0.1], BATCHINGS),
+    ),
 )
 def test_defaults_are_trl(tmp_path, loss_type, beta, batching):
     assert_same(*both(tmp_path, loss_type=loss_type, beta=beta, **BATCHINGS[batching]))

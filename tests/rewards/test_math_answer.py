@@ -55,6 +55,7 @@ def test_right_answers_are_rewarded(verdicts: list[float]) -> None:
     assert [case for case, got in zip(CASES, verdicts, strict=True) if case.correct and not got] == []
 
 
+@pytest.mark.full
 def test_agreement_beside_that_of_trl(verdicts: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
     _read_each_text_once(monkeypatch)
     bare = [_by_trl(case.answer, str(case.gold)) for case in CASES]
