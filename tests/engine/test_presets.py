@@ -135,6 +135,7 @@ def distance(first, second):
     return max((first[name].float() - second[name].float()).abs().max().item() for name in first)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
@@ -148,6 +149,7 @@ def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
     assert distance(out / preset / scenario, out / "ddp" / scenario) < 1e-5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_all_ranks_make_the_same_passes(out, scenario):
     """Sharded, a rank that makes fewer leaves the others waiting."""
@@ -158,6 +160,7 @@ def test_all_ranks_make_the_same_passes(out, scenario):
         assert max(first["rounds"]) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", ["ddp", *SHARDED])
 def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
     for found, expected in zip(results(out, preset, "resumed"), results(out, preset, "sampled"), strict=True):
@@ -167,6 +170,7 @@ def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
     assert distance(out / preset / "resumed", out / preset / "sampled") == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_traces_are_those_of_ddp(out, preset, scenario):
@@ -179,11 +183,13 @@ def test_traces_are_those_of_ddp(out, preset, scenario):
             assert mine == other
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", ["ddp", *SHARDED])
 def test_the_recipe_decides_the_precision(out, preset):
     assert [rank["precision"] for rank in results(out, preset, "precise")] == ["bf16", "bf16"]
 
 
+@pytest.mark.full
 def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
     first, second = results(out, "ddp", "resumed_apart")
     assert first["losses"] == second["losses"]
