@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from trl_grpo_plus import GRPOPlusConfig, advantages
+from trl_grpo_plus import GRPOPlusConfig, advantages, kl
 from trl_grpo_plus.credit import Credit
 
 
@@ -82,3 +82,13 @@ def test_batches_that_say_nothing_leave_the_running_std():
     values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
     assert running.running_variance == before > 0
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)
+
+
+def test_the_tables_of_the_modules_name_every_entry():
+    for name in (*advantages.BASELINES, *advantages.SCALES):
+        assert f"| {name} |" in advantages.__doc__
+    for name, estimator in kl.ESTIMATORS.items():
+        rows = [line for line in kl.__doc__.splitlines() if line.startswith(f"| {name} ")]
+        assert len(rows) == 1
+        assert ("refused" in rows[0]) == bool(estimator.unweighted_refused)
+        assert f" {name} = " in kl.__doc__
