@@ -1,5 +1,6 @@
 # make demo   the main job: a GRPO run on a CPU, accuracy before and after
-# make test   everything that needs no GPU
+# make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
+# make test-full   those too, as CI does
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
 # make test-deepspeed   the tests of TRL's presets, those for DeepSpeed too
@@ -13,13 +14,12 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 STAMP := $(VENV)/.installed
-# A file's tests stay on one worker, since they share what is trained, built or launched for them.
-PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-trl test-deepspeed test-vllm lint format clean
+.PHONY: demo test test-full test-trl test-deepspeed test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -34,6 +34,9 @@ demo: $(STAMP)
 		-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu $(DEMO_ARGS)
 
 test: $(STAMP)
+	$(PYTEST) -m "not full" tests
+
+test-full: $(STAMP)
 	$(PYTEST) tests
 
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.

@@ -11,21 +11,22 @@ os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+# Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
+TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = ["recipes", "check_recipe", "distributed", "trackers", "wheel", "presets", "parity", "cli", "resume"]
-LONG += ["viewer", "python_tests", "trainer", "workers", "tracing", "alarms", "hub", "sandbox", "drop"]
-# Where it is judged how long something takes.
-TIMED = ["clock", "python_tests", "sandbox", "scarcity", "workers"]
+LONG = [*TIMED, "recipes", "check_recipe", "distributed", "wheel", "trackers", "presets", "parity", "resume"]
+LONG += ["cli", "viewer", "trainer", "hub", "tracing", "alarms", "drop"]
 
 
-def place(item):
-    name = item.path.stem.removeprefix("test_")
-    return LONG.index(name) if name in LONG else len(LONG)
-
-
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
+    def name(item):
+        return item.path.stem.removeprefix("test_")
+
     if hasattr(config, "workerinput"):
-        items.sort(key=place)
+        items.sort(key=lambda item: LONG.index(name(item)) if name(item) in LONG else len(LONG))
+    for item in items:  # a file's tests stay together, since they share what is trained, built or launched for them
+        item.add_marker(pytest.mark.xdist_group("timed" if name(item) in TIMED else name(item)))
 
 
 def pytest_collection_finish():

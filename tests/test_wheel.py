@@ -153,6 +153,7 @@ def said(commands):
         return {name: future.result() for name, future in started.items()}
 
 
+@pytest.mark.full
 def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
     folder, trl_grpo_plus_command = commands
     first, _, _ = said["run"].partition("\n")
@@ -167,6 +168,7 @@ def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
     assert page.stat().st_size > 50_000
 
 
+@pytest.mark.full
 def test_a_recipe_is_checked_and_smoked(said):
     lines = [line.split() for line in said["check"].splitlines()]
     fine = {words[0] for words in lines if words[1:2] == ["ok"]}

@@ -1,6 +1,7 @@
 """What the tests train: models of a few thousand weights and a tokenizer of a few characters, made here."""
 
 import functools
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -151,3 +152,11 @@ def logged(trained: Any, key: str) -> list[float]:
 def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Whether two models are equal bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def covering(is_covered, *choices):
+    """All combinations of `choices`, for `parametrize`; what is not covered is left to `make test-full`."""
+    import pytest
+
+    cases = itertools.product(*choices)
+    return [pytest.param(*case, marks=() if is_covered(*case) else pytest.mark.full) for case in cases]

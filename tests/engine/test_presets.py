@@ -5,6 +5,7 @@ put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
 """
 
 import json
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,8 @@ from safetensors.torch import load_file
 
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import console, train
-from trl_grpo_plus.launch import options as preflight_options
+from trl_grpo_plus.launch.refusals import processes
+from trl_grpo_plus.launch.table import FAILED
 from trl_grpo_plus.traces import read as traces
 
 
@@ -133,6 +135,7 @@ def distance(first, second):
     return max((first[name].float() - second[name].float()).abs().max().item() for name in first)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
@@ -146,6 +149,7 @@ def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
     assert distance(out / preset / scenario, out / "ddp" / scenario) < 1e-5
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_all_ranks_make_the_same_passes(out, scenario):
     """Sharded, a rank that makes fewer leaves the others waiting."""
@@ -156,6 +160,7 @@ def test_all_ranks_make_the_same_passes(out, scenario):
         assert max(first["rounds"]) == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", ["ddp", *SHARDED])
 def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
     for found, expected in zip(results(out, preset, "resumed"), results(out, preset, "sampled"), strict=True):
@@ -165,6 +170,7 @@ def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
     assert distance(out / preset / "resumed", out / preset / "sampled") == 0
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
 def test_traces_are_those_of_ddp(out, preset, scenario):
@@ -177,11 +183,13 @@ def test_traces_are_those_of_ddp(out, preset, scenario):
             assert mine == other
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("preset", ["ddp", *SHARDED])
 def test_the_recipe_decides_the_precision(out, preset):
     assert [rank["precision"] for rank in results(out, preset, "precise")] == ["bf16", "bf16"]
 
 
+@pytest.mark.full
 def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
     first, second = results(out, "ddp", "resumed_apart")
     assert first["losses"] == second["losses"]
@@ -191,13 +199,15 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
 
 def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
     """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
-    preflight_options.check_processes(SimpleNamespace(world_size=1))
+    together, alone = (SimpleNamespace(training=SimpleNamespace(world_size=size)) for size in (2, 1))
+    assert processes(alone) == []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    preflight_options.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
+    assert processes(alone) == []  # a scheduler's, say
     monkeypatch.setenv("LOCAL_RANK", "0")
-    preflight_options.check_processes(SimpleNamespace(world_size=2))
-    with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
-        preflight_options.check_processes(SimpleNamespace(world_size=1))
+    assert processes(together) == []
+    (row,) = processes(alone)
+    assert row.status == FAILED
+    assert re.search(r"2 processes were started, .* Set use_cpu: true", row.text)
 
 
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):

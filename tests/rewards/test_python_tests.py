@@ -7,6 +7,7 @@ import os
 import signal
 import threading
 import time
+from multiprocessing.pool import ThreadPool
 
 import pytest
 from bombs import BOMBS, placed
@@ -70,22 +71,34 @@ def test_a_right_program(form):
     assert score(RIGHT[form], form) == 1.0
 
 
-@pytest.mark.parametrize("name", HONEST)
-def test_an_honest_script(name):
-    program, stdin, stdout = HONEST[name]
-    assert score(program, tests=[[{"stdin": stdin, "stdout": stdout}]]) == 1.0
+def at_once(reward_of, names):
+    """The reward of each name, eight at once, since most of them wait; alone, what was not let on a busy machine."""
+    with ThreadPool(8) as pool:
+        rewards = dict(zip(names, pool.map(reward_of, names), strict=True))
+    return {name: reward_of(name) if math.isnan(reward) else reward for name, reward in rewards.items()}
+
+
+def test_honest_scripts():
+    def reward_of(name):
+        program, stdin, stdout = HONEST[name]
+        return score(program, tests=[[{"stdin": stdin, "stdout": stdout}]])
+
+    score(RIGHT["s"])  # its sandbox is there
+    assert {name: reward for name, reward in at_once(reward_of, HONEST).items() if reward != 1.0} == {}
 
 
 # -- who must not
 
 
-@pytest.mark.parametrize(("name", "form"), [(name, form) for name, attack in ATTACKS.items() for form in attack.forms])
-def test_an_attack_is_not_paid(name, form):
-    attack = ATTACKS[name]
-    program = attack.source if form == "s" else attack.as_function()
+@pytest.mark.parametrize("form", RIGHT)
+def test_no_attack_is_paid(form):
+    def reward_of(name):
+        return score(ATTACKS[name].source if form == "s" else ATTACKS[name].as_function(), form, time_s=HANG_S)
+
     score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
     before = descendants()
-    assert score(program, form, time_s=HANG_S) == 0.0
+    names = [name for name, attack in ATTACKS.items() if form in attack.forms]
+    assert {name: reward for name, reward in at_once(reward_of, names).items() if reward != 0.0} == {}
     assert descendants() == before
     assert files_left() == []
     start = time.monotonic()
@@ -235,9 +248,9 @@ def test_bombs_are_read_in_time(name):
 @pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
 def test_many_fences_are_read_in_time(line):
     start = time.process_time()
-    MODULE.program_of(f"{line}\n" * 200_000, "add")
-    MODULE.program_of("```\n" + f"{line}\n" * 200_000, "add")
-    assert time.process_time() - start < 4
+    MODULE.program_of(f"{line}\n" * 75_000, "add")
+    MODULE.program_of("```\n" + f"{line}\n" * 75_000, "add")
+    assert time.process_time() - start < 2
 
 
 def _pieces(size):
