@@ -18,8 +18,8 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "groups sandbox scoring",
-    "advantages kl traces registry selection indexed_rows",
-    "alarms credit rounds uploads view",
+    "advantages filler kl traces registry selection indexed_rows",
+    "alarms credit filler rounds uploads view",
     "batch config_checks recorder",
     "config model_card resume rewards",
     "trainer",

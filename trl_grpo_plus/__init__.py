@@ -14,6 +14,7 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     config        the options                       resume     what a checkpoint holds of all this
     groups        verdicts on groups                selection  which prompts are sampled next
     advantages    baselines and scales              kl         KL estimators, adaptive beta
+    filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 

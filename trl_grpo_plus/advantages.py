@@ -311,9 +311,9 @@ def _robust_std(rewards: Scored) -> Tensor:
     deviation = _median(rewards.values, rewards.scored).abs()
     median, mean = _median_of(deviation, _count(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
     spread = torch.where(median > rewards.tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
-    # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G.
+    # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G scored ones.
     furthest = rewards.centred.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
-    return torch.maximum(spread, furthest / rewards.values.shape[1])
+    return torch.maximum(spread, furthest / _count(rewards.scored))
 
 
 def _positive_mean(rewards: Scored) -> Tensor:

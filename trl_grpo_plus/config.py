@@ -1,19 +1,21 @@
 """`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
 
-Every check runs in `__post_init__` (see `config_checks`): values from a YAML file reach the dataclass without
-argparse's own checks, and an error here costs a second, in mid-run a GPU-hour.
+Every check runs in `__post_init__`: values from a YAML file reach the dataclass without argparse's own checks, and an
+error here costs a second, in mid-run a GPU-hour.
 """
 
 import warnings
 from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar
 
+import trl
+from packaging.version import Version
 from trl import GRPOConfig
 
 from .advantages import BASELINES, TRL_SCALES
-from .common.values import Number
+from .common.values import Number, Refusal
 from .config_checks import check
-from .kl import ESTIMATORS
+from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 
 AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
@@ -262,6 +264,7 @@ class GRPOPlusConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__)
+        self._check_liger()
 
     @property
     def place_model_on_device(self) -> bool | None:
@@ -307,6 +310,17 @@ class GRPOPlusConfig(GRPOConfig):
         options = GRPOPlusConfig.__dataclass_fields__
         return [name for name in names if getattr(self, name) != options[name].default]
 
+    def _check_liger(self) -> None:
+        # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+        needs_loss = (
+            self.filters_groups or self.kl_estimator != TRL_ESTIMATOR or self.kl_placement != "loss" or self.kl_target
+        )
+        if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
+            raise Refusal(
+                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
+                "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+            )
+
 
 _ADVANTAGE_FIELDS = (
     "zero_variance_tolerance",
@@ -316,6 +330,19 @@ _ADVANTAGE_FIELDS = (
     "std_floor",
     "advantage_clip",
 )
+
+
+def config_for(model: Any, args: Any) -> GRPOPlusConfig:
+    """A trainer's `args`, or where they are `None` the defaults, with TRL's folder for the model."""
+    if args is None:
+        name = model if isinstance(model, str) else model.config._name_or_path
+        return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
+    if not isinstance(args, GRPOPlusConfig):
+        raise TypeError(
+            f"args must be a GRPOPlusConfig, got {type(args).__name__}: replace `GRPOConfig(...)` by "
+            "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
+        )
+    return args
 
 
 def _own_options() -> list[str]:

@@ -3,13 +3,10 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import trl
-from packaging.version import Version
-
 from .advantages import SCALES
 from .alarms import Thresholds
 from .common.values import Number, Refusal, one_of
-from .kl import ESTIMATORS, TRL_ESTIMATOR
+from .kl import ESTIMATORS
 
 
 # TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
@@ -37,7 +34,6 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     _check_values(config, annotations)
     _check_advantage(config)
     _check_kl(config)
-    _check_liger(config)
     _check_thresholds(config)
 
 
@@ -112,21 +108,6 @@ def _check_kl(config: Any) -> None:
         raise Refusal(
             "kl_target needs an estimator of the KL divergence "
             f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
-        )
-
-
-def _check_liger(config: Any) -> None:
-    # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-    needs_loss = (
-        config.filters_groups
-        or config.kl_estimator != TRL_ESTIMATOR
-        or config.kl_placement != "loss"
-        or config.kl_target
-    )
-    if config.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
-        raise Refusal(
-            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
-            "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
         )
 
 

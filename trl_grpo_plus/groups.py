@@ -40,6 +40,10 @@ class Attempt:
         """Tokens that the policy generated."""
         return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
 
+    def trainable(self, masked: bool) -> bool:
+        """Whether any of its tokens is trained on; `masked`: truncated completions are not."""
+        return self.num_tokens > 0 and not (masked and self.truncated)
+
 
 @dataclass(frozen=True)
 class Round:
@@ -107,6 +111,48 @@ def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
         "alive" if "alive" in verdicts else verdict
         for verdict, *verdicts in zip(judge(totals, **limits), *of_components, strict=True)
     ]
+
+
+def totals(rewards: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums as TRL makes them, `(N, K), (K,) -> (N,)`; NaN where no reward with a weight scored."""
+    rewards, weights = rewards[:, weights != 0], weights[weights != 0]
+    return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+
+def monitors(weights: Tensor) -> list[int]:
+    """Rewards that have weight 0, where others have not: they are scored and logged only."""
+    return [i for i, weight in enumerate(weights.tolist()) if not weight] if weights.any() else []
+
+
+def judge_batch(
+    config: Any, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int, trainable: Tensor | None = None
+) -> list[str]:
+    """[`judge`] on what a configuration's `filter_metric` and limits say.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        rewards (`Tensor`): `(P * G, K)`, groups contiguous, NaN where a reward does not apply.
+        weights (`Tensor`), names (`Sequence[str]`): of the K rewards.
+        size (`int`): G.
+        trainable (`Tensor`, *optional*): `(P * G,)`, whether any token of an attempt is trained on. `None`: all are.
+    """
+    limits: dict[str, Any] = {
+        "trainable": None if trainable is None else trainable.view(-1, size),
+        "tolerance": config.zero_variance_tolerance,
+        "solved_reward": config.solved_reward,
+        "failed_reward": config.failed_reward,
+    }
+    summed = totals(rewards, weights).view(-1, size)
+    components = rewards.view(-1, size, rewards.shape[1])
+    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
+    if config.filter_metric == "any" or (config.filter_metric == "total" and by_itself):
+        return judge_any(components[..., weights != 0], summed, **limits)
+    if config.filter_metric == "total":
+        return judge(summed, **limits)
+    metric = components[..., names.index(config.filter_metric)]
+    # In a mixture of tasks a reward function may not apply to a group at all.
+    metric = torch.where(metric.isnan().all(dim=1, keepdim=True), summed, metric)
+    return judge(metric, **limits)
 
 
 def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
@@ -214,3 +260,20 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
         f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
         f"{args.filter_metric!r}) to train without rewards, as TRL does."
     )
+
+
+def check_model(args: Any, environments: bool, images: bool) -> None:
+    """Groups can be filtered where a row is all there is to an attempt, and the KL be in the reward without images."""
+    mode = f"zero_variance_groups={args.zero_variance_groups!r}"
+    if args.filters_groups and environments:
+        raise Refusal(
+            f"{mode} does not go with environment_factory: TRL binds one environment to each row before generation, "
+            "and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
+        )
+    if args.filters_groups and images:
+        raise Refusal(
+            f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
+            "zero_variance_groups='keep'."
+        )
+    if args.kl_placement == "reward" and images:
+        raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")

@@ -33,6 +33,7 @@ Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/k
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -156,6 +157,12 @@ def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
     """`(B, T) -> (B,)`: each completion's mean over its tokens in `mask`; 0 where it has none."""
     return (per_token * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
+    """The sum of all ranks' totals over that of their counts. Collective."""
+    sums = accelerator.reduce(torch.stack([total, count.float()]), reduction="sum")
+    return (sums[0] / sums[1].clamp(min=1.0)).item()
 
 
 def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:

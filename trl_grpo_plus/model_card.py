@@ -2,12 +2,20 @@
 name. It is TRL's card that is completed, since its template is one of TRL's own files."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from . import __version__
 
 
 VERSIONS = "### Framework versions\n"
+
+
+def write(output_dir: str, options: Mapping[str, Any], weights: Sequence[tuple[str, float]]) -> None:
+    """Complete the card in `output_dir`; see [`complete`]."""
+    path = Path(output_dir).resolve() / "README.md"
+    card = complete(path.read_text(encoding="utf-8"), path.parent.name, options, weights)
+    path.write_text(card, encoding="utf-8")
 
 
 def complete(card: str, folder: str, options: Mapping[str, Any], weights: Sequence[tuple[str, float]]) -> str:

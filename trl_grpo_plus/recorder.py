@@ -15,6 +15,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 from accelerate.utils import gather_object
+from transformers import TrainerCallback
 
 from .alarms import Alarm, Thresholds, Watch
 from .traces import Part, Sampled, Writer, by_group, complete, group_key, part_of, pick, plain
@@ -22,6 +23,23 @@ from .view import Trackers
 
 
 logger = get_logger(__name__)
+
+
+class Recording(TrainerCallback):
+    """Tells a recorder when training begins and ends.
+
+    Args:
+        recorder ([`Recorder`]): of the run.
+    """
+
+    def __init__(self, recorder: "Recorder"):
+        self._recorder = recorder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.begin(state.global_step, state.max_steps)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.end()
 
 
 class Recorder:

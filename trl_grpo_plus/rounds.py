@@ -10,7 +10,9 @@ from typing import Any
 
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
+from packaging.version import Version
 
+from .common.values import Refusal
 from .groups import Attempt, Plan, Round, plan_batch, shares
 from .selection import PromptStream
 
@@ -24,9 +26,8 @@ def resample(
     sample: Callable[[Rows, list], Round],
     inputs: Rows,
     prompts: list,
-    *,
     indices: Sequence[int | None],
-    stream: PromptStream,
+    stream: PromptStream | None,
     read: Callable[[list[int]], Rows],
     num_generations: int,
     max_rounds: int,
@@ -42,7 +43,8 @@ def resample(
         sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
         inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
         indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
-        stream (`PromptStream`): where fresh prompts come from, as indices into the dataset. Moves on rank 0 alone.
+        stream (`PromptStream`, *optional*): where fresh prompts come from, as indices into the dataset. Moves on rank
+            0 alone. `None`: nothing is resampled.
         read (`Callable`): indices to rows, which share no object, rows of the same index neither.
         num_generations (`int`): attempts in a group.
         max_rounds (`int`): of resampling, beyond the first.
@@ -50,7 +52,7 @@ def resample(
     """
     rounds = [sample(inputs, prompts)]
     missing = len(rounds[0].where(alive=False))
-    if not missing:
+    if stream is None or not missing:
         return rounds
     dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
     fresh = _Fresh(stream, read, dealt)
@@ -126,6 +128,23 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
 
 
+def groups_at_least(args: Any, world_size: int) -> int:
+    """The number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
+    micro-batches, and forgets what is left over."""
+    return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
+
+
+def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
+    """Say so where a batch cannot be made smaller."""
+    if groups_at_least(args, world_size) * args.num_generations == args.generation_batch_size:
+        logger.warning(
+            f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch smaller with "
+            f"per_device_train_batch_size={args.per_device_train_batch_size}: each micro-batch of each process needs "
+            "a row. Dead groups are masked, but nothing is saved. Use a larger per_device_train_batch_size and fewer "
+            "gradient_accumulation_steps."
+        )
+
+
 def _plain(value: Any) -> Any:
     """With lists for arrays and tensors, which are compared element by element."""
     if isinstance(value, dict):
@@ -161,3 +180,20 @@ def exchange(
     received = dict(gather_object(sent)) if moving else {}
     here = range(rank * share, (rank + 1) * share)
     return [mine(position) if owners[position] == rank else received[position] for position in here]
+
+
+def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool]:
+    """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`. Collective.
+
+    Raises:
+        ValueError: some have `logprobs`, others not, and this release of TRL takes no NaN for one.
+    """
+    masks = any(attempt.tool_mask is not None for attempt in attempts)
+    everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts})])
+    logprobs = set().union(*(rank[1] for rank in everywhere))
+    if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
+        raise Refusal(
+            f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
+            "Return them for all or for none, or use TRL 1.11 or later."
+        )
+    return any(rank[0] for rank in everywhere), True in logprobs

@@ -88,6 +88,13 @@ class PromptStream:
         self._pass, self._position = number, position
 
 
+def stream_of(train_set: Any, args: Any) -> PromptStream:
+    """Where a training set's other prompts come from; refuses one that has none."""
+    check_stream(train_set, args)
+    check_rows(len(train_set), args)
+    return PromptStream(len(train_set), args.seed)
+
+
 def check_dataset(dataset: Any, what: str) -> None:
     """What is trained on must be one data set, loaded."""
     if isinstance(dataset, Mapping):

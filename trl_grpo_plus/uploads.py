@@ -11,6 +11,7 @@ from typing import Any
 import transformers
 from transformers import trainer as seam
 
+from .common.attributes import temporarily
 from .traces import FOLDER
 
 
@@ -26,14 +27,9 @@ def kept_at_home() -> Iterator[None]:
         RuntimeError: this release of transformers calls the Hub in another way.
     """
     before = check_seam()
-    wrap = {"hf_api": lambda api: lambda: _Client(api()), "upload_folder": _sparing}
-    for name, original in before.items():
-        setattr(seam, name, wrap[name](original))
-    try:
+    wrap: dict[str, Any] = {"hf_api": lambda api: lambda: _Client(api()), "upload_folder": _sparing}
+    with temporarily(seam, **{name: wrap[name](original) for name, original in before.items()}):
         yield
-    finally:
-        for name, original in before.items():
-            setattr(seam, name, original)
 
 
 def check_seam() -> dict[str, Callable[..., Any]]:

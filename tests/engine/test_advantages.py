@@ -1,29 +1,42 @@
 """Advantages: dead is exactly 0, one scale a group, bounded, and TRL's numbers at TRL's settings."""
 
+import itertools
 import math
-import random
+import statistics
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from properties import NAN, anything, groups, in_unit, tied, tried
 from torch import Tensor
 from trl.trainer.utils import nanstd
 
-from trl_grpo_plus.advantages import batch_std, compute, compute_with_kl, normalize_then_sum
+from trl_grpo_plus.advantages import (
+    BASELINES,
+    SCALES,
+    TRL_SCALES,
+    Scale,
+    batch_std,
+    compute,
+    compute_with_kl,
+    normalize_then_sum,
+)
 
 
-NAN = math.nan
-BASELINES = ["mean", "leave_one_out", "median", "length_weighted"]
-SCALES = ["group", "batch", "none", "mad", "mean", "running"]
-PER_GROUP = ["group", "mad", "mean"]
-NON_DYADIC = [0.05, 0.1, 0.3, 0.6, 0.7, 0.9, 1 / 3, 1.1, 1.3, -0.1]
+PER_GROUP = [name for name, scale in SCALES.items() if scale.over == "group"]
+EVERY = list(itertools.product(BASELINES, SCALES))
 EPSILONS = [0.0, 1e-9, 1e-6, 1e-4]
+
+
+def lengths_of(rewards: Tensor) -> Tensor:
+    return torch.arange(1, rewards.numel() + 1).view(rewards.shape)
 
 
 def advantages(rewards, baseline="mean", scale="group", **options) -> Tensor:
     """With whatever the baseline and the scale need."""
     rewards = rewards if isinstance(rewards, Tensor) else torch.tensor(rewards, dtype=torch.float64)
-    options.setdefault("lengths", torch.arange(1, rewards.numel() + 1).view(rewards.shape))
-    return compute(rewards, baseline, scale, **{"running_std": 0.7, **options})
+    return compute(rewards, baseline, scale, **{"lengths": lengths_of(rewards), "running_std": 0.7, **options})
 
 
 def close(found, expected, **tolerance):
@@ -34,19 +47,16 @@ def close(found, expected, **tolerance):
 # -- dead groups
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_dead_groups_have_advantage_exactly_zero(baseline, scale, dtype):
-    for size in (2, 6, 7, 8, 32):
-        dead = torch.tensor(NON_DYADIC, dtype=dtype).unsqueeze(1).repeat(1, size)
-        alive = torch.rand(3, size, dtype=dtype, generator=torch.Generator().manual_seed(size))
-        for rewards in (dead, torch.cat([dead, alive])):
-            for ddof in (0, 1):
-                for eps in EPSILONS:
-                    found = advantages(rewards, baseline, scale, ddof=ddof, eps=eps)
-                    assert found[: len(dead)].count_nonzero() == 0
-                    assert (found[len(dead) :] != 0).any(dim=1).all()
+@tried
+@given(tied(), st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(EPSILONS))
+def test_dead_groups_have_advantage_exactly_zero(dead, seed, dtype, eps):
+    alive = torch.rand(3, dead.shape[1], generator=torch.Generator().manual_seed(seed))
+    rewards = torch.cat([dead, alive]).to(dtype)
+    for (baseline, scale), ddof in itertools.product(EVERY, (0, 1)):
+        for batch in (rewards[:1], rewards):
+            found = advantages(batch, baseline, scale, ddof=ddof, eps=eps, tolerance=2e-5 if dead.max() > 2 else 2e-6)
+            assert found[0].count_nonzero() == 0, (baseline, scale)
+            assert (found[1:] != 0).any(dim=1).all(), (baseline, scale)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -56,44 +66,24 @@ def test_rewards_within_the_tolerance_are_dead(scale):
     assert advantages([[0.0, 0.4, 0.2]], scale=scale, tolerance=0.39).count_nonzero() > 0
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("scale", PER_GROUP)
-@pytest.mark.parametrize("baseline", BASELINES)
-@pytest.mark.parametrize("eps", EPSILONS)
-def test_normalize_then_sum_of_dead_groups_is_exactly_zero(baseline, scale, eps, dtype):
-    for size in (2, 6, 7, 8, 32):
-        rewards = torch.tensor(NON_DYADIC, dtype=dtype).unsqueeze(1).repeat(1, size)
-        components = torch.stack([rewards, rewards.flip(0), 0 * rewards], dim=-1)
-        lengths = torch.arange(1, rewards.numel() + 1).view(rewards.shape)
-        found = normalize_then_sum(components, torch.ones(3), baseline, scale, eps=eps, lengths=lengths)
-        assert found.count_nonzero() == 0
-        components[0, 0] += 2e-7  # still within the tolerance
-        found = normalize_then_sum(components, torch.ones(3), baseline, scale, eps=eps, lengths=lengths)
-        assert found.count_nonzero() == 0
-
-
-@pytest.mark.parametrize("eps", EPSILONS)
-@pytest.mark.parametrize("scale", PER_GROUP)
-@pytest.mark.parametrize("constant", NON_DYADIC)
-def test_a_dead_component_changes_nothing_in_normalize_then_sum(constant, scale, eps):
-    # ms-swift: a constant format reward of 0.3 moves a group of six by 0.957.
-    varying = torch.rand(4, 6, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    both = torch.stack([varying, torch.full_like(varying, constant)], dim=-1)
-    both[1, 2:4, 1] += 4e-7  # tied up to the tolerance
-    alone = normalize_then_sum(varying.unsqueeze(-1), torch.ones(1), scale=scale, eps=eps)
-    close(normalize_then_sum(both, torch.ones(2), scale=scale, eps=eps), alone, rtol=0, atol=0)
-
-
-@pytest.mark.parametrize("eps", EPSILONS)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_a_dead_group_beside_live_ones_is_exactly_zero_in_normalize_then_sum(baseline, eps):
-    components = torch.rand(3, 6, 2, generator=torch.Generator().manual_seed(0))
-    components[1] = torch.tensor([0.3, 0.9])
-    found = normalize_then_sum(
-        components, torch.ones(2), baseline, eps=eps, lengths=torch.arange(1.0, 19.0).view(3, 6)
-    )
-    assert found[1].count_nonzero() == 0
-    assert found[[0, 2]].count_nonzero() == 12
+@tried
+@given(tied(), st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(EPSILONS))
+def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, seed, dtype, eps):
+    """ms-swift: a constant format reward of 0.3 moves a group of six by 0.957."""
+    varying = torch.rand(3, dead.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    components = torch.stack([torch.cat([dead.flip(1), varying]), dead.expand(4, -1)], dim=-1).to(dtype)
+    limits = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6, "lengths": lengths_of(components[..., 0])}
+    for baseline, scale in itertools.product(BASELINES, PER_GROUP):
+        found = normalize_then_sum(components, torch.ones(2), baseline, scale, **limits)
+        assert found[0].count_nonzero() == 0, (baseline, scale)
+        assert (found[1:] != 0).any(dim=1).all(), (baseline, scale)
+        close(found, normalize_then_sum(components[..., :1], torch.ones(1), baseline, scale, **limits), rtol=0, atol=0)
+        assert (
+            normalize_then_sum(
+                components[:1], torch.ones(2), baseline, scale, **limits | {"lengths": limits["lengths"][:1]}
+            ).count_nonzero()
+            == 0
+        )
 
 
 def test_a_component_without_weight_keeps_no_group_alive():
@@ -116,38 +106,9 @@ def test_a_batch_whose_components_cancel_is_not_blown_up(dtype, eps):
 # -- live groups
 
 
-@pytest.mark.parametrize("eps", EPSILONS)
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-@pytest.mark.parametrize("rewards", [[1, 0, 0, 0], [1, 1, 1, 0], [0] + [0.95] * 7, [1] + [0] * 7])
-def test_a_live_group_is_kept_whole_with_one_scale(rewards, baseline, scale, eps):
-    rewards = torch.tensor([rewards, rewards[::-1]], dtype=torch.float64)
-    found = advantages(rewards, baseline, scale, eps=eps)
-    # One scale for the group: differences of advantages are those of the rewards over one positive number.
-    for one, reward in zip(found, rewards, strict=True):
-        assert one.count_nonzero() > 0
-        ratios = (one - one[0])[reward != reward[0]] / (reward - reward[0])[reward != reward[0]]
-        expected_spread = len(reward) / (len(reward) - 1) if baseline == "leave_one_out" else 1.0
-        assert (ratios > 0).all()
-        close(ratios, ratios[:1].expand_as(ratios), rtol=1e-12, atol=0)
-        assert one[reward == reward.max()].min() >= 0
-        assert one[reward == reward.min()].max() <= 0
-        if scale == "none":
-            close(ratios, [expected_spread] * len(ratios))
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", ["mean", "leave_one_out"])
-def test_no_attempt_of_a_live_group_is_lost(baseline, scale):
-    for rewards in ([1, 0, 0, 0], [1, 1, 1, 0], [0] + [0.95] * 7):
-        assert advantages([rewards], baseline, scale, eps=1e-9).count_nonzero() == len(rewards)
-
-
 def near_equal_groups(size: int) -> list[list[float]]:
     """Where a scale of the group is tiny beside the distance of one attempt."""
     return [
-        [1.0] + [0.0] * (size - 1),
-        [0.0] + [1.0] * (size - 1),
         [1.0] + [0.3 + 2e-6 * i / size for i in range(size - 1)],
         [0.0] + [1.0 - 1e-5 * i / size for i in range(size - 1)],
         [0.3 + 2e-6] + [0.3] * (size - 1),
@@ -155,32 +116,35 @@ def near_equal_groups(size: int) -> list[list[float]]:
         [1e-12 * i for i in range(size - 1)] + [1.0],
         [0.5] * (size // 2) + [0.5 + 3e-6] * (size - size // 2),
         [0.5 - 2e-6] * (size // 2) + [0.5] * (size - size // 2 - 1) + [1.0],
-        [0.0] * (size // 2) + [1.0] * (size - size // 2),
     ]
 
 
+def assert_bounded(rewards, ddof, eps, tolerance, lengths):
+    options = {"ddof": ddof, "eps": eps, "tolerance": tolerance, "lengths": lengths}
+    for baseline, scale in itertools.product(BASELINES, PER_GROUP):
+        found = advantages(rewards, baseline, scale, **options)
+        slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
+        assert found.isfinite().all(), (baseline, scale)
+        assert found.abs().max() <= rewards.shape[1] * (1 + slack), (baseline, scale)
+
+
+LIMITS = [st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-9, 1e-4]), st.sampled_from([1e-6, 0.0])]
+
+
+@tried
+@given(groups(), *LIMITS, st.randoms(use_true_random=False))
+def test_per_group_scales_are_bounded_by_the_group_size(rewards, ddof, eps, tolerance, chance):
+    lengths = torch.tensor([[chance.choice([0, 1, 256]) for _ in row] for row in rewards])
+    rewards = torch.where((rewards > 0) & (rewards < 1e-12), 0.0, rewards)
+    assert_bounded(rewards, ddof, eps, tolerance, lengths)
+
+
 @pytest.mark.parametrize("tolerance", [1e-6, 0.0])
-@pytest.mark.parametrize("eps", [0.0, 1e-9, 1e-4])
-@pytest.mark.parametrize("scale", PER_GROUP)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_per_group_scales_are_bounded_by_the_group_size(baseline, scale, eps, tolerance):
-    rng = random.Random(0)
-    for size in (2, 3, 4, 5, 8, 16, 64):
-        generator = torch.Generator().manual_seed(size)
-        adversarial = torch.tensor(near_equal_groups(size), dtype=torch.float64)
-        uniform = torch.rand(200, size, dtype=torch.float64, generator=generator)
-        ranges = torch.tensor([10 ** rng.uniform(-9, 0) for _ in range(200)]).double().unsqueeze(1)
-        near = 0.5 * torch.rand(200, 1, dtype=torch.float64, generator=generator) + uniform * ranges / 2
-        near[:100, 0] = torch.tensor([rng.choice([0.0, 1.0]) for _ in range(100)])
-        rewards = torch.cat([adversarial, uniform, near, uniform.round()])
-        lengths = torch.randint(0, 3, rewards.shape, generator=generator) ** 8
-        lengths[:, 0] = 1
-        for ddof in (0, 1):
-            options = {"ddof": ddof, "eps": eps, "tolerance": tolerance, "lengths": lengths}
-            found = advantages(rewards, baseline, scale, **options)
-            assert found.isfinite().all()
-            slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
-            assert found.abs().max() <= size * (1 + slack)
+def test_so_they_are_where_a_scale_is_tiny(tolerance):
+    for size, ddof, eps in itertools.product((2, 3, 4, 5, 8, 16, 64), (0, 1), (0.0, 1e-9, 1e-4)):
+        rewards = torch.tensor(near_equal_groups(size), dtype=torch.float64)
+        lengths = torch.randint(0, 3, rewards.shape, generator=torch.Generator().manual_seed(size)) ** 8
+        assert_bounded(rewards, ddof, eps, tolerance, lengths)
 
 
 @pytest.mark.parametrize("scale", PER_GROUP)
@@ -190,170 +154,129 @@ def test_completions_without_tokens_do_not_break_the_bound(scale):
     assert found.abs().max() <= 4
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(1, 2), (5, 4), (3, 1), (0, 4)])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_shape_and_type_are_those_of_the_rewards(baseline, scale, shape, dtype):
-    found = advantages(torch.rand(shape, dtype=dtype), baseline, scale)
-    assert found.shape == shape
-    assert found.dtype == dtype
-    assert found.isfinite().all()
+@tried
+@given(groups(anything, size=st.integers(1, 6)), st.sampled_from([0, 1]))
+def test_any_rewards_have_finite_advantages_of_their_shape_and_type(rewards, ddof):
+    for (baseline, scale), dtype in itertools.product(EVERY, (torch.float32, torch.float64)):
+        found = advantages(rewards.to(dtype), baseline, scale, ddof=ddof, eps=0.0 if dtype == torch.float64 else 1e-4)
+        assert (found.shape, found.dtype) == (rewards.shape, dtype)
+        assert dtype == torch.float32 or found.isfinite().all(), (baseline, scale)
+        single = rewards.isfinite().sum(dim=1) < 2
+        assert found[single].count_nonzero() == 0, (baseline, scale)
+        assert found[rewards.isnan()].count_nonzero() == 0, (baseline, scale)
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_finite_for_any_finite_rewards(baseline, scale):
-    generator = torch.Generator().manual_seed(0)
-    for size in (1e-30, 1.0, 1e30):
-        rewards = torch.randn(40, 5, dtype=torch.float64, generator=generator) * size
-        rewards[torch.rand(40, 5, generator=generator) < 0.3] = NAN
-        assert advantages(rewards, baseline, scale, eps=0.0).isfinite().all()
-
-
-# -- attempts that nobody scored
-
-
-@pytest.mark.parametrize("eps", [0.0, 1e-4])
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_unscored_attempts_are_zero_and_do_not_move_the_others(baseline, scale, eps):
-    full, lengths = torch.tensor([[0.9, 0.2, 0.4]]).double(), torch.tensor([[3, 5, 9]])
-    holed = torch.tensor([[NAN, 0.9, 0.2, NAN, 0.4]]).double()
-    holed_lengths = torch.tensor([[100, 3, 5, 1000, 9]])
-    alone = advantages(full, baseline, scale, eps=eps, lengths=lengths)
-    found = advantages(holed, baseline, scale, eps=eps, lengths=holed_lengths)
-    close(found[:, [1, 2, 4]], alone, rtol=1e-12, atol=1e-14)
-    assert found[:, [0, 3]].count_nonzero() == 0
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_groups_with_one_scored_attempt_or_none_are_zero_and_do_not_move_other_groups(baseline, scale):
-    alive = [0.9, 0.2, 0.4, 0.1]
-    lengths = torch.tensor([[1, 2, 3, 4]]).repeat(3, 1)
-    rewards = torch.tensor([[NAN] * 4, alive, [NAN] * 4]).double()
-    found = advantages(rewards, baseline, scale, lengths=lengths)
-    close(found[1:2], advantages([alive], baseline, scale, lengths=lengths[:1]))
-    assert found[[0, 2]].count_nonzero() == 0
-    rewards[2, 1] = 0.7
-    assert advantages(rewards, baseline, scale, eps=0.0, lengths=lengths)[2].count_nonzero() == 0
-
-
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_singletons_are_zero(baseline, scale):
-    for ddof in (0, 1):
-        assert advantages([[1.0], [0.3], [NAN]], baseline, scale, ddof=ddof, eps=0.0).count_nonzero() == 0
-
-
-def test_nothing_is_scored():
-    rewards = torch.full((2, 4), NAN)
-    for scale in SCALES:
-        assert advantages(rewards, scale=scale, eps=0.0).tolist() == [[0.0] * 4] * 2
-    assert normalize_then_sum(torch.full((2, 4, 3), NAN), torch.ones(3)).tolist() == [[0.0] * 4] * 2
+def test_no_groups_have_no_advantages():
+    for baseline, scale in EVERY:
+        assert advantages(torch.zeros(0, 4), baseline, scale).shape == (0, 4)
+        for per_token, shape in ((False, (0, 4)), (True, (0, 4, 3))):
+            found = compute_with_kl(torch.zeros(0, 4), torch.zeros(0, 4, 3), 0.1, per_token, baseline, scale)
+            assert found.shape == shape
 
 
 # -- by hand
+
+
+def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
+    """What the tables of the module say, one attempt after another; `cost` is beta * KL."""
+    places = list(itertools.product(range(len(rewards)), range(len(rewards[0]))))
+    lengths = {place: number for number, place in enumerate(places, start=1)}
+    total = {(p, i): rewards[p][i] - cost[p][i] for p, i in places}
+
+    def std(values):
+        mean = sum(values) / len(values)
+        return math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - ddof, 1))
+
+    def centred(place, group, value):
+        others = [other for other in group if other != place or baseline != "leave_one_out"]
+        if baseline == "median":
+            return value[place] - statistics.median([value[other] for other in group])
+        weight = {other: lengths[other] if baseline == "length_weighted" else 1 for other in others}
+        return value[place] - sum(weight[o] * value[o] for o in others) / max(sum(weight.values()), 1)
+
+    def varies(group):
+        values = [rewards[p][i] for p, i in group]
+        return bool(values) and max(values) - min(values) > 1e-6
+
+    def spread(group):
+        values = [total[place] for place in group]
+        if scale == "mad":
+            away = [abs(v - statistics.median(values)) for v in values]
+            robust = (
+                1.4826 * statistics.median(away) if statistics.median(away) > 1e-6 else 1.2533 * statistics.mean(away)
+            )
+            return max(robust, max(abs(centred(place, group, total)) for place in group) / len(group))
+        return {"group": std, "batch": lambda _: std([total[place] for place in scored]), "running": lambda _: 0.7}[
+            scale
+        ](values)
+
+    scored = [(p, i) for p, i in places if not math.isnan(rewards[p][i])]
+    found = [[0.0] * len(rewards[0]) for _ in rewards]
+    for p, i in places:
+        group = [(q, j) for q, j in scored if q == p]
+        mean = sum(total[place] for place in group) / max(len(group), 1)
+        teaches = varies(group) and (scale != "mean" or mean > 1e-6)
+        own_scale = (SCALES[scale].over == "group" and not teaches) or (scale == "batch" and not varies(scored))
+        divisor = 1.0 if scale == "none" or own_scale else mean if scale == "mean" else max(spread(group), floor) + eps
+        if (p, i) in scored and teaches:
+            found[p][i] = centred((p, i), group, total) / divisor if divisor else 0.0
+        elif any(map(any, cost)):
+            everyone = [(p, j) for j in range(len(rewards[0]))]
+            found[p][i] = centred((p, i), everyone, {place: -cost[place[0]][place[1]] for place in everyone}) / divisor
+    return found
+
+
+HOW = (st.sampled_from([0, 1]), st.sampled_from(EPSILONS), st.sampled_from([0.0, 0.05, 2.0]))
+
+
+@tried
+@given(groups(st.one_of(in_unit, in_unit, st.sampled_from([-0.5, NAN]))), *HOW)
+def test_all_of_it_by_hand(rewards, ddof, eps, floor):
+    """One scale for a whole group, and what nobody scored does not move the others."""
+    for baseline, scale in EVERY:
+        found = advantages(rewards, baseline, scale, ddof=ddof, eps=eps, floor=floor)
+        expected = by_hand(rewards.tolist(), (0 * rewards.nan_to_num()).tolist(), baseline, scale, ddof, eps, floor)
+        close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-9)
+
+
+@tried
+@given(groups(st.one_of(in_unit, st.sampled_from([0.5, NAN])), size=st.integers(2, 5)), *HOW, st.integers(0, 99))
+def test_with_a_kl_by_hand(rewards, ddof, eps, floor, seed):
+    """A tied group, and an attempt that nobody scored, bear the KL alone."""
+    to_go = torch.rand(*rewards.shape, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    for baseline, scale in EVERY:
+        how = {"ddof": ddof, "eps": eps, "floor": floor, "lengths": lengths_of(rewards), "running_std": 0.7}
+        found = compute_with_kl(rewards, to_go, 0.1, False, baseline, scale, **how)
+        expected = by_hand(rewards.tolist(), (0.1 * to_go[..., 0]).tolist(), baseline, scale, ddof, eps, floor)
+        close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-9)
+        per_token = compute_with_kl(rewards, to_go, 0.1, True, baseline, scale, **how)
+        close(per_token[..., 0], found)
 
 
 def test_the_worked_example():
     third = 1 / math.sqrt(3)
     close(advantages([[1, 1, 1, 0]], ddof=0, eps=0.0), [[third, third, third, -math.sqrt(3)]])
     close(advantages([[1, 1, 1, 0]], ddof=1, eps=0.0), [[0.5, 0.5, 0.5, -1.5]])
+    close(advantages([[1, 0, 0, 0], [0.5, 1, 0.5, 0]], scale="mean", eps=9.0), [[3, -1, -1, -1], [0, 1, 0, -1]])
+    # (1*1 + 2*.25 + 3*.75 + 4*0) / 10 = .375
+    close(advantages([[1.0, 0.25, 0.75, 0.0]], "length_weighted", "none"), [[0.625, -0.125, 0.375, -0.375]])
 
 
-@pytest.mark.parametrize(
-    ("baseline", "expected"),
-    [
-        ("mean", [0.5, -0.25, 0.25, -0.5]),
-        ("leave_one_out", [2 / 3, -1 / 3, 1 / 3, -2 / 3]),
-        ("median", [0.5, -0.25, 0.25, -0.5]),
-        # (1*1 + 2*.25 + 3*.75 + 4*0) / 10 = .375
-        ("length_weighted", [0.625, -0.125, 0.375, -0.375]),
-    ],
-)
-def test_baselines(baseline, expected):
-    close(advantages([[1.0, 0.25, 0.75, 0.0]], baseline, "none"), [expected])
-
-
-def test_leave_one_out_is_the_reward_minus_the_mean_of_the_others():
-    rewards = torch.rand(6, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    others = torch.stack([rewards[:, [j for j in range(7) if j != i]].mean(dim=1) for i in range(7)], dim=1)
-    close(advantages(rewards, "leave_one_out", "none"), rewards - others, rtol=1e-12, atol=1e-14)
-
-
-@pytest.mark.parametrize(
-    ("rewards", "expected"),
-    [
-        ([0.0, 0.1, 1.0], [-0.1, 0.0, 0.9]),
-        ([0.0, 0.2, 0.4, 1.0], [-0.3, -0.1, 0.1, 0.7]),
-        ([1.0, 0.0, 0.0, 0.0], [1.0, 0.0, 0.0, 0.0]),
-        ([NAN, 0.0, 1.0, 0.1], [0.0, -0.1, 0.9, 0.0]),
-        ([NAN, 0.0, 1.0, NAN], [0.0, -0.5, 0.5, 0.0]),
-    ],
-)
-def test_median(rewards, expected):
-    close(advantages([rewards], "median", "none"), [expected])
-
-
-def test_length_weighted_leaves_the_tokens_mean_at_zero():
-    rewards, lengths = torch.rand(5, 6, dtype=torch.float64), torch.randint(1, 100, (5, 6))
-    found = advantages(rewards, "length_weighted", "none", lengths=lengths)
-    close((found * lengths).sum(dim=1), torch.zeros(5, dtype=torch.float64), rtol=0, atol=1e-10)
-    same = advantages(rewards, "length_weighted", "none", lengths=torch.full((5, 6), 17))
-    close(same, advantages(rewards, "mean", "none"))
-
-
-def test_maxrl_divides_by_the_mean():
-    close(advantages([[1, 0, 0, 0], [0.5, 1, 0.5, 0]], scale="mean"), [[3, -1, -1, -1], [0, 1, 0, -1]])
-
-
-def test_maxrl_has_no_eps_and_no_floor():
-    close(advantages([[1, 0, 0, 0]], scale="mean", eps=9.0, floor=9.0), [[3, -1, -1, -1]])
-
-
-@pytest.mark.parametrize(
-    "rewards",
-    [
-        [-1, 0, 0, 0],
-        [1, -1, 1, -1],
-        [-1, -2, -3, -4],
-        [NAN, 1, -1, NAN],
-        # 0 in decimals, of either sign by 1e-17 in binary.
-        [0.1, 0.2, -0.3, 0.0],
-        [0.3, -0.1, -0.1, -0.1],
-        [0.7, -0.6, -0.1, 0.0],
-    ],
-)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_maxrl_with_a_mean_of_zero_or_less_is_zero(rewards, dtype):
-    found = advantages(torch.tensor([rewards, [1, 0, 0, 0]], dtype=dtype), scale="mean")
-    assert found.tolist() == [[0.0] * 4, [3.0, -1.0, -1.0, -1.0]]
+def test_maxrl_with_a_mean_of_zero_or_less_is_zero(dtype):
+    below = [[-1, 0, 0, 0], [1, -1, 1, -1], [-1, -2, -3, -4], [NAN, 1, -1, NAN]]
+    # 0 in decimals, of either sign by 1e-17 in binary.
+    zero = [[0.1, 0.2, -0.3, 0.0], [0.3, -0.1, -0.1, -0.1], [0.7, -0.6, -0.1, 0.0]]
+    found = advantages(torch.tensor([*below, *zero, [1, 0, 0, 0]], dtype=dtype), scale="mean")
+    assert found.tolist() == [*[[0.0] * 4] * 7, [3.0, -1.0, -1.0, -1.0]]
 
 
 def test_mad_is_not_moved_by_one_outlier():
     # Median 3, deviations 2 1 0 1 2, their median 1.
-    close(
-        advantages([[1.0, 2.0, 3.0, 4.0, 5.0]], "median", "mad", eps=0.0),
-        torch.tensor([[-2.0, -1, 0, 1, 2]]).double() / 1.4826,
-    )
+    middle = torch.tensor([[-2.0, -1, 0, 1, 2]]).double() / 1.4826
+    close(advantages([[1.0, 2.0, 3.0, 4.0, 5.0]], "median", "mad", eps=0.0), middle)
     near, far = (advantages([[1.0, 2, 3, 4, 5, last]], "median", "mad", eps=0.0) for last in (6.0, 8.0))
     close(near[0, :5] - near[0, 0], far[0, :5] - far[0, 0])
-
-
-def test_mad_of_a_group_with_one_exception_is_the_mean_deviation():
-    close(advantages([[1, 0, 0, 0]], "mean", "mad", eps=0.0), torch.tensor([[3.0, -1, -1, -1]]).double() / 1.2533)
-
-
-def test_batch_scale_is_over_all_rewards():
-    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 0], [0.3, NAN, 0.3, 0.3]]).double()
-    scored = rewards[~rewards.isnan()]
-    for ddof in (0, 1):
-        centred = torch.stack([row - row.nanmean() for row in rewards[:2]])
-        expected = centred / (scored.std(correction=ddof) + 1e-4)
-        close(advantages(rewards, scale="batch", ddof=ddof)[:2], expected)
-        assert batch_std(rewards, ddof) == pytest.approx(scored.std(correction=ddof).item())
 
 
 @pytest.mark.parametrize("rewards", [[[NAN, NAN]], [[0.4, NAN]], [[]]])
@@ -362,20 +285,8 @@ def test_the_std_of_a_batch_with_too_few_rewards_is_zero(rewards):
     assert batch_std(torch.tensor(rewards), ddof=0) == 0.0
 
 
-def test_running_scale_is_the_callers():
-    close(advantages([[1, 0]], scale="running", running_std=0.25, eps=0.0), [[2, -2]])
+def test_a_running_std_of_zero_gives_nothing():
     assert advantages([[1, 0]], scale="running", running_std=0.0, eps=0.0).tolist() == [[0.0, 0.0]]
-
-
-@pytest.mark.parametrize("scale", ["group", "batch", "mad", "running"])
-def test_floor_is_the_smallest_scale_and_eps_is_added_to_it(scale):
-    close(advantages([[0.5, 0.501]], scale=scale, floor=2.0, eps=0.5), [[-0.0002, 0.0002]])
-    low, none = (advantages([[0.0, 1.0]], scale=scale, floor=floor) for floor in (1e-3, 0.0))
-    close(low, none, rtol=0, atol=0)
-
-
-def test_no_scale_takes_no_floor_and_no_eps():
-    close(advantages([[0.0, 1.0]], scale="none", floor=5.0, eps=5.0), [[-0.5, 0.5]])
 
 
 def test_float32_rewards_are_handled_in_float64():
@@ -415,7 +326,7 @@ def with_holes(rewards: Tensor, share: float, seed: int) -> Tensor:
 
 @pytest.mark.parametrize("holes", [0.0, 0.3, 0.9])
 @pytest.mark.parametrize("values", ["uniform", "binary"])
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", TRL_SCALES)
 def test_defaults_are_trls(scale, values, holes):
     for seed in range(20):
         rewards = torch.rand(6, 4, generator=torch.Generator().manual_seed(seed))
@@ -425,11 +336,11 @@ def test_defaults_are_trls(scale, values, holes):
 
 def test_an_unscored_row_and_an_unscored_group_are_as_in_trl():
     rewards = torch.tensor([[NAN] * 4, [1, NAN, 0, 0.5], [NAN, NAN, 0.7, NAN]])
-    for scale in ("group", "batch", "none"):
+    for scale in TRL_SCALES:
         close(compute(rewards, scale=scale), trl_sum_then_normalize(rewards, scale), rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("scale", ["group", "batch", "none"])
+@pytest.mark.parametrize("scale", TRL_SCALES)
 @pytest.mark.parametrize("holes", [0.0, 0.2, 0.7])
 @pytest.mark.parametrize("values", ["uniform", "binary"])
 def test_normalize_then_sum_is_trls_whatever_the_scale(values, holes, scale):
@@ -482,46 +393,37 @@ def test_one_group_of_one_attempt_in_normalize_then_sum():
 # -- per-token returns
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_returns_that_are_the_reward_at_each_token_give_the_advantage_at_each_token(baseline, scale):
-    rewards = torch.tensor([[0.9, 0.2, NAN, 0.4], [0.3] * 4, [1, 0, 0, 0]]).double()
-    returns = rewards.nan_to_num(nan=5.0).unsqueeze(-1).repeat(1, 1, 6)
-    found = advantages(rewards, baseline, scale, returns=returns)
-    assert found.shape == (3, 4, 6)
-    close(found, advantages(rewards, baseline, scale).unsqueeze(-1).repeat(1, 1, 6))
+@tried
+@given(groups(st.one_of(in_unit, st.just(NAN))), st.integers(0, 99))
+def test_returns_are_centred_at_each_token_and_scaled_by_the_rewards(rewards, seed):
+    """0 in dead groups and for unscored attempts, which do not move the others."""
+    generator = torch.Generator().manual_seed(seed)
+    returns = torch.rand(*rewards.shape, 3, dtype=torch.float64, generator=generator)
+    returns[rewards.isnan()] = 5.0
+    for baseline, scale in EVERY:
+        alone = advantages(rewards, baseline, scale)
+        same = advantages(rewards, baseline, scale, returns=rewards.nan_to_num(nan=5.0).unsqueeze(-1))
+        close(same, alone.unsqueeze(-1))
+        found = advantages(rewards, baseline, scale, returns=returns)
+        unscaled = advantages(rewards, baseline, "none", returns=returns)
+        own_scale = (alone / advantages(rewards, baseline, "none")).nanmean(dim=1, keepdim=True).nan_to_num(0.0)
+        close(found, unscaled * own_scale.unsqueeze(-1), rtol=1e-9, atol=1e-12)
+        centred = advantages(returns[..., 0].masked_fill(rewards.isnan(), NAN), baseline, "none", tolerance=-1.0)
+        live = (alone != 0).any(dim=1, keepdim=True)
+        close(unscaled[..., 0], torch.where(live, centred, unscaled[..., 0]))
+        assert found[rewards.isnan() | ~live].count_nonzero() == 0, (baseline, scale)
 
 
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_returns_are_centred_at_each_token_and_scaled_by_the_rewards(baseline):
-    generator = torch.Generator().manual_seed(0)
-    rewards = torch.rand(3, 4, dtype=torch.float64, generator=generator)
-    returns = torch.rand(3, 4, 5, dtype=torch.float64, generator=generator)
-    lengths = torch.randint(1, 9, (3, 4), generator=generator)
-    found = advantages(rewards, baseline, eps=0.0, returns=returns, lengths=lengths)
-    for token in range(5):
-        centred = advantages(returns[..., token], baseline, "none", lengths=lengths)
-        close(found[..., token], centred / rewards.std(dim=1, keepdim=True))
-
-
-@pytest.mark.parametrize("baseline", BASELINES)
-def test_returns_of_dead_groups_and_unscored_attempts_are_zero(baseline):
-    rewards = torch.tensor([[0.3, 0.3, 0.3], [NAN, 1.0, 0.0]])
-    returns = torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
-    lengths = torch.tensor([[1, 2, 3], [9, 5, 6]])
-    found = advantages(rewards, baseline, returns=returns, eps=0.0, lengths=lengths)
-    assert found.dtype == torch.float32
-    assert found[0].count_nonzero() == 0
-    assert found[1, 0].count_nonzero() == 0
-    without = advantages(rewards[1:, 1:], baseline, returns=returns[1:, 1:], eps=0.0, lengths=lengths[1:, 1:])
-    close(found[1:, 1:], without)
-
-
-# -- what is refused
+# -- what is refused, and what is added
 
 
 @pytest.mark.parametrize(
-    "call", [advantages, lambda r, *names: normalize_then_sum(r.unsqueeze(-1), torch.ones(1), *names)]
+    "call",
+    [
+        advantages,
+        lambda r, *names: normalize_then_sum(r.unsqueeze(-1), torch.ones(1), *names),
+        lambda r, *names: compute_with_kl(r, r.unsqueeze(-1), 0.1, False, *names),
+    ],
 )
 def test_unknown_names_are_refused_with_the_known_ones(call):
     rewards = torch.rand(2, 4)
@@ -544,26 +446,35 @@ def test_rewards_of_another_shape_are_refused(shape):
         compute(torch.zeros(shape))
 
 
+def test_one_more_is_an_entry(monkeypatch):
+    """A scale and a baseline that are added here are at once known to all three functions."""
+    monkeypatch.setitem(SCALES, "largest", Scale(lambda rewards: rewards.values.amax(dim=1, keepdim=True), "group"))
+    monkeypatch.setitem(BASELINES, "least", lambda values, scored, lengths: values - values.amin(dim=1, keepdim=True))
+    rewards = torch.tensor([[1.0, 3.0, 4.0], [2.0, 2.0, 2.0]])
+    expected = [[0.0, 0.5, 0.75], [0.0] * 3]
+    close(compute(rewards, "least", "largest", eps=0.0), expected)
+    close(compute_with_kl(rewards, torch.zeros(2, 3, 1), 0.1, False, "least", "largest", eps=0.0), expected)
+    assert normalize_then_sum(rewards.unsqueeze(-1), torch.ones(1), "least", "largest")[0].count_nonzero() == 3
+
+
 # -- the KL in the reward
 
 KL_OF = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]]).unsqueeze(-1) * torch.tensor(
     [1.0, 0.5]
 )  # (2, 4, 2)
+ALONE = torch.tensor([0.0, -0.2, 0.1, 0.1])  # of the first group, beta 0.1
 
 
 def test_a_tied_group_bears_its_kl_with_scale_1():
     found = compute_with_kl(torch.tensor([[1.0, 1, 1, 1], [1, 0, 1, 0]]), KL_OF, 0.1, per_token=False)
-    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
+    close(found[0], ALONE)
     penalised = torch.tensor([0.8, 0.0, 0.8, 0.0])
     close(found[1], (penalised - 0.4) / (penalised.std() + 1e-4))
-
-
-def test_a_tied_group_bears_its_kl_from_each_token_on():
     found = compute_with_kl(torch.zeros(2, 4), KL_OF, 0.1, per_token=True)
-    close(found[0], torch.tensor([[0.0, 0.0], [-0.2, -0.1], [0.1, 0.05], [0.1, 0.05]]))
+    close(found[0], ALONE.unsqueeze(-1) * torch.tensor([1.0, 0.5]))
 
 
-@pytest.mark.parametrize("scale", ["group", "mad", "mean", "none"])
+@pytest.mark.parametrize("scale", [*PER_GROUP, "none"])
 @pytest.mark.parametrize("floor", [0.0, 0.5])
 def test_differences_within_the_tolerance_are_no_part_of_it(scale, floor):
     rewards = torch.tensor([[0.50, 0.53, 0.51, 0.5], [1.0, 0.0, 1.0, 0.0]])
@@ -571,50 +482,30 @@ def test_differences_within_the_tolerance_are_no_part_of_it(scale, floor):
     found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, **options)
     alike = compute_with_kl(torch.tensor([[7.0] * 4, [1.0, 0.0, 1.0, 0.0]]), KL_OF, 0.1, per_token=False, **options)
     close(found, alike, rtol=0, atol=0)
-    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
-
-
-def test_tied_groups_have_the_batchs_scale_as_all_have():
-    rewards = torch.tensor([[1.0, 1, 1, 1], [0, 0, 0, 0]])
-    std = batch_std(rewards - 0.1 * KL_OF[..., 0])
-    found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, scale="batch")
-    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]) / (std + 1e-4))
-    found = compute_with_kl(rewards, KL_OF, 0.1, per_token=False, scale="running", running_std=0.25, eps=0.0)
-    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]) / 0.25)
+    close(found[0], ALONE)
 
 
 def test_a_batch_of_one_reward_has_scale_1():
-    """Its std is that of the KL alone, which would undo beta."""
+    """Its std is that of the KL alone, which would undo beta; a std over the run stays what it is."""
     for beta in (0.1, 1e-3):
         found = compute_with_kl(torch.ones(2, 4), KL_OF, beta, per_token=False, scale="batch")
-        close(found[0], beta * torch.tensor([0.0, -2.0, 1.0, 1.0]))
+        close(found[0], 10 * beta * ALONE)
+    found = compute_with_kl(torch.ones(2, 4), KL_OF, 0.1, per_token=False, scale="running", running_std=0.25, eps=0.0)
+    close(found[0], ALONE / 0.25)
 
 
-@pytest.mark.parametrize("per_token", [False, True])
-def test_what_nobody_scored_bears_the_kl_alone(per_token):
-    rewards = torch.tensor([[NAN] * 4, [1.0, 0.0, NAN, NAN]])
-    found = compute_with_kl(rewards, KL_OF, 0.1, per_token, scale="none")
-    first = found[..., 0] if per_token else found
-    close(first[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
-    close(first[1], torch.tensor([0.4, -0.4, -0.1, 0.1]))  # the scored ones with their rewards, as if alone
-
-
-def test_a_group_mean_of_0_and_less_leaves_the_kl():
-    """MaxRL has no advantage there."""
-    found = compute_with_kl(torch.tensor([[1.0, -1, 0, -3], [1, 0, 1, 0]]), KL_OF, 0.1, per_token=False, scale="mean")
-    close(found[0], torch.tensor([0.0, -0.2, 0.1, 0.1]))
-
-
-@pytest.mark.parametrize("scale", SCALES)
-def test_without_a_kl_it_is_compute(scale):
-    rewards = with_holes(torch.rand(5, 4, generator=torch.Generator().manual_seed(0)), 0.2, 1)
-    rewards[2] = 0.4
-    options = {"scale": scale, "running_std": 0.3}
-    close(compute_with_kl(rewards, torch.zeros(5, 4, 3), 0.1, False, **options), compute(rewards, **options))
-
-
-@pytest.mark.parametrize("per_token", [False, True])
-def test_no_groups_have_no_advantages(per_token):
-    shape = (0, 4, 3) if per_token else (0, 4)
-    for scale in SCALES:
-        assert compute_with_kl(torch.zeros(0, 4), torch.zeros(0, 4, 3), 0.1, per_token, scale=scale).shape == shape
+@tried
+@given(groups(st.one_of(in_unit, st.just(NAN))))
+def test_without_a_kl_it_is_compute(rewards):
+    for baseline, scale in EVERY:
+        found = compute_with_kl(
+            rewards,
+            torch.zeros(*rewards.shape, 3),
+            0.1,
+            False,
+            baseline,
+            scale,
+            lengths=lengths_of(rewards),
+            running_std=0.7,
+        )
+        close(found, advantages(rewards, baseline, scale))

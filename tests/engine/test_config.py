@@ -11,12 +11,15 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.advantages import BASELINES, SCALES, TRL_SCALES
+from trl_grpo_plus.kl import ESTIMATORS
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
 KL = {"beta": 0.1}
 NEW = [f for f in dataclasses.fields(GRPOPlusConfig) if f.name not in {g.name for g in dataclasses.fields(GRPOConfig)}]
 HINTS = typing.get_type_hints(GRPOPlusConfig)
+BOUNDED = typing.get_type_hints(GRPOPlusConfig, include_extras=True)
 OURS = [*NEW, GRPOPlusConfig.__dataclass_fields__["scale_rewards"]]
 
 
@@ -44,25 +47,24 @@ def from_yaml(tmp_path):
 
 # -- single values
 
-CHOICES = {
-    "zero_variance_groups": ["keep", "drop", "resample"],
-    "resample_fallback": ["drop", "keep", "raise"],
-    "advantage_baseline": ["mean", "leave_one_out", "median", "length_weighted"],
-    "scale_rewards": ["group", "batch", "none", "mad", "mean", "running"],
-    "std_ddof": [0, 1],
-}
-KL_CHOICES = {
-    "kl_estimator": ["k1", "k2", "k3", "abs"],
-    "kl_placement": ["loss", "reward"],
-    "kl_reward_form": ["sequence", "reward_to_go"],
-}
+# In a YAML file values do not pass argparse, so that these are checked again.
+CHOICES = {f.name: tuple(f.metadata["choices"]) for f in OURS if "choices" in f.metadata}
+CHOICES |= {"scale_rewards": tuple(SCALES)}
+NEEDS_BETA = ("kl_estimator", "kl_placement", "kl_reward_form")
+
+
+def test_the_choices_are_those_of_the_dicts():
+    assert CHOICES["advantage_baseline"] == tuple(BASELINES) == ("mean", "leave_one_out", "median", "length_weighted")
+    assert CHOICES["scale_rewards"] == (*TRL_SCALES, "mad", "mean", "running")
+    assert CHOICES["kl_estimator"] == tuple(ESTIMATORS) == ("k1", "k2", "k3", "abs")
+    assert len(CHOICES) == 8
 
 
 @pytest.mark.parametrize(
     ("name", "value", "allowed"),
     [
         (name, value, allowed)
-        for name, allowed in {**CHOICES, **KL_CHOICES}.items()
+        for name, allowed in CHOICES.items()
         for value in ("", "Group", "nonesuch", 2, None, *([True, False, "1"] if name == "std_ddof" else []))
     ],
 )
@@ -72,7 +74,9 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices(make, name, value
     assert all(repr(choice) in str(caught.value) for choice in allowed)
 
 
-@pytest.mark.parametrize(("name", "value"), [(n, v) for n, values in CHOICES.items() for v in values])
+@pytest.mark.parametrize(
+    ("name", "value"), [(n, v) for n, values in CHOICES.items() if n not in NEEDS_BETA for v in values]
+)
 def test_each_choice_passes(make, name, value):
     assert getattr(make(**{name: value}), name) == value
 
@@ -90,7 +94,16 @@ NUMBERS = [
     ("advantage_clip", [0, 0.0, -1.0], "> 0", [1e-3, 5, None]),
     ("kl_target", [0, 0.0, -1.0], "> 0", [1e-3, 6, None]),
     ("kl_horizon", [0, -1, 1e4, 0.5], "an integer and >= 1", [1, 10_000]),
+    ("trace_every", [-1, 1.5], "an integer and >= 0", [0, 7]),
+    ("trace_log_groups", [-1, 1.5], "an integer and >= 0", [0, 7]),
+    ("trace_max_groups", [0, -1, 1.5], "an integer and >= 1", [None, 1]),
 ]
+
+
+def test_the_table_above_holds_every_number():
+    assert sorted(name for name, *_ in NUMBERS) == sorted(
+        f.name for f in NEW if hasattr(BOUNDED[f.name], "__metadata__")
+    )
 
 
 @pytest.mark.parametrize(
@@ -107,9 +120,7 @@ def test_a_number_out_of_range_is_refused_with_the_range(make, name, value, allo
     assert allowed in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    "name", [name for name, *_ in NUMBERS if name not in ("advantage_clip", "kl_target", "reward_workers")]
-)
+@pytest.mark.parametrize("name", [name for name, *_, passing in NUMBERS if None not in passing])
 def test_none_is_a_number_only_where_it_means_something(make, name):
     with pytest.raises(ValueError, match=f"{name}=None"):
         make(**{name: None})
@@ -140,42 +151,33 @@ def test_a_filter_metric_may_be_a_reward_functions_name(make, value):
 # -- combinations
 
 
-@pytest.mark.parametrize(
-    ("options", "parts"),
-    [
-        ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
-        ({"failed_reward": 0.5, "solved_reward": 0.2}, ["failed_reward", "0.5", "solved_reward", "0.2"]),
-        (
-            {"scale_rewards": "running", "multi_objective_aggregation": "normalize_then_sum"},
-            ["scale_rewards='running'", "normalize_then_sum", "'group', 'mad' or 'mean'", "sum_then_normalize"],
-        ),
-        (
-            {
-                **KL,
-                "kl_placement": "reward",
-                "kl_estimator": "k1",
-                "multi_objective_aggregation": "normalize_then_sum",
-            },
-            ["kl_placement='reward'", "sum_then_normalize"],
-        ),
-        ({"kl_estimator": "k2"}, ["kl_estimator='k2'", "beta=0", "positive"]),
-        ({"kl_target": 0.5}, ["kl_target=0.5", "beta=0", "positive"]),
-        ({"kl_placement": "reward", "kl_estimator": "k1"}, ["kl_placement='reward'", "kl_estimator='k1'", "beta=0"]),
-        ({"kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "beta=0"]),
-        ({**KL, "kl_placement": "reward"}, ["kl_placement='reward'", "'k3'", "kl_estimator='k1'", "forward"]),
-        (
-            {**KL, "kl_placement": "reward", "kl_estimator": "k2"},
-            ["kl_placement='reward'", "'k2'", "kl_estimator='k1'"],
-        ),
-        ({**KL, "kl_placement": "reward", "kl_estimator": "abs"}, ["kl_placement='reward'", "'abs'", "='k1'"]),
-        (
-            {**KL, "kl_estimator": "k1", "use_bias_correction_kl": False},
-            ["kl_estimator='k1'", "use_bias_correction_kl=True", "gradient is 0", "kl_placement='reward'"],
-        ),
-        ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
-        ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
-    ],
-)
+IN_REWARD = {**KL, "kl_placement": "reward"}
+BY_ITSELF = {"multi_objective_aggregation": "normalize_then_sum"}
+IMPOSSIBLE = [
+    ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
+    ({"failed_reward": 0.5, "solved_reward": 0.2}, ["failed_reward", "0.5", "solved_reward", "0.2"]),
+    (
+        {"scale_rewards": "running", **BY_ITSELF},
+        ["scale_rewards='running'", "normalize_then_sum", "'group', 'mad' or 'mean'", "sum_then_normalize"],
+    ),
+    ({**IN_REWARD, "kl_estimator": "k1", **BY_ITSELF}, ["kl_placement='reward'", "sum_then_normalize"]),
+    ({"kl_estimator": "k2"}, ["kl_estimator='k2'", "beta=0", "positive"]),
+    ({"kl_target": 0.5}, ["kl_target=0.5", "beta=0", "positive"]),
+    ({"kl_placement": "reward", "kl_estimator": "k1"}, ["kl_placement='reward'", "kl_estimator='k1'", "beta=0"]),
+    ({"kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "beta=0"]),
+    (IN_REWARD, ["kl_placement='reward'", "'k3'", "kl_estimator='k1'", "forward"]),
+    ({**IN_REWARD, "kl_estimator": "k2"}, ["kl_placement='reward'", "'k2'", "kl_estimator='k1'"]),
+    ({**IN_REWARD, "kl_estimator": "abs"}, ["kl_placement='reward'", "'abs'", "='k1'"]),
+    (
+        {**KL, "kl_estimator": "k1", "use_bias_correction_kl": False},
+        ["kl_estimator='k1'", "use_bias_correction_kl=True", "gradient is 0", "kl_placement='reward'"],
+    ),
+    ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
+    ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
+]
+
+
+@pytest.mark.parametrize(("options", "parts"), IMPOSSIBLE)
 def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, options, parts):
     with pytest.raises(ValueError) as caught:  # noqa: PT011
         make(**options)
@@ -337,68 +339,46 @@ def test_the_docstring_names_no_field_that_is_gone():
 
 @pytest.mark.parametrize("field", OURS, ids=lambda field: field.name)
 def test_the_docstring_names_every_choice(field):
-    choices = {**CHOICES, **KL_CHOICES}.get(field.name, [])
+    choices = CHOICES.get(field.name, ())
     entry = re.split(r"(?m)^        (?=\w+ \(`|>)", GRPOPlusConfig.__doc__.split(f"        {field.name} (`")[1])[0]
     assert [c for c in choices if f'"{c}"' not in entry and f"`{c}`" not in entry] == []
-    if "choices" in field.metadata:
-        assert list(field.metadata["choices"]) == choices
 
 
 # -- the command line and YAML
 
-STRINGS = {
-    "zero_variance_groups": "resample",
-    "filter_metric": "accuracy",
-    "zero_variance_tolerance": "1e-5",
-    "solved_reward": "2",
-    "failed_reward": "-0.5",
-    "max_resample_rounds": "5",
-    "resample_fallback": "keep",
-    "scale_rewards": "mad",
-    "advantage_baseline": "leave_one_out",
-    "std_ddof": "0",
-    "std_eps": "1e-6",
-    "std_floor": "0.01",
-    "running_std_decay": "0.5",
-    "advantage_clip": "5",
-    "beta": "1e-2",
-    "kl_estimator": "k1",
-    "kl_placement": "reward",
-    "kl_reward_form": "reward_to_go",
-    "kl_target": "2e-1",
-    "kl_horizon": "2000",
-    "reward_workers": "3",
-    "reward_worker_memory_mb": "1024",
-    "trace_every": "5",
-    "trace_max_groups": "16",
-    "trace_compress": "true",
-    "trace_log_groups": "2",
-    "alarms": "false",
-    "alarm_thresholds": '{"dead_groups": 0.5}',
+# As written, and as read.
+WRITTEN = {
+    "zero_variance_groups": ("resample", "resample"),
+    "filter_metric": ("accuracy", "accuracy"),
+    "zero_variance_tolerance": ("1e-5", 1e-5),
+    "solved_reward": ("2", 2.0),
+    "failed_reward": ("-0.5", -0.5),
+    "max_resample_rounds": ("5", 5),
+    "resample_fallback": ("keep", "keep"),
+    "scale_rewards": ("mad", "mad"),
+    "advantage_baseline": ("leave_one_out", "leave_one_out"),
+    "std_ddof": ("0", 0),
+    "std_eps": ("1e-6", 1e-6),
+    "std_floor": ("0.01", 0.01),
+    "running_std_decay": ("0.5", 0.5),
+    "advantage_clip": ("5", 5.0),
+    "beta": ("1e-2", 0.01),
+    "kl_estimator": ("k1", "k1"),
+    "kl_placement": ("reward", "reward"),
+    "kl_reward_form": ("reward_to_go", "reward_to_go"),
+    "kl_target": ("2e-1", 0.2),
+    "kl_horizon": ("2000", 2000),
+    "reward_workers": ("3", 3),
+    "reward_worker_memory_mb": ("1024", 1024),
+    "trace_every": ("5", 5),
+    "trace_max_groups": ("16", 16),
+    "trace_compress": ("true", True),
+    "trace_log_groups": ("2", 2),
+    "alarms": ("false", False),
+    "alarm_thresholds": ('{"dead_groups": 0.5}', {"dead_groups": 0.5}),
 }
-PARSED = {
-    **STRINGS,
-    "zero_variance_tolerance": 1e-5,
-    "solved_reward": 2.0,
-    "failed_reward": -0.5,
-    "max_resample_rounds": 5,
-    "std_ddof": 0,
-    "std_eps": 1e-6,
-    "std_floor": 0.01,
-    "running_std_decay": 0.5,
-    "advantage_clip": 5.0,
-    "beta": 0.01,
-    "kl_target": 0.2,
-    "kl_horizon": 2000,
-    "reward_workers": 3,
-    "reward_worker_memory_mb": 1024,
-    "trace_every": 5,
-    "trace_max_groups": 16,
-    "trace_compress": True,
-    "trace_log_groups": 2,
-    "alarms": False,
-    "alarm_thresholds": {"dead_groups": 0.5},
-}
+STRINGS = {name: text for name, (text, _) in WRITTEN.items()}
+PARSED = {name: value for name, (_, value) in WRITTEN.items()}
 
 
 def assert_parsed(config):

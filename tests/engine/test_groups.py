@@ -1,19 +1,32 @@
 """The verdict on a group, and which groups make up a batch."""
 
 import math
-import random
+from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from properties import NAN, NON_DYADIC, groups, tried
 from trl.trainer.utils import nanstd
 
-from trl_grpo_plus.groups import VERDICTS, Attempt, Plan, Round, extremes, judge, judge_any, plan_batch, shares
+from trl_grpo_plus.groups import (
+    VERDICTS,
+    Attempt,
+    Plan,
+    Round,
+    extremes,
+    judge,
+    judge_any,
+    judge_batch,
+    monitors,
+    plan_batch,
+    shares,
+    totals,
+)
 
 
-NAN = math.nan
 DTYPES = [torch.float32, torch.float64]
-# All of them rounded in binary, so that a mean of equal ones need not be one of them.
-NON_DYADIC = [0.05, 0.1, 0.15, 0.2, 0.3, 0.4, 0.45, 0.6, 0.7, 0.8, 0.9, 0.95, 1 / 3, 2 / 3, 1.1, 1.3, -0.1, 100.1]
 
 
 def verdict(rewards, dtype=torch.float32, **limits):
@@ -28,11 +41,10 @@ def sampled(*verdicts):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-@pytest.mark.parametrize("size", range(2, 33))
-def test_identical_rewards_are_dead_whatever_their_std(dtype, size):
-    rewards = torch.tensor(NON_DYADIC, dtype=dtype).unsqueeze(1).expand(-1, size)
-    assert "alive" not in judge(rewards)
-    assert "alive" not in judge(rewards, tolerance=0.0)
+def test_identical_rewards_are_dead_whatever_their_std(dtype):
+    for size in range(2, 33):
+        rewards = torch.tensor(NON_DYADIC, dtype=dtype).unsqueeze(1).expand(-1, size)
+        assert "alive" not in judge(rewards) + judge(rewards, tolerance=0.0)
 
 
 def test_the_cases_above_do_fool_a_std():
@@ -47,58 +59,40 @@ def test_equal_sums_of_parts_are_dead(dtype):
     assert verdict([3 * 0.2, 0.6, 0.7 - 0.1, 2 * 0.3], dtype) == "tied"
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize(
-    "rewards",
-    [
-        [1, 0, 0, 0],
-        [1, 1, 1, 0],
-        [0] + [0.95] * 7,
-        [0.95] * 7 + [0],
-        [1, -1, 1, -1],
-        [0.3, 0.30001],
-        [1e-5, 0, 0, 0],
-        [-1, -1, -1, -2],
-        [0.5] * 31 + [0.51],
-    ],
-)
-def test_rewards_that_differ_are_alive(dtype, rewards):
-    assert verdict(rewards, dtype) == "alive"
+    ("expected", "cases"),
+    {
+        "alive": [
+            [1, 0, 0, 0], [1, 1, 1, 0], [0] + [0.95] * 7, [0.95] * 7 + [0], [1, -1, 1, -1], [0.3, 0.30001],
+            [1e-5, 0, 0, 0], [-1, -1, -1, -2], [0.5] * 31 + [0.51], [NAN, 1.0, 0.0, NAN],
+        ],
+        "all_good": [[1.0] * 4, [2.0] * 4, [1 - 5e-7] * 4, [1.0], [1.0, NAN, NAN, NAN], [NAN, 1.0, 1.0, NAN]],
+        "all_bad": [[0.0] * 4, [-1.0] * 4, [5e-7] * 4, [0.0], [NAN, NAN, NAN, 0.0], [NAN, -1.0, -1.0, NAN]],
+        "tied": [
+            [0.5] * 4, [0.9] * 4, [1 - 1e-5] * 4, [1e-5] * 4, [0.3], [NAN, 0.7, NAN, NAN], [0.3, NAN, 0.3, 0.3],
+        ],
+        "unscored": [[NAN] * 4, [NAN]],
+    }.items(),
+)  # fmt: skip
+def test_verdicts(expected, cases):
+    """Unscored attempts are left out."""
+    for rewards in cases:
+        assert verdict(rewards, torch.float64) == expected, rewards
+        assert verdict(rewards) == expected, rewards
 
 
-@pytest.mark.parametrize(
-    ("rewards", "expected"),
-    [
-        ([0.5] * 4, "tied"),
-        ([1.0] * 4, "all_good"),
-        ([2.0] * 4, "all_good"),
-        ([0.0] * 4, "all_bad"),
-        ([-1.0] * 4, "all_bad"),
-        ([0.9] * 4, "tied"),
-        ([1 - 5e-7] * 4, "all_good"),
-        ([5e-7] * 4, "all_bad"),
-        ([1 - 1e-5] * 4, "tied"),
-        ([1e-5] * 4, "tied"),
-        ([0.3], "tied"),
-        ([1.0], "all_good"),
-        ([0.0], "all_bad"),
-    ],
-)
-def test_dead_groups_are_good_bad_or_tied(rewards, expected):
-    assert verdict(rewards, torch.float64) == expected
-
-
-@pytest.mark.parametrize(
-    ("reward", "expected"), [(0.5, "all_good"), (0.3, "all_good"), (0.1, "tied"), (-0.5, "all_bad"), (-0.7, "all_bad")]
-)
-def test_thresholds_can_be_moved(reward, expected):
-    assert verdict([reward] * 4, solved_reward=0.3, failed_reward=-0.5) == expected
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_a_threshold_that_the_rewards_only_reach_up_to_rounding_counts(dtype):
-    assert verdict([0.3] * 4, dtype, solved_reward=0.1 + 0.2) == "all_good"
-    assert verdict([0.1 + 0.2] * 4, dtype, failed_reward=0.3) == "all_bad"
+def test_thresholds_can_be_moved_and_are_reached_up_to_rounding():
+    for reward, expected in [
+        (0.5, "all_good"),
+        (0.3, "all_good"),
+        (0.1, "tied"),
+        (-0.5, "all_bad"),
+        (-0.7, "all_bad"),
+    ]:
+        assert verdict([reward] * 4, solved_reward=0.3, failed_reward=-0.5) == expected
+    for dtype in DTYPES:
+        assert verdict([0.3] * 4, dtype, solved_reward=0.1 + 0.2) == "all_good"
+        assert verdict([0.1 + 0.2] * 4, dtype, failed_reward=0.3) == "all_bad"
 
 
 def test_tolerance_is_the_largest_difference_of_a_dead_group():
@@ -107,43 +101,24 @@ def test_tolerance_is_the_largest_difference_of_a_dead_group():
     assert verdict([0.0, 1e-30], torch.float64, tolerance=0.0) == "alive"
 
 
-@pytest.mark.parametrize(
-    ("rewards", "expected"),
-    [
-        ([NAN] * 4, "unscored"),
-        ([NAN], "unscored"),
-        ([NAN, 0.7, NAN, NAN], "tied"),
-        ([1.0, NAN, NAN, NAN], "all_good"),
-        ([NAN, NAN, NAN, 0.0], "all_bad"),
-        ([NAN, 1.0, 0.0, NAN], "alive"),
-        ([0.3, NAN, 0.3, 0.3], "tied"),
-        ([NAN, 1.0, 1.0, NAN], "all_good"),
-        ([NAN, -1.0, -1.0, NAN], "all_bad"),
-    ],
-)
-def test_unscored_attempts_are_left_out(rewards, expected):
-    assert verdict(rewards) == expected
+SCORES = st.sampled_from([0.0, 0.3, 1.0, NAN])
 
 
-def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups():
-    rng = random.Random(0)
-    groups = [rng.choices(rng.choice([[0.0, 0.3, 1.0, NAN], [0.3, NAN], [1.0], [0.0], [NAN]]), k=4) for _ in range(60)]
-    together = judge(torch.tensor(groups))
-    assert set(together) == set(VERDICTS) - {"truncated"}
-    assert together == [verdict(rng.sample(group, 4)) for group in groups]
+@tried
+@given(groups(SCORES, size=st.just(4), most=20), st.randoms(use_true_random=False))
+def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups(rewards, chance):
+    assert judge(rewards) == [verdict(chance.sample(group, 4), torch.float64) for group in rewards.tolist()]
 
 
-@pytest.mark.parametrize("rewards", [[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3], [NAN, NAN]])
-def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewards):
-    trainable = torch.tensor([[False, False], [False, True], [True, True]])
-    found = judge(torch.tensor([rewards] * 3), trainable=trainable)
-    assert found == ["truncated", *[verdict(rewards)] * 2]
-
-
-def test_truncated_attempts_that_differ_from_tied_ones_keep_them_alive():
-    """Their rewards are in the mean, so that the others have an advantage."""
-    found = judge(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), trainable=torch.tensor([[True, True, False, False]]))
-    assert found == ["alive"]
+@tried
+@given(groups(SCORES), st.data())
+def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewards, data):
+    """One of which some attempts are trained on is not: the rewards of the others are in the mean, too."""
+    trainable = torch.tensor([[data.draw(st.booleans()) for _ in group] for group in rewards])
+    alone = judge(rewards)
+    expected = [kind if some else "truncated" for kind, some in zip(alone, trainable.any(dim=1), strict=True)]
+    assert judge(rewards, trainable=trainable) == expected
+    assert judge_any(rewards.unsqueeze(-1), rewards, trainable=trainable) == expected
 
 
 @pytest.mark.parametrize("shape", [(3, 2), (2, 3), (6,)])
@@ -174,6 +149,50 @@ def test_extremes_ignore_unscored_attempts_and_are_float64():
     assert low.dtype == high.dtype == torch.float64
     assert low.tolist() == [-2.0, math.inf]
     assert high.tolist() == [0.5, -math.inf]
+
+
+# -- as a configuration says
+
+
+COLUMNS = {"rising": [0.0, 0.1], "falling": [0.1, 0.0], "tied": [0.3, 0.3], "elsewhere": [NAN, NAN]}
+
+
+@pytest.mark.parametrize(
+    ("metric", "by_itself", "weights", "expected"),
+    [
+        ("total", False, [1, 1, 1, 1], "tied"),
+        ("total", True, [1, 1, 1, 1], "alive"),
+        ("total", True, [0, 0, 1, 1], "tied"),
+        ("any", False, [1, 1, 1, 1], "alive"),
+        ("any", False, [0, 0, 1, 1], "tied"),
+        ("rising", False, [0, 0, 1, 1], "alive"),
+        ("tied", False, [1, 0, 1, 1], "tied"),
+        ("elsewhere", False, [1, 0, 1, 1], "alive"),
+        ("elsewhere", False, [1, 1, 1, 1], "tied"),
+    ],
+)
+def test_what_the_verdict_looks_at(metric, by_itself, weights, expected):
+    """A metric that applies to none of a group's attempts leaves it to the total."""
+    config = SimpleNamespace(
+        filter_metric=metric,
+        multi_objective_aggregation="normalize_then_sum" if by_itself else "sum_then_normalize",
+        zero_variance_tolerance=1e-6,
+        solved_reward=1.0,
+        failed_reward=0.0,
+    )
+    rewards = torch.tensor(list(COLUMNS.values())).T
+    arguments = (config, rewards, torch.tensor(weights), list(COLUMNS), 2)
+    assert judge_batch(*arguments) == [expected]
+    assert judge_batch(*arguments, torch.tensor([False, False])) == ["truncated"]
+
+
+def test_totals_are_of_the_rewards_with_a_weight():
+    rewards = torch.tensor([[1.0, 2.0, 9.0], [NAN, 2.0, 9.0], [NAN, NAN, 9.0]])
+    torch.testing.assert_close(
+        totals(rewards, torch.tensor([1.0, -0.5, 0.0])), torch.tensor([0.0, -1.0, NAN]), equal_nan=True
+    )
+    assert monitors(torch.tensor([1.0, -0.5, 0.0])) == [2]
+    assert monitors(torch.zeros(3)) == []  # trained on the KL alone
 
 
 # -- judge_any
@@ -214,33 +233,24 @@ def test_judge_any_passes_the_limits_on():
     assert judge_any(components, components[..., 0], tolerance=0.2, failed_reward=0.3, solved_reward=9) == ["all_bad"]
 
 
-def test_judge_any_calls_a_group_with_nothing_to_train_on_truncated():
-    components = torch.tensor([[[0.2], [0.3]]] * 2)
-    trainable = torch.tensor([[False, False], [True, False]])
-    assert judge_any(components, components[..., 0], trainable=trainable) == ["truncated", "alive"]
-
-
 # -- plan_batch
 
 
-def random_rounds(rng, target):
-    chance = rng.choice([0.0, 0.2, 0.5, 0.9, 1.0])
+@st.composite
+def rounds(draw):
+    """A unit, a target that it divides, and rounds of which the first has as many groups."""
+    unit, parts = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    verdicts = st.one_of(st.just("alive"), st.sampled_from(VERDICTS))
+    first = draw(st.lists(verdicts, min_size=unit * parts, max_size=unit * parts))
+    later = draw(st.lists(st.lists(verdicts, max_size=unit * parts + 2), max_size=3))
+    return unit, unit * parts, [sampled(*one) for one in (first, *later)]
 
-    def drawn(size):
-        return sampled(*("alive" if rng.random() < chance else rng.choice(VERDICTS[1:]) for _ in range(size)))
 
-    return [drawn(target), *(drawn(rng.randint(0, target + 2)) for _ in range(rng.randint(0, 3)))]
-
-
-@pytest.mark.parametrize("keep_dead", [False, True])
-@pytest.mark.parametrize("seed", range(5))
-def test_plan_properties(seed, keep_dead):
-    rng = random.Random(seed)
-    for _ in range(200):
-        unit = rng.randint(1, 4)
-        target = unit * rng.randint(1, 5)
-        rounds = random_rounds(rng, target)
-        check_plan(plan_batch(rounds, target, unit, keep_dead), rounds, target, unit, keep_dead)
+@settings(tried, max_examples=200)
+@given(rounds(), st.booleans())
+def test_plan_properties(drawn, keep_dead):
+    unit, target, rounds = drawn
+    check_plan(plan_batch(rounds, target, unit, keep_dead), rounds, target, unit, keep_dead)
 
 
 def check_plan(plan, rounds, target, unit, keep_dead):
@@ -307,12 +317,12 @@ def test_shares_are_of_all_groups_sampled():
     assert result == {"alive": 0.5, "all_bad": 0.25, "tied": 0.25, **others}
 
 
-def test_shares_sum_to_one():
-    rng = random.Random(3)
-    for _ in range(50):
-        result = shares(random_rounds(rng, rng.randint(1, 20)))
-        assert tuple(result) == VERDICTS
-        assert sum(result.values()) == pytest.approx(1.0)
+@tried
+@given(rounds())
+def test_shares_sum_to_one(drawn):
+    result = shares(drawn[-1])
+    assert tuple(result) == VERDICTS
+    assert sum(result.values()) == pytest.approx(1.0)
 
 
 def test_where_lists_groups_by_verdict():
@@ -326,3 +336,6 @@ def test_tokens_of_an_attempt_are_those_that_the_policy_wrote():
     assert attempt.num_tokens == 3
     assert Attempt({}, "p", [1], [2, 3, 4], "c", tool_mask=[1, 0, 1]).num_tokens == 2
     assert Attempt({}, "p", [1], [2, 3], "c", tool_mask=[0, 0]).num_tokens == 0
+    assert Attempt({}, "p", [1], [2, 3], "c").trainable(masked=True)
+    assert not Attempt({}, "p", [1], [2, 3], "c", tool_mask=[0, 0]).trainable(masked=False)
+    assert [Attempt({}, "p", [1], [2], "c", truncated=True).trainable(masked) for masked in (0, 1)] == [True, False]

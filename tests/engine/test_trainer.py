@@ -13,11 +13,11 @@ from datasets import Dataset, DatasetDict
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
+from trl_grpo_plus.advantages import BASELINES, SCALES
+from trl_grpo_plus.config_checks import TRL_CHOICES
 
 
-LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
-BASELINES = ["mean", "leave_one_out", "median", "length_weighted"]
-SCALES = ["group", "batch", "none", "mad", "mean", "running"]
+EACH_ONCE = [*((baseline, "group") for baseline in BASELINES), *(("mean", scale) for scale in SCALES)]
 
 
 def first_batch(trained):
@@ -27,10 +27,7 @@ def first_batch(trained):
     return torch.tensor(rewards).view(groups), torch.tensor(trained._logs["advantages"]).view(groups)
 
 
-# Each once, which shows that it is handed on; test_advantages.py has the numbers of all pairs.
-@pytest.mark.parametrize(
-    ("baseline", "scale"), [*((name, "group") for name in BASELINES), *(("mean", name) for name in SCALES[1:])]
-)
+@pytest.mark.parametrize(("baseline", "scale"), EACH_ONCE[1:])
 def test_advantages_are_the_chosen_ones(tmp_path, baseline, scale):
     lengths = []
 
@@ -81,27 +78,25 @@ def test_a_dead_group_has_no_advantage_at_all(tmp_path):
     assert trained._logs["advantages"].count(0.0) == 8
 
 
-def test_running_std_moves_and_is_logged_in_the_state(tmp_path):
-    trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", running_std_decay=0.5, max_steps=2)
-    seen = []
-    original = trained._running_std
+def test_the_running_std_moves_with_each_batch_and_is_in_the_checkpoint(tmp_path):
+    rewards = []
 
-    def watch(totals):
-        seen.append(advantages.batch_std(totals) ** 2)
-        return original(totals)
+    def reward(completions, **kwargs):
+        rewards.append(torch.tensor(tiny.digits(completions)).view(2, 4))
+        return rewards[-1].flatten().tolist()
 
-    trained._running_std = watch
+    trained = tiny.trainer(tmp_path, reward, scale_rewards="running", running_std_decay=0.5, max_steps=2)
     trained.train()
-    assert trained._running_variance == pytest.approx(0.5 * seen[0] + 0.5 * seen[1])
-    assert trained._resume_state()["running_variance"] == trained._running_variance
+    first, second = (advantages.batch_std(batch) ** 2 for batch in rewards)
+    assert trained._resume_state()["running_variance"] == pytest.approx(0.5 * first + 0.5 * second)
 
 
 def test_evaluation_leaves_the_running_std_alone(tmp_path):
     trained = tiny.trainer(tmp_path, tiny.digits, scale_rewards="running", extra={"eval_dataset": tiny.prompts(6)})
     trained.train()
-    before = trained._running_variance
+    before = trained._resume_state()["running_variance"]
     trained.evaluate()
-    assert trained._running_variance == before > 0
+    assert trained._resume_state()["running_variance"] == before > 0
 
 
 IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
@@ -110,10 +105,8 @@ IN_REWARD = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward"}
 @pytest.mark.parametrize(
     "options",
     [
-        *({"scale_rewards": scale} for scale in SCALES),
-        *({"advantage_baseline": baseline} for baseline in BASELINES),
+        {"scale_rewards": "running", "advantage_baseline": "length_weighted"},
         {"multi_objective_aggregation": "normalize_then_sum"},
-        IN_REWARD,
         {**IN_REWARD, "kl_reward_form": "reward_to_go", "advantage_baseline": "median"},
     ],
     ids=str,
@@ -131,42 +124,16 @@ def rising(completions, **kwargs):
     return [0.1 * (i % 4) for i in range(len(completions))]
 
 
-def falling(completions, **kwargs):
-    return [-0.1 * (i % 4) for i in range(len(completions))]
+@pytest.mark.parametrize(("metric", "alive"), [("total", 0.0), ("rising", 1.0), ("any", 1.0)])
+def test_the_verdict_looks_at_the_metric(tmp_path, metric, alive):
+    def falling(completions, **kwargs):
+        return [-value for value in rising(completions)]
 
-
-@pytest.mark.parametrize(
-    ("options", "alive"),
-    [
-        ({"filter_metric": "total"}, 0.0),
-        ({"filter_metric": "any"}, 1.0),
-        ({"filter_metric": "rising"}, 1.0),
-        ({"filter_metric": "always_dead"}, 0.0),
-        ({"filter_metric": "total", "multi_objective_aggregation": "normalize_then_sum"}, 1.0),
-        ({"filter_metric": "any", "reward_weights": [0.0, 0.0, 1.0]}, 0.0),
-    ],
-)
-def test_equal_totals_with_differing_components(tmp_path, options, alive):
-    rewards = [rising, falling, tiny.always_dead]
-    trained = tiny.trainer(tmp_path, rewards, max_steps=1, zero_variance_groups="drop", **options)
+    options = {"max_steps": 1, "zero_variance_groups": "drop", "filter_metric": metric}
+    trained = tiny.trainer(tmp_path, [rising, falling, tiny.always_dead], **options)
     trained.train()
     assert tiny.logged(trained, "groups/alive") == [alive]
     assert tiny.logged(trained, "groups/trained") == [2 * alive]
-
-
-def test_a_metric_that_does_not_apply_leaves_the_verdict_to_the_total(tmp_path):
-    """Two tasks in one batch, each with a reward of its own: filtering on one must not drop the other's groups."""
-
-    def first_task(completions, **kwargs):
-        return [0.1 * i if i < 4 else None for i in range(len(completions))]
-
-    def second_task(completions, **kwargs):
-        return [None if i < 4 else 0.1 * i for i in range(len(completions))]
-
-    options = {"filter_metric": "first_task", "zero_variance_groups": "drop", "max_steps": 1}
-    trained = tiny.trainer(tmp_path, [first_task, second_task], **options)
-    trained.train()
-    assert tiny.logged(trained, "groups/alive") == [1.0]
 
 
 def test_evaluation_is_trls(tmp_path):
@@ -229,7 +196,7 @@ def with_moved_reference(folder, **options):
     ("loss_type", "level", "weighted"),
     tiny.covering(
         lambda loss_type, *rest: loss_type in ("dapo", "grpo") or rest == ("token", True),
-        *(LOSS_TYPES, ["token", "sequence"], [True, False]),
+        *(TRL_CHOICES["loss_type"], ["token", "sequence"], [True, False]),
     ),
 )
 def test_our_k3_is_trl_k3(tmp_path, monkeypatch, loss_type, level, weighted):
@@ -305,6 +272,23 @@ def test_kl_in_the_reward(tmp_path, form, scale):
     assert tiny.logged(trained, "kl")[0] == pytest.approx((to_go[..., 0].sum() / mask.sum()).item(), rel=1e-3)
 
 
+def test_one_more_scale_and_estimator_are_an_entry_each(tmp_path, monkeypatch):
+    """Added to the dicts, they are options at once, and train."""
+    largest = advantages.Scale(lambda rewards: rewards.values.amax(dim=1, keepdim=True), over="group")
+    monkeypatch.setitem(SCALES, "largest", largest)
+    monkeypatch.setitem(kl.ESTIMATORS, "twice", kl.Estimator(lambda log_ratio: 2 * log_ratio.abs(), is_kl=False))
+    options = {"scale_rewards": "largest", "max_steps": 1, "use_bias_correction_kl": False}
+    ours = with_moved_reference(tmp_path, kl_estimator="twice", **options)
+    ours.train()
+    rewards, used = first_batch(ours)
+    torch.testing.assert_close(used, advantages.compute(rewards, scale="largest"), rtol=1e-5, atol=1e-5)
+    other = with_moved_reference(tmp_path, kl_estimator="abs", **options)
+    other.train()
+    assert tiny.logged(ours, "kl")[0] == pytest.approx(2 * tiny.logged(other, "kl")[0], rel=1e-5)
+    with pytest.raises(ValueError, match="kl_target needs an estimator"):
+        with_moved_reference(tmp_path, kl_estimator="twice", kl_target=0.1, **options)
+
+
 def nothing(completions, **kwargs):
     return [None] * len(completions)
 
@@ -324,7 +308,7 @@ def penalties(trained, start):
 @pytest.mark.parametrize(
     "options",
     [
-        *({"scale_rewards": scale} for scale in SCALES),
+        *({"scale_rewards": scale} for scale in ("group", "batch", "running")),
         {"advantage_baseline": "leave_one_out"},
         {"reward": nothing},
         {"reward": tiny.digits, "zero_variance_tolerance": 1.0},
@@ -373,12 +357,7 @@ def test_a_batch_of_one_reward_does_not_move_the_running_std(tmp_path):
     options = {"scale_rewards": "running", "kl_estimator": "k1", "kl_placement": "reward", "max_steps": 2}
     tied = with_moved_reference(tmp_path, reward=tiny.always_dead, **options)
     tied.train()
-    assert tied._running_variance is None
-    live = with_moved_reference(tmp_path, **options)
-    live.train()
-    before = live._running_variance
-    assert live._running_std(torch.ones(2, 4), alike=True) == pytest.approx(before**0.5)
-    assert live._running_variance == before > 0
+    assert tied._resume_state()["running_variance"] is None
 
 
 def test_kl_in_the_reward_is_not_in_the_loss_as_well(tmp_path):

@@ -9,7 +9,9 @@ import torch
 import trl
 from trl import GRPOTrainer
 
+from trl_grpo_plus import filler
 from trl_grpo_plus import trainer as plus
+from trl_grpo_plus.batch import Generated
 
 
 METHODS = {
@@ -32,7 +34,6 @@ ATTRIBUTES = {
     "beta": "seen as 0, scaled or adapted",
     "ref_model": "the KL's reference",
     "scale_rewards": "set to what TRL knows",
-    "multi_objective_aggregation": "read",
     "loss_type": "says what filler rows do to the denominator",
     "num_generations": "size of a group",
     "num_generations_eval": "size of a group in evaluation",
@@ -111,7 +112,7 @@ def test_attribute(trained, name):
 def test_what_generate_returns(trained):
     generated = trained.generated[0]
     assert len(generated) == 8, broken(f"_generate returns {len(generated)} values, not 8", "rebuilt row by row")
-    prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, _ = generated
+    prompt_ids, completion_ids, tool_mask, completions, logprobs, extra_fields, images, _ = Generated(*generated)
     assert len(prompt_ids) == len(completion_ids) == len(completions) == 8
     assert all(isinstance(token, int) for ids in (*prompt_ids, *completion_ids) for token in ids)
     assert tool_mask is None
@@ -163,7 +164,7 @@ def test_which_loss_types_there_are():
     assert named == LOSS_TYPES, broken(
         f"the loss types are {sorted(named)}", "what each one divides by, for filler rows"
     )
-    assert {*plus.ROW_NORMALISED, *plus.MICRO_BATCH_NORMALISED} < LOSS_TYPES
+    assert {*filler.ROW_NORMALISED, *filler.MICRO_BATCH_NORMALISED} < LOSS_TYPES
 
 
 def test_how_the_entropy_bonus_is_made():
@@ -177,9 +178,9 @@ def test_how_the_entropy_bonus_is_made():
         "if self.accelerator.sync_gradients:",
     ]:
         assert line in source, broken(f"no `{line}` in _compute_loss", why)
-    assert (plus._Weighed(0.5, 4.0) * torch.tensor(1.0)).item() == 2.0
-    assert type(plus._Weighed(0.5, 4.0) + 0.25) is float
-    assert plus._Weighed(0.5, 4.0) + 0.25 == 0.75
+    assert (filler.Weighed(0.5, 4.0) * torch.tensor(1.0)).item() == 2.0
+    assert type(filler.Weighed(0.5, 4.0) + 0.25) is float
+    assert filler.Weighed(0.5, 4.0) + 0.25 == 0.75
 
 
 def test_what_a_sampler_has(trained):

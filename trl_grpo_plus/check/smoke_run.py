@@ -82,10 +82,10 @@ class SmokeTrainer(GRPOPlusTrainer):
         self.planted += 1
         return [*ids, self._tokenizer.eos_token_id]
 
-    def _log_batch(self, output: dict[str, Any], rounds: Any, plan: Any) -> None:
-        super()._log_batch(output, rounds, plan)
-        self.verdicts.update(verdict for sampled in rounds for verdict in sampled.verdicts)
-        self.trained += sum(plan.live)
+    def _log_batch(self, output: dict[str, Any]) -> None:
+        super()._log_batch(output)
+        self.verdicts.update(verdict for sampled in self._batch.rounds for verdict in sampled.verdicts)
+        self.trained += sum(self._batch.plan.live)
 
 
 def is_planted(group: int, attempt: int) -> bool:

@@ -1,0 +1,84 @@
+"""From a batch's rewards to its advantages: what is handed on, filler, and the running std."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trl_grpo_plus import GRPOPlusConfig, advantages
+from trl_grpo_plus.credit import Credit
+
+
+def credit(**options):
+    names = ("multi_objective_aggregation", "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor")
+    names += ("zero_variance_tolerance", "running_std_decay", "advantage_clip", "kl_reward_form")
+    defaults = {name: GRPOPlusConfig.__dataclass_fields__[name].default for name in names}
+    return Credit(SimpleNamespace(**{**defaults, **options}))
+
+
+REWARDS = torch.tensor([[0.9, 1.0], [0.2, 0.0], [0.4, 1.0], [0.1, 0.0], [0.7, 0.0], [0.7, 1.0]])
+LENGTHS = torch.tensor([3, 1, 4, 1, 5, 9])
+WEIGHTS = torch.tensor([1.0, 0.0])  # the second is a monitor
+
+
+@pytest.mark.parametrize("baseline", advantages.BASELINES)
+@pytest.mark.parametrize("scale", [name for name, scale in advantages.SCALES.items() if scale.over != "run"])
+def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
+    """Two live groups of two, and one of filler."""
+    options = {"advantage_baseline": baseline, "scale_rewards": scale, "std_ddof": 0, "std_eps": 1e-6}
+    values = credit(**options, std_floor=0.05).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
+    expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, 0.05, lengths=groups[1])
+    torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
+    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    torch.testing.assert_close(clipped, values.clamp(-0.1, 0.1))
+    assert values.abs().max() > 0.1
+
+
+def test_each_reward_by_itself():
+    values = credit(multi_objective_aggregation="normalize_then_sum").advantages(
+        (3, 2), REWARDS, torch.tensor([1.0, 0.5]), LENGTHS
+    )
+    expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), torch.tensor([1.0, 0.5]))
+    torch.testing.assert_close(values, expected.flatten())
+
+
+@pytest.mark.parametrize("form", ["sequence", "reward_to_go"])
+def test_the_kl_is_subtracted_where_it_is_given(form):
+    to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    values = credit(kl_reward_form=form).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    groups = REWARDS[:4, 0].view(2, 2), to_go[:4].view(2, 2, 5)
+    expected = advantages.compute_with_kl(*groups, 0.3, per_token=form == "reward_to_go").flatten(0, 1)
+    torch.testing.assert_close(values, torch.cat([expected, expected.new_zeros(2, *expected.shape[1:])]))
+
+
+def test_the_running_std_is_that_of_the_batches_so_far():
+    running = credit(scale_rewards="running", running_std_decay=0.75, std_eps=0.0)
+    first = running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
+    variance = REWARDS[:, 0].double().var().item()
+    assert running.running_variance == pytest.approx(variance)
+    torch.testing.assert_close(
+        first, advantages.compute(REWARDS[:, 0].view(3, 2), scale="none").flatten() / variance**0.5
+    )
+    running.advantages((3, 2), 2 * REWARDS, WEIGHTS, LENGTHS)
+    assert running.running_variance == pytest.approx(0.75 * variance + 0.25 * 4 * variance)
+    resumed = credit(scale_rewards="running")
+    resumed.load_state_dict(running.state_dict())
+    assert resumed.running_variance == running.running_variance
+
+
+def test_batches_that_say_nothing_leave_the_running_std():
+    """No live group, and rewards that are all alike: their spread is the KL's, and beta would be divided by itself."""
+    running = credit(scale_rewards="running", std_eps=0.0)
+    to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    tied = torch.ones(6, 2)
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    assert running.running_variance is None
+    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # divided by 1
+    running.advantages((0, 2), REWARDS, WEIGHTS, LENGTHS)
+    assert running.running_variance is None
+    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
+    before = running.running_variance
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    assert running.running_variance == before > 0
+    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)

@@ -1,0 +1,217 @@
+"""The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
+
+Made when a batch begins, gone when it is complete or has failed; and TRL's table of completions, which is as long as a
+full batch.
+"""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from .advantages import batch_std
+from .groups import Attempt, Plan, Round, totals
+from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
+
+
+Rows = list[dict[str, Any]]
+
+
+class Generated(NamedTuple):
+    """What TRL generates for rows of one rank, in TRL's order."""
+
+    prompt_ids: list[list[int]]
+    completion_ids: list[list[int]]
+    tool_mask: list[list[int]] | None
+    completions: list[Any]
+    logprobs: list[list[float | None]] | None
+    extra_fields: dict[str, Any]
+    images: Any
+    tool_images: Any
+
+    @classmethod
+    def of(cls, attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> "Generated":
+        """As if TRL had generated these attempts; `masked` and `logprobs`: whether any row of the batch has them.
+
+        A row without a mask is the policy's own; a log-prob that is not known is NaN, which TRL takes as no
+        difference. Extra fields are in the rows already.
+        """
+        return cls(
+            [attempt.prompt_ids for attempt in attempts],
+            [attempt.completion_ids for attempt in attempts],
+            [_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
+            [attempt.completion for attempt in attempts],
+            [_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
+            {},
+            None,
+            [],
+        )
+
+    def rows(self, inputs: Rows) -> Rows:
+        """`inputs` with extra fields, as TRL merges them: a list holds one value a row, anything else is for all."""
+        rows = [dict(row) for row in inputs]
+        for name, values in self.extra_fields.items():
+            for row, value in zip(rows, values if isinstance(values, list) else [values] * len(rows), strict=False):
+                row[name] = value
+        return rows
+
+
+@dataclass
+class Batch:
+    """A generation batch, as one rank has it.
+
+    Args:
+        size (`int`): attempts in a group.
+        inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
+        indices (`list[int | None]`): of the rows as dealt, in the training set.
+        generated ([`Generated`], *optional*): what was generated last.
+        statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
+        outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
+        rounds (`list[Round]`): what was sampled.
+        filtered ([`~trl_grpo_plus.groups.Plan`], *optional*): what is trained on, where groups are filtered.
+        kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
+        hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
+    """
+
+    size: int = 1
+    inputs: Rows = field(default_factory=list)
+    indices: list[int | None] = field(default_factory=list)
+    generated: Generated | None = None
+    statuses: list[tuple[str | None, ...]] = field(default_factory=list)
+    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
+    rounds: list[Round] = field(default_factory=list)
+    filtered: Plan | None = None
+    kl: Tensor | None = None
+    hiding: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def plan(self) -> Plan:
+        """What is trained on."""
+        return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
+
+    @property
+    def sampled(self) -> Tensor:
+        """`(N, K)` rewards of all rounds, gathered."""
+        return torch.cat([one_round.rewards for one_round in self.rounds])
+
+    @property
+    def rewards(self) -> Tensor:
+        """`(N, K)` rewards of the groups that are trained on, gathered."""
+        grouped = [one_round.rewards.chunk(len(one_round.verdicts)) for one_round in self.rounds]
+        return torch.cat([grouped[r][group] for r, group in self.plan.order])
+
+    @property
+    def num_tokens(self) -> int:
+        """That this rank generated, in all rounds."""
+        return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
+
+    @property
+    def failing(self) -> list[float]:
+        """Of each reward, the share of samples that it gave no verdict on."""
+        return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
+
+    def with_tool_mask(self, inputs: Rows) -> Rows:
+        """Rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
+        masks = self.generated and self.generated.tool_mask
+        if masks is None:
+            return inputs
+        return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
+
+    def count(self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any) -> None:
+        """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
+
+        Raises:
+            RewardError: a reward failed on some rank: the same on all.
+        """
+        failed = [len(scoring.failures)] * len(STATUSES)
+        counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
+        counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
+        if counts[-1, 0]:
+            raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
+        if failure := scoring.failure_of_models(rewards):
+            raise RewardError(failure)
+        self.outcomes = self.outcomes + counts[:-1]
+        self.statuses = scoring.statuses(rows)
+
+    def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
+        """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
+        into the limit."""
+        assert self.generated is not None
+        prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = self.generated
+        return tuple(
+            Attempt(
+                inputs=inputs[i],
+                prompt=prompts[i],
+                prompt_ids=prompt_ids[i],
+                completion_ids=completion_ids[i],
+                completion=completions[i],
+                logprobs=None if logprobs is None else logprobs[i],
+                tool_mask=None if tool_mask is None else tool_mask[i],
+                logged={name: values[i] for name, values in logged.items()},
+                outcomes=self.statuses[i],
+                truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
+            )
+            for i in range(len(inputs))
+        )
+
+    # -- metrics, under TRL's names
+
+    def rewards_sampled(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
+        """Of all rounds, not of the groups that were kept, which say nothing of the policy."""
+        for name, column in zip(names, self.sampled.unbind(dim=1), strict=True):
+            yield f"rewards/{name}/mean", column.nanmean().item()
+            yield f"rewards/{name}/std", batch_std(column)
+        summed = totals(self.sampled, weights)
+        yield "reward", summed.nanmean().item()
+        yield "reward_std", batch_std(summed)
+
+    def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """What became of the samples, of the rewards that tell."""
+        for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
+            if isinstance(reward, Reward):
+                for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
+                    yield f"rewards/{name}/{status}", share
+
+
+def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
+    """This rank's rows of a gathered tensor."""
+    return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
+
+
+# -- TRL's table of completions
+
+
+def put_back_logged(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
+    """Give the table what the rewards logged about these rows, which are its next. Collective."""
+    # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
+    logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+    pending.clear()
+    # Each column must be as long as the table, which is not full where a batch was smaller.
+    for name in sorted(logged | set(logs["extra"])):
+        column = logs["extra"][name]
+        column.extend([None] * (len(logs["prompt"]) - len(column)))
+        pending[name] = [attempt.logged.get(name) for attempt in attempts]
+
+
+def forget_logged(logs: Any) -> None:
+    """Empty the table: a batch that is smaller than a full one would leave older rows in it."""
+    logs["extra"].clear()
+    for column in logs.values():
+        for rows in column.values() if isinstance(column, dict) else [column]:
+            rows.clear()
+
+
+def replace_logged(column: Any, values: Sequence[float]) -> None:
+    """Put `values` in place of what the table's last batch has in a column."""
+    for _ in range(min(len(values), len(column))):
+        column.pop()
+    column.extend(values)
+
+
+def _filled(values: list | None, value: float, attempt: Attempt) -> list:
+    return [value] * len(attempt.completion_ids) if values is None else values

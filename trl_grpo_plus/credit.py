@@ -1,0 +1,104 @@
+"""Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import advantages
+from .groups import totals
+
+
+class Credit:
+    """Makes the advantages of one run. What must last between its batches, the running std, is kept here.
+
+    Args:
+        config ([`GRPOPlusConfig`]): of the run.
+
+    Attributes:
+        running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first one.
+    """
+
+    def __init__(self, config: Any):
+        self._config = config
+        self.running_variance: float | None = None
+
+    def advantages(
+        self,
+        groups: tuple[int, int],
+        rewards: Tensor,
+        weights: Tensor,
+        lengths: Tensor,
+        kl_to_go: Tensor | None = None,
+        beta: float = 0.0,
+    ) -> Tensor:
+        """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
+
+        Args:
+            groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
+            rewards (`Tensor`): `(N + filler, K)`, NaN where a reward does not apply.
+            weights (`Tensor`): `(K,)`, 0 for a monitor.
+            lengths (`Tensor`): `(N + filler,)`, in tokens that are trained on.
+            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
+            beta (`float`, *optional*, defaults to `0.0`): its coefficient.
+
+        Returns:
+            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`; 0 for filler. On the CPU.
+        """
+
+        def live(rows: Tensor) -> Tensor:
+            return rows[: math.prod(groups)].unflatten(0, groups).cpu()
+
+        to_go = None if kl_to_go is None else live(kl_to_go)
+        values = self._of_groups(live(rewards), weights.cpu(), live(lengths), to_go, beta).flatten(0, 1)
+        if self._config.advantage_clip is not None:
+            values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
+        return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])
+
+    def _of_groups(
+        self, rewards: Tensor, weights: Tensor, lengths: Tensor, kl_to_go: Tensor | None, beta: float
+    ) -> Tensor:
+        config = self._config
+        shaping: dict[str, Any] = {
+            "baseline": config.advantage_baseline,
+            "scale": config.scale_rewards,
+            "ddof": config.std_ddof,
+            "eps": config.std_eps,
+            "floor": config.std_floor,
+            "tolerance": config.zero_variance_tolerance,
+            "lengths": lengths,
+        }
+        if config.multi_objective_aggregation == "normalize_then_sum":
+            return advantages.normalize_then_sum(rewards, weights, **shaping)
+        summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2])
+        if kl_to_go is None:
+            return advantages.compute(summed, **shaping, running_std=self.running_std(summed))
+        alike = not summed.numel() or not advantages.varies(summed.view(1, -1), config.zero_variance_tolerance)
+        shaping["running_std"] = self.running_std(summed - beta * kl_to_go[..., 0], alike)
+        per_token = config.kl_reward_form == "reward_to_go"
+        return advantages.compute_with_kl(summed, kl_to_go, beta, per_token, **shaping)
+
+    def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
+        """The moving average under a scale over the run. A batch moves it on, but not one whose rewards are all
+        `alike`: what differs there is the KL."""
+        config = self._config
+        if advantages.SCALES[config.scale_rewards].over != "run":
+            return None
+        if alike:
+            return math.sqrt(self.running_variance or 1.0)
+        variance = advantages.batch_std(summed, config.std_ddof) ** 2
+        if self.running_variance is not None:
+            decay = config.running_std_decay
+            variance = decay * self.running_variance + (1 - decay) * variance
+        if summed.numel():
+            self.running_variance = variance
+        return math.sqrt(variance)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"running_variance": self.running_variance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.running_variance = state["running_variance"]
