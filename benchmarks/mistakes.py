@@ -72,7 +72,7 @@ def started(command: str, mistake: Any, folder: Path, status: int) -> tuple[dict
     done = subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=LIMIT_S)
     clock = {"seconds": round(time.perf_counter() - start, 2), "processor": round(processor_seconds() - before, 2)}
     said = " ".join((done.stdout + done.stderr).split())
-    return clock, done.returncode == status and all(" ".join(told.split()) in said for told in mistake.told)
+    return clock, done.returncode == status and all(" ".join(words.split()) in said for words in mistake.says)
 
 
 def processor_seconds() -> float:

@@ -84,7 +84,7 @@ def prepare(
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
 
     Raises:
-        ValueError: other digits, or another difficulty in `train_mix`.
+        Refusal: other digits, or another difficulty in `train_mix`.
     """
     mix = dict(train_mix or TRAIN_MIX)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
@@ -248,8 +248,8 @@ def _lessons(easy: list[Problem], edge: list[Problem], seed: int, warm_up: WarmU
     for _ in range(warm_up.steps * warm_up.batch):
         problem = rng.choice(rng.choice([easy, edge]))
         forgets = has_carry(problem) and rng.random() < FORGETS_CARRY
-        said = solve_forgetful(problem) if forgets else solve(problem)
-        lessons.append(f"{problem[0]}{problem[1]}{problem[2]}={said}{EOS}")
+        answer = solve_forgetful(problem) if forgets else solve(problem)
+        lessons.append(f"{problem[0]}{problem[1]}{problem[2]}={answer}{EOS}")
     return lessons
 
 

@@ -73,7 +73,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
     """Problems without end, the same ones for the same seed, none twice.
 
     Raises:
-        ValueError: hardly any are left, as with two numbers soon.
+        Refusal: hardly any are left, as with two numbers soon.
     """
     draw = random.Random(seed)
     seen: set[tuple[int, ...]] = set()

@@ -68,13 +68,13 @@ def prepare(
     make = partial(make_row, system_prompt=system_prompt)
     splits = make_splits(script_args, make, [], test_rows)
     if benchmark is not None:
-        given = load(benchmark)
-        split = "test" if "test" in given else next(iter(given))
-        splits["benchmark"] = convert(given[split], make, f"{benchmark} ({split})")
+        sets = load(benchmark)
+        split = "test" if "test" in sets else next(iter(sets))
+        splits["benchmark"] = convert(sets[split], make, f"{benchmark} ({split})")
     if levels is not None:
         need(splits["train"], "level", name=str(script_args.dataset_name))
-        found = splits["train"]["level"]
-        splits["train"] = splits["train"].select([at for at, level in enumerate(found) if level in levels])
+        labels = splits["train"]["level"]
+        splits["train"] = splits["train"].select([at for at, level in enumerate(labels) if level in levels])
     return DatasetDict({split: _readable(rows, split) for split, rows in splits.items()})
 
 
@@ -105,10 +105,10 @@ def _problem(raw: Raw) -> str:
 
 def _answer(raw: Raw) -> str:
     """The gold answer. A text with a `\\boxed{}` is one, too: the reward looks there."""
-    found = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
-    return (found or "").strip()
+    answer = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
+    return (answer or "").strip()
 
 
 def _level(raw: Raw) -> Row:
-    found = re.search(r"[1-5]", str(raw.get("level")))
-    return {"level": int(found[0])} if found else {}
+    digit = re.search(r"[1-5]", str(raw.get("level")))
+    return {"level": int(digit[0])} if digit else {}

@@ -35,7 +35,7 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
         `DatasetDict`: `train` and `test`. No prompt is in both.
 
     Raises:
-        ValueError: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
+        Refusal: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
     """
     if not script_args.dataset_name:
         raise Refusal("dataset_name is missing: a Hub id, a folder or a file.")
@@ -58,7 +58,7 @@ def need(data: Dataset, *wanted: str, name: str) -> None:
     """Refuse data that lack a column.
 
     Raises:
-        ValueError: with the columns that are there.
+        Refusal: with the columns that are there.
     """
     missing = [column for column in wanted if column not in data.column_names]
     if missing:
@@ -78,7 +78,7 @@ def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None
         `Dataset`: each prompt once. How many rows are left out, and why, is said on stderr.
 
     Raises:
-        ValueError: no row can be used.
+        Refusal: no row can be used.
     """
     taken = set() if taken is None else taken
     made: list[Row] = []
@@ -102,16 +102,16 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
     """Without the rows on which a reward does not give full marks to the row's own gold answer.
 
     Raises:
-        ValueError: no row is left.
+        Refusal: no row is left.
     """
     judge = get_reward(reward)
     tell, full_marks = judge.definition.gold, judge.definition.full_marks
     assert tell is not None, f"{reward} cannot tell what a gold completion is"
     columns = columns_of(judge.definition, data.column_names, judge.renamed, reward)
-    given = {argument: list(data[column]) for argument, column in columns.items()}
-    rows = (dict(zip(given, values, strict=True)) for values in zip(*given.values(), strict=True))
+    cells = {argument: list(data[column]) for argument, column in columns.items()}
+    rows = (dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True))
     golds = [tell(**row, **judge.all_args()) or "" for row in rows]
-    outcomes = judge.score(completions=golds, **given)
+    outcomes = judge.score(completions=golds, **cells)
     kept = [place for place, outcome in enumerate(outcomes) if outcome.score == full_marks]
     _say(name, Counter({f"with an answer that {reward} cannot read": len(data) - len(kept)}), len(kept))
     return data.select(kept)
@@ -140,8 +140,8 @@ def _say(name: str, left_out: Counter[str], kept: int) -> None:
     """Say on stderr how many rows are left out, and why."""
     count = sum(left_out.values())
     reasons = "; ".join(f"{many} {reason}" for reason, many in left_out.most_common(3))
-    said = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
+    message = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
     if not kept:
-        raise Refusal(f"{said} No row is left." if count else f"{name} has no rows.")
+        raise Refusal(f"{message} No row is left." if count else f"{name} has no rows.")
     if count and os.environ.get("RANK", "0") == "0":
-        print(said, file=sys.stderr)
+        print(message, file=sys.stderr)

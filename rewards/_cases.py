@@ -81,14 +81,9 @@ def check_columns(
     """Refuse columns that cannot be used, naming the first bad rows."""
     if tests is None and test_code is None:
         raise ValueError(f"python_tests needs a column tests or a column test_code: {FORMS}.")
-    problems = {}
     rows = rows_of(tests, entry_point, test_code)
-    for number, row in enumerate(rows):
-        try:
-            _check_row(row, output_kb)
-        except ValueError as error:
-            problems[number] = str(error)
-    refuse_rows("python_tests", problems, len(rows), f"Mend or filter these rows: {FORMS}.")
+    hint = f"Mend or filter these rows: {FORMS}."
+    refuse_rows("python_tests", lambda row: _check_row(row, output_kb), rows, hint=hint)
 
 
 def _check_row(row: Row, output_kb: int) -> None:
@@ -149,9 +144,9 @@ def _check_calls(tree: ast.AST, entry_point: str) -> None:
     held |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and _name(node.func) in called:
-            for given in (*node.args, *(keyword.value for keyword in node.keywords)):
-                if isinstance(given, ast.Lambda | ast.GeneratorExp) or _is_function(_name(given), given, own, held):
-                    raise ValueError(f"test_code passes {ast.unparse(given)!r:.60} to {first}: only plain data can be")
+            for value in (*node.args, *(keyword.value for keyword in node.keywords)):
+                if isinstance(value, ast.Lambda | ast.GeneratorExp) or _is_function(_name(value), value, own, held):
+                    raise ValueError(f"test_code passes {ast.unparse(value)!r:.60} to {first}: only plain data can be")
 
 
 def _name(node: ast.AST) -> str:
@@ -172,11 +167,11 @@ def _imported(tree: ast.AST) -> Iterator[str]:
 
 
 def _case(case: Any) -> Case:
-    given = {key: value for key, value in case.items() if value is not None} if isinstance(case, Mapping) else {}
-    if "args" in given and not given.keys() - {"args", "expected", "expected_args"}:
-        return _function_case(given["args"], given.get("expected"), given.get("expected_args"), case)
-    stdin, stdout = given.get("stdin", ""), given.get("stdout")
-    if not (isinstance(stdin, str) and isinstance(stdout, str)) or given.keys() - {"stdin", "stdout"}:
+    values = {key: value for key, value in case.items() if value is not None} if isinstance(case, Mapping) else {}
+    if "args" in values and not values.keys() - {"args", "expected", "expected_args"}:
+        return _function_case(values["args"], values.get("expected"), values.get("expected_args"), case)
+    stdin, stdout = values.get("stdin", ""), values.get("stdout")
+    if not (isinstance(stdin, str) and isinstance(stdout, str)) or values.keys() - {"stdin", "stdout"}:
         raise ValueError(f"it has the test {case!r:.100}")
     return Case(stdin=stdin, stdout=stdout)
 
@@ -198,10 +193,10 @@ def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> C
         return Case(args=_as_args(args), expected=expected)
     if not isinstance(expected_args, (list, tuple, dict)):
         raise ValueError(f"expected_args is neither a list nor a dict of names, in the test {case!r:.100}")
-    given, after = _as_args(args), _as_args(expected_args)
-    if type(given) is not type(after) or _names(given) != _names(after):
+    before, after = _as_args(args), _as_args(expected_args)
+    if type(before) is not type(after) or _names(before) != _names(after):
         raise ValueError(f"expected_args does not have the arguments of args, in the test {case!r:.100}")
-    return Case(args=given, expected=expected, expected_args=after)
+    return Case(args=before, expected=expected, expected_args=after)
 
 
 def _as_args(args: Any) -> list | dict:

@@ -4,13 +4,13 @@ import re
 from collections.abc import Sequence
 
 from ._choice_lines import (
+    answer_in,
     first_sentence,
     is_announced,
     is_denied,
     last_line,
     names_a_choice,
     names_another,
-    said_in,
     takes_nothing_back,
 )
 from ._math_between import between
@@ -59,19 +59,19 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
     if "<answer>" in final or "</answer>" in final:
         body = _tagged(final)
-        return _place(body if "\n" in body else said_in(body) or body, choices)
+        return _place(body if "\n" in body else answer_in(body) or body, choices)
     if "\\boxed" in final:
         return _place(_boxed(final), choices)
     head, _, last = final.rpartition("\n")
-    said = said_in(last, head)
-    if said is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
-        said = last.strip()  # a letter in dress has the last paragraph to itself
-    place = _place(final if said is None else said, choices)
-    if said == last.strip() and place is not None and _is_contradicted(head, place, choices):
+    stated = answer_in(last, head)
+    if stated is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
+        stated = last.strip()  # a letter in dress has the last paragraph to itself
+    place = _place(final if stated is None else stated, choices)
+    if stated == last.strip() and place is not None and _is_contradicted(head, place, choices):
         return None
     if place is not None:
         return place
-    explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if said is None else []
+    explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if stated is None else []
     explained.append(_explained_in_line(last, head, choices))
     return next((place for place in explained if place is not None), None)
 
@@ -79,7 +79,7 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
 def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
     """Whether the text before a letter that stands by itself names another choice as the answer."""
     before = last_line(head)
-    named = _place(said_in(before) or before, choices)
+    named = _place(answer_in(before) or before, choices)
     return names_another(head, LETTERS[place]) or named not in (None, place)
 
 
@@ -89,22 +89,22 @@ def _explained(final: str, choices: list[str] | None) -> int | None:
     Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
     """
     first, _, rest = final.partition("\n")
-    said = said_in(first, may_be_one_of_many=False)
-    return _with_reason(first if said is None else said, rest, choices)
+    stated = answer_in(first, may_be_one_of_many=False)
+    return _with_reason(first if stated is None else stated, rest, choices)
 
 
 def _explained_in_line(text: str, before: str, choices: list[str] | None) -> int | None:
     """The choice that the first sentence says is the answer, where what follows, on its line too, explains it."""
     line, _, after = text.partition("\n")
     first, rest = first_sentence(line)
-    said = said_in(first, before, may_be_one_of_many=False) if rest else None
-    if said is None or said == first.strip():  # a letter under a heading
+    stated = answer_in(first, before, may_be_one_of_many=False) if rest else None
+    if stated is None or stated == first.strip():  # a letter under a heading
         return None
-    return _with_reason(said, f"{rest}\n{after}", choices)
+    return _with_reason(stated, f"{rest}\n{after}", choices)
 
 
-def _with_reason(said: str, reason: str, choices: list[str] | None) -> int | None:
-    place = _place(said, choices) if reason.strip() else None
+def _with_reason(stated: str, reason: str, choices: list[str] | None) -> int | None:
+    place = _place(stated, choices) if reason.strip() else None
     if place is None or not (is_announced(reason) or _begins_with(reason, place, choices)):
         return None
     return place if not names_a_choice(reason) and _explains(reason, place, choices) else None
@@ -130,35 +130,35 @@ def _boxed(text: str) -> str:
 
 def _tagged(text: str) -> str:
     """What the last `<answer>` holds; "" where that is not closed, or where "or" joins another answer to it."""
-    said = (answer_of(text) or "").strip()
+    last = (answer_of(text) or "").strip()
     head = text[: text.rfind("<answer>")]
     for _ in range(_MOST):
         head, closing, gap = head.rpartition("</answer>")
         head, opening, other = head.rpartition("<answer>")
         if not closing or not opening or between(gap) is None:
             break
-        if other.strip() != said:
+        if other.strip() != last:
             return ""
-    return said
+    return last
 
 
-def _place(said: str, choices: list[str] | None) -> int | None:
+def _place(stated: str, choices: list[str] | None) -> int | None:
     """The number of the choice that is all that is said, but for a reason given behind it."""
-    place = _named(said, choices)
-    because = _BECAUSE.fullmatch(said) if place is None else None
+    place = _named(stated, choices)
+    because = _BECAUSE.fullmatch(stated) if place is None else None
     if because:
         place = _named(because[1], choices)
         return place if place is not None and _explains(because[2], place, choices) else None
     return place
 
 
-def _named(said: str, choices: list[str] | None) -> int | None:
-    if len(said) > DRESS + max(map(len, choices or [""])):
+def _named(stated: str, choices: list[str] | None) -> int | None:
+    if len(stated) > DRESS + max(map(len, choices or [""])):
         return None
-    said = unwrapped(said)
+    stated = unwrapped(stated)
     texts = [plain(choice) for choice in choices or ()]
-    bare = unwrapped(_unquoted(said))
-    for form in dict.fromkeys((said, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
+    bare = unwrapped(_unquoted(stated))
+    for form in dict.fromkeys((stated, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
         place = letter(form, len(choices or LETTERS))
         if place is None and choices:
             place = _letter_and_text(form, texts)
@@ -169,10 +169,10 @@ def _named(said: str, choices: list[str] | None) -> int | None:
     return None
 
 
-def _letter_and_text(said: str, texts: Sequence[str]) -> int | None:
-    pairs = [(found[1], found[2]) for pattern in _LETTER_AND_TEXT if (found := pattern.fullmatch(said))]
-    if found := _TEXT_AND_LETTER.fullmatch(said):
-        pairs.append((found[2], found[1]))
+def _letter_and_text(stated: str, texts: Sequence[str]) -> int | None:
+    pairs = [(match[1], match[2]) for pattern in _LETTER_AND_TEXT if (match := pattern.fullmatch(stated))]
+    if match := _TEXT_AND_LETTER.fullmatch(stated):
+        pairs.append((match[2], match[1]))
     for name, text in pairs:
         place = LETTERS.index(name.upper())
         if place < len(texts) and texts[place] in (plain(text), plain(_unquoted(text))):
@@ -182,8 +182,8 @@ def _letter_and_text(said: str, texts: Sequence[str]) -> int | None:
 
 def letter(text: str, count: int) -> int | None:
     """The number of the choice, of so many, whose letter alone a text is."""
-    found = _LETTER.fullmatch(text)
-    place = LETTERS.index(found[found.lastindex or 0].upper()) if found else count
+    match = _LETTER.fullmatch(text)
+    place = LETTERS.index(match[match.lastindex or 0].upper()) if match else count
     return place if place < count else None
 
 

@@ -102,7 +102,7 @@ _DENIAL = re.compile(
 )
 
 
-def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
+def answer_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
     """What the last sentence of a line says that the answer is; `None` where it says nothing of an answer.
 
     Args:
@@ -112,11 +112,11 @@ def said_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> 
             Whether "B is correct" counts where nothing stands before it.
     """
     line = line.strip()
-    said = _of_sentence(line, before, may_be_one_of_many and not before.strip())
-    if said is None and not names_a_choice(line) and _is_heading(last_line(before)) and not is_denied(before):
+    stated = _of_sentence(line, before, may_be_one_of_many and not before.strip())
+    if stated is None and not names_a_choice(line) and _is_heading(last_line(before)) and not is_denied(before):
         return line
-    if said is not None or len(line) > _LONGEST:
-        return said
+    if stated is not None or len(line) > _LONGEST:
+        return stated
     ends = list(_SENTENCE_END.finditer(line))
     if not ends or names_a_choice(line[: ends[-1].start()]):
         return None
@@ -136,7 +136,7 @@ def first_sentence(line: str) -> tuple[str, str]:
 
 def names_another(text: str, letter: str) -> bool:
     """Whether a sentence of a text says that another choice than this one is the answer."""
-    return any(found[found.lastindex or 0].upper() != letter for found in _SAYS.finditer(text))
+    return any(match[match.lastindex or 0].upper() != letter for match in _SAYS.finditer(text))
 
 
 def last_line(text: str) -> str:
@@ -165,7 +165,7 @@ def takes_nothing_back(text: str, letter: str) -> bool:
 
 
 def _letters(text: str) -> set[str]:
-    return {found.strip("()[]").upper() for found in _LONE_LETTER.findall(text)}
+    return {letter.strip("()[]").upper() for letter in _LONE_LETTER.findall(text)}
 
 
 def _without_clause(sentence: str) -> str:
@@ -173,37 +173,37 @@ def _without_clause(sentence: str) -> str:
 
     The clause stays where it holds a doubt, another's words or the letter of a choice that the rest does not name.
     """
-    found = _CLAUSE.match(sentence)
-    if not found:
+    clause_match = _CLAUSE.match(sentence)
+    if not clause_match:
         return sentence
-    clause, rest = found[1], sentence[found.end() :]
+    clause, rest = clause_match[1], sentence[clause_match.end() :]
     return sentence if clause and (_OF_OTHERS.search(clause) or _speaks_against(clause, rest)) else rest
 
 
-def _speaks_against(text: str, said: str) -> bool:
+def _speaks_against(text: str, stated: str) -> bool:
     """Whether a text holds a doubt, or the letter of a choice that is not said."""
-    letters = _letters(said) - {"I"}
+    letters = _letters(stated) - {"I"}
     return bool(text.strip()) and not takes_nothing_back(text, letters.pop() if len(letters) == 1 else "I")
 
 
 def _of_sentence(sentence: str, before: str, is_all: bool) -> str | None:
     sentence = _without_clause(sentence.lstrip("# \t>").removeprefix("- "))
-    found = _ANSWER_LINE.fullmatch(sentence)
-    if found and found[1] and not found[2] and not found[3]:  # **Answer: B**
-        return found[4].removesuffix(".").removesuffix(found[1])
-    if found:
-        return found[4]
+    match = _ANSWER_LINE.fullmatch(sentence)
+    if match and match[1] and not match[2] and not match[3]:  # **Answer: B**
+        return match[4].removesuffix(".").removesuffix(match[1])
+    if match:
+        return match[4]
     if sentence.startswith("**") and sentence.rstrip(".。").endswith("**") and sentence.count("**") == 2:
         return _of_sentence(sentence.rstrip(".。").strip("*"), before, is_all)
     if sentence.startswith("**"):  # **答案**：B
         sentence = re.sub(r"^\*\*([^*]+)\*\*", r"\1", sentence)
-    found = _SUBJECT.fullmatch(sentence)
-    if found:
-        return found[2] if (found[1] or found[3] or is_all) and not names_a_choice(before) else None
-    found = _IT.fullmatch(sentence)
-    if found and not _SENTENCE_END.search(found[1]):
-        return None if _speaks_against(last_line(before), found[1]) or names_a_choice(before) else found[1]
+    match = _SUBJECT.fullmatch(sentence)
+    if match:
+        return match[2] if (match[1] or match[3] or is_all) and not names_a_choice(before) else None
+    match = _IT.fullmatch(sentence)
+    if match and not _SENTENCE_END.search(match[1]):
+        return None if _speaks_against(last_line(before), match[1]) or names_a_choice(before) else match[1]
     for pattern in (_ELSEWHERE, _TAKEN, _SO_LINE):
-        if found := pattern.fullmatch(sentence):
-            return found[found.lastindex or 0]
+        if match := pattern.fullmatch(sentence):
+            return match[match.lastindex or 0]
     return None

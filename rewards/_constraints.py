@@ -79,8 +79,8 @@ def _lines(pattern: str) -> Callable[[str], int]:
 
 def _marked(pattern: str, text: str) -> int:
     """How many of the pattern's matches hold a word, right within the marks."""
-    found = (match[match.lastindex or 0] for match in regex.finditer(pattern, text))
-    return sum(inner == inner.strip() and has_word(inner) for inner in found)
+    inners = (match[match.lastindex or 0] for match in regex.finditer(pattern, text))
+    return sum(inner == inner.strip() and has_word(inner) for inner in inners)
 
 
 # -- the kinds that count
@@ -163,12 +163,12 @@ def _no_commas(text: str) -> bool:
 
 
 def _postscript(text: str, marker: str = "P.S.") -> bool:
-    said, wanted = False, marker.strip(SEPARATORS) or marker
+    begun, wanted = False, marker.strip(SEPARATORS) or marker
     for line in text.splitlines():
         bare = line.strip().strip(SEPARATORS)
-        if said and bare.casefold().startswith(wanted.casefold()) and has_word(bare[len(wanted) :]):
+        if begun and bare.casefold().startswith(wanted.casefold()) and has_word(bare[len(wanted) :]):
             return True
-        said = said or has_word(line)
+        begun = begun or has_word(line)
     return False
 
 
@@ -191,10 +191,10 @@ def _json(text: str) -> bool:
 def _in_script(text: str, script: Script) -> bool:
     inside = _CJK if script == "Japanese" else rf"\p{{{script}}}"
     letters = regex.findall(r"\p{L}", text)
-    found = regex.findall(inside, "".join(letters))
+    of_script = regex.findall(inside, "".join(letters))
     if script == "Japanese" and not regex.search(r"[\p{Hiragana}\p{Katakana}]", text):
         return False
-    return bool(letters) and len(found) >= SCRIPT_SHARE * len(letters)
+    return bool(letters) and len(of_script) >= SCRIPT_SHARE * len(letters)
 
 
 def _ends_in_script(text: str, script: Script) -> bool:

@@ -16,10 +16,10 @@ def read_json(text: str) -> Any:
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    document = dict(pairs)
+    if len(document) < len(pairs):
         raise ValueError("a key comes twice")
-    return found
+    return document
 
 
 def _refused(name: str) -> Any:

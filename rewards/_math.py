@@ -28,71 +28,68 @@ _COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
 _RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
 _ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
 # One spelling for each thing. The order counts.
-_PLAIN: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile(r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])"), ""),
-    (re.compile(r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$"), ""),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])"), lambda m: _digits(m[0])),
-    (re.compile(r"(?<!\\)\\[,;: ]|~|\s+"), " "),
-    (re.compile(r"\\q?quad(?![A-Za-z])"), r" \\quad "),
-    (re.compile(r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))"), "'"),
-    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])"), r"\\degree "),
-    (re.compile(r"\\leq?(?:slant)?(?![A-Za-z])"), r"\\le "),
-    (re.compile(r"\\geq?(?:slant)?(?![A-Za-z])"), r"\\ge "),
-    (re.compile(r"\\neq?(?![A-Za-z])"), r"\\ne "),
-    (re.compile(r"<="), r"\\le "),
-    (re.compile(r">="), r"\\ge "),
-    (re.compile(r"\s!="), r" \\ne "),
-    (re.compile(r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))"), r"(-\\infty,\\infty)"),
-    (re.compile(r"\\mathrm\s*\{([eid])\}"), r"\1 "),
-    (re.compile(r"\\lt(?![A-Za-z])"), "<"),
-    (re.compile(r"\\gt(?![A-Za-z])"), ">"),
-    (re.compile(r"\\varnothing(?![A-Za-z])"), r"\\emptyset "),
-    (re.compile(r"\\lbrace(?![A-Za-z])"), r"\\{"),
-    (re.compile(r"\\rbrace(?![A-Za-z])"), r"\\}"),
-    (re.compile(r"\\[dtc]frac(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)"), r"\\text"),
+_SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
+    (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
+    (r"\{,\}", ","),
+    (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])", lambda m: _digits(m[0])),
+    (r"(?<!\\)\\[,;: ]|~|\s+", " "),
+    (r"\\q?quad(?![A-Za-z])", r" \\quad "),
+    (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
+    (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])", r"\\degree "),
+    (r"\\leq?(?:slant)?(?![A-Za-z])", r"\\le "),
+    (r"\\geq?(?:slant)?(?![A-Za-z])", r"\\ge "),
+    (r"\\neq?(?![A-Za-z])", r"\\ne "),
+    (r"<=", r"\\le "),
+    (r">=", r"\\ge "),
+    (r"\s!=", r" \\ne "),
+    (r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))", r"(-\\infty,\\infty)"),
+    (r"\\mathrm\s*\{([eid])\}", r"\1 "),
+    (r"\\lt(?![A-Za-z])", "<"),
+    (r"\\gt(?![A-Za-z])", ">"),
+    (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
+    (r"\\lbrace(?![A-Za-z])", r"\\{"),
+    (r"\\rbrace(?![A-Za-z])", r"\\}"),
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)", r"\\text"),
     # Signs of units, out of the text command that they begin; powers of units without braces.
-    (re.compile(r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}"), r"\1 "),
-    (re.compile(r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}"), r"\1\2"),
-    (re.compile(r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}"), r"\1\\text{\2}"),
+    (r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}", r"\1 "),
+    (r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}", r"\1\2"),
+    (r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}", r"\1\\text{\2}"),
     (
-        re.compile(r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}"),
+        r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}",
         lambda m: _BRACED_POWER.sub(r"^\1", m[0]),
     ),
-    (re.compile(r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}"), r"^\1"),
+    (r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}", r"^\1"),
     (
-        re.compile(
-            r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})"
-        ),
+        r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})",
         "",
     ),
     (_AND_IN_TEXT, ","),
-    (re.compile(r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])"), ","),
-    (re.compile(r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])"), ", "),
-    (re.compile(r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+"), ", "),
-    (re.compile(r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$"), ""),
-    (re.compile(r"\\pmod\s*([0-9]|[a-z](?![a-z]))"), r"\\pmod{\1}"),
+    (r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])", ","),
+    (r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])", ", "),
+    (r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+", ", "),
+    (r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$", ""),
+    (r"\\pmod\s*([0-9]|[a-z](?![a-z]))", r"\\pmod{\1}"),
     # A base: 52_{8}, (52)_8. Other indices of numbers mean nothing.
     (
-        re.compile(
-            r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}"
-        ),
+        r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",
         lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
     ),
-    (re.compile(r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)"), r"\\sqrt{\1}"),
-    (re.compile(r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])"), r"\\\1 "),
-    (re.compile(r"\\(?:bar|dot)\s*(?=\{?[0-9])"), r"\\overline"),
-    (re.compile(r"\\overline\s*([0-9])"), r"\\overline{\1}"),
-    (re.compile(r"(?<!\\)%"), r"\\%"),
-    (re.compile(r"\\infin(?![A-Za-z])"), r"\\infty"),
+    (r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])", r"\\\1 "),
+    (r"\\(?:bar|dot)\s*(?=\{?[0-9])", r"\\overline"),
+    (r"\\overline\s*([0-9])", r"\\overline{\1}"),
+    (r"(?<!\\)%", r"\\%"),
+    (r"\\infin(?![A-Za-z])", r"\\infty"),
     # An upright letter that a formula goes on with or that parentheses hold.
-    (re.compile(r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])"), r"\1"),
+    (r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])", r"\1"),
     # Braces that hold no argument.
-    (re.compile(r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)"), r"\1"),
-    (re.compile(r"\\in\s*\{([^{}]*[,;][^{}]*)\}"), r"\\in \\{\1\\}"),
-    (re.compile(r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$"), r"(-\\infty,\\infty)"),
+    (r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)", r"\1"),
+    (r"\\in\s*\{([^{}]*[,;][^{}]*)\}", r"\\in \\{\1\\}"),
+    (r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$", r"(-\\infty,\\infty)"),
 ]
+_PLAIN = [(re.compile(pattern), plain) for pattern, plain in _SPELLINGS]
 # A tilde that means "about", unless it ties two things; dollars between digits.
 _UNCLEAR = re.compile(
     r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
@@ -142,8 +139,8 @@ def clean(text: str) -> str | None:
     return text or None
 
 
-def _without_lead(found: re.Match[str]) -> str:
-    return found[1] if found[3] else f"{found[1]}{found[2]}"
+def _without_lead(lead: re.Match[str]) -> str:
+    return lead[1] if lead[3] else f"{lead[1]}{lead[2]}"
 
 
 def _with_connectives(text: str) -> str:

@@ -12,12 +12,12 @@ _GREEK = (
 )  # fmt: skip
 
 
-def assigned(found: Shape) -> dict[str, str] | None:
+def assigned(shaped: Shape) -> dict[str, str] | None:
     """The values by name of `x = 1, y = 2` or of `(x, y) = (1, 2)`; `None`: it assigns no two names."""
-    if found.kind == "()" and _TUPLE.fullmatch(found.name):
-        names, values = [name.strip() for name in found.name[1:-1].split(",")], list(found.parts)
-    elif found.kind in ("list", "()") and not found.name:
-        parts = [shape(part) for part in found.parts]
+    if shaped.kind == "()" and _TUPLE.fullmatch(shaped.name):
+        names, values = [name.strip() for name in shaped.name[1:-1].split(",")], list(shaped.parts)
+    elif shaped.kind in ("list", "()") and not shaped.name:
+        parts = [shape(part) for part in shaped.parts]
         names = [squeezed(part.name) if part and part.kind == "one" else "" for part in parts]
         values = [part.parts[0] for part in parts if part]
     else:

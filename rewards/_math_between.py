@@ -45,7 +45,7 @@ def between(text: str) -> str | None:
         return ", "
     if bare.casefold() in _JOINTS:
         return _JOINTS[bare.casefold()]
-    found = _WORD.findall(bare)
-    if _END_OF_SENTENCE.search(bare.replace("vs.", "vs")) or not all(word.casefold() in _FOLDED for word in found):
+    words = _WORD.findall(bare)
+    if _END_OF_SENTENCE.search(bare.replace("vs.", "vs")) or not all(word.casefold() in _FOLDED for word in words):
         return None
-    return None if "\n" in text and not found else ""
+    return None if "\n" in text and not words else ""

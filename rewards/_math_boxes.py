@@ -75,8 +75,8 @@ def final_answer(text: str) -> str | None:
     closing = text.find("</answer>", tag)
     if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
         return None
-    found = _joined(text, _tags(text, closing + len("</answer>")))
-    return None if found is None else _without_lead(found)
+    held = _joined(text, _tags(text, closing + len("</answer>")))
+    return None if held is None else _without_lead(held)
 
 
 def _is_taken_back(text: str, tag: int, box: int) -> bool:
@@ -90,8 +90,8 @@ def _is_taken_back(text: str, tag: int, box: int) -> bool:
         return False
     head = _SENTENCE_END.split(inside[: boxes[0].opened][-_LONGEST_SENTENCE:])[-1]
     tail = _SENTENCE_END.split(inside[(boxes[-1].end or 0) + 1 :][:_LONGEST_SENTENCE])[0]
-    said = {word.casefold() for word in _WORD.findall(f"{head} {tail}")}
-    return bool(said & _TAKEN_BACK or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
+    words = {word.casefold() for word in _WORD.findall(f"{head} {tail}")}
+    return bool(words & _TAKEN_BACK or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
 
 
 def _without_lead(text: str) -> str:
@@ -127,7 +127,7 @@ def _tags(text: str, end: int) -> Iterator[_Place]:
 
 def _joined(text: str, places: Iterable[_Place]) -> str | None:
     """What the last place holds, and those before it that are one answer with it; `None`: they hedge."""
-    found: list[str] = []
+    held: list[str] = []
     signs: set[str] = set()
     after: _Place | None = None
     for place in islice(places, _MOST):
@@ -136,9 +136,9 @@ def _joined(text: str, places: Iterable[_Place]) -> str | None:
             if sign is None:
                 break
             signs.add(sign)
-        found.append(text[place.start : place.end])
+        held.append(text[place.start : place.end])
         after = place
-    parts = list(dict.fromkeys(reversed(found)))
+    parts = list(dict.fromkeys(reversed(held)))
     if len(parts) == 1:
         return parts[0]
     return signs.pop().join(parts) if len(signs) == 1 and signs != {""} else None

@@ -31,8 +31,8 @@ def labelled(text: str, gold: bool = False) -> tuple[str, str] | None:
     inside = _IN_TEXT.match(text)
     head, tail = (inside[1].strip(), inside[2].strip()) if inside else (text, "")
     for pattern in (_PARENTHESES,) if gold else (_PARENTHESES, _NAMED, _MARKED):
-        if found := pattern.fullmatch(head):
-            label, rest = found[1] or found[2], found[found.lastindex or 0].strip()
+        if match := pattern.fullmatch(head):
+            label, rest = match[1] or match[2], match[match.lastindex or 0].strip()
             break
     else:
         return None

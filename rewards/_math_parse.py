@@ -107,18 +107,18 @@ def _both_signs(text: str) -> list[str]:
 
 
 def _named(text: str) -> str:
-    found = shape(text)
-    return squeezed(found.name) if found else ""
+    shaped = shape(text)
+    return squeezed(shaped.name) if shaped else ""
 
 
 def _is_range(text: str) -> bool:
-    found = split(text, _SIGNS)
-    return len(found) > 1 and not re.search(r"=|\\ne(?![A-Za-z])", text)
+    parts = split(text, _SIGNS)
+    return len(parts) > 1 and not re.search(r"=|\\ne(?![A-Za-z])", text)
 
 
 def _member(text: str, parts: list[str]) -> Shape | None:
-    found = shape(parts[1]) if len(parts) == 2 and is_name(parts[0]) else None
-    return found._replace(name=parts[0]) if found and not found.name and found.kind not in RELATIONS else None
+    shaped = shape(parts[1]) if len(parts) == 2 and is_name(parts[0]) else None
+    return shaped._replace(name=parts[0]) if shaped and not shaped.name and shaped.kind not in RELATIONS else None
 
 
 def _joined_by_words(text: str) -> list[str] | None:
@@ -138,10 +138,10 @@ def _is_equation(text: str) -> bool:
     return split_with_signs(text, _SIGNS)[1] == ["="]
 
 
-def _inward(found: re.Match[str]) -> str:
-    if found[3] is not None:
-        return f"[{found[3]})" if _LIST.search(found[3]) else found[0]
-    return f"({found[1]}{')' if found[2] == '[' else ']'}" if _LIST.search(found[1]) else found[0]
+def _inward(match: re.Match[str]) -> str:
+    if match[3] is not None:
+        return f"[{match[3]})" if _LIST.search(match[3]) else match[0]
+    return f"({match[1]}{')' if match[2] == '[' else ']'}" if _LIST.search(match[1]) else match[0]
 
 
 def _difference(text: str, parts: list[str]) -> Shape | None:
@@ -152,10 +152,10 @@ def _difference(text: str, parts: list[str]) -> Shape | None:
 
 
 def _all_but(points: list[str]) -> Shape | None:
-    found = {number.value: point for point in points if (number := literal(point))}
-    if len(found) != len(points):
+    by_value = {number.value: point for point in points if (number := literal(point))}
+    if len(by_value) != len(points):
         return None
-    ends = ["-\\infty", *(found[value] for value in sorted(found)), "\\infty"]
+    ends = ["-\\infty", *(by_value[value] for value in sorted(by_value)), "\\infty"]
     return Shape("union", tuple(f"({low},{high})" for low, high in pairwise(ends)))
 
 
@@ -180,8 +180,8 @@ def _relation(text: str, parts: list[str]) -> Shape | None:
 
 def _unequal(left: str, right: str) -> Shape | None:
     r"""The intervals of `x \ne 2`."""
-    if is_name(left) and has_variable(left) and (found := _all_but([right])):
-        return found._replace(name=left)
+    if is_name(left) and has_variable(left) and (union := _all_but([right])):
+        return union._replace(name=left)
     return None
 
 
@@ -190,8 +190,8 @@ def _equation(left: str, right: str) -> Shape | None:
         left, right = right, left
     if not is_name(left):
         return Shape("=", (left, right))
-    found = shape(right)
-    return found._replace(name=left) if found and not found.name and found.kind not in RELATIONS else None
+    shaped = shape(right)
+    return shaped._replace(name=left) if shaped and not shaped.name and shaped.kind not in RELATIONS else None
 
 
 def _range(parts: list[str], signs: list[str]) -> Shape | None:
@@ -206,14 +206,11 @@ def _range(parts: list[str], signs: list[str]) -> Shape | None:
 
 
 def _bracketed(text: str) -> Shape | None:
-    if found := _MATRIX.fullmatch(text):
-        rows = [split(row, _CELLS) for row in split(found[2].strip().removesuffix("\\\\"), _ROWS)]
-        square = len({len(row) for row in rows}) == 1
-        return (
-            Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
-            if square
-            else None
-        )
+    if grid := _MATRIX.fullmatch(text):
+        rows = [split(row, _CELLS) for row in split(grid[2].strip().removesuffix("\\\\"), _ROWS)]
+        if len({len(row) for row in rows}) > 1:
+            return None
+        return Shape(f"matrix {len(rows)}x{len(rows[0])}", tuple(cell for row in rows for cell in row))
     if text.startswith("\\{") and text.endswith("\\}") and closing(text, 0) == len(text) - 1:
         if _joined_by_words(text[2:-2].strip()):
             return shape(text[2:-2].strip())

@@ -64,26 +64,26 @@ def readable(text: str) -> bool:
         return True
     if choice := labelled(text, gold=True):
         return _is_sound(choice[1])
-    found = shape(text)
-    if found is None:
+    shaped = shape(text)
+    if shaped is None:
         return False
-    if found.kind == "one":
-        return has_value(split_unit(found.parts[0])[0])
-    return bool(found.parts) and all(map(has_value if found.kind in RELATIONS else readable, found.parts))
+    if shaped.kind == "one":
+        return has_value(split_unit(shaped.parts[0])[0])
+    return bool(shaped.parts) and all(map(has_value if shaped.kind in RELATIONS else readable, shaped.parts))
 
 
 def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
     """Of a gold that is a number, with or without a unit; `None`: it takes more to tell."""
     (gold_value, gold_unit), (value, unit) = split_unit(gold), split_unit(answer)
-    wanted, given = literal(gold_value), literal(value)
-    if wanted is None or given is None:
+    wanted, number = literal(gold_value), literal(value)
+    if wanted is None or number is None:
         return None
     if not gold_unit and unit and (other := literal(scaled(value, unit) or "")):
-        given, unit = other, ""
+        number, unit = other, ""
     return (
-        wanted.value == given.value
+        wanted.value == number.value
         and same_unit(gold_unit, unit)
-        and (not evaluated or given.lowest or not wanted.lowest)
+        and (not evaluated or number.lowest or not wanted.lowest)
     )
 
 
@@ -124,28 +124,28 @@ def _is_rounded(exact: str, rounded: str) -> bool:
 
 def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
     r"""Whether one of them has a choice's label, such as `(B) 12`, and what both have is the same."""
-    given = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
+    answered = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
     wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
-    if not (given[0] or wanted[0]) or not all(_is_sound(value) for value in (given[1], wanted[1]) if value):
+    if not (answered[0] or wanted[0]) or not all(_is_sound(value) for value in (answered[1], wanted[1]) if value):
         return False
-    if given[0] and wanted[0] and given[0] != wanted[0]:
+    if answered[0] and wanted[0] and answered[0] != wanted[0]:
         return False
-    if given[1] and wanted[1]:
-        return _same(wanted[1], given[1], evaluated)
-    return given[0] == wanted[0] and (not given[1] or _adds_nothing(given[1], answer))
+    if answered[1] and wanted[1]:
+        return _same(wanted[1], answered[1], evaluated)
+    return answered[0] == wanted[0] and (not answered[1] or _adds_nothing(answered[1], answer))
 
 
 def _adds_nothing(value: str, answer: str) -> bool:
     """Whether what follows a label is one value, a name or words set apart: other words may take the label back."""
     if words(value) is not None:
         return value in answer or value.removeprefix("\\text{")[:1].isupper()
-    found = shape(value)
-    return found is not None and found.kind not in ("list", "or")
+    shaped = shape(value)
+    return shaped is not None and shaped.kind not in ("list", "or")
 
 
 def _is_sound(value: str) -> bool:
-    said = words(value)
-    return not denies(said) if said is not None else readable(value)
+    phrase = words(value)
+    return not denies(phrase) if phrase is not None else readable(value)
 
 
 def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
@@ -173,10 +173,12 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
 
 def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
     """Of assignments: by name, or against a tuple where their order is sure; `None`: it takes more to tell."""
-    wanted, given = assigned(gold), assigned(answer)
-    if wanted and given:
-        return wanted.keys() == given.keys() and all(_same(wanted[name], given[name], evaluated) for name in wanted)
-    for values, other in ((wanted, answer), (given, gold)):
+    wanted, answered = assigned(gold), assigned(answer)
+    if wanted and answered:
+        return wanted.keys() == answered.keys() and all(
+            _same(wanted[name], answered[name], evaluated) for name in wanted
+        )
+    for values, other in ((wanted, answer), (answered, gold)):
         if values and other.kind == "()" and not other.name:
             ordered = in_order(values)
             if ordered is None or len(ordered) != len(other.parts):
@@ -186,17 +188,17 @@ def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
     return None
 
 
-def _is_placed(found: Shape, other: Shape) -> bool:
+def _is_placed(shaped: Shape, other: Shape) -> bool:
     """Whether the names that it gives to the places of tuples, if any, say nothing that the other leaves open."""
-    if not found.name.startswith("(") or other.name:
+    if not shaped.name.startswith("(") or other.name:
         return True
-    names = found.name[1:-1].replace(" ", "").split(",")
-    return found.kind == "list" and in_order({name: name for name in names}) == names
+    names = shaped.name[1:-1].replace(" ", "").split(",")
+    return shaped.kind == "list" and in_order({name: name for name in names}) == names
 
 
 def _is_interval(text: str) -> bool:
-    found = shape(text)
-    return found is not None and len(found.parts) == 2 and (found.kind in ("[]", "[)", "(]") or "\\infty" in text)
+    shaped = shape(text)
+    return shaped is not None and len(shaped.parts) == 2 and (shaped.kind in ("[]", "[)", "(]") or "\\infty" in text)
 
 
 def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
@@ -213,28 +215,28 @@ def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
 
 def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) -> bool:
     """Whether the parts are the same in some order. Those of `x = 1, y = 2` must have their names, x_1 and x_2 not."""
-    names = [{squeezed(found.name) for part in parts if (found := shape(part))} for parts in (gold, answer)]
+    names = [{squeezed(shaped.name) for part in parts if (shaped := shape(part))} for parts in (gold, answer)]
     if names[0] <= {""} or names[1] <= {""}:
         names = [{_INDEX.sub("", name) for name in some} for some in names]
     if any(len(some - {""}) > 1 for some in names) and names[0] != names[1]:
         return False
     left = list(answer)
     for wanted in gold:
-        at = next((i for i, given in enumerate(left) if _same(wanted, given, evaluated)), None)
+        at = next((i for i, candidate in enumerate(left) if _same(wanted, candidate, evaluated)), None)
         if at is None:
             return False
         del left[at]
     return not left
 
 
-def _pair(found: Shape) -> tuple[str, str]:
-    return found.parts[0], found.parts[1]
+def _pair(relation: Shape) -> tuple[str, str]:
+    return relation.parts[0], relation.parts[1]
 
 
-def _as_equation(found: Shape) -> tuple[str, str] | None:
-    if found.kind == "=":
-        return _pair(found)
+def _as_equation(shaped: Shape) -> tuple[str, str] | None:
+    if shaped.kind == "=":
+        return _pair(shaped)
     # `x = 5` asks for the value: `2x = 10` is not it.
-    implicit = has_variable(found.parts[0]) or found.name.startswith(("\\sin", "\\cos", "\\tan"))
-    named = found.kind == "one" and found.name and implicit
-    return (found.name, found.parts[0]) if named else None
+    implicit = has_variable(shaped.parts[0]) or shaped.name.startswith(("\\sin", "\\cos", "\\tan"))
+    named = shaped.kind == "one" and shaped.name and implicit
+    return (shaped.name, shaped.parts[0]) if named else None

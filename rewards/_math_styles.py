@@ -11,38 +11,37 @@ _COLOURS = (
 )  # on white; text in white or in a colour unknown here may be hidden
 _LETTERS = r"(?:mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm|pmb|underline|uline|underbar)"
 _MARK = rf"(?:\\(?:checkmark|blacksquare|square|Box|qed|QED|qedsymbol){_END}\s*)"
-_STYLES: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
-    (re.compile(rf"\\(?:thinspace|medspace|thickspace|nobreakspace){_END}\s*"), r"\\,"),
-    (re.compile(rf"\\negthinspace{_END}"), r"\\!"),
-    (re.compile(r"\\(?:[hv]space\*?|mspace)\s*\{[^{}-]*\}"), " "),
-    (re.compile(rf"\\(?:hskip|kern|mkern|mskip)\s*[0-9.]+\s*(?:em|ex|pt|mm|cm|mu){_END}"), " "),
-    (re.compile(rf"\\(?:enspace|enskip|space|hfill|hfil|strut|mathstrut|noindent|relax){_END}"), " "),
+_LOOKS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (rf"\\(?:thinspace|medspace|thickspace|nobreakspace){_END}\s*", r"\\,"),
+    (rf"\\negthinspace{_END}", r"\\!"),
+    (r"\\(?:[hv]space\*?|mspace)\s*\{[^{}-]*\}", " "),
+    (rf"\\(?:hskip|kern|mkern|mskip)\s*[0-9.]+\s*(?:em|ex|pt|mm|cm|mu){_END}", " "),
+    (rf"\\(?:enspace|enskip|space|hfill|hfil|strut|mathstrut|noindent|relax){_END}", " "),
     # A colour or a font between digits stays: `\mathbf{7}\mathbf{1}` would be a product to the reader.
-    (re.compile(rf"(?<![0-9}}])\\textcolor\s*\{{(?:{_COLOURS})\}}"), ""),
-    (re.compile(rf"(?<![0-9}}])\\color\s*\{{(?:{_COLOURS})\}}"), " "),
-    (re.compile(r"\{\s*\\rm\s+([A-Za-z/^0-9 ]+)\}|\\rm\s+([A-Za-z/]+)\s*$"), r"\\text{\1\2}"),
-    (re.compile(rf"\\mathrm(?:\s+([A-Za-z])|\s*(\\Omega)){_END}"), r"\\text{\1\2}"),
+    (rf"(?<![0-9}}])\\textcolor\s*\{{(?:{_COLOURS})\}}", ""),
+    (rf"(?<![0-9}}])\\color\s*\{{(?:{_COLOURS})\}}", " "),
+    (r"\{\s*\\rm\s+([A-Za-z/^0-9 ]+)\}|\\rm\s+([A-Za-z/]+)\s*$", r"\\text{\1\2}"),
+    (rf"\\mathrm(?:\s+([A-Za-z])|\s*(\\Omega)){_END}", r"\\text{\1\2}"),
     (
-        re.compile(
-            rf"\\(?:bf|it|sl|sf|tt|rm(?!\s*\{{)|bfseries|itshape|rmfamily|sffamily|ttfamily|normalfont|boldmath|tiny|"
-            rf"scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge|scriptstyle|scriptscriptstyle|"
-            rf"limits|nolimits){_END}"
-        ),
+        rf"\\(?:bf|it|sl|sf|tt|rm(?!\s*\{{)|bfseries|itshape|rmfamily|sffamily|ttfamily|normalfont|boldmath|tiny|"
+        rf"scriptsize|footnotesize|small|normalsize|large|Large|LARGE|huge|Huge|scriptstyle|scriptscriptstyle|"
+        rf"limits|nolimits){_END}",
         " ",
     ),
-    (re.compile(rf"\\{_LETTERS}\s*\{{\s*(\([A-Z]\))\s*\}}"), r"\\text{\1}"),
-    (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s*(?=\{{)|\\{_LETTERS}\s*(?=\{{\s*[^0-9\s])"), ""),
-    (re.compile(rf"(?<![0-9}}])\\{_LETTERS}\s+(?=[0-9A-Za-z])"), ""),
-    (re.compile(r"\\emph\s*(?=\{)"), r"\\text"),
-    (re.compile(rf"^\s*{_MARK}+|{_MARK}+\s*([.$\s]*)$"), r"\1"),
-    (re.compile(r"\\(?:nicefrac|sfrac|xfrac|flatfrac)(?![A-Za-z])"), r"\\frac"),
-    (re.compile(r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}\\]*)\}"), r"\1\\text{\2}"),
-    (re.compile(r"\\num\s*\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\\ang\s*\{([^{};]*)\}"), r"\1^\\circ "),
-    (re.compile(rf"\\bigcup{_END}|(?<=[)\]])\s*(?:U|\\text\s*\{{\s*U\s*\}})\s*(?=[(\[])"), r"\\cup "),
-    (re.compile(rf"\\bigcap{_END}"), r"\\cap "),
-    (re.compile(rf"\\backslash{_END}|\\smallsetminus{_END}"), r"\\setminus "),
+    (rf"\\{_LETTERS}\s*\{{\s*(\([A-Z]\))\s*\}}", r"\\text{\1}"),
+    (rf"(?<![0-9}}])\\{_LETTERS}\s*(?=\{{)|\\{_LETTERS}\s*(?=\{{\s*[^0-9\s])", ""),
+    (rf"(?<![0-9}}])\\{_LETTERS}\s+(?=[0-9A-Za-z])", ""),
+    (r"\\emph\s*(?=\{)", r"\\text"),
+    (rf"^\s*{_MARK}+|{_MARK}+\s*([.$\s]*)$", r"\1"),
+    (r"\\(?:nicefrac|sfrac|xfrac|flatfrac)(?![A-Za-z])", r"\\frac"),
+    (r"\\(?:SI|qty)\s*\{([^{}]*)\}\s*\{([^{}\\]*)\}", r"\1\\text{\2}"),
+    (r"\\num\s*\{([^{}]*)\}", r"\1"),
+    (r"\\ang\s*\{([^{};]*)\}", r"\1^\\circ "),
+    (rf"\\bigcup{_END}|(?<=[)\]])\s*(?:U|\\text\s*\{{\s*U\s*\}})\s*(?=[(\[])", r"\\cup "),
+    (rf"\\bigcap{_END}", r"\\cap "),
+    (rf"\\backslash{_END}|\\smallsetminus{_END}", r"\\setminus "),
 ]
+_STYLES = [(re.compile(pattern), plain) for pattern, plain in _LOOKS]
 _INFIX = re.compile(r"\\(over|choose)(?![A-Za-z])")
 _MOST_INFIXES = 10
 _GROUPING = re.compile(r"\\.|[{}]", re.DOTALL)

@@ -37,27 +37,27 @@ def literal(text: str) -> Literal | None:
     """
     if len(text) > _DIGITS:
         return None
-    if found := _DECIMAL.fullmatch(text):
-        return Literal(_signed(found[1], _decimal(found[2])), True)
-    if found := _FRACTION.fullmatch(text):
-        return _fraction(found)
-    if found := _REPEATING.fullmatch(text):
-        head, tail, period = found[2], found[3], found[4]
+    if match := _DECIMAL.fullmatch(text):
+        return Literal(_signed(match[1], _decimal(match[2])), True)
+    if match := _FRACTION.fullmatch(text):
+        return _fraction(match)
+    if match := _REPEATING.fullmatch(text):
+        head, tail, period = match[2], match[3], match[4]
         scale = 10 ** len(tail) * (10 ** len(period) - 1)
-        return Literal(_signed(found[1], Fraction(int(head + tail + period) - int(head + tail or 0), scale)), True)
-    if found := _SCIENTIFIC.fullmatch(text):
-        power = Fraction(10) ** int(found[3] or found[4])
-        return Literal(_signed(found[1], _decimal(found[2] or "1") * power), True)
+        return Literal(_signed(match[1], Fraction(int(head + tail + period) - int(head + tail or 0), scale)), True)
+    if match := _SCIENTIFIC.fullmatch(text):
+        power = Fraction(10) ** int(match[3] or match[4])
+        return Literal(_signed(match[1], _decimal(match[2] or "1") * power), True)
     return None
 
 
-def _fraction(found: re.Match[str]) -> Literal | None:
-    top, bottom = (int(re.sub(r"[,\s]", "", part)) for part in (found[3] or found[5], found[4] or found[6]))
-    whole = int(found[2] or 0)
-    if bottom == 0 or (found[2] and not 0 < top < bottom):
+def _fraction(match: re.Match[str]) -> Literal | None:
+    top, bottom = (int(re.sub(r"[,\s]", "", part)) for part in (match[3] or match[5], match[4] or match[6]))
+    whole = int(match[2] or 0)
+    if bottom == 0 or (match[2] and not 0 < top < bottom):
         return None
     lowest = math.gcd(top, bottom) == 1 and abs(bottom) != 1
-    return Literal(_signed(found[1] or "", whole + Fraction(top, bottom)), lowest)
+    return Literal(_signed(match[1] or "", whole + Fraction(top, bottom)), lowest)
 
 
 def _decimal(text: str) -> Fraction:

@@ -5,48 +5,40 @@ import re
 
 # Words that deny, hedge or change the number. The number in front must be right in any case, so a word that a unit may
 # have too ("times", "more", "options") is not among them.
-NO_UNIT = frozenset({
-    "or", "and", "not", "no", "nor", "never", "maybe", "perhaps", "about", "approx", "around", "doubtful", "dubious",
-    "almost", "if", "when", "unless", "least", "most", "than", "minus", "plus", "half", "double", "triple", "hundred",
-    "thousand", "million", "billion", "trillion", "quadrillion", "googol", "dozen", "is", "was", "negative",
-    "infinity", "pi", "mod", "wrong", "false", "untrue", "fake", "either", "neither", "but", "except", "so",
-    "otherwise", "instead", "hundreds", "thousands", "millions", "billions", "trillions", "dozens", "tens", "quarter",
-    "third", "score", "tenth", "tenths", "hundredth", "hundredths", "thousandth", "thousandths", "millionth",
-    "millionths", "thirds", "halves", "fourths", "fifths", "sixths", "sevenths", "eighths", "ninths", "elevenths",
-    "twelfths", "twentieths", "factorial", "root", "over", "divided", "multiplied", "modulo", "base", "power",
-    "reciprocal", "inverse", "squared", "cubed", "then", "unknown", "unsure", "uncertain", "impossible", "guess",
-    "answer", "incorrect", "lakh", "lakhs", "crore", "crores", "ish", "nope", "nah", "nay", "think", "believe",
-    "suppose", "assume", "guessed", "estimate", "estimated", "estimation", "rounded", "approximate",
-    "approximation", "approximated", "circa", "close", "give", "take", "kinda", "sorta", "dunno", "sure", "doubt",
-    "error", "without", "versus", "vs", "hardly", "might", "may", "could", "should", "would", "cannot", "isnt",
-    "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve", "thirteen",
-    "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen", "twenty", "thirty", "forty", "fifty",
-    "sixty", "seventy", "eighty", "ninety", "zero", "wait", "hmm", "myriad", "gross",
-    "permille", "promille", "permil", "basis", "grand", "doubled", "tripled", "quadrupled", "halved", "thirded",
-    "quartered", "twice", "thrice", "itself", "octal", "hex", "hexadecimal", "binary", "ternary", "lac", "lacs",
-    "arab", "arabs", "kharab", "kilo", "mega", "giga", "tera", "milli", "micro", "nano", "tau", "infinite",
-    "invalid", "mistaken", "mistake", "rejected", "reject", "excluded", "ruled", "erroneous", "inaccurate",
-    "imprecise", "fail", "fails", "failed", "refuted", "disproved", "disproven", "eliminated", "discarded",
-    "dismissed", "denied", "void", "nonsense", "bogus", "ignored", "ignore", "disregard", "disregarded",
-    "contradiction", "contradicts", "contradicted", "contradictory", "inconsistent", "implausible", "improbable",
-    "unacceptable", "inadmissible",
-    "extraneous", "retracted", "withdrawn", "disqualified", "unlikely", "probably",
-    "possibly", "allegedly", "supposedly", "hypothetical",
-    # German, Dutch, Swedish, Polish
-    "nicht", "nein", "kein", "keine", "keiner", "nie", "niemals", "vielleicht", "etwa", "zirka", "oder", "und",
-    "ungefaehr", "mio", "tausend", "hundert", "millionen", "milliarde", "milliarden", "billionen", "dutzend",
-    "falsch", "halb", "wahrscheinlich", "mindestens", "ohne", "sondern", "beinahe", "fast", "niet", "geen", "nooit",
-    "misschien", "ongeveer", "bijna", "duizend", "honderd", "miljoen", "miljard", "fout", "inte", "ej", "aldrig",
-    "kanske", "eller", "tusen", "hundra", "miljon", "miljoner", "miljarder", "tysiac", "tysiace",
-    "milion", "miliony", "lub", "albo", "chyba", "ikke", "kanskje",
-    # French, Spanish, Portuguese, Italian, Latin
-    "non", "pas", "jamais", "peut", "ou", "environ", "presque", "mille", "milliard", "milliards", "faux", "moins",
-    "demi", "sauf", "aucun", "rien", "ni", "douzaine", "centaine", "millier", "milliers", "nunca", "quiza", "quizas",
-    "casi", "mil", "cien", "ciento", "cientos", "millon", "millones", "falso", "falsa", "menos", "mas",
-    "jamas", "tampoco", "sin", "acaso", "docena", "nao", "talvez", "quase", "milhao", "milhoes", "bilhao", "bilhoes",
-    "mais", "cerca", "ovvero", "oppure", "mai", "forse", "quasi", "mila", "cento", "milione", "milioni",
-    "miliardo", "miliardi", "meno", "piu", "dozzina", "nec", "haud",
-})  # fmt: skip
+_DENIALS = """
+    or and not no nor never maybe perhaps about approx around doubtful dubious almost if when unless least most than
+    minus plus half double triple hundred thousand million billion trillion quadrillion googol dozen is was negative
+    infinity pi mod wrong false untrue fake either neither but except so otherwise instead hundreds thousands millions
+    billions trillions dozens tens quarter third score tenth tenths hundredth hundredths thousandth thousandths
+    millionth millionths thirds halves fourths fifths sixths sevenths eighths ninths elevenths twelfths twentieths
+    factorial root over divided multiplied modulo base power reciprocal inverse squared cubed then unknown unsure
+    uncertain impossible guess answer incorrect lakh lakhs crore crores ish nope nah nay think believe suppose assume
+    guessed estimate estimated estimation rounded approximate approximation approximated circa close give take kinda
+    sorta dunno sure doubt error without versus vs hardly might may could should would cannot isnt one two three four
+    five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen eighteen nineteen twenty
+    thirty forty fifty sixty seventy eighty ninety zero wait hmm myriad gross permille promille permil basis grand
+    doubled tripled quadrupled halved thirded quartered twice thrice itself octal hex hexadecimal binary ternary lac
+    lacs arab arabs kharab kilo mega giga tera milli micro nano tau infinite invalid mistaken mistake rejected reject
+    excluded ruled erroneous inaccurate imprecise fail fails failed refuted disproved disproven eliminated discarded
+    dismissed denied void nonsense bogus ignored ignore disregard disregarded contradiction contradicts contradicted
+    contradictory inconsistent implausible improbable unacceptable inadmissible extraneous retracted withdrawn
+    disqualified unlikely probably possibly allegedly supposedly hypothetical
+"""
+# German, Dutch, Swedish, Polish
+_DENIALS_NORTH = """
+    nicht nein kein keine keiner nie niemals vielleicht etwa zirka oder und ungefaehr mio tausend hundert millionen
+    milliarde milliarden billionen dutzend falsch halb wahrscheinlich mindestens ohne sondern beinahe fast niet geen
+    nooit misschien ongeveer bijna duizend honderd miljoen miljard fout inte ej aldrig kanske eller tusen hundra miljon
+    miljoner miljarder tysiac tysiace milion miliony lub albo chyba ikke kanskje
+"""
+# French, Spanish, Portuguese, Italian, Latin
+_DENIALS_SOUTH = """
+    non pas jamais peut ou environ presque mille milliard milliards faux moins demi sauf aucun rien ni douzaine
+    centaine millier milliers nunca quiza quizas casi mil cien ciento cientos millon millones falso falsa menos mas
+    jamas tampoco sin acaso docena nao talvez quase milhao milhoes bilhao bilhoes mais cerca ovvero oppure mai forse
+    quasi mila cento milione milioni miliardo miliardi meno piu dozzina nec haud
+"""
+NO_UNIT = frozenset(f"{_DENIALS} {_DENIALS_NORTH} {_DENIALS_SOUTH}".split())
 # Those in -ly or -mente hedge, most of them: "presumably", "aproximadamente".
 _ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|many)fold")
@@ -80,22 +72,18 @@ _SYMBOLS = ("m", "g", "s", "L", "l", "J", "W", "N", "Pa", "V", "A", "Ω", "Hz", 
 # Letters behind a number that may be a unit, a factor (the power of ten) or a variable: units where the gold has them.
 _SURE = frozenset("mgslLhdtJWNVAFC")
 FACTORS = {"K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
-_NAMES = {
-    "inch": "in", "inche": "in", "feet": "ft", "foot": "ft", "hour": "h", "hr": "h", "minute": "min", "mins": "min",
-    "sec": "s", "secs": "s", "hrs": "h", "deg": "degree", "pound": "lb", "lbs": "lb", "ounce": "oz", "mile": "mi",
-    "yard": "yd", "yds": "yd", "yr": "year", "yrs": "year", "wk": "week", "wks": "week", "mo": "month", "day": "day",
-    "d": "day", "pts": "point", "pt": "point", "cms": "cm", "kms": "km", "mms": "mm", "kgs": "kg",
-    "percent": "percent", "percentage": "percent", "pct": "percent", "radian": "rad", "unit": "unit",
-    "kelvin": "K", "molar": "M", "cent": "cent", "dollar": "dollar", "usd": "dollar", "euro": "euro",
-    "eur": "euro", "gbp": "pound sterling", "rupee": "rupee", "inr": "rupee", "yen": "yen", "jpy": "yen",
-    "yuan": "yuan", "cny": "yuan", "rmb": "yuan", "celsius": "celsius", "fahrenheit": "fahrenheit", "pcs": "piece",
-    "tonne": "t", "week": "week", "month": "month", "year": "year", "degree": "degree", "acre": "acre",
-    "厘米": "cm", "毫米": "mm", "分米": "dm", "米": "m", "千米": "km", "公里": "km", "千克": "kg", "公斤": "kg",
-    "克": "g", "毫克": "mg", "升": "l", "毫升": "ml", "吨": "t", "小时": "h", "小時": "h", "时": "h", "時間": "h",
-    "分钟": "min", "分鐘": "min", "秒": "s", "度": "degree", "元": "yuan", "块": "yuan", "円": "yen",
-    "см": "cm", "мм": "mm", "дм": "dm", "м": "m", "км": "km", "кг": "kg", "г": "g", "л": "l", "ч": "h", "мин": "min",
-    "с": "s", "руб": "rouble", "рублей": "rouble", "рубля": "rouble", "лет": "year", "года": "year", "год": "year",
+_SPELLINGS = {
+    "in": "inch inche", "ft": "feet foot", "h": "hour hr hrs 小时 小時 时 時間 ч", "min": "minute mins 分钟 分鐘 мин",
+    "s": "sec secs 秒 с", "degree": "deg degree 度", "lb": "pound lbs", "oz": "ounce", "mi": "mile", "yd": "yard yds",
+    "year": "yr yrs year лет года год", "week": "wk wks week", "month": "mo month", "day": "day d", "point": "pts pt",
+    "cm": "cms 厘米 см", "km": "kms 千米 公里 км", "mm": "mms 毫米 мм", "kg": "kgs 千克 公斤 кг",
+    "percent": "percent percentage pct", "rad": "radian", "unit": "unit", "K": "kelvin", "M": "molar", "cent": "cent",
+    "dollar": "dollar usd", "euro": "euro eur", "pound sterling": "gbp", "rupee": "rupee inr", "yen": "yen jpy 円",
+    "yuan": "yuan cny rmb 元 块", "celsius": "celsius", "fahrenheit": "fahrenheit", "piece": "pcs", "t": "tonne 吨",
+    "acre": "acre", "dm": "分米 дм", "m": "米 м", "g": "克 г", "mg": "毫克", "l": "升 л", "ml": "毫升",
+    "rouble": "руб рублей рубля",
 }  # fmt: skip
+_NAMES = {name: unit for unit, names in _SPELLINGS.items() for name in names.split()}
 _PLAIN = (
     "in", "ft", "lb", "oz", "mi", "yd", "h", "min", "mph", "kmh", "kph", "rad", "sr", "dB", "rpm", "fps", "bpm", "ppm",
     "psi", "atm", "bar", "torr", "qt", "gal", "ha", "cd", "lm", "lx", "Bq", "Gy", "Sv", "kB", "KB", "MB", "GB", "TB",

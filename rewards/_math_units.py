@@ -74,8 +74,8 @@ def split_unit(text: str) -> tuple[str, str]:
     if whole := _WHOLE_TEXT.fullmatch(text):
         # In a text command a letter is a unit, no variable: 5 m.
         for inner in (_NUMBER_AND_WORDS.sub(r"\1\\text{\2}", whole[1]), whole[1]):
-            if literal((found := _split(inner))[0]):
-                return found
+            if literal((value_and_unit := _split(inner))[0]):
+                return value_and_unit
     return _split(text)
 
 
@@ -93,12 +93,12 @@ def scaled(value: str, unit: str) -> str | None:
 
 
 def _split(text: str) -> tuple[str, str]:
-    if found := _SIGN_UNIT.fullmatch(text):
-        currency = _SIGNS.get(found[2] or "") or _CODES[found[3] or found[4]]
-        return _money(found[1], currency, found[5])
-    if found := _MARK_UNIT.fullmatch(text):
-        unit = (found[2] and _TEMPERATURES[found[3]]) or (found[4] and "percent") or _SIGNS[found[5]]
-        return found[1], unit
+    if match := _SIGN_UNIT.fullmatch(text):
+        currency = _SIGNS.get(match[2] or "") or _CODES[match[3] or match[4]]
+        return _money(match[1], currency, match[5])
+    if match := _MARK_UNIT.fullmatch(text):
+        unit = (match[2] and _TEMPERATURES[match[3]]) or (match[4] and "percent") or _SIGNS[match[5]]
+        return match[1], unit
     return _split_words(text)
 
 
@@ -122,14 +122,14 @@ def _split_words(text: str) -> tuple[str, str]:
 
 
 def _split_units(text: str) -> tuple[str, str]:
-    found = _TAIL.fullmatch(text)
-    if found and (unit := unit_of(_flat(found[2]))) and (found[2].startswith("\\text") or literal(found[1])):
-        return found[1], unit
-    if (found := _BARE_UNIT.fullmatch(text)) and (unit := unit_of(found[2] + (f"^{found[3]}" if found[3] else ""))):
-        return found[1], unit
+    match = _TAIL.fullmatch(text)
+    if match and (unit := unit_of(_flat(match[2]))) and (match[2].startswith("\\text") or literal(match[1])):
+        return match[1], unit
+    if (match := _BARE_UNIT.fullmatch(text)) and (unit := unit_of(match[2] + (f"^{match[3]}" if match[3] else ""))):
+        return match[1], unit
     for pattern in (_WORD_UNIT, _OTHER_LETTERS):
-        if (found := pattern.fullmatch(text)) and (unit := unit_of(found[2])):
-            return found[1], unit
+        if (match := pattern.fullmatch(text)) and (unit := unit_of(match[2])):
+            return match[1], unit
     return text, ""
 
 

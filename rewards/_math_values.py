@@ -108,10 +108,10 @@ def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool)
     names = sorted(_names(ratio) | _names(sides[0] - sides[1]))
     if names != sorted(_names(sides[2] - sides[3])):
         return False
-    found = [value for point in _points(names) if (value := _at(ratio, point)) is not None]
-    if len(found) < 3 or not all(_close(value, found[0]) for value in found) or _is_zero(found[0]):
+    ratios = [value for point in _points(names) if (value := _at(ratio, point)) is not None]
+    if len(ratios) < 3 or not all(_close(value, ratios[0]) for value in ratios) or _is_zero(ratios[0]):
         return False
-    return not positive or bool(found[0].is_real and found[0] > 0)
+    return not positive or bool(ratios[0].is_real and ratios[0] > 0)
 
 
 def read(text: str) -> Any:
@@ -137,17 +137,14 @@ def _read(text: str) -> Any:
 
     # The parser's own message on a text that it does not take is of no use here, nor is anything that it raises.
     try:
-        found = latex2sympy(
-            text,
-            is_real=True,
-            normalization_config=None,
-            conversion_config=ConversionConfig(lowercase_symbols=False),
+        expression = latex2sympy(
+            text, is_real=True, normalization_config=None, conversion_config=ConversionConfig(lowercase_symbols=False)
         )
     except Exception:
         return None
     # These it would work out for the answer.
-    undone = not isinstance(found, Expr) or found.has(Derivative, Integral, Limit, Product, Sum)
-    return None if undone else found
+    undone = not isinstance(expression, Expr) or expression.has(Derivative, Integral, Limit, Product, Sum)
+    return None if undone else expression
 
 
 def _equal(left: Any, right: Any) -> bool:
@@ -232,6 +229,6 @@ def is_rounded(exact: str, rounded: str) -> bool:
     if value is None or not value.is_real:
         return False
     step = Rational(1, 10 ** len(rounded.partition(".")[2]))
-    given = Rational(number.value.numerator, number.value.denominator)
-    gap = abs(value - given)
-    return bool(gap <= step / 2 or (gap < step and abs(value) > abs(given)))
+    decimal = Rational(number.value.numerator, number.value.denominator)
+    gap = abs(value - decimal)
+    return bool(gap <= step / 2 or (gap < step and abs(value) > abs(decimal)))

@@ -70,12 +70,12 @@ def begins_with_code(text: str) -> bool:
 
 def _blocks(text: str, entry_point: str | None) -> list[Block]:
     """The blocks of which one is the program, from the first of the places that has it."""
-    found: list[Block] = []
+    every: list[Block] = []
     for blocks in _places(text):
         if _place(blocks, entry_point, sure=True) is not None:
             return blocks
-        found = found or blocks
-    return found
+        every = every or blocks
+    return every
 
 
 def _places(text: str) -> Iterator[list[Block]]:
@@ -85,7 +85,7 @@ def _places(text: str) -> Iterator[list[Block]]:
     fenced = _fenced(text)
     yield [] if begins_with_code(text) else fenced
     yield _tagged(text)
-    yield [Block("", found[2].strip()) for found in _SPAN.finditer(text)] if not fenced else []
+    yield [Block("", span[2].strip()) for span in _SPAN.finditer(text)] if not fenced else []
     yield _unfenced(text)
     yield fenced
 
@@ -99,20 +99,20 @@ def _fenced(text: str) -> list[Block]:
 
 
 def _tagged(text: str) -> list[Block]:
-    found = []
+    tagged = []
     for opening, closing in _TAGS:
         end = text.rfind(closing)
         starts = [match.end() for match in opening.finditer(text, 0, end)] if end >= 0 else []
         if starts:
-            found.append((starts[-1], Block("python", text[starts[-1] : end].lstrip("\n"))))
-    return [block for _, block in sorted(found)]
+            tagged.append((starts[-1], Block("python", text[starts[-1] : end].lstrip("\n"))))
+    return [block for _, block in sorted(tagged)]
 
 
 def _unfenced(text: str) -> list[Block]:
     """Runs of lines of code between lines of words; all of the text where there are none of these."""
     end = _end_of_text(text, len(text))
-    while found := _END_MARK.search(text, max(0, end - 50), end):
-        end = _end_of_text(text, found.start())
+    while mark := _END_MARK.search(text, max(0, end - 50), end):
+        end = _end_of_text(text, mark.start())
     lines = text[:end].split("\n")
     runs: list[list[str]] = []
     inside, margin, quote, words = False, "", None, False
@@ -172,7 +172,7 @@ def _is_code(body: str) -> bool:
 @functools.lru_cache(maxsize=16)
 def _bare(code: str) -> str:
     """Without comments, and with nothing in strings."""
-    return _STRINGS_AND_COMMENTS.sub(lambda found: "" if found[0].startswith("#") else '""', code)
+    return _STRINGS_AND_COMMENTS.sub(lambda token: "" if token[0].startswith("#") else '""', code)
 
 
 def _pieces(blocks: list[Block], place: int) -> list[str]:

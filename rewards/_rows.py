@@ -1,23 +1,36 @@
 """How rewards refuse a dataset that has rows they cannot score."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Sequence
+from typing import Any
 
 
 SHOWN_ROWS = 3
 
 
-def refuse_rows(name: str, problems: Mapping[int, str], total: int, hint: str = "Mend or filter these rows.") -> None:
-    """Raise if there are problems.
+def refuse_rows(
+    name: str, problem_of: Callable[..., Any], *columns: Sequence[Any], hint: str = "Mend or filter these rows."
+) -> None:
+    """Raise if a row has a problem. The first few are shown.
 
     Args:
         name (`str`): the reward's.
-        problems (`Mapping[int, str]`): number of a row, from 0 -> what is wrong with it. The first few are shown.
-        total (`int`): how many rows there are.
-        hint (`str`, *optional*): how to mend them.
+        problem_of (`Callable`): of a row's values, what is wrong: returned as text or raised as `ValueError`.
+        columns (`Sequence`): of one length.
+        hint (`str`, *optional*): how to mend the rows.
 
     Raises:
-        ValueError: there are problems.
+        ValueError: a row has a problem.
     """
+    found = {row: _problem(problem_of, values) for row, values in enumerate(zip(*columns, strict=True))}
+    problems = [f"row {row}: {problem.rstrip('.')}" for row, problem in found.items() if problem]
     if problems:
-        shown = "; ".join(f"row {row}: {problems[row].rstrip('.')}" for row in sorted(problems)[:SHOWN_ROWS])
-        raise ValueError(f"{name}: {len(problems)} of {total} rows cannot be scored; {shown}. {hint}")
+        shown = "; ".join(problems[:SHOWN_ROWS])
+        raise ValueError(f"{name}: {len(problems)} of {len(found)} rows cannot be scored; {shown}. {hint}")
+
+
+def _problem(problem_of: Callable[..., Any], values: Sequence[Any]) -> str:
+    try:
+        problem = problem_of(*values)
+    except ValueError as error:
+        return str(error)
+    return problem if isinstance(problem, str) else ""

@@ -35,9 +35,9 @@ def text_of(completion: Any, opened: bool = False) -> str:
     """
     if isinstance(completion, str):
         return completion
-    said: dict[str, Any] = next((one for one in reversed(completion) if one.get("role") == "assistant"), {})
-    thinking = _written(said.get("reasoning_content")) or _written(said.get("thinking"))
-    text = _written(said.get("content"))
+    message: dict[str, Any] = next((one for one in reversed(completion) if one.get("role") == "assistant"), {})
+    thinking = _written(message.get("reasoning_content")) or _written(message.get("thinking"))
+    text = _written(message.get("content"))
     return f"{'' if opened else '<think>'}{thinking}</think>{text}" if thinking else text
 
 
@@ -138,8 +138,8 @@ def _label(info: str) -> tuple[str, str]:
     """What stands behind an opening fence: the language, and the code that begins there."""
     if not info:
         return "", ""
-    if found := _LABEL_AND_CODE.fullmatch(info):
-        return (found[1] or "").lower(), found[2]
+    if code := _LABEL_AND_CODE.fullmatch(info):
+        return (code[1] or "").lower(), code[2]
     language = _LANGUAGE.match(info)
     return (language[1].lower() if language else ""), ""
 
@@ -197,15 +197,15 @@ def quote_after(line: str, quote: str | None) -> str | None:
         return None
     place = 0
     while True:
-        found = None
+        token = None
         if quote is None:
-            found = next((one for one in _TOKEN.finditer(line, place) if one[0] in _TRIPLE), None)
+            token = next((one for one in _TOKEN.finditer(line, place) if one[0] in _TRIPLE), None)
         else:
-            found = next((one for one in _TRIPLE[quote].finditer(line, place) if one[0] == quote), None)
-        if found is None:
+            token = next((one for one in _TRIPLE[quote].finditer(line, place) if one[0] == quote), None)
+        if token is None:
             return quote
-        quote = found[0] if quote is None else None
-        place = found.end()
+        quote = token[0] if quote is None else None
+        place = token.end()
 
 
 def dedented(lines: list[str]) -> str:

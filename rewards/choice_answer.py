@@ -13,13 +13,7 @@ PARIS = {"answer": "B", "choices": ["Rome", "Paris", "Berlin"]}
 
 
 def _check_columns(answer: list[Any], choices: list[Any] | None = None, **_: Any) -> None:
-    problems = {}
-    for row, gold in enumerate(answer):
-        try:
-            _gold_index(gold, choices[row] if choices else None)
-        except ValueError as error:
-            problems[row] = str(error)
-    refuse_rows("choice_answer", problems, len(answer))
+    refuse_rows("choice_answer", _gold_index, answer, choices or [None] * len(answer))
 
 
 def _gold(answer: str | int, choices: list[str] | None = None, think_opened: bool = False) -> str:

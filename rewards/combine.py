@@ -127,12 +127,12 @@ def _scaled(score: float, *, factor: float, offset: float) -> float:
 
 
 def _function(reward: RewardFunction | str) -> RewardFunction:
-    found = get_reward(reward) if isinstance(reward, str) else reward
-    if not callable(found) or not hasattr(found, "__name__"):
-        raise Refusal(f"{found!r} must be a reward function with a __name__, or the name of a registered reward.")
-    if inspect.iscoroutinefunction(found) or inspect.iscoroutinefunction(getattr(found, "__call__", None)):  # noqa: B004
-        raise Refusal(f"{found.__name__} is an async function, which cannot be combined. Make it a plain one.")
-    return found
+    scorer = get_reward(reward) if isinstance(reward, str) else reward
+    if not callable(scorer) or not hasattr(scorer, "__name__"):
+        raise Refusal(f"{scorer!r} must be a reward function with a __name__, or the name of a registered reward.")
+    if inspect.iscoroutinefunction(scorer) or inspect.iscoroutinefunction(getattr(scorer, "__call__", None)):  # noqa: B004
+        raise Refusal(f"{scorer.__name__} is an async function, which cannot be combined. Make it a plain one.")
+    return scorer
 
 
 def _finite(name: str, value: float) -> float:

@@ -18,8 +18,8 @@ def _check_args(max_length: int, correct: str, correct_args: dict[str, Any] | No
     order = ("min_value_wrong", "max_value_wrong", "min_value_correct", "max_value_correct")
     values = [bounds[name] for name in order]
     if not all(map(math.isfinite, bounds.values())) or values != sorted(values):
-        given = ", ".join(f"{name}={bounds[name]}" for name in order)
-        raise ValueError(f"cosine_length: {' <= '.join(order)} must hold, or a wrong answer pays; got {given}.")
+        shown = ", ".join(f"{name}={bounds[name]}" for name in order)
+        raise ValueError(f"cosine_length: {' <= '.join(order)} must hold, or a wrong answer pays; got {shown}.")
     _judge(correct, correct_args)
 
 
@@ -27,22 +27,15 @@ def _parts(correct: str, correct_args: dict[str, Any] | None, **_: Any) -> list[
     return [_judge(correct, correct_args)]
 
 
+UP_TO_100 = {"max_length": 100, "correct": "exact_answer"}
+
+
 @register_reward(
     "cosine_length",
     examples=[
-        Example(
-            "46",
-            {"completion_ids": [1] * 50, "answer": "46"},
-            0.75,
-            {"max_length": 100, "correct": "exact_answer"},
-        ),
-        Example(
-            "47",
-            {"completion_ids": [1] * 50, "answer": "46"},
-            -0.75,
-            {"max_length": 100, "correct": "exact_answer"},
-        ),
-        Example("", {"completion_ids": [], "answer": "46"}, -1.0, {"max_length": 100, "correct": "exact_answer"}),
+        Example("46", {"completion_ids": [1] * 50, "answer": "46"}, 0.75, UP_TO_100),
+        Example("47", {"completion_ids": [1] * 50, "answer": "46"}, -0.75, UP_TO_100),
+        Example("", {"completion_ids": [], "answer": "46"}, -1.0, UP_TO_100),
     ],
     check_args=_check_args,
     parts=_parts,

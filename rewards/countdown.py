@@ -34,31 +34,27 @@ def _check_args(format_reward: float, **_: Any) -> None:
 
 
 def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
-    problems = {
-        row: problem
-        for row, (given, goal) in enumerate(zip(numbers, target, strict=True))
-        if (problem := _problem(given, goal))
-    }
     hint = "Mend or filter these rows, or name the right columns: args: {columns: {numbers: nums}}."
-    refuse_rows("countdown", problems, len(numbers), hint)
+    refuse_rows("countdown", _problem, numbers, target, hint=hint)
 
 
 def _gold(numbers: list[int], target: int, think_opened: bool = False, **_: Any) -> str | None:
-    found = solve(numbers, target)
-    return None if found is None else after_opened(f"<answer>{found}</answer>", think_opened)
+    expression = solve(numbers, target)
+    return None if expression is None else after_opened(f"<answer>{expression}</answer>", think_opened)
+
+
+TASK = {"numbers": [2, 5, 7], "target": 25}
 
 
 @register_reward(
     "countdown",
     examples=[
-        Example("<answer>(7 - 2) * 5</answer>", {"numbers": [2, 5, 7], "target": 25}, 1.0),
-        Example(
-            "<think>7 - 2 is 5</think><answer>(7 - 2) × 5 = 25</answer>", {"numbers": [2, 5, 7], "target": 25}, 1.0
-        ),
-        Example("<answer>(7 - 2) * 5 = 26</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.0),
-        Example("<answer>5 * 5</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.0),
-        Example("<answer>7 * 5 - 2</answer>", {"numbers": [2, 5, 7], "target": 25}, 0.1, {"format_reward": 0.1}),
-        Example("I do not know.", {"numbers": [2, 5, 7], "target": 25}, 0.0),
+        Example("<answer>(7 - 2) * 5</answer>", TASK, 1.0),
+        Example("<think>7 - 2 is 5</think><answer>(7 - 2) × 5 = 25</answer>", TASK, 1.0),
+        Example("<answer>(7 - 2) * 5 = 26</answer>", TASK, 0.0),
+        Example("<answer>5 * 5</answer>", TASK, 0.0),
+        Example("<answer>7 * 5 - 2</answer>", TASK, 0.1, {"format_reward": 0.1}),
+        Example("I do not know.", TASK, 0.0),
     ],
     check_args=_check_args,
     check_columns=_check_columns,
@@ -106,10 +102,10 @@ def countdown(
         [1.0, 0.0, 0.0]
     """
     rewards: list[float | None] = []
-    for completion, given, goal in zip(completions, numbers, target, strict=True):
-        if problem := _problem(given, goal):
+    for completion, operands, goal in zip(completions, numbers, target, strict=True):
+        if problem := _problem(operands, goal):
             raise ValueError(f"countdown: {problem}. Mend or filter this row.")
-        rewards.append(_score(text_of(completion), given, goal, format_reward, think_opened))
+        rewards.append(_score(text_of(completion), operands, goal, format_reward, think_opened))
     return rewards
 
 
@@ -204,8 +200,8 @@ def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
     for few, others in _splits(numbers):
         for value, text in _values(few).items():
             for wanted, form in _counterparts(value, target):
-                if found := _reaching(others, wanted):
-                    return form.format(text, found)
+                if rest := _reaching(others, wanted):
+                    return form.format(text, rest)
     return None
 
 
@@ -214,15 +210,15 @@ def _values(numbers: tuple[int, ...]) -> dict[Fraction, str]:
     """All that the numbers can reach, with an expression each."""
     if len(numbers) == 1:
         return {Fraction(numbers[0]): str(numbers[0])}
-    found: dict[Fraction, str] = {}
+    reached: dict[Fraction, str] = {}
     for few, others in _splits(numbers):
         for a, left in _values(few).items():
             for b, right in _values(others).items():
-                found |= {a + b: f"({left} + {right})", a - b: f"({left} - {right})", b - a: f"({right} - {left})"}
-                found |= {a * b: f"({left} * {right})"}
-                found |= {a / b: f"({left} / {right})"} if b else {}
-                found |= {b / a: f"({right} / {left})"} if a else {}
-    return found
+                reached |= {a + b: f"({left} + {right})", a - b: f"({left} - {right})", b - a: f"({right} - {left})"}
+                reached |= {a * b: f"({left} * {right})"}
+                reached |= {a / b: f"({left} / {right})"} if b else {}
+                reached |= {b / a: f"({right} / {left})"} if a else {}
+    return reached
 
 
 @functools.lru_cache(maxsize=10_000)

@@ -9,19 +9,14 @@ from ._text import is_seen, text_of
 
 
 def _check_columns(answer: list[Any]) -> None:
-    problems = {row: problem for row, gold in enumerate(answer) if (problem := _problem(gold))}
     hint = "Filter blank answers; convert others: dataset.map(lambda row: {'answer': str(row['answer'])})."
-    refuse_rows("exact_answer", problems, len(answer), hint)
+    refuse_rows("exact_answer", _problem, answer, hint=hint)
 
 
 def _problem(gold: Any) -> str | None:
     if not isinstance(gold, str):
         return f"answer={gold!r:.100} is no text"
     return None if any(map(is_seen, set(gold))) else f"answer={gold!r:.100} is blank, as is saying nothing"
-
-
-def _gold(answer: str) -> str:
-    return answer
 
 
 @register_reward(
@@ -34,7 +29,7 @@ def _gold(answer: str) -> str:
         Example("", {"answer": "46"}, 0.0),
     ],
     check_columns=_check_columns,
-    gold=_gold,
+    gold=lambda answer: answer,
 )
 def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None]:
     """1.0 where the completion is the answer, else 0.0; white space around either does not count.

@@ -35,12 +35,13 @@ _HEAD = re.compile(
     re.IGNORECASE,
 )
 _CODES = "USD|EUR|GBP|JPY|CNY|RMB|INR|KRW|AUD|CAD|CHF|BRL|MXN|RUB|VND|PHP|NGN"
-_SIGN = r"\\?\$|[€£¥₹₩₽₺₪₱₫₦฿]"
+_CURRENCIES = "[€£¥₹₩₽₺₪₱₫₦฿]"
+_SIGN = rf"\\?\$|{_CURRENCIES}"
 _MONEY = re.compile(
     rf"([+−–-]?)\s*(?:(?:US|CA|AU|NZ|HK|NT|[ACRS])\s?\\?\$|{_SIGN}|Rs\.?|(?:{_CODES})\b)\s*([+−–-]?\s*[0-9.].*)"
 )
 _NAME = re.compile(r"\s*[A-Za-z]\s*=(?!\s*=)")
-_TWO_SIGNS = re.compile(r"[€£¥₹₩₽₺₪₱₫₦฿]\s*\\?\$|\$\s*[€£¥₹₩₽₺₪₱₫₦฿]")  # unless the dollar opens a formula
+_TWO_SIGNS = re.compile(rf"{_CURRENCIES}\s*\\?\$|\$\s*{_CURRENCIES}")  # unless the dollar opens a formula
 _COUNTED = re.compile(rf"(.*[0-9.])\s*(?:{_SIGN}|元|美元|块|塊|円|원|个|個|人|天|岁|歲|只|本|页|頁)")
 _APOSTROPHES = re.compile(r"([^0-9]*[0-9]{1,3})((?:['’][0-9]{3})+)((?![0-9'’]).*)?")
 GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
@@ -155,9 +156,9 @@ def _number(text: str | None) -> Fraction | None:
     if cleaned is None:
         return None
     value, unit = split_unit(cleaned)
-    found = literal(value)
+    number = literal(value)
     # 72 K is 72,000 or 72 kelvins.
-    return found.value if found is not None and found.lowest and not is_unsure(unit) else None
+    return number.value if number is not None and number.lowest and not is_unsure(unit) else None
 
 
 def _bare(text: str) -> str:
@@ -165,17 +166,17 @@ def _bare(text: str) -> str:
     text = _narrow(text)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
-    if found := _NAME.match(text):
-        text = text[found.end() :]
-    if found := _HEAD.match(text):
-        text = text[found.end() :]
+    if match := _NAME.match(text):
+        text = text[match.end() :]
+    if match := _HEAD.match(text):
+        text = text[match.end() :]
     text = text.strip(" *").removesuffix("。")
-    if found := _MONEY.fullmatch(text):
-        text = f"{found[1]}{found[2]}"
-    if found := _COUNTED.fullmatch(text):
-        text = found[1]
-    if found := _APOSTROPHES.fullmatch(text):
-        text = f"{found[1]}{re.sub('[^0-9]', '', found[2])}{found[3] or ''}"
+    if match := _MONEY.fullmatch(text):
+        text = f"{match[1]}{match[2]}"
+    if match := _COUNTED.fullmatch(text):
+        text = match[1]
+    if match := _APOSTROPHES.fullmatch(text):
+        text = f"{match[1]}{re.sub('[^0-9]', '', match[2])}{match[3] or ''}"
     return text
 
 

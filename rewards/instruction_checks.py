@@ -16,9 +16,8 @@ from ._text import after_thinking, text_of
 
 
 def _check_columns(constraints: list[Any], **_: Any) -> None:
-    problems = {row: problem for row, given in enumerate(constraints) if (problem := _problem(given))}
     hint = "Mend or drop these rows; a row without constraints has None."
-    refuse_rows("instruction_checks", problems, len(constraints), hint)
+    refuse_rows("instruction_checks", _problem, constraints, hint=hint)
 
 
 @register_reward(
@@ -98,35 +97,35 @@ def instruction_checks(
         [1.0, 0.0]
     """
     return [
-        _score(after_thinking(text_of(completion), think_opened).strip(), given, credit)
-        for completion, given in zip(completions, constraints, strict=True)
+        _score(after_thinking(text_of(completion), think_opened).strip(), row, credit)
+        for completion, row in zip(completions, constraints, strict=True)
     ]
 
 
-def _score(text: str, given: Any, credit: str) -> float:
-    problem = _problem(given)
+def _score(text: str, constraints: Any, credit: str) -> float:
+    problem = _problem(constraints)
     if problem:
         raise ValueError(f"instruction_checks: {problem}")
     if not has_word(text):
         return 0.0
-    kept = [_holds(text, constraint) for constraint in _parsed(given)]
-    return sum(kept) / len(kept) if credit == "fraction" else float(all(kept))
+    held = [_holds(text, constraint) for constraint in _parsed(constraints)]
+    return sum(held) / len(held) if credit == "fraction" else float(all(held))
 
 
 def _holds(text: str, constraint: dict[str, Any]) -> bool:
-    kind, given = _split(constraint)
+    kind, parameters = _split(constraint)
     if kind in CHECKS:
-        return CHECKS[kind](text, **given)
-    bounds = {name: given.pop(name) for name in BOUNDS if name in given}
-    found = COUNTS[kind](text, **given)
-    return bounds.get("min", 0) <= found <= bounds.get("max", math.inf) and found == bounds.get("exactly", found)
+        return CHECKS[kind](text, **parameters)
+    bounds = {name: parameters.pop(name) for name in BOUNDS if name in parameters}
+    count = COUNTS[kind](text, **parameters)
+    return bounds.get("min", 0) <= count <= bounds.get("max", math.inf) and count == bounds.get("exactly", count)
 
 
 # -- what the dataset may ask for
 
 
-def _parsed(given: Any) -> list[Any]:
-    listed = json.loads(given) if isinstance(given, str) else given
+def _parsed(constraints: Any) -> list[Any]:
+    listed = json.loads(constraints) if isinstance(constraints, str) else constraints
     return [json.loads(each) if isinstance(each, str) else each for each in listed]
 
 
@@ -134,13 +133,13 @@ def _split(constraint: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     return constraint["kind"], {k: v for k, v in constraint.items() if k != "kind" and v is not None}
 
 
-def _problem(given: Any) -> str | None:
+def _problem(constraints: Any) -> str | None:
     try:
-        parsed = _parsed(given)
+        parsed = _parsed(constraints)
     except (ValueError, TypeError) as error:
-        return f"constraints must be a list of dicts, or JSON of one, got {given!r:.100} ({error})."
+        return f"constraints must be a list of dicts, or JSON of one, got {constraints!r:.100} ({error})."
     if not parsed:
-        return f"constraints must be a list of dicts with at least one, got {given!r:.100}."
+        return f"constraints must be a list of dicts with at least one, got {constraints!r:.100}."
     return next((problem for each in parsed if (problem := _problem_of(each))), None)
 
 
@@ -148,17 +147,17 @@ def _problem_of(constraint: Any) -> str | None:
     kind = constraint.get("kind") if isinstance(constraint, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
         return f"{constraint!r:.100} is of no known kind.{near(str(kind), KINDS)} There are {', '.join(KINDS)}."
-    given, (known, needed) = _split(constraint)[1], _parameters(kind)
-    for name, value in given.items():
+    parameters, (known, needed) = _split(constraint)[1], _parameters(kind)
+    for name, value in parameters.items():
         if name not in known:
             return f"{kind} takes no {name!r}, only {', '.join(known) or 'its name'}.{near(name, known)}"
         if not fits(value, known[name]) or not _is_sound(value, lowest=0 if name in BOUNDS else 1):
             return f"{kind}: {name}={value!r:.100} must be {spelled(known[name])}, and not empty or negative."
-    missing = [name for name in needed if name not in given]
+    missing = [name for name in needed if name not in parameters]
     if missing:
         return f"{kind} needs {', '.join(missing)}."
-    if kind in COUNTS and not _is_range(**{name: given.get(name) for name in BOUNDS}):
-        return f"{kind} needs min, max (not below min) or exactly, and the last alone; got {given!r:.100}."
+    if kind in COUNTS and not _is_range(**{name: parameters.get(name) for name in BOUNDS}):
+        return f"{kind} needs min, max (not below min) or exactly, and the last alone; got {parameters!r:.100}."
     return None
 
 

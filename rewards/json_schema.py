@@ -28,17 +28,11 @@ PERSON = {
 
 
 def _check_columns(schema: list[Any], **_: Any) -> None:
-    problems = {}
-    for row, given in enumerate(schema):
-        try:
-            _validator(_as_text(given))
-        except ValueError as error:
-            problems[row] = str(error)
     hint = (
         "Mend or filter these rows. Where they look right in your file, store schemas as JSON text: a dataset that "
         "holds them as dicts gives each row the keys of all, as None."
     )
-    refuse_rows("json_schema", problems, len(schema), hint)
+    refuse_rows("json_schema", lambda row: _validator(_as_text(row)), schema, hint=hint)
 
 
 @register_reward(
@@ -99,8 +93,8 @@ def json_schema(
         [1.0, 0.0, 0.0, 0.0]
     """
     return [
-        _score(text_of(completion), _as_text(given), think_opened)
-        for completion, given in zip(completions, schema, strict=True)
+        _score(text_of(completion), _as_text(row), think_opened)
+        for completion, row in zip(completions, schema, strict=True)
     ]
 
 
@@ -183,7 +177,7 @@ def _read_schema(text: str) -> dict[str, Any]:
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
     r"""The keyword `pattern` by ECMA 262, not by Python: `$` is the end of the text alone, and `\d` one of 0-9."""
-    whole = _END.sub(lambda found: found[1] or r"\Z", pattern)
+    whole = _END.sub(lambda token: token[1] or r"\Z", pattern)
     if isinstance(instance, str) and not re.search(whole, instance, re.ASCII):
         from jsonschema import ValidationError
 

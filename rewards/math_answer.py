@@ -56,8 +56,8 @@ def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:
 
     samples = [{"completions": "", "answer": gold} for gold in golds]
     target = f"{__name__}:score_golds"
-    found = shared().map(target, {}, samples, GOLD_LIMIT_S, preload=PRELOAD) if samples else []
-    return {sample["answer"] for sample, outcome in zip(samples, found, strict=True) if outcome.score != 1.0}
+    outcomes = shared().map(target, {}, samples, GOLD_LIMIT_S, preload=PRELOAD) if samples else []
+    return {sample["answer"] for sample, outcome in zip(samples, outcomes, strict=True) if outcome.score != 1.0}
 
 
 def score_golds(completions: list[Any], answer: list[Any]) -> list[float]:
@@ -98,10 +98,10 @@ def _gold(gold: str | int | float) -> tuple[str, str]:
         return "", "is a worked solution in GSM8K's form, which the reward gsm8k_answer takes"
     if has_rival_boxes(text):
         return "", "has several boxes that differ"
-    found = final_answer(text) if "\\boxed" in text else text
-    number, problem = _typed_number((found or "").strip(" $"))
-    cleaned = number or (clean(found) if found is not None else None)
-    if problem or (cleaned and _is_no_answer(found or "")):
+    answer = final_answer(text) if "\\boxed" in text else text
+    number, problem = _typed_number((answer or "").strip(" $"))
+    cleaned = number or (clean(answer) if answer is not None else None)
+    if problem or (cleaned and _is_no_answer(answer or "")):
         return "", problem or "is no definite answer"
     return (cleaned, "") if cleaned else ("", "is empty, too long, unclear, or has no last box that is closed")
 
@@ -116,14 +116,14 @@ def _typed_number(text: str) -> tuple[str, str]:
         return "", ""
     if _PROGRAMMED.fullmatch(text):
         return "", "is a programmer's number; write it in decimals"
-    if not (found := _FLOAT.fullmatch(text)):
+    if not (match := _FLOAT.fullmatch(text)):
         return "", ""
-    if abs(int(found[2][:9])) > _MOST_PLACES:
+    if abs(int(match[2][:9])) > _MOST_PLACES:
         return "", "is a number too long to write out"
     written = format(Decimal(text), "f")
     if re.fullmatch(r"[+-]?(?!1e)[0-9]+e[+-][0-9]", text):
-        sign = found[2][0]
-        return "", f"may be {written} or {found[1]} e {sign} {found[2][1:]}; write the one that is meant"
+        sign = match[2][0]
+        return "", f"may be {written} or {match[1]} e {sign} {match[2][1:]}; write the one that is meant"
     return written, ""
 
 
@@ -147,11 +147,7 @@ def _typed_number(text: str) -> tuple[str, str]:
     preload=PRELOAD,
 )
 def math_answer(
-    completions: list[Any],
-    answer: list[str | int | float],
-    *,
-    evaluated: bool = True,
-    think_opened: bool = False,
+    completions: list[Any], answer: list[str | int | float], *, evaluated: bool = True, think_opened: bool = False
 ) -> list[float | None]:
     r"""1.0 where the final answer is mathematically the gold, else 0.0.
 
@@ -230,14 +226,14 @@ def math_answer(
 def _score(text: str, gold: Any, evaluated: bool = True, think_opened: bool = False) -> float:
     if problem := _problem(gold):
         raise ValueError(f"math_answer: the answer {gold!r:.200} {problem}. Mend or filter this row.")
-    found = final_answer(after_thinking(text, opened=think_opened))
-    return 0.0 if found is None else float(_is_gold(_gold(gold)[0], found, evaluated))
+    answer = final_answer(after_thinking(text, opened=think_opened))
+    return 0.0 if answer is None else float(_is_gold(_gold(gold)[0], answer, evaluated))
 
 
-def _is_gold(gold: str, found: str, evaluated: bool) -> bool:
-    wanted, given = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(found)
-    if wanted and given:
-        return int(wanted[1]) == int(given[1])
+def _is_gold(gold: str, answer: str, evaluated: bool) -> bool:
+    wanted, integer = _INTEGER.fullmatch(gold), _INTEGER.fullmatch(answer)
+    if wanted and integer:
+        return int(wanted[1]) == int(integer[1])
     # What the algebra fails on is not the answer, but no silent 0 either: `on_error` scores it and it is counted.
-    cleaned = clean(found)
+    cleaned = clean(answer)
     return cleaned is not None and same(gold, cleaned, evaluated)

@@ -43,33 +43,21 @@ def _gold(solution: Any = None, think_opened: bool = False, **_: Any) -> str | N
     return after_opened(f"{fence}python\n{solution.strip()}\n{fence}", think_opened)
 
 
+SCRIPT = {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}
+FUNCTION = {"tests": [{"args": [2, 2], "expected": 4}, {"args": [2, 3], "expected": 5}], "entry_point": "add"}
+ASSERTS = {"test_code": "def check(candidate):\n    assert candidate(2, 3) == 5", "entry_point": "add"}
+
+
 @register_reward(
     "python_tests",
     examples=[
-        Example("```python\nprint(int(input()) + 1)\n```", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 1.0),
-        Example("```python\nprint(int(input()) - 1)\n```", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 0.0),
-        Example("I do not know.", {"tests": [{"stdin": "41\n", "stdout": "42\n"}]}, 0.0),
-        Example(
-            "```python\ndef add(a, b):\n    return a + b\n```",
-            {"tests": [{"args": [2, 3], "expected": 5}, {"args": [-1, 1], "expected": 0}], "entry_point": "add"},
-            1.0,
-        ),
-        Example(
-            "```python\ndef add(a, b):\n    return a * b\n```",
-            {"tests": [{"args": [2, 2], "expected": 4}, {"args": [2, 3], "expected": 5}], "entry_point": "add"},
-            0.5,
-            {"credit": "fraction"},
-        ),
-        Example(
-            "```python\ndef add(a, b):\n    return a + b\n```",
-            {"test_code": "def check(candidate):\n    assert candidate(2, 3) == 5", "entry_point": "add"},
-            1.0,
-        ),
-        Example(
-            "```python\nimport os\nos._exit(0)\n```",
-            {"test_code": "assert add(2, 3) == 5", "entry_point": "add"},
-            0.0,
-        ),
+        Example("```python\nprint(int(input()) + 1)\n```", SCRIPT, 1.0),
+        Example("```python\nprint(int(input()) - 1)\n```", SCRIPT, 0.0),
+        Example("I do not know.", SCRIPT, 0.0),
+        Example("```python\ndef add(a, b):\n    return a + b\n```", FUNCTION, 1.0),
+        Example("```python\ndef add(a, b):\n    return a * b\n```", FUNCTION, 0.5, {"credit": "fraction"}),
+        Example("```python\ndef add(a, b):\n    return a + b\n```", ASSERTS, 1.0),
+        Example("```python\nimport os\nos._exit(0)\n```", {**ASSERTS, "test_code": "assert add(2, 3) == 5"}, 0.0),
     ],
     timeout=60,
     on_timeout="zero",

@@ -13,16 +13,18 @@ import json
 import math
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from datasets import Dataset
-
+from trl_grpo_plus.common import packages
 from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
 from ._text import after_opened, answer_of, text_of
 
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 # Measured with reasoning-gym 0.1.25.
 _EXECUTES = "its scorer executes the answer as a program"
@@ -53,13 +55,8 @@ SYSTEM_PROMPT = (
 
 
 def _check_columns(task: list[Any], entry: list[Any], **_: Any) -> None:
-    problems = {
-        row: problem
-        for row, (name, item) in enumerate(zip(task, entry, strict=True))
-        if (problem := _problem(name) or _problem_of_entry(name, item))
-    }
     hint = "trl_grpo_plus.rewards.reasoning_gym_answer.make_dataset makes rows that can."
-    refuse_rows("reasoning_gym", problems, len(task), hint)
+    refuse_rows("reasoning_gym", lambda *row: _problem(row[0]) or _problem_of_entry(*row), task, entry, hint=hint)
 
 
 def _gold(task: str, entry: Any, think_opened: bool = False) -> str | None:
@@ -130,7 +127,7 @@ def reasoning_gym(
 
 def make_dataset(
     tasks: Mapping[str, Mapping[str, Any]], size: int, seed: int, system_prompt: str | None = SYSTEM_PROMPT
-) -> Dataset:
+) -> "Dataset":
     """A dataset of one or several tasks for the reward `reasoning_gym`.
 
     Args:
@@ -147,14 +144,15 @@ def make_dataset(
         ImportError: reasoning-gym is not installed.
         ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
     """
-    problem = next((found for name in tasks if (found := _problem(name))), None if tasks else "tasks is empty.")
-    if problem:
+    if problem := next(filter(None, map(_problem, tasks)), None if tasks else "tasks is empty."):
         raise Refusal(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
     items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
     names = list(tasks)
     rows = [(names[i % len(names)], items[i % len(names)][i // len(names)]) for i in range(size)]
     system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
+    from datasets import Dataset  # slow to import, and no part of the reward
+
     return Dataset.from_dict(
         {
             "prompt": [[*system, {"role": "user", "content": item["question"]}] for _, item in rows],
@@ -171,11 +169,11 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
     try:
         # Twice as many, since items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
-        kept = {"config": json.loads(json.dumps(config))}
+        settings = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
         raise Refusal(f"make_dataset: {task} does not take {config}: {error}.") from None
-    found = (made[i] for i in range(2 * size + 1))
-    items = list(itertools.islice((item | kept for item in found if not _is_blank(item)), size))
+    made_items = (made[i] for i in range(2 * size + 1))
+    items = list(itertools.islice((item | settings for item in made_items if not _is_blank(item)), size))
     if len(items) < size:
         raise Refusal(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
     return items
@@ -215,11 +213,9 @@ def _problem(task: Any) -> str | None:
     if isinstance(task, str) and task in REFUSED:
         return f"the task {task} is not to be trained on: {REFUSED[task]}."
     known = _library().factory.DATASETS
-    return (
-        None
-        if isinstance(task, str) and task in known
-        else f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
-    )
+    if isinstance(task, str) and task in known:
+        return None
+    return f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
 
 
 def _problem_of_entry(task: str, entry: Any) -> str | None:
@@ -241,5 +237,5 @@ def _library() -> Any:
         return importlib.import_module("reasoning_gym")
     except ImportError as error:
         raise ImportError(
-            f"the reward reasoning_gym needs reasoning-gym ({error}). Install it: pip install reasoning-gym==0.1.25"
+            f"the reward reasoning_gym needs reasoning-gym ({error}): {packages.install('reasoning_gym')}."
         ) from error

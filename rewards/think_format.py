@@ -82,10 +82,10 @@ def _score(text: str, think_opened: bool = False, answer_tag: bool = True) -> fl
     tags = ("<think>", "</think>", "<answer>", "</answer>") if answer_tag else ("<think>", "</think>")
     if any(text.count(tag) != 1 for tag in tags) or len(_TAG_LIKE.findall(_normal(text))) != len(tags):
         return 0.0
-    found = (_BOTH if answer_tag else _THINKING).fullmatch(text.strip())
-    if not found or _TEMPLATE.search(text) or _ROLE.search(found[2]):
+    bodies = (_BOTH if answer_tag else _THINKING).fullmatch(text.strip())
+    if not bodies or _TEMPLATE.search(text) or _ROLE.search(bodies[2]):
         return 0.0
-    return float(all(any(map(is_seen, set(body))) for body in found.groups()))
+    return float(all(any(map(is_seen, set(body))) for body in bodies.groups()))
 
 
 def _normal(text: str) -> str:

@@ -7,11 +7,7 @@ HONEST = {
     "sys.stdin.read": ("import sys\nprint(len(sys.stdin.read()))", "x" * 1000, "1000\n"),
     "sys.stdin.buffer": ("import sys\nprint(sys.stdin.buffer.readline())", "abc\n", "b'abc\\n'\n"),
     "open(0)": ("print(*map(int, open(0).read().split()))", "1 2\n3", "1 2 3\n"),
-    "fast input": (
-        "import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\nprint(int(input()) + 1)",
-        "41\n",
-        "42\n",
-    ),
+    "fast input": ("import io, os\ninput = io.BytesIO(os.read(0, os.fstat(0).st_size)).readline\nprint(int(input()) + 1)", "41\n", "42\n"),
     "fast output": ("import sys\nsys.stdout.write('a')\nsys.stdout.flush()\nimport os\nos.write(1, b'b')", "", "ab"),
     "no input": ("try:\n    input()\nexcept EOFError:\n    print('none')", "", "none\n"),
     "Unicode": ("print(input()[::-1])", "aé漢🙂\n", "🙂漢éa\n"),
@@ -19,11 +15,7 @@ HONEST = {
     "exit": ("print(1)\nexit()", "", "1\n"),
     "sys.exit(0)": ("import sys\nprint(1)\nsys.exit(0)", "", "1\n"),
     "atexit": ("import atexit\natexit.register(print, 2)\nprint(1)", "", "1\n2\n"),
-    "deep recursion": (
-        "import sys\nsys.setrecursionlimit(10 ** 6)\ndef f(n):\n    return n and 1 + f(n - 1)\nprint(f(10 ** 5))",
-        "",
-        "100000\n",
-    ),
+    "deep recursion": ("import sys\nsys.setrecursionlimit(10 ** 6)\ndef f(n):\n    return n and 1 + f(n - 1)\nprint(f(10 ** 5))", "", "100000\n"),
     "recursion in a big thread": (
         "import sys, threading\nsys.setrecursionlimit(10 ** 6)\nthreading.stack_size(1 << 27)\n"
         "def f(n):\n    return n and 1 + f(n - 1)\nt = threading.Thread(target=lambda: print(f(30000)))\nt.start()\nt.join()",
@@ -37,29 +29,10 @@ HONEST = {
         "P(x=1, y=[]) C.A\n",
     ),
     "generators": ("def g():\n    yield from range(3)\nprint(*g(), sum(x * x for x in g()))", "", "0 1 2 5\n"),
-    "threads": (
-        "import threading, queue\nq = queue.Queue()\n"
-        "ts = [threading.Thread(target=q.put, args=(i,)) for i in range(50)]\n"
-        "[t.start() for t in ts]; [t.join() for t in ts]\nprint(sum(q.get() for _ in ts))",
-        "",
-        "1225\n",
-    ),
-    "a thread after main": (
-        "import threading, time\nthreading.Thread(target=lambda: (time.sleep(0.05), print('late'))).start()\nprint('main')",
-        "",
-        "main\nlate\n",
-    ),
-    "asyncio": (
-        "import asyncio\nasync def f(i):\n    await asyncio.sleep(0.01)\n    return i\n"
-        "async def main():\n    print(await asyncio.gather(f(1), f(2)))\nasyncio.run(main())",
-        "",
-        "[1, 2]\n",
-    ),
-    "executors": (
-        "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as e:\n    print(*e.map(abs, [-1, -2]))",
-        "",
-        "1 2\n",
-    ),
+    "threads": ("import threading, queue\nq = queue.Queue()\nts = [threading.Thread(target=q.put, args=(i,)) for i in range(50)]\n[t.start() for t in ts]; [t.join() for t in ts]\nprint(sum(q.get() for _ in ts))", "", "1225\n"),
+    "a thread after main": ("import threading\nthreading.Thread(target=lambda: (threading.main_thread().join(), print('late'))).start()\nprint('main')", "", "main\nlate\n"),
+    "asyncio": ("import asyncio\nasync def f(i):\n    await asyncio.sleep(0.01)\n    return i\nasync def main():\n    print(await asyncio.gather(f(1), f(2)))\nasyncio.run(main())", "", "[1, 2]\n"),
+    "executors": ("from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(4) as e:\n    print(*e.map(abs, [-1, -2]))", "", "1 2\n"),
     "random": ("import random\nrandom.seed(1)\nprint(random.randint(1, 6), len({random.random() for _ in range(99)}))", "", "2 99\n"),
     "decimals": ("from decimal import Decimal as D\nfrom fractions import Fraction as F\nprint(D('0.1') * 3, F(1, 3) * 3)", "", "0.3 1\n"),
     "the usual modules": (
@@ -73,12 +46,7 @@ HONEST = {
     "an evaluation of its own": ("print(eval('1 + 1'))\nexec('print(3)')", "", "2\n3\n"),
     "hashes": ("import hashlib\nprint(hashlib.md5(b'x').hexdigest()[:6], hashlib.sha256(b'').hexdigest()[:6])", "", "9dd4e4 e3b0c4\n"),
     "time": ("import time\nt = time.time()\ntime.sleep(0.01)\nprint(time.time() > t, time.perf_counter() > 0)", "", "True True\n"),
-    "own signals": (
-        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rang'))\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0.01)\nsignal.pause()",
-        "",
-        "rang\n",
-    ),
+    "own signals": ("import signal\nrang = []\nsignal.signal(signal.SIGALRM, lambda *a: rang.append(1))\nsignal.setitimer(signal.ITIMER_REAL, 0.01, 0.01)\nsignal.pause()\nsignal.setitimer(signal.ITIMER_REAL, 0)\nprint(*rang[:1])", "", "1\n"),
     "stdout to a text": ("import io, contextlib\nb = io.StringIO()\nwith contextlib.redirect_stdout(b):\n    print(1)\nprint(b.getvalue() * 2, end='')", "", "1\n1\n"),
     "a failed attempt": ("import subprocess\ntry:\n    subprocess.run(['ls'])\nexcept Exception:\n    print('no')", "", "no\n"),
     "pickle of its own class": ("import pickle\nclass A:\n    x = 3\nprint(pickle.loads(pickle.dumps(A())).x)", "", "3\n"),

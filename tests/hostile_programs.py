@@ -8,6 +8,8 @@ One that succeeds in spying or in breaking out prints LEAK, and may leave files 
 
 import glob
 import os
+import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -31,8 +33,8 @@ class Attack(NamedTuple):
         return self.source if "def add" in self.source else self.source + WRONG
 
 
-def descendants() -> set[int]:
-    """Processes that this one has started, directly or not."""
+def descendants(of: int | None = None) -> set[int]:
+    """Processes that a process, by default this one, has started, directly or not."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -40,9 +42,16 @@ def descendants() -> set[int]:
         except OSError:
             continue
     found: set[int] = set()
-    while new := {pid for pid, parent in parents.items() if parent in {os.getpid(), *found}} - found:
+    while new := {pid for pid, parent in parents.items() if parent in {of or os.getpid(), *found}} - found:
         found |= new
     return found
+
+
+def all_gone(pids: Iterable[int], within_s: float = 5.0) -> bool:
+    end = time.monotonic() + within_s
+    while (left := any(Path(f"/proc/{pid}").exists() for pid in pids)) and time.monotonic() < end:
+        time.sleep(0.05)
+    return not left
 
 
 def files_left() -> list[str]:
@@ -67,37 +76,20 @@ def syscall(*arguments: object) -> str:
 
 EXHAUSTION = {
     "fork bomb": Attack("import os\nwhile True:\n    os.fork()"),
-    "fork bomb that goes on": Attack(
-        "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", hangs=True
-    ),
-    "thread bomb": Attack(
-        "import threading, time\nthreading.stack_size(32768)\nfor _ in range(100000):\n"
-        "    threading.Thread(target=time.sleep, args=(1000,)).start()",
-        hangs=True,
-    ),
+    "fork bomb that goes on": Attack("import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass", hangs=True),
+    "thread bomb": Attack("import threading, time\nthreading.stack_size(32768)\nfor _ in range(100000):\n    threading.Thread(target=time.sleep, args=(1000,)).start()", hangs=True),
     "thread bomb that is done at once": Attack(
         "import threading, os\nthreading.stack_size(32768)\nheld = threading.Lock()\nheld.acquire()\n"
         "for _ in range(100000):\n    threading.Thread(target=held.acquire, daemon=True).start()\nos._exit(0)"
     ),
-    "daemon threads that spin": Attack(
-        "import threading\ndef spin():\n    while True: pass\n"
-        "for _ in range(20):\n    threading.Thread(target=spin, daemon=True).start()"
-    ),
-    "a thread that outlives the script": Attack(
-        "import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nprint(5)", "s", hangs=True
-    ),
+    "daemon threads that spin": Attack("import threading\ndef spin():\n    while True: pass\nfor _ in range(20):\n    threading.Thread(target=spin, daemon=True).start()"),
+    "a thread that outlives the script": Attack("import threading, time\nthreading.Thread(target=time.sleep, args=(1000,)).start()\nprint(5)", "s", hangs=True),
     "memory bomb of lists": Attack("x = []\nwhile True:\n    x.append([0] * 100000)"),
     "memory bomb of bytes": Attack("x = bytearray(1 << 40)"),
-    "memory bomb that goes on": Attack(
-        "x = []\nwhile True:\n    try:\n        x.append(bytearray(1 << 24))\n    except MemoryError:\n        pass",
-        hangs=True,
-    ),
+    "memory bomb that goes on": Attack("x = []\nwhile True:\n    try:\n        x.append(bytearray(1 << 24))\n    except MemoryError:\n        pass", hangs=True),
     "memory bomb by mmap": Attack("import mmap\nx = [mmap.mmap(-1, 1 << 28) for _ in range(1000)]"),
     "huge power": Attack("print(9 ** 9 ** 9 ** 9)", hangs=True),
-    "huge integer as text": Attack(
-        "import sys\nif hasattr(sys, 'set_int_max_str_digits'): sys.set_int_max_str_digits(0)\nprint(7 ** 30000000)",
-        hangs=True,
-    ),
+    "huge integer as text": Attack("import sys\nif hasattr(sys, 'set_int_max_str_digits'): sys.set_int_max_str_digits(0)\nprint(7 ** 30000000)", hangs=True),
     "endless loop": Attack("while True:\n    pass", hangs=True),
     "endless loop in the function": Attack("def add(a, b):\n    while True:\n        pass", "fa", hangs=True),
     "endless loop deaf to signals": Attack(
@@ -119,11 +111,7 @@ EXHAUSTION = {
         "for i in range(2):\n    threading.Thread(target=turn, args=(i * 0.02,)).start()",
         hangs=True,
     ),
-    "threads that wake and sleep": Attack(
-        "import threading, time\ndef wake():\n    while True: time.sleep(0.0005)\n"
-        "for _ in range(20):\n    threading.Thread(target=wake).start()",
-        hangs=True,
-    ),
+    "threads that wake and sleep": Attack("import threading, time\ndef wake():\n    while True: time.sleep(0.0005)\nfor _ in range(20):\n    threading.Thread(target=wake).start()", hangs=True),
     "stops itself": Attack("import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)\nprint(5)", hangs=True),
     "catastrophic regular expression": Attack("import re\nre.match(r'(a+)+$', 'a' * 64 + 'b')", hangs=True),
     "disk fill": Attack(
@@ -134,55 +122,28 @@ EXHAUSTION = {
     "endless output": Attack("while True:\n    print('5' * 1000)", "s"),
     "endless output on stderr": Attack("import sys\nwhile True:\n    print('5' * 1000, file=sys.stderr)", hangs=True),
     "a line of 100 MB": Attack("print('5' * 100_000_000)", "s"),
-    "output by the drop": Attack(
-        "import time\nwhile True:\n    print(5, end=' ', flush=True)\n    time.sleep(0.01)", "s", hangs=True
-    ),
-    "waits for more input": Attack(
-        "import sys, time\nwhile True:\n    sys.stdin.read()\n    time.sleep(0.01)", hangs=True
-    ),
+    "output by the drop": Attack("import time\nwhile True:\n    print(5, end=' ', flush=True)\n    time.sleep(0.01)", "s", hangs=True),
+    "waits for more input": Attack("import sys, time\nwhile True:\n    sys.stdin.read()\n    time.sleep(0.01)", hangs=True),
     "waits on a pipe": Attack("import os\nr, w = os.pipe()\nos.read(r, 1)", hangs=True),
     "every descriptor": Attack("import os\nx = []\nwhile True:\n    x.append(os.dup(0))"),
     "endless recursion": Attack("import sys\nsys.setrecursionlimit(10 ** 9)\ndef f(n): return f(n + 1) + 1\nf(0)"),
-    "recursion in C": Attack(
-        "import sys\nsys.setrecursionlimit(10 ** 9)\nx = []\nfor _ in range(10 ** 6): x = [x]\nprint(repr(x)[:1])"
-    ),
+    "recursion in C": Attack("import sys\nsys.setrecursionlimit(10 ** 9)\nx = []\nfor _ in range(10 ** 6): x = [x]\nprint(repr(x)[:1])"),
     "brackets for the parser": Attack("(" * 100000),
     "a NUL in the source": Attack("print(5)\0", "s"),
     "a lone surrogate in the source": Attack("print(5)  # \ud800", "s"),
     "a million lines": Attack("x = 1\n" * 300000),
-    "numbers that collide in a dict": Attack(
-        "def add(a, b):\n    m = (1 << 61) - 1\n    return {i * m: 0 for i in range(20000)}", "fa", hangs=True
-    ),
-}
+    "numbers that collide in a dict": Attack("def add(a, b):\n    m = (1 << 61) - 1\n    return {i * m: 0 for i in range(20000)}", "fa", hangs=True),
+}  # fmt: skip
 
 SPYING = {
-    "environment": Attack(
-        f"import os\nif {SECRET_VARIABLE!r} in os.environ or len(os.environ) > 1: print('LEAK', dict(os.environ))"
-    ),
-    "environment from C": leaks_if(
-        f"ctypes.c_char_p(LIBC.getenv({SECRET_VARIABLE.encode()!r})).value", "LIBC.getenv(b'PATH')"
-    ),
+    "environment": Attack(f"import os\nif {SECRET_VARIABLE!r} in os.environ or len(os.environ) > 1: print('LEAK', dict(os.environ))"),
+    "environment from C": leaks_if(f"ctypes.c_char_p(LIBC.getenv({SECRET_VARIABLE.encode()!r})).value", "LIBC.getenv(b'PATH')"),
     "a file of the trainer": leaks_if("open(SECRET_FILE).read()", "open('/etc/passwd').read()"),
-    "a file by system calls": leaks_if(
-        "LIBC.open(SECRET_FILE.encode(), 0) >= 0",
-        syscall(257, -100, "SECRET_FILE.encode()", 0),
-        syscall(437, -100, "SECRET_FILE.encode()", "bytes(24)", 24),
-        syscall(2, "SECRET_FILE.encode()", 0),
-    ),
-    "a file by its handle": leaks_if(
-        "LIBC.name_to_handle_at(-100, SECRET_FILE.encode(), bytes(200), bytes(8), 0) >= 0"
-    ),
-    "a path only": leaks_if(
-        "os.open(SECRET_FILE, os.O_PATH) and os.read(os.open('/proc/self/fd/5', 0), 1)", "os.listdir('/tmp')"
-    ),
-    "tokens at home": leaks_if(
-        *(f"open(os.path.expanduser({p!r})).read(1)" for p in ("~/.netrc", "~/.cache/huggingface/token", "~/.bashrc")),
-        "open('/root/.bashrc').read(1)",
-    ),
-    "site-packages": leaks_if(
-        "open(os.path.dirname(os.__file__) + '/site-packages/README.txt').read(1)",
-        "any(os.listdir(p + '/site-packages/pip') for p in sys.path if os.path.isdir(p + '/site-packages/pip'))",
-    ),
+    "a file by system calls": leaks_if("LIBC.open(SECRET_FILE.encode(), 0) >= 0", syscall(257, -100, "SECRET_FILE.encode()", 0), syscall(437, -100, "SECRET_FILE.encode()", "bytes(24)", 24), syscall(2, "SECRET_FILE.encode()", 0)),
+    "a file by its handle": leaks_if("LIBC.name_to_handle_at(-100, SECRET_FILE.encode(), bytes(200), bytes(8), 0) >= 0"),
+    "a path only": leaks_if("os.open(SECRET_FILE, os.O_PATH) and os.read(os.open('/proc/self/fd/5', 0), 1)", "os.listdir('/tmp')"),
+    "tokens at home": leaks_if(*(f"open(os.path.expanduser({p!r})).read(1)" for p in ("~/.netrc", "~/.cache/huggingface/token", "~/.bashrc")), "open('/root/.bashrc').read(1)"),
+    "site-packages": leaks_if("open(os.path.dirname(os.__file__) + '/site-packages/README.txt').read(1)", "any(os.listdir(p + '/site-packages/pip') for p in sys.path if os.path.isdir(p + '/site-packages/pip'))"),
     "every file there is": Attack(
         "import os, sys\nown = [os.path.realpath(p) for p in sys.path] + [os.path.dirname(os.__file__)]\n"
         "for folder, _, files in os.walk('/'):\n"
@@ -231,61 +192,38 @@ SPYING = {
         "for o in texts:\n    if isinstance(o, dict) and ('stdout' in o and 'stdin' in o and 'args' in o):\n"
         "        print('LEAK')\n"
     ),
-    "the clipboard of memory": Attack(
-        "import ctypes, gc\nneedle = 'trl_grpo_plus_test_' + 'secret'\n"
-        "for o in gc.get_objects():\n    if isinstance(o, str) and needle in o: print('LEAK')"
-    ),
+    "the clipboard of memory": Attack("import ctypes, gc\nneedle = 'trl_grpo_plus_test_' + 'secret'\nfor o in gc.get_objects():\n    if isinstance(o, str) and needle in o: print('LEAK')"),
     "the input, changed for the next": Attack(
         "import os, fcntl\nfor step in (lambda: os.pwrite(0, b'0 0', 0), lambda: os.write(0, b'0 0'),"
         " lambda: os.ftruncate(0, 0), lambda: open('/proc/self/fd/0', 'w').write('0 0')):\n"
         "    try:\n        step()\n        print('LEAK')\n    except OSError:\n        pass",
         "s",
     ),
-}
+}  # fmt: skip
 
 NETWORK = {
     "tcp": leaks_if("socket.create_connection(('127.0.0.1', 22), 0.2)", "socket.socket()"),
     "udp": leaks_if("socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', 53))"),
     "tcp over IPv6": leaks_if("socket.socket(socket.AF_INET6)"),
     "a server": leaks_if("socket.create_server(('127.0.0.1', 0))"),
-    "unix sockets": leaks_if(
-        "socket.socket(socket.AF_UNIX)",
-        "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)",
-        "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)",
-        "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
-    ),
+    "unix sockets": leaks_if("socket.socket(socket.AF_UNIX)", "socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)", "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)", "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)"),
     "a pair that sends elsewhere": leaks_if(
         "socket.socketpair()[0].sendto(b'x', '/dev/log')",
         "socket.socketpair()[0].sendmsg([b'x'])",
         "socket.socketpair()[0].connect('/dev/log') is None",
         "socket.socketpair()[0].getsockopt(socket.SOL_SOCKET, 17, 12)",
     ),
-    "netlink, packets, vsock": leaks_if(
-        *(f"socket.socket({f}, {t})" for f, t in ((16, 3), (17, 3), (40, 1), (38, 5)))
-    ),
-    "out of band": leaks_if(
-        "PAIR[0].send(b'x', socket.MSG_OOB)",
-        "PAIR[1].recv(1, socket.MSG_OOB)",
-        "PAIR[1].recv(1, 0x2000)",
-        setup="import socket, ctypes\nPAIR = socket.socketpair()\nPAIR[1].setblocking(False)",
-    ),
-    "urllib": leaks_if(
-        "urllib.request.urlopen('http://127.0.0.1:80', timeout=0.2)", setup="import ctypes, urllib.request"
-    ),
-}
+    "netlink, packets, vsock": leaks_if(*(f"socket.socket({f}, {t})" for f, t in ((16, 3), (17, 3), (40, 1), (38, 5)))),
+    "out of band": leaks_if("PAIR[0].send(b'x', socket.MSG_OOB)", "PAIR[1].recv(1, socket.MSG_OOB)", "PAIR[1].recv(1, 0x2000)", setup="import socket, ctypes\nPAIR = socket.socketpair()\nPAIR[1].setblocking(False)"),
+    "urllib": leaks_if("urllib.request.urlopen('http://127.0.0.1:80', timeout=0.2)", setup="import ctypes, urllib.request"),
+}  # fmt: skip
 
 HARM = {
     "kills its parent": leaks_if("os.kill(os.getppid(), 9) is None", "os.kill(os.getppid(), 0) is None"),
     "kills everything": leaks_if("os.kill(-1, 9) is None"),
     "kills its group": leaks_if("os.killpg(0, 9) is None", "os.kill(0, 9) is None"),
-    "kills by number": Attack(
-        "import os\nfor pid in range(1, 70000):\n    if pid != os.getpid():\n        try:\n            os.kill(pid, 9)\n"
-        "            print('LEAK')\n        except OSError:\n            pass",
-        "s",
-    ),
-    "signals by thread": leaks_if(
-        syscall(234, "os.getppid()", "os.getppid()", 9), syscall(200, "os.getppid()", 9), syscall(129, "os.getppid()", 9, 0)
-    ),
+    "kills by number": Attack("import os\nfor pid in range(1, 70000):\n    if pid != os.getpid():\n        try:\n            os.kill(pid, 9)\n            print('LEAK')\n        except OSError:\n            pass", "s"),
+    "signals by thread": leaks_if(syscall(234, "os.getppid()", "os.getppid()", 9), syscall(200, "os.getppid()", 9), syscall(129, "os.getppid()", 9, 0)),
     "signals by descriptor": leaks_if(
         "fcntl.fcntl(0, fcntl.F_SETOWN, os.getppid()) is not None",
         "fcntl.fcntl(0, 10, 9) is not None",
@@ -293,22 +231,10 @@ HARM = {
         "fcntl.ioctl(0, 0x8902, os.getppid().to_bytes(4, 'little'))",
         setup="import os, fcntl, ctypes",
     ),
-    "a command": leaks_if(
-        "subprocess.run(['/bin/true']).returncode == 0", "os.system('true') == 0", "os.popen('echo x').read()",
-        setup="import os, subprocess, ctypes",
-    ),
-    "another program in its place": leaks_if(
-        "os.execv('/bin/echo', ['echo', 'LEAK'])", "os.execv(sys.executable, ['python', '-c', 'print(5)'])",
-        "LIBC.execl(b'/bin/echo', b'echo', b'LEAK', None) >= 0",
-    ),
-    "forks of all kinds": leaks_if(
-        "os.fork() > 0", "LIBC.fork() > 0", syscall(57), syscall(58), syscall(56, 17, 0, 0, 0, 0),
-        syscall(56, 0x4111, 0, 0, 0, 0), syscall(435, "bytes(88)", 88),
-    ),
-    "multiprocessing": Attack(
-        "import multiprocessing\nif __name__ == '__main__':\n    with multiprocessing.Pool(2) as pool:\n"
-        "        print(pool.map(abs, [5]))",
-    ),
+    "a command": leaks_if("subprocess.run(['/bin/true']).returncode == 0", "os.system('true') == 0", "os.popen('echo x').read()", setup="import os, subprocess, ctypes"),
+    "another program in its place": leaks_if("os.execv('/bin/echo', ['echo', 'LEAK'])", "os.execv(sys.executable, ['python', '-c', 'print(5)'])", "LIBC.execl(b'/bin/echo', b'echo', b'LEAK', None) >= 0"),
+    "forks of all kinds": leaks_if("os.fork() > 0", "LIBC.fork() > 0", syscall(57), syscall(58), syscall(56, 17, 0, 0, 0, 0), syscall(56, 0x4111, 0, 0, 0, 0), syscall(435, "bytes(88)", 88)),
+    "multiprocessing": Attack("import multiprocessing\nif __name__ == '__main__':\n    with multiprocessing.Pool(2) as pool:\n        print(pool.map(abs, [5]))"),
     "a background process": Attack(
         f"import os, time\nif os.fork() == 0:\n    os.setsid()\n    if os.fork() == 0:\n        time.sleep(0.2)\n"
         f"        open('/tmp/{TRACE}', 'w')\n        time.sleep(1000)\n    os._exit(0)\nprint(5)"
@@ -327,10 +253,7 @@ HARM = {
         "os.utime(SECRET_FILE) is None", "os.setxattr(SECRET_FILE, 'user.x', b'') is None",
         "os.link(SECRET_FILE, '/tmp/' + TRACE) is None", "os.chown(SECRET_FILE, 0, 0) is None",
     ),
-    "the standard library": leaks_if(
-        "open(os.__file__, 'a')", "os.unlink(os.__file__) is None", "os.open(os.__file__, os.O_RDWR)",
-        "os.open(os.__file__, os.O_TRUNC)",
-    ),
+    "the standard library": leaks_if("open(os.__file__, 'a')", "os.unlink(os.__file__) is None", "os.open(os.__file__, os.O_RDWR)", "os.open(os.__file__, os.O_TRUNC)"),
     "privileges": leaks_if(
         "os.setuid(0) is None and os.getuid() == 0 and LIBC.capget(bytes(8), bytes(24)) > 0",
         "os.setgroups([0]) is None", "os.chroot('.') is None", "LIBC.unshare(0x10000000) >= 0",
@@ -355,10 +278,7 @@ HARM = {
         syscall(240, "b'/x'", 0o102, 0o600, 0), syscall(64, 0, 1, 0o1600), syscall(68, 0, 0o1600), syscall(310, 0, 0, 0, 0, 0, 0),
         syscall(444, 0, 0, 1), syscall(317, 0, 0, 0), syscall(0x40000000 + 39) + " and False",
     ),
-    "shared memory": leaks_if(
-        "shared_memory.SharedMemory(create=True, size=10)",
-        setup="import ctypes\ntry:\n    from multiprocessing import shared_memory\nexcept ImportError:\n    pass",
-    ),
+    "shared memory": leaks_if("shared_memory.SharedMemory(create=True, size=10)", setup="import ctypes\ntry:\n    from multiprocessing import shared_memory\nexcept ImportError:\n    pass"),
     "calls of 32 bits": Attack(  # mov eax, 20 (getpid); int 0x80; ret
         "import ctypes, mmap\nm = mmap.mmap(-1, 4096, prot=7)\nm.write(bytes([0xB8, 20, 0, 0, 0, 0xCD, 0x80, 0xC3]))\n"
         "f = ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(m)))\n"
@@ -382,27 +302,15 @@ CHEATING = {
     "many guesses on a line": Attack("print(*range(100))", "s"),
     "the answer and more": Attack("print(sum(map(int, input().split())))\nprint('done')", "s"),
     "the answer and a NUL": Attack("print(sum(map(int, input().split())), end='\\0')", "s"),
-    "the answer and broken UTF-8": Attack(
-        "import sys\nsys.stdout.buffer.write(str(sum(map(int, input().split()))).encode() + b'\\n\\xff')", "s"
-    ),
-    "the answer as UTF-16": Attack(
-        "import sys\nsys.stdout.buffer.write(str(sum(map(int, input().split()))).encode('utf-16'))", "s"
-    ),
+    "the answer and broken UTF-8": Attack("import sys\nsys.stdout.buffer.write(str(sum(map(int, input().split()))).encode() + b'\\n\\xff')", "s"),
+    "the answer as UTF-16": Attack("import sys\nsys.stdout.buffer.write(str(sum(map(int, input().split()))).encode('utf-16'))", "s"),
     "the answer, then status 3": Attack("print(sum(map(int, input().split())))\nexit(3)", "s"),
     "the answer, then an exception": Attack("print(sum(map(int, input().split())))\nraise SystemError", "s"),
-    "the answer, then a signal": Attack(
-        "import os\nprint(sum(map(int, input().split())), flush=True)\nos.kill(os.getpid(), 9)", "s"
-    ),
-    "the answer, then a crash": Attack(
-        "import ctypes\nprint(sum(map(int, input().split())), flush=True)\nctypes.string_at(0)", "s"
-    ),
-    "the answer, then for ever": Attack(
-        "print(sum(map(int, input().split())), flush=True)\nwhile True: pass", "s", hangs=True
-    ),
+    "the answer, then a signal": Attack("import os\nprint(sum(map(int, input().split())), flush=True)\nos.kill(os.getpid(), 9)", "s"),
+    "the answer, then a crash": Attack("import ctypes\nprint(sum(map(int, input().split())), flush=True)\nctypes.string_at(0)", "s"),
+    "the answer, then for ever": Attack("print(sum(map(int, input().split())), flush=True)\nwhile True: pass", "s", hangs=True),
     "the answer on stderr": Attack("import sys\nprint(sum(map(int, input().split())), file=sys.stderr)", "s"),
-    "the answer in full-width digits": Attack(
-        "print(''.join(chr(ord(c) + 0xFEE0) for c in str(sum(map(int, input().split())))))", "s"
-    ),
+    "the answer in full-width digits": Attack("print(''.join(chr(ord(c) + 0xFEE0) for c in str(sum(map(int, input().split())))))", "s"),
     "equal to everything": Attack(
         "class Any:\n    def __eq__(self, other): return True\n    def __ne__(self, other): return False\n"
         "    __hash__ = None\n    def __bool__(self): return True\ndef add(a, b):\n    return Any()",
@@ -413,32 +321,16 @@ CHEATING = {
         "    __hash__ = int.__hash__\n    __class__ = property(lambda self: int)\ndef add(a, b):\n    return Any(0)",
         "fa",
     ),
-    "a text equal to everything": Attack(
-        "class Any(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\n"
-        "def add(a, b):\n    return Any('x')",
-        "fa",
-    ),
-    "a list that never ends": Attack(
-        "class Endless(list):\n    def __iter__(self):\n        while True: yield 5\n    def __len__(self): return 1\n"
-        "def add(a, b):\n    return Endless([0])",
-        "fa",
-    ),
+    "a text equal to everything": Attack("class Any(str):\n    def __eq__(self, other): return True\n    __hash__ = str.__hash__\ndef add(a, b):\n    return Any('x')", "fa"),
+    "a list that never ends": Attack("class Endless(list):\n    def __iter__(self):\n        while True: yield 5\n    def __len__(self): return 1\ndef add(a, b):\n    return Endless([0])", "fa"),
     "a list within itself": Attack("def add(a, b):\n    x = []\n    x.append(x)\n    x.append(x)\n    return x", "fa"),
-    "a deep list": Attack(
-        "def add(a, b):\n    x = []\n    for _ in range(10 ** 5): x = [x]\n    return x", "fa"
-    ),
+    "a deep list": Attack("def add(a, b):\n    x = []\n    for _ in range(10 ** 5): x = [x]\n    return x", "fa"),
     "a huge answer": Attack("def add(a, b):\n    return 'x' * 100_000_000", "fa"),
     "a huge list": Attack("def add(a, b):\n    return [0] * 2_000_000", "fa"),
-    "an endless generator": Attack(
-        "def add(a, b):\n    while True:\n        yield 5", "fa"
-    ),
+    "an endless generator": Attack("def add(a, b):\n    while True:\n        yield 5", "fa"),
     "what it is not": Attack("def add(a, b):\n    return lambda: a + b", "fa"),
     "NaN": Attack("def add(a, b):\n    return float('nan')", "fa"),
-    "a number beyond all floats": Attack(
-        "class Text(str):\n    hex = lambda self: self\nclass C(complex):\n    imag = real = property(lambda self: Text('0x1p99999'))\n"
-        "def add(a, b):\n    return C(1)",
-        "fa",
-    ),
+    "a number beyond all floats": Attack("class Text(str):\n    hex = lambda self: self\nclass C(complex):\n    imag = real = property(lambda self: Text('0x1p99999'))\ndef add(a, b):\n    return C(1)", "fa"),
     "a number beyond all floats, forged": Attack(
         "import os\nbody = b'{\"returned\": [[\"f\", \"0x1p99999\"]]}'\nfor fd in range(3, 64):\n    try:\n"
         "        os.write(fd, len(body).to_bytes(4, 'big') + body)\n    except OSError:\n        pass",
@@ -447,15 +339,8 @@ CHEATING = {
     "a float for an integer": Attack("def add(a, b):\n    return float(a + b)", "f"),
     "a text for an integer": Attack("def add(a, b):\n    return str(a + b)", "fa"),
     "a list for an integer": Attack("def add(a, b):\n    return [a + b]", "fa"),
-    "builtins, patched": Attack(
-        "import builtins\nfor name in ('len', 'all', 'any', 'isinstance', 'sorted', 'zip', 'type', 'bool', 'compile', 'exec'):\n"
-        "    setattr(builtins, name, lambda *a, **k: True)"
-    ),
-    "json and struct, patched": Attack(
-        "import json, struct\njson.dumps = lambda *a, **k: '{\"returned\": [[\"i\", \"0x5\"]]}'\n"
-        "json.loads = lambda *a, **k: {'returned': [['i', '0x5']]}\nstruct.pack = lambda *a: bytes(4)",
-        "fa",
-    ),
+    "builtins, patched": Attack("import builtins\nfor name in ('len', 'all', 'any', 'isinstance', 'sorted', 'zip', 'type', 'bool', 'compile', 'exec'):\n    setattr(builtins, name, lambda *a, **k: True)"),
+    "json and struct, patched": Attack("import json, struct\njson.dumps = lambda *a, **k: '{\"returned\": [[\"i\", \"0x5\"]]}'\njson.loads = lambda *a, **k: {'returned': [['i', '0x5']]}\nstruct.pack = lambda *a: bytes(4)", "fa"),
     "the encoder, patched": Attack(
         "import sys\nfor name, module in list(sys.modules.items()):\n    if hasattr(module, 'NESTING'):\n"
         "        module.encode = lambda value: [['i', '0x5']]\n        module.same = lambda *a: True",
@@ -467,24 +352,13 @@ CHEATING = {
         "        if hasattr(module, function): setattr(module, function, lambda *a, **k: ['ValueError', ''])\n"
         "os._exit = lambda status: None",
     ),
-    "the harness's frame": Attack(
-        "import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['plain'].encode = lambda v: [['i', '0x5']]\n"
-        "    frame.f_locals['call'] = None\n    return 0",
-        "fa",
-    ),
-    "a trace function": Attack(
-        "import sys\ndef trace(frame, event, arg):\n    frame.f_locals.update(answer=5, reply={'returned': [['i', '0x5']]})\n"
-        "    return trace\nsys.settrace(trace)\nsys.setprofile(trace)"
-    ),
+    "the harness's frame": Attack("import sys\ndef add(a, b):\n    frame = sys._getframe(1)\n    frame.f_globals['plain'].encode = lambda v: [['i', '0x5']]\n    frame.f_locals['call'] = None\n    return 0", "fa"),
+    "a trace function": Attack("import sys\ndef trace(frame, event, arg):\n    frame.f_locals.update(answer=5, reply={'returned': [['i', '0x5']]})\n    return trace\nsys.settrace(trace)\nsys.setprofile(trace)"),
     "an exception with a mind of its own": Attack(
         "class Mine(Exception):\n    def __str__(self): raise Mine\n    __repr__ = __str__\n"
         "    __module__ = property(lambda self: 'builtins')\ndef add(a, b):\n    raise Mine\nraise Mine"
     ),
-    "an exception that hangs": Attack(
-        "class Mine(Exception):\n    def __str__(self):\n        while True: pass\ndef add(a, b):\n    raise Mine",
-        "fa",
-        hangs=True,
-    ),
+    "an exception that hangs": Attack("class Mine(Exception):\n    def __str__(self):\n        while True: pass\ndef add(a, b):\n    raise Mine", "fa", hangs=True),
     "an exception with a long text": Attack("def add(a, b):\n    raise ValueError('x' * 50_000_000)", "fa"),
     "an exception that names a builtin": Attack(
         "for name in ('eval', 'exit', 'SystemExit', 'KeyboardInterrupt', 'BaseExceptionGroup'):\n"
@@ -531,22 +405,12 @@ CHEATING = {
     },
     "no descriptors": Attack("import os\nos.closerange(0, 256)"),
     "no descriptors in the function": Attack("import os\ndef add(a, b):\n    os.closerange(0, 256)\n    return a + b", "fa"),
-    "the channel on its head": Attack(
-        "import os\ndef add(a, b):\n    for fd in range(3, 64):\n        try:\n            os.dup2(0, fd)\n"
-        "        except OSError:\n            pass\n    return a + b",
-        "fa",
-    ),
+    "the channel on its head": Attack("import os\ndef add(a, b):\n    for fd in range(3, 64):\n        try:\n            os.dup2(0, fd)\n        except OSError:\n            pass\n    return a + b", "fa"),
     "stdout elsewhere": Attack("import sys, io\nsys.stdout = io.StringIO()\nprint(5)", "s"),
-    "stdout that lies": Attack(
-        "import sys\nclass Out:\n    closed = False\n    def write(self, text): return len(text)\n"
-        "    def flush(self): raise SystemExit(0)\nsys.stdout = sys.__stdout__ = Out()\nprint(5)",
-        "s",
-    ),
+    "stdout that lies": Attack("import sys\nclass Out:\n    closed = False\n    def write(self, text): return len(text)\n    def flush(self): raise SystemExit(0)\nsys.stdout = sys.__stdout__ = Out()\nprint(5)", "s"),
     "__builtins__, emptied": Attack("__builtins__.clear() if isinstance(__builtins__, dict) else vars(__builtins__).clear()"),
     "modules, emptied": Attack("import sys\nsys.modules.clear()"),
-    "pytest and unittest, faked": Attack(
-        "import sys, types\nfor name in ('pytest', 'unittest', 'solution', 'tests'):\n    sys.modules[name] = types.ModuleType(name)"
-    ),
+    "pytest and unittest, faked": Attack("import sys, types\nfor name in ('pytest', 'unittest', 'solution', 'tests'):\n    sys.modules[name] = types.ModuleType(name)"),
     "an empty function by another name": Attack("add = print", "fa"),
     "a class for the function": Attack("class add:\n    def __init__(self, a, b): pass\n    def __eq__(self, o): return True", "fa"),
 }  # fmt: skip

@@ -19,7 +19,7 @@ FLOORS = (  # from the ground up
     "common",
     "groups sandbox scoring",
     "advantages filler kl traces registry selection indexed_rows",
-    "alarms credit filler rounds uploads view",
+    "alarms credit rounds uploads view",
     "batch config_checks recorder",
     "config model_card resume rewards",
     "trainer",

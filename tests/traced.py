@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from trl_grpo_plus.groups import Plan, Round
-from trl_grpo_plus.traces import Sampled
+from trl_grpo_plus.traces import Row, Sampled
 
 
 def row(**changes: Any) -> dict[str, Any]:
@@ -81,25 +81,32 @@ def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) 
 def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, length: int = 40, seed: int = 0) -> Path:
     """A run of `steps` batches of `groups` groups in `folder`, with metrics, whose accuracy rises."""
     rng = random.Random(seed)
-    rollouts = folder / "rollouts"
-    rollouts.mkdir(parents=True, exist_ok=True)
     about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": size, "max_steps": steps}
-    (rollouts / "run.json").write_text(json.dumps(about))
-    metrics = []
+    metrics, written = [], []
     for step in range(steps):
         ability = 0.2 + 0.6 * step / max(steps - 1, 1)
-        lines = []
+        rewards = []
         for number in range(groups):
             chance = min(1.0, max(0.0, ability + rng.choice([-1.0, 0.0, 0.0, 1.0])))
             scores = [float(rng.random() < chance) for _ in range(size)]
             place = {"step": step, "group": number, "prompt": f"Problem {step}.{number}: what is 6 times 7?"}
-            lines += group(scores, length, seed, **place)
-        path = rollouts / f"train-{step:08d}.jsonl"
-        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-        mean = sum(line["reward"] for line in lines) / len(lines)
+            written.append(group(scores, length, seed, **place))
+            rewards += [score + 1.0 for score in scores]
+        mean = sum(rewards) / len(rewards)
         metrics.append({"step": step + 1, "reward": mean, "kl": 0.001 * step, "entropy": 1.0 - 0.5 * step / steps})
-    (rollouts / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    (rollouts / "alarms.jsonl").write_text("")
+    return write_traces(folder, written, metrics=metrics, about=about)
+
+
+def write_traces(folder: Path, groups: Any, alarms: Any = (), metrics: Any = (), about: Any = None) -> Path:
+    """A run in `folder` that holds these groups and journals."""
+    files: dict[str, list[Row]] = {"alarms": list(alarms), "metrics": list(metrics)}
+    for rows in groups:
+        files.setdefault(f"{rows[0]['split']}-{rows[0]['step']:08d}", []).extend(rows)
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / "rollouts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if about is not None:
+        (folder / "rollouts" / "run.json").write_text(json.dumps(about))
     return folder
 
 

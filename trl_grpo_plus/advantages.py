@@ -263,18 +263,11 @@ def _median_of(values: Tensor, count: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a scale is made of: P groups of G attempts, in float64.
+    """What a scale is made of: P groups of G attempts, in float64; what is not explained is as in [`compute`]."""
 
-    Args:
-        values (`Tensor`): `(P, G)` rewards, NaN where nobody scored.
-        scored (`Tensor`): `(P, G)`, whether somebody did.
-        centred (`Tensor`): `(P, G)`, values minus the baseline.
-        ddof, tolerance, running_std: as [`compute`].
-    """
-
-    values: Tensor
-    scored: Tensor
-    centred: Tensor
+    values: Tensor  # (P, G), NaN where nobody scored
+    scored: Tensor  # (P, G), whether somebody did
+    centred: Tensor  # (P, G), values minus the baseline
     ddof: int
     tolerance: float
     running_std: float | None

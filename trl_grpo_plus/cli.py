@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import __version__
-from .common.values import near
-from .launch import option_names
-from .launch.data import beside
+from .common.values import Refusal, near
+from .launch import distribution, find_recipe, headline, launch_command, option_names, recipes
+from .launch.accelerate import LAUNCHER, RUN_AS, on_cpu
+from .launch.data import beside, load
+from .launch.environment import described, gpus
+from .launch.table import FAILED, Row, aligned, failures, table
 
 
 CHECK_HELP = """\
@@ -98,9 +101,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
-    def command(name: str, run: Any, summary: str, told: str | None = None) -> argparse.ArgumentParser:
+    def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
         shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        added = commands.add_parser(name, help=summary, description=told or summary, **shape)
+        added = commands.add_parser(name, help=summary, description=description or summary, **shape)
         added.set_defaults(run=run)
         return added
 
@@ -141,27 +144,18 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    from .launch.accelerate import headline, recipes
     from .registry import find, list_rewards
 
-    told = {name: headline(recipe) for name, recipe in recipes().items()}
-    print("\n".join(["recipes", *_two_columns(told)]))
+    print("\n".join(["recipes", *aligned((f"  {name}", headline(recipe)) for name, recipe in recipes().items())]))
     rewards = {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
-    print("\n".join(["", "rewards", *_two_columns(rewards)]))
+    print("\n".join(["", "rewards", *aligned((f"  {name}", summary) for name, summary in rewards.items())]))
     return 0
 
 
-def _two_columns(lines: dict[str, str]) -> list[str]:
-    width = max(map(len, lines)) + 2
-    return [f"  {name:<{width}}{text}" for name, text in lines.items()]
-
-
 def _cp(options: argparse.Namespace) -> int:
-    from .launch.accelerate import recipes
-
     known = recipes()
     if options.name not in known:
-        raise ValueError(f"There is no recipe {options.name!r}, only {', '.join(known)}.{near(options.name, known)}")
+        raise Refusal(f"There is no recipe {options.name!r}, only {', '.join(known)}.{near(options.name, known)}")
     target = options.file or f"{options.name}.yaml"
     if os.path.isdir(target):
         target = os.path.join(target, f"{options.name}.yaml")
@@ -169,12 +163,12 @@ def _cp(options: argparse.Namespace) -> int:
         with open(target, "x") as file:
             file.write(known[options.name].read_text())
     except FileExistsError:
-        raise ValueError(f"{target} is there already. Give another name, or remove it.") from None
+        raise Refusal(f"{target} is there already. Give another name, or remove it.") from None
     except FileNotFoundError:
         folder = os.path.dirname(target)
         if os.path.isdir(folder):
             raise
-        raise ValueError(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
+        raise Refusal(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
     print(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
     return 0
 
@@ -183,46 +177,36 @@ def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     if mistyped := option_names.refused(options.rest):
         return _refuse(mistyped)
-    from .launch.accelerate import LAUNCHER, RUN_AS, distribution, launch_command, on_cpu
-    from .launch.environment import gpus
-
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     launcher = (options.accelerate_config, options.num_processes, num_gpus)
     command = launch_command(options.name, options.rest, *launcher)
-    from .check.recipe import refusals
+    from .check.recipe import refused
 
-    refused = refusals(options.name, options.rest, distribution(*launcher))
-    if refused:
-        return _refuse(refused)
+    if wrong := refused(options.name, options.rest, distribution(*launcher)):
+        return _refuse(wrong)
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
 
-def _refuse(refused: Sequence[str]) -> int:
-    print("\n".join(f"error: {why}" for why in refused), file=sys.stderr)
+def _refuse(wrong: Sequence[str]) -> int:
+    print("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
     return 2
 
 
 def _env(options: argparse.Namespace) -> int:
-    from .launch.environment import described
-
     print(described())
     return 0
 
 
 def _must_be_there(options: argparse.Namespace) -> None:
     # Before what takes seconds to import.
-    from .launch.accelerate import distribution, find_recipe
-
     find_recipe(options.name)
     distribution(options.accelerate_config, options.num_processes, 0)
 
 
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    from .launch.table import FAILED, Row, table
-
     if mistyped := option_names.refused(options.rest):
         print(table([Row("keys", FAILED, why) for why in mistyped]))
         return 1
@@ -231,27 +215,26 @@ def _check(options: argparse.Namespace) -> int:
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
     print(table(rows))
-    return int(any(row.status == FAILED for row in rows))
+    return int(bool(failures(rows)))
 
 
 def _check_rewards(options: argparse.Namespace) -> int:
-    from .check.rewards import check_examples, check_gold, table
-    from .launch.data import load
+    from .check.rewards import check_examples, check_gold, findings_table
     from .registry import get_reward, list_rewards
 
     args = _arguments(options.args)
     if options.dataset and len(options.names) != 1:
-        raise ValueError("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
+        raise Refusal("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
     if options.dataset and not findings[0].unseen:
         splits = load(options.dataset, options.config)
         if options.split not in splits:
             guess = near(options.split, splits)
-            raise ValueError(
+            raise Refusal(
                 f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
             )
         findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
-    print(table(findings))
+    print(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
 
@@ -271,7 +254,7 @@ def _arguments(text: str) -> dict[str, Any]:
     except ValueError:
         args = None
     if not isinstance(args, dict):
-        raise ValueError(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
+        raise Refusal(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
     return args
 
 

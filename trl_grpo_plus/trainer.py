@@ -42,9 +42,9 @@ from .config import GRPOPlusConfig, config_for
 from .credit import Credit
 from .indexed_rows import IndexedRows, pop_indices
 from .recorder import Recorder, Recording
-from .registry import check_splits, resolve
+from .registry import resolve
 from .rounds import exchange
-from .scoring import Scoring, configure
+from .scoring import Scoring, check_splits, configure
 from .traces import Sampled, split_name
 
 
@@ -96,8 +96,6 @@ class GRPOPlusTrainer(GRPOTrainer):
     ):
         args = config_for(model, args)
         self._batch = Batch()  # in flight; empty between two of them
-        self._credit = Credit(args)
-        self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
         self._stream: selection.PromptStream | None = None
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
@@ -108,6 +106,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it
             args.reward_weights = weights
+        self._credit = Credit(args)
+        self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
         if args.push_to_hub:
             uploads.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)

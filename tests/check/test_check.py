@@ -9,8 +9,9 @@ import pytest
 from datasets import Dataset
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.check.rewards import check_examples, check_gold, table
+from trl_grpo_plus.check.rewards import check_examples, check_gold, findings_table
 from trl_grpo_plus.cli import main
+from trl_grpo_plus.common import packages
 from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
 
 
@@ -45,7 +46,7 @@ def test_a_wrong_example_is_found(scratch):
     finding = check_examples("user_wrong")
     assert (finding.right, finding.total) == (1, 2)
     assert "'5' should score 1.0, not 0.0" in finding.problems[0]
-    assert "FAILED" in table([finding])
+    assert "FAILED" in findings_table([finding])
 
 
 def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
@@ -157,9 +158,7 @@ def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
 
 
 def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
-    monkeypatch.setattr(
-        "trl_grpo_plus.check.rewards.find_spec", lambda module: None if module == "math_verify" else module
-    )
+    monkeypatch.setattr(packages, "find_spec", lambda module: None if module == "math_verify" else module)
     assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
     said = capsys.readouterr().out
     assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in said

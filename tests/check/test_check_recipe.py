@@ -23,9 +23,10 @@ from trl_grpo_plus.check.recipe import check_recipe
 from trl_grpo_plus.check.rewards import Finding
 from trl_grpo_plus.check.tiny_model import byte_tokenizer, write
 from trl_grpo_plus.cli import main
+from trl_grpo_plus.common import packages
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import options as preflight_options
-from trl_grpo_plus.launch import recipe as check_keys
+from trl_grpo_plus.launch.recipe import read, steps
+from trl_grpo_plus.launch.refusals import on_paper
 from trl_grpo_plus.launch.table import FAILED, OK, UNSEEN, Row, closing, table
 
 
@@ -59,7 +60,7 @@ def test_a_table_says_it_all_within_the_width():
     assert lines[1].startswith("data   FAILED    word word")
     assert all(len(line) <= 119 for line in lines)
     assert sum(line.split().count("word") for line in lines) == 60
-    assert lines[-4:-2] == [" " * 17 + "second", "model  not seen  "]
+    assert lines[-4:-2] == [" " * 17 + "second", "model  not seen"]
     assert lines[-1] == "FAILED: data. Not seen here: model; check again where it can be."
     assert closing(rows[:1]) == "All that was looked at is in order."
 
@@ -73,12 +74,6 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     assert set(rows.values()) == {"ok"}
     assert lines[-1] == "All that was looked at is in order."
     assert not (tmp_path / "out").exists()
-
-
-def test_a_filter_by_rewards_without_weight_is_refused(place):
-    row = by_name(check_recipe(place(reward_weights=[0.0], zero_variance_groups="drop")))["filter"]
-    assert row.status == FAILED
-    assert row.text.startswith("reward_weights=[0.0] are all 0")
 
 
 def test_what_the_rows_say(place):
@@ -116,7 +111,7 @@ def test_steps_are_counted_as_trl_counts_them(place, keys, epoch, total):
     given = {**RIGHT, "max_steps": -1, "num_train_epochs": 1, **keys}
     own = {"model_name_or_path", "dataset_name", "reward_funcs"}
     args = GRPOPlusConfig(**{name: value for name, value in given.items() if name not in own})
-    assert check_keys.steps(6, args) == (epoch, total)
+    assert steps(6, args) == (epoch, total)
     trainer = GRPOPlusTrainer(
         model=AutoModelForCausalLM.from_pretrained("model"),
         reward_funcs="exact_answer",
@@ -305,7 +300,7 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
-    monkeypatch.setattr(preflight_options, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
+    monkeypatch.setattr(packages, "find_spec", lambda name: name in ("tensorboardX", "wandb") or None)
     monkeypatch.setitem(sys.modules, "wandb", None)  # an import would fail
     row = by_name(check_recipe(place(report_to=["tensorboard", "wandb", "mlflow"])))["machine"]
     assert row.text == "report_to: mlflow: not installed here (pip install mlflow)"
@@ -508,11 +503,11 @@ def test_a_smoke_run_waits_for_what_failed(place):
 def test_a_recipe_made_small_is_one_that_trl_takes(place, keys, processes):
     """Whole groups, equal shares, and as off-policy as it was."""
     spread = launch.distribution(None, processes, 0)
-    recipe, rows = check_keys.read(place(**keys), [], spread)
-    assert [row for row in rows if row.status == FAILED] == []
+    recipe = read(place(**keys), [], spread)
+    assert recipe.refused == ()
     options = check_smoke.smaller(recipe.training, recipe.model, processes)
-    small, rows = check_keys.read("my_run.yaml", options, spread)
-    assert [row for row in rows if row.status == FAILED] == []
+    small = read("my_run.yaml", options, spread)
+    assert on_paper(small)[0].status == OK
     before, after = recipe.training, small.training
     assert after.num_generations == (before.num_generations if before.num_generations <= 8 else 4)
     groups, own = (args.generation_batch_size / args.num_generations for args in (after, before))

@@ -6,11 +6,12 @@ import os
 import resource
 import signal
 import sys
-import threading
 import time
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
+from hostile_programs import all_gone, descendants
 
 from trl_grpo_plus.common.forking import NoProcess, Zygote
 
@@ -19,11 +20,11 @@ ENTRY = """
 import json, os, subprocess, sys, time
 
 def tell(socket, options):
-    told = {"environment": dict(os.environ), "path": sys.path, "options": options, "modules": sorted(sys.modules)}
+    about = {"environment": dict(os.environ), "path": sys.path, "options": options, "modules": sorted(sys.modules)}
     links = [os.path.join("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    told["descriptors"] = [os.readlink(link) for link in links if os.path.islink(link)]
-    told["group"], told["session"], told["pid"] = os.getpgid(0), os.getsid(0), os.getpid()
-    socket.sendall(json.dumps(told).encode())
+    about["descriptors"] = [os.readlink(link) for link in links if os.path.islink(link)]
+    about["group"], about["session"], about["pid"] = os.getpgid(0), os.getsid(0), os.getpid()
+    socket.sendall(json.dumps(about).encode())
 
 def start_others(socket, options):
     subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -44,22 +45,42 @@ def entry(tmp_path_factory):
     return str(path)
 
 
-def told(child):
+@pytest.fixture
+def start(entry):
+    """Zygotes whose children run a function of `ENTRY`; all are closed."""
+    with contextlib.ExitStack() as closing:
+
+        def made(function, **options):
+            zygote = Zygote(f"{entry}:{function}", **options)
+            closing.callback(zygote.close)
+            return zygote
+
+        yield made
+
+
+def message(child):
     chunks = b""
     while chunk := child.socket.recv(1 << 16):
         chunks += chunk
     return json.loads(chunks)
 
 
-def test_an_isolated_child_has_nothing_of_the_trainers(entry, monkeypatch, tmp_path):
+def kill(zygote):
+    os.kill(pid_of(zygote), signal.SIGKILL)
+
+
+def pid_of(zygote):
+    return zygote._stop.peek()[2][0].pid
+
+
+def test_an_isolated_child_has_nothing_of_the_trainers(start, monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_API_KEY", "a secret")
     with open(tmp_path / "open_file", "w") as file:
         os.set_inheritable(file.fileno(), True)
-        zygote = Zygote(f"{entry}:tell", isolated=True, env={"LANG": "C.UTF-8"})
+        zygote = start("tell", isolated=True, env={"LANG": "C.UTF-8"})
         child = zygote.fork({"number": 3})
-        found = told(child)
+        found = message(child)
         zygote.end(child)
-        zygote.close()
     assert found["environment"] in ({"LANG": "C.UTF-8"}, {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"})
     assert found["options"] == {"number": 3}
     assert not any("site-packages" in folder for folder in found["path"])
@@ -69,60 +90,47 @@ def test_an_isolated_child_has_nothing_of_the_trainers(entry, monkeypatch, tmp_p
     assert found["session"] != os.getsid(0)
 
 
-def test_a_child_that_is_not_isolated_imports_what_its_parent_does(entry, monkeypatch):
+def test_a_child_that_is_not_isolated_imports_what_its_parent_does(start, monkeypatch):
     monkeypatch.setenv("OF_THE_PARENT", "yes")
     monkeypatch.syspath_prepend("/nowhere/in/particular")
-    zygote = Zygote(f"{entry}:tell", preload=["fractions"], env={"MORE": "1"})
+    zygote = start("tell", preload=["fractions"], env={"MORE": "1"})
     child = zygote.fork()
-    found = told(child)
+    found = message(child)
     zygote.end(child)
-    zygote.close()
     assert (found["environment"]["OF_THE_PARENT"], found["environment"]["MORE"]) == ("yes", "1")
     assert found["path"] == sys.path
     assert "fractions" in found["modules"]
 
 
-def test_the_end_of_a_child_is_the_end_of_all_that_it_started(entry):
-    zygote = Zygote(f"{entry}:start_others")
+def test_the_end_of_a_child_is_the_end_of_all_that_it_started(start):
+    zygote = start("start_others")
     child = zygote.fork()
     assert child.socket.recv(5) == b"ready"
     family = descendants(child.pid)
     assert len(family) >= 2
     assert os.WTERMSIG(zygote.end(child)) == signal.SIGKILL
     assert not [pid for pid in (child.pid, *family) if Path(f"/proc/{pid}").exists()]
-    zygote.close()
-
-
-def descendants(pid):
-    children = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*children, *(further for child in children for further in descendants(child))]
 
 
 @pytest.mark.parametrize("number", [signal.SIGSEGV, signal.SIGTERM])
-def test_how_a_child_ended_is_told(entry, number):
-    zygote = Zygote(f"{entry}:crash", isolated=True)
+def test_how_a_child_ended_is_told(start, number):
+    zygote = start("crash", isolated=True)
     child = zygote.fork({"signal": int(number)})
     assert child.socket.recv(1) == b""
     assert os.WTERMSIG(zygote.end(child)) == number
-    zygote.close()
 
 
-def test_children_of_many_threads(entry):
-    zygote = Zygote(f"{entry}:tell", isolated=True)
-    found = {}
+def test_children_of_many_threads(start):
+    zygote = start("tell", isolated=True)
 
     def use(name):
         child = zygote.fork({"name": name})
-        found[name] = told(child)["options"]["name"]
+        reply = message(child)
         zygote.end(child)
+        return reply["options"]["name"]
 
-    threads = [threading.Thread(target=use, args=(name,)) for name in range(12)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    zygote.close()
-    assert found == {name: name for name in range(12)}
+    with ThreadPool(12) as threads:
+        assert threads.map(use, range(12)) == list(range(12))
 
 
 @pytest.mark.parametrize(
@@ -141,10 +149,10 @@ def test_what_does_not_start_is_said(entry, setup, words):
     assert words in str(caught.value)
 
 
-def test_a_child_of_a_zygote_that_died_is_nobody_elses(entry):
-    zygote = Zygote(f"{entry}:start_others")
+def test_a_child_of_a_zygote_that_died_is_nobody_elses(start):
+    zygote = start("start_others")
     old = zygote.fork()
-    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    kill(zygote)
     time.sleep(0.2)
     new = zygote.fork()
     assert new.zygote != old.zygote
@@ -152,7 +160,6 @@ def test_a_child_of_a_zygote_that_died_is_nobody_elses(entry):
     assert zygote.end(old._replace(pid=new.pid)) is None
     assert new.socket.recv(5) == b"ready"
     zygote.end(new)
-    zygote.close()
 
 
 @contextlib.contextmanager
@@ -168,65 +175,58 @@ def no_descriptor():
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_a_child_whose_socket_finds_no_descriptor_is_ended(entry):
-    zygote = Zygote(f"{entry}:start_others")
-    pid = zygote._stop.peek()[2][0].pid
+def test_a_child_whose_socket_finds_no_descriptor_is_ended(start):
+    zygote = start("start_others")
+    pid = pid_of(zygote)
     with no_descriptor(), pytest.raises(NoProcess, match="no descriptor"):
         zygote.fork()
     assert Path(f"/proc/{pid}/task/{pid}/children").read_text() == ""
     child = zygote.fork()
     assert child.socket.recv(10) == b"ready"
     zygote.end(child)
-    zygote.close()
 
 
-def test_a_zygote_that_finds_no_descriptor_is_no_failure(entry):
+def test_a_zygote_that_finds_no_descriptor_is_no_failure(start):
     with no_descriptor(), pytest.raises(NoProcess, match="Too many open files"):
-        Zygote(f"{entry}:tell")
-    zygote = Zygote(f"{entry}:tell")
-    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+        start("tell")
+    zygote = start("tell")
+    kill(zygote)
     with no_descriptor(), pytest.raises(NoProcess, match="Too many open files"):
         zygote.fork()
     zygote.end(zygote.fork())
-    zygote.close()
 
 
-def test_a_zygote_that_is_killed_again_at_once_is_no_failure(entry, monkeypatch):
-    zygote = Zygote(f"{entry}:tell")
-    start = zygote._start
+def test_a_zygote_that_is_killed_again_at_once_is_no_failure(start, monkeypatch):
+    zygote = start("tell")
+    begin = zygote._start
 
     def start_and_kill(*args):
-        start(*args)
-        os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+        begin(*args)
+        kill(zygote)
 
     monkeypatch.setattr(zygote, "_start", start_and_kill)
-    os.kill(zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    kill(zygote)
     with pytest.raises(NoProcess, match="died"):
         zygote.fork()
     monkeypatch.undo()
     zygote.end(zygote.fork())
-    zygote.close()
 
 
-def test_no_descriptor_is_left_or_inherited(entry):
-    zygote = Zygote(f"{entry}:tell", isolated=True)
+def test_no_descriptor_is_left_or_inherited(start):
+    zygote = start("tell", isolated=True)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
         child = zygote.fork()
         assert not child.socket.get_inheritable()
-        told(child)
+        message(child)
         zygote.end(child)
     assert len(os.listdir("/proc/self/fd")) == before
-    zygote.close()
 
 
-def test_closing_ends_the_children(entry):
-    zygote = Zygote(f"{entry}:start_others")
+def test_closing_ends_the_children(start):
+    zygote = start("start_others")
     child = zygote.fork()
     assert child.socket.recv(5) == b"ready"
     family = descendants(child.pid)
     zygote.close()
-    end = time.monotonic() + 5
-    while any(Path(f"/proc/{pid}").exists() for pid in (child.pid, *family)) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert not [pid for pid in (child.pid, *family) if Path(f"/proc/{pid}").exists()]
+    assert all_gone([child.pid, *family])

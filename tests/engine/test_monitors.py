@@ -187,3 +187,28 @@ def test_a_subclass_may_call_for_the_rewards_more_than_once(tmp_path):
     trained = train(tmp_path, [length, tiny.digits], [0.0, 1.0], cls=Twice)
     assert trained.reward_func_names == ["length", "digits"]
     assert tiny.logged(trained, "rewards/length/mean")[0] > 1
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_a_batch_that_fails_leaves_nothing_behind(tmp_path, monkeypatch, mode):
+    """Not the monitors hidden, and not the batch itself."""
+    options = {"reward_weights": [1.0, 0.0], "zero_variance_groups": mode}
+    trained = tiny.trainer(tmp_path, [tiny.digits, length], **options)
+    hidden = []
+
+    def out_of_memory(*args, **kwargs):
+        hidden.append(trained.reward_func_names)
+        assert trained._batch.rounds
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("trl.trainer.grpo_trainer.nanstd", out_of_memory)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            trained.train()
+    assert hidden == [["digits"]]
+    assert trained.reward_func_names == ["digits", "length"]
+    assert trained.reward_weights.tolist() == [1.0, 0.0]
+    assert trained._batch.rounds == trained._batch.inputs == []
+    trained.train()
+    assert trained.state.global_step == 3
+    assert trained._batch.rounds == trained._batch.inputs == []

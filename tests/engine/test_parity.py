@@ -4,8 +4,10 @@ import pytest
 import tiny
 from trl import GRPOTrainer
 
+from trl_grpo_plus.config_checks import TRL_CHOICES
 
-LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+
+LOSS_TYPES = TRL_CHOICES["loss_type"]
 BATCHINGS = {
     "plain": {},
     "iterations": {"num_iterations": 2, "max_steps": 4},

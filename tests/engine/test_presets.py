@@ -5,6 +5,7 @@ put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
 """
 
 import json
+import re
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,7 +20,8 @@ from safetensors.torch import load_file
 
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import console, train
-from trl_grpo_plus.launch import options as preflight_options
+from trl_grpo_plus.launch.refusals import processes
+from trl_grpo_plus.launch.table import FAILED
 from trl_grpo_plus.traces import read as traces
 
 
@@ -197,13 +199,15 @@ def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
 
 def test_processes_that_do_not_see_each_other_are_refused(monkeypatch):
     """accelerate lets each train alone, into one folder, where it finds no GPUs for them and nobody said CPU."""
-    preflight_options.check_processes(SimpleNamespace(world_size=1))
+    together, alone = (SimpleNamespace(training=SimpleNamespace(world_size=size)) for size in (2, 1))
+    assert processes(alone) == []
     monkeypatch.setenv("WORLD_SIZE", "2")
-    preflight_options.check_processes(SimpleNamespace(world_size=1))  # a scheduler's, say
+    assert processes(alone) == []  # a scheduler's, say
     monkeypatch.setenv("LOCAL_RANK", "0")
-    preflight_options.check_processes(SimpleNamespace(world_size=2))
-    with pytest.raises(ValueError, match=r"2 processes were started, .* Set use_cpu: true"):
-        preflight_options.check_processes(SimpleNamespace(world_size=1))
+    assert processes(together) == []
+    (row,) = processes(alone)
+    assert row.status == FAILED
+    assert re.search(r"2 processes were started, .* Set use_cpu: true", row.text)
 
 
 def test_a_mistake_is_said_once_a_node(monkeypatch, capsys):

@@ -44,12 +44,7 @@ def test_the_schedule_is_monotone_and_right_beats_wrong():
     assert min(right) > max(wrong)
 
 
-BOUNDS = [
-    (-1.0, -0.5, 0.5, 1.0),
-    (-10.0, 0.0, 1.0, 2.0),
-    (-0.5, -0.1, 0.8, 1.0),
-    (0.0, 0.0, 1.0, 1.0),
-]
+BOUNDS = [(-1.0, -0.5, 0.5, 1.0), (-10.0, 0.0, 1.0, 2.0), (-0.5, -0.1, 0.8, 1.0), (0.0, 0.0, 1.0, 1.0)]
 
 
 @pytest.mark.parametrize("bounds", BOUNDS)

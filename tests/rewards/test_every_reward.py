@@ -208,3 +208,17 @@ def test_a_file_and_a_line_add_a_reward(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.stdout == "[1.0, 0.0]\n", done.stderr
     assert "'ends_well' exists already: trl_grpo_plus.rewards.ends_well:ends_well" in done.stderr
+
+
+def test_to_list_and_load_them_imports_nothing_heavy():
+    """`ls` shows the first line of each."""
+    code = """
+    import sys
+    from trl_grpo_plus.registry import find, list_rewards
+    for name in list_rewards():
+        find(name)
+    print({"torch", "transformers", "trl", "datasets", "sympy", "jsonschema", "reasoning_gym"} & set(sys.modules))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.stdout == "set()\n", done.stdout + done.stderr

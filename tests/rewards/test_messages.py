@@ -7,7 +7,7 @@ that the policy wrote.
 import pytest
 import torch
 
-from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.registry import find, get_reward
 from trl_grpo_plus.rewards import LIBRARY
 from trl_grpo_plus.rewards.combine import clip, gate, scale
 from trl_grpo_plus.rewards.exact_answer import exact_answer
@@ -53,55 +53,33 @@ CONVERSATIONS = {
     "the policy, then the user": (lambda text: [message(text), message(SAYS, "user")], None),
     "the policy in parts": (
         lambda text: [
-            message(
-                [{"type": "text", "text": text[:2]}, {"type": "image"}, SAYS, {"type": "text", "text": text[2:]}],
-            )
+            message([{"type": "text", "text": text[:2]}, {"type": "image"}, SAYS, {"type": "text", "text": text[2:]}])
         ],
         None,
     ),
 }
 
 
-def cases():
-    for name in sorted(LIBRARY):
-        definition = get_reward(name, **_needed(name)).definition
-        best = max(definition.examples, key=lambda example: example.reward)
+def rewards_and_examples():
+    for name in LIBRARY:
+        best = max(find(name).examples, key=lambda example: example.reward)
         yield pytest.param(get_reward(name, **best.args), best, id=name)
-    best = exact_answer.definition.examples[0]
-    for reward in (
-        gate("exact_answer", by="exact_answer"),
-        clip("exact_answer", 0, 1),
-        scale("exact_answer", 1.0),
-    ):
-        yield pytest.param(reward, best, id=reward.__name__)
+    for reward in (gate("exact_answer", by="exact_answer"), clip("exact_answer", 0, 1), scale("exact_answer", 1.0)):
+        yield pytest.param(reward, exact_answer.definition.examples[0], id=reward.__name__)
 
 
-def _needed(name):
-    return {"overlong": {"max_length": 9, "cache": 3}, "cosine_length": {"max_length": 9}}.get(name, {})
+@pytest.mark.parametrize(("reward", "example"), rewards_and_examples())
+def test_the_last_message_of_the_policy_counts_and_no_other(reward, example):
+    def scores(completions):
+        return reward(completions=completions, **{name: [value] * len(completions) for name, value in columns})
 
-
-@pytest.fixture(scope="module")
-def scored():
-    """A reward's scores of some completions: what has been scored is not scored again."""
-    known = {}
-
-    def scores(reward, example, completions):
-        columns = {name: [value] * len(completions) for name, value in example.columns.items()}
-        key = (reward.__name__, repr(completions))
-        if key not in known:
-            known[key] = reward(completions=completions, **columns)
-        return known[key]
-
-    return scores
-
-
-@pytest.mark.parametrize(("reward", "example"), cases())
-def test_the_last_message_of_the_policy_counts_and_no_other(reward, example, scored):
-    lone = [example.completion if text is None else text for _, text in CONVERSATIONS.values()]
-    said = [spoken(example.completion) for spoken, _ in CONVERSATIONS.values()]
-    wanted, found = scored(reward, example, lone), scored(reward, example, said)
-    assert dict(zip(CONVERSATIONS, found, strict=True)) == dict(zip(CONVERSATIONS, wanted, strict=True))
-    assert example.reward in wanted
+    columns = example.columns.items()
+    texts = {name: example.completion if text is None else text for name, (_, text) in CONVERSATIONS.items()}
+    alone = list(dict.fromkeys(texts.values()))
+    of_text = dict(zip(alone, scores(alone), strict=True))
+    conversations = scores([spoken(example.completion) for spoken, _ in CONVERSATIONS.values()])
+    assert dict(zip(texts, conversations, strict=True)) == {name: of_text[text] for name, text in texts.items()}
+    assert example.reward in of_text.values()
 
 
 @pytest.mark.parametrize(
@@ -136,21 +114,21 @@ def test_thinking_that_trl_has_parsed_out_of_a_text_is_thinking(field, opened):
     assert get_reward("think_format", think_opened=opened)(inside) == [0.0, 0.0]
 
 
-LOOP, TOLD = [5, 5, 5, 5, 5], [1, 2, 1, 2, 1, 2]
+LOOP, FROM_TOOL = [5, 5, 5, 5, 5], [1, 2, 1, 2, 1, 2]
 
 
 @pytest.mark.parametrize("mask_of", [list, torch.tensor])
 @pytest.mark.parametrize("ids_of", [list, torch.tensor])
 def test_tokens_of_tools_are_no_part_of_what_the_policy_wrote(ids_of, mask_of):
     masks = [mask_of([1] * 5 + [0] * 6), mask_of([0] * 5 + [1] * 6), mask_of([0] * 11)]
-    given = {"completion_ids": [ids_of(LOOP + TOLD)] * 3, "tool_mask": masks}
-    alone = {"completion_ids": [LOOP, TOLD, []]}
+    masked = {"completion_ids": [ids_of(LOOP + FROM_TOOL)] * 3, "tool_mask": masks}
+    alone = {"completion_ids": [LOOP, FROM_TOOL, []]}
     texts, columns = ["42"] * 3, {"answer": ["42", "41", "42"]}
     length = get_reward("cosine_length", max_length=20, correct="exact_answer")
-    assert get_reward("repetition", ngram=2)(texts, **given) == get_reward("repetition", ngram=2)(texts, **alone)
-    assert length(texts, **given, **columns) == length(texts, **alone, **columns)
+    assert get_reward("repetition", ngram=2)(texts, **masked) == get_reward("repetition", ngram=2)(texts, **alone)
+    assert length(texts, **masked, **columns) == length(texts, **alone, **columns)
     # TRL's limit on a completion's length counts them.
-    assert get_reward("overlong", max_length=10, cache=5)(texts, **given) == [-1.0] * 3
+    assert get_reward("overlong", max_length=10, cache=5)(texts, **masked) == [-1.0] * 3
     # TRL's own trainer hands over no mask.
-    del given["tool_mask"]
-    assert get_reward("repetition", ngram=2)(texts, **given) == pytest.approx([-0.6] * 3)
+    del masked["tool_mask"]
+    assert get_reward("repetition", ngram=2)(texts, **masked) == pytest.approx([-0.6] * 3)

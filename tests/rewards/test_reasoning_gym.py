@@ -241,7 +241,7 @@ def test_without_the_library_it_is_said_what_to_install(monkeypatch):
         raise ImportError(f"No module named {name!r}")
 
     monkeypatch.setattr(module.importlib, "import_module", missing)
-    with pytest.raises(ImportError, match="pip install reasoning-gym"):
+    with pytest.raises(ImportError, match=r"pip install 'trl-grpo-plus\[reasoning-gym\]'"):
         make_dataset({"chain_sum": {}}, size=1, seed=0)
 
 

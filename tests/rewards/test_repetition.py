@@ -83,11 +83,11 @@ def test_the_text_does_not_matter(completion):
 
 
 @pytest.mark.parametrize("ngram", [1, 20, 5000])
-@pytest.mark.parametrize("ids", [[7] * 300_000, list(range(300_000)), [1, 2] * 150_000], ids=["one", "all", "two"])
+@pytest.mark.parametrize("ids", [[7] * 100_000, list(range(100_000)), [1, 2] * 50_000], ids=["one", "all", "two"])
 def test_a_long_completion_takes_no_time(ids, ngram):
     start = time.process_time()
     assert -1.0 <= score(ids, ngram=ngram)[0] <= 0.0
-    assert time.process_time() - start < 30
+    assert time.process_time() - start < 10
 
 
 @pytest.mark.parametrize(

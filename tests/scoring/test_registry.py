@@ -1,13 +1,14 @@
 """Rewards by name, by path and with options: what is found, what is refused, and with which words."""
 
 import asyncio
+import contextlib
 import pickle
 import re
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any, Literal, TypedDict
+from typing import Literal
 
 import pytest
 import user_rewards
@@ -15,7 +16,7 @@ from datasets import Dataset, IterableDataset
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.common.values import fits, spelled
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import (
     Example,
     Reward,
@@ -31,6 +32,13 @@ from trl_grpo_plus.rewards import LIBRARY
 
 
 FILE = Path(__file__).parents[1] / "user_rewards.py"
+
+
+@contextlib.contextmanager
+def refused(*words):
+    with pytest.raises(Refusal, match=re.escape(words[0])) as caught:
+        yield
+    assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
 
 @pytest.fixture
@@ -85,10 +93,7 @@ def test_a_plain_function_by_its_path_takes_options():
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        (
-            "user_juge",
-            ["there is no reward named 'user_juge'", "Did you mean user_judge", "countdown", "file.py:func"],
-        ),
+        ("user_juge", ["no reward named 'user_juge'", "Did you mean user_judge", "countdown", "file.py:func"]),
         ("zzzz", ["there is no reward named 'zzzz'. There are"]),
         (f"{FILE}:juge", ["has no function 'juge'", "Did you mean judge"]),
         (f"{FILE}:NOT_A_FUNCTION", ["has no function 'NOT_A_FUNCTION'"]),
@@ -97,17 +102,16 @@ def test_a_plain_function_by_its_path_takes_options():
     ],
 )
 def test_an_unknown_name(name, words):
-    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+    with refused(*words):
         get_reward(name)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_one_name_for_two_functions_is_refused(scratch):
     register_reward("user_twice")(plain)
     register_reward("user_twice")(plain)  # the module was imported again
-    with pytest.raises(ValueError, match="a reward named 'user_twice' exists already: user_rewards:plain"):
+    with refused("a reward named 'user_twice' exists already: user_rewards:plain"):
         register_reward("user_twice")(user_rewards.wrong_length)
-    with pytest.raises(ValueError, match=r"'countdown' exists already: trl_grpo_plus.rewards.countdown:countdown"):
+    with refused("'countdown' exists already: trl_grpo_plus.rewards.countdown:countdown"):
         register_reward("countdown")(plain)
 
 
@@ -156,6 +160,12 @@ def run(code, folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_names_and_workers_need_no_torch(tmp_path):
+    """It takes seconds to import, and each process that scores would pay for it."""
+    code = "import sys, trl_grpo_plus.registry as r, trl_grpo_plus.scoring.worker; r.list_rewards()"
+    assert run(f"{code}; print('torch' in sys.modules)", tmp_path).stdout == "False\n"
+
+
 # -- arguments
 
 
@@ -171,9 +181,8 @@ def run(code, folder):
     ],
 )
 def test_an_argument_that_is_refused(args, words):
-    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+    with refused(*words):
         get_reward("user_judge", **args)
-    assert all(word in str(caught.value) for word in words)
 
 
 def test_column_renames_the_one_column_and_columns_any(scratch):
@@ -186,7 +195,7 @@ def test_column_renames_the_one_column_and_columns_any(scratch):
         return [float(lo <= len(c) <= hi) for c, lo, hi in zip(completions, low, high, strict=True)]
 
     assert get_reward("user_two", columns={"low": "a"})(completions=["xx"], a=[1], high=[3]) == [1.0]
-    with pytest.raises(ValueError, match="reads the columns low, high: rename with columns"):
+    with refused("reads the columns low, high: rename with columns"):
         get_reward("user_two", column="a")
 
 
@@ -201,11 +210,11 @@ def test_a_missing_argument_and_one_that_the_reward_refuses(scratch):
         return [float(size)] * len(completions)
 
     assert get_reward("user_strict", size=4)(completions=["a"]) == [4.0]
-    with pytest.raises(ValueError, match=re.escape("reward 'user_strict' needs args: {size: ...}")):
+    with refused("reward 'user_strict' needs args: {size: ...}"):
         get_reward("user_strict")
-    with pytest.raises(ValueError, match="size=3 is odd, use an even one"):
+    with refused("size=3 is odd, use an even one"):
         get_reward("user_strict", size=3)
-    with pytest.raises(ValueError, match="way='left' must be one of 'up', 'down'"):
+    with refused("way='left' must be one of 'up', 'down'"):
         get_reward("user_strict", size=4, way="left")
 
 
@@ -223,39 +232,8 @@ def test_what_is_dear_to_check_is_checked_once(scratch):
 
 def test_a_library_that_is_not_installed_is_said_before_the_run(scratch):
     register_reward("user_needy", preload=["json", "no_such.library"])(plain)
-    with pytest.raises(ValueError, match=re.escape("needs no_such.library, which is not installed")) as caught:
+    with refused("needs no_such.library, which is not installed: pip install no_such."):
         get_reward("user_needy")
-    assert 'pip install "trl-grpo-plus[rewards' in str(caught.value)
-
-
-class Unusual(TypedDict):
-    """What isinstance does not take."""
-
-    a: int
-
-
-@pytest.mark.parametrize(
-    ("value", "annotation", "is_right"),
-    [
-        (1, int, True), (1.0, int, False), (True, int, False), (1, float, True), ("1", float, False),
-        ("a", str, True), (True, bool, True), (0, bool, False), (None, int | None, True), (None, int, False),
-        (["a"], list[str], True), ("a", list[str], False), ([1], list[str], False), ((1, 2), list[int], False),
-        ([1, 2], tuple[int, ...], True), ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False),
-        ("x", Literal["x", "y"], True), (1, Literal[True], False), (object(), Any, True), ([1], list, True),
-        ([], list[int] | None, True), (3, Path, False), ((1, "a"), tuple[int, str], True),
-        ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
-    ],
-)  # fmt: skip
-def test_what_fits_an_annotation(value, annotation, is_right):
-    assert fits(value, annotation) == is_right
-
-
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [(int, "int"), (int | None, "int or None"), (Literal["a", "b"], "one of 'a', 'b'"), (list[str], "list[str]")],
-)
-def test_an_annotation_in_words(annotation, words):
-    assert spelled(annotation) == words
 
 
 # -- calls
@@ -384,12 +362,10 @@ def test_a_folder_is_a_model_but_where_a_reward_has_the_name(tmp_path, monkeypat
 
 
 def test_a_reward_given_with_options_keeps_its_own():
-    mine = RewardSpec(
-        "user_judge", {"points": 2.0}, label="mine", timeout=3, on_error="zero", on_timeout="raise"
-    ).build()
-    (same, other), _ = resolve(
-        [{"name": mine, "weight": 2}, {"name": mine, "label": "other", "args": {"column": "a"}}]
-    )
+    options = {"label": "mine", "timeout": 3, "on_error": "zero", "on_timeout": "raise"}
+    mine = RewardSpec("user_judge", {"points": 2.0}, **options).build()
+    other = {"name": mine, "label": "other", "args": {"column": "a"}}
+    (same, other), _ = resolve([{"name": mine, "weight": 2}, other])
     assert same is mine
     assert (other.__name__, other.timeout, other.on_error, other.on_timeout) == ("other", 3, "zero", "raise")
     assert other(completions=["1"], a=["1"]) == [2.0]
@@ -401,7 +377,7 @@ def test_a_combination_may_be_labelled():
     (labelled,), _ = resolve([{"name": scale("user_judge", 3.0), "label": "thrice"}])
     assert labelled(completions=["1"], answer=["1"]) == [3.0]
     assert labelled.__name__ == "thrice"
-    with pytest.raises(ValueError, match="cannot be imported"):
+    with refused("cannot be imported"):
         resolve([{"name": scale("user_judge", 3.0), "timeout": 1}])
 
 
@@ -439,11 +415,7 @@ def test_weights(entries, given, weights):
         ([{"args": {}}], None, ["has no name"]),
         ([{"name": "user_judge", "weight": "2"}], None, ["weight='2' must be a finite number"]),
         ([{"name": "user_judge", "args": [1]}], None, ["args=[1] must be dict"]),
-        (
-            [{"name": "user_judge", "timeout": 0}],
-            None,
-            ["timeout=0 must be a finite number and > 0 and <= 86400 (seconds)"],
-        ),
+        ([{"name": "user_judge", "timeout": 0}], None, ["timeout=0 must be", "> 0 and <= 86400 (seconds)"]),
         ([{"name": "user_judge", "timeout": float("inf")}], None, ["timeout=inf must be"]),
         ([{"name": "user_judge", "timeout": 1e6}], None, ["timeout=1000000.0 must be"]),
         ([{"name": "user_judge", "weight": float("nan")}], None, ["weight=nan must be a finite number"]),
@@ -452,11 +424,7 @@ def test_weights(entries, given, weights):
         ([3], None, ["3 is no name"]),
         ([{"name": "user_judge", "label": "plain"}, plain], None, ["'plain' is there twice"]),
         ([{"name": user_rewards.Judge().score, "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
-        (
-            [{"name": "user_judge", "on_error": "zeros"}],
-            None,
-            ["on_error='zeros' is not one of 'zero', 'abstain', 'raise'"],
-        ),
+        ([{"name": "user_judge", "on_error": "zeros"}], None, ["on_error='zeros' is not one of 'zero', 'abstain'"]),
         (["user_judge", "user_judge"], None, ["'user_judge' is there twice", "label"]),
         ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),
         ([{"name": lambda completions: [0.0], "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
@@ -464,9 +432,8 @@ def test_weights(entries, given, weights):
     ],
 )
 def test_an_entry_that_is_refused(entries, given, words):
-    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+    with refused(*words):
         resolve(entries, given)
-    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_a_script_cannot_lend_its_functions_to_workers(tmp_path):
@@ -488,7 +455,7 @@ def test_what_workers_do_not_have_is_refused(scratch):
         """Nothing."""
         return [0.0] * len(completions)
 
-    with pytest.raises(ValueError, match="where log_extra is not to be had"):
+    with refused("where log_extra is not to be had"):
         resolve([{"name": logs, "timeout": 1.0}])
 
 
@@ -509,9 +476,8 @@ ROWS = Dataset.from_dict({"prompt": ["a", "b", "c"], "answr": ["1", "2", "3"], "
 )
 def test_a_missing_column(reward, words):
     (built,), _ = resolve([reward])
-    with pytest.raises(ValueError, match=re.escape(words[0])) as caught:
+    with refused(*words):
         check_columns(built, ROWS, "train")
-    assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
 def test_columns_that_are_there_pass():
@@ -530,7 +496,7 @@ def test_values_are_checked_before_the_run_without_rows_that_are_not_scored(scra
 
     register_reward("user_checked", check_columns=digits_only)(judge.definition.function)
     reward = get_reward("user_checked", column="gold", points=2.0)
-    with pytest.raises(ValueError, match="eval: row 2: '3' is no answer"):
+    with refused("eval: row 2: '3' is no answer"):
         check_columns(reward, ROWS, "eval")
     assert seen == {"answer": ["1", "3"], "points": 2.0, "hint": None}
     check_columns(reward, ROWS.select([0]), "eval")
@@ -544,7 +510,7 @@ def test_columns_of_the_rewards_that_a_reward_calls(scratch):
 
     reward = get_reward("user_half", of="user_judge")
     assert reward(completions=["1"], solution=["1"]) == [0.5]
-    with pytest.raises(ValueError, match="train: reward 'user_judge' needs the column 'solution'"):
+    with refused("train: reward 'user_judge' needs the column 'solution'"):
         check_columns(reward, ROWS, "train")
     check_columns(reward, ROWS.rename_column("gold", "solution"), "train")
 
@@ -552,7 +518,7 @@ def test_columns_of_the_rewards_that_a_reward_calls(scratch):
 def test_a_stream_is_checked_by_its_names():
     stream = ROWS.to_iterable_dataset()
     assert isinstance(stream, IterableDataset)
-    with pytest.raises(ValueError, match="needs the column 'answer'"):
+    with refused("needs the column 'answer'"):
         check_columns(get_reward("user_judge"), stream, "train")
     check_columns(get_reward("user_judge", column="gold"), stream, "train")
     check_columns(get_reward("user_judge"), None, "train")

@@ -46,9 +46,8 @@ def test_a_registered_reward_and_a_users_own_that_hangs_on_one_sample(tmp_path):
     assert trained.reward_weights.tolist() == [2.0, 1.0, 1.0]
     # 4 of 24 samples are of the prompt that hangs.
     assert tiny.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
-    assert tiny.logged(trained, "rewards/hangs_on_one/error") == [0.0] * 2
-    assert tiny.logged(trained, "rewards/hangs_on_one/abstain") == [0.0] * 2
-    assert tiny.logged(trained, "rewards/countdown/error") == [0.0] * 2
+    for key in ("hangs_on_one/error", "hangs_on_one/abstain", "countdown/error"):
+        assert tiny.logged(trained, f"rewards/{key}") == [0.0] * 2
     assert not tiny.logged(trained, "rewards/digits/error")  # TRL's own kind, TRL's own metrics
 
 
@@ -57,13 +56,9 @@ def test_one_more_set_of_options_leaves_the_callers_config_alone(tmp_path):
     assert made.args.reward_weights == [3.0]
     config = made.args
     config.reward_weights = None
-    again = type(made)(
-        model=tiny.model_path(tmp_path),
-        reward_funcs=[{"name": "exact_answer", "weight": 5}],
-        args=config,
-        train_dataset=data(answer="1"),
-        processing_class=tiny.tokenizer(),
-    )
+    rewards = [{"name": "exact_answer", "weight": 5}]
+    options = {"args": config, "train_dataset": data(answer="1"), "processing_class": tiny.tokenizer()}
+    again = type(made)(model=tiny.model_path(tmp_path), reward_funcs=rewards, **options)
     assert (config.reward_weights, again.args.reward_weights) == (None, [5.0])
 
 
@@ -127,19 +122,32 @@ def test_evaluation_logs_outcomes_too(tmp_path):
     assert metrics["eval_rewards/exact_answer/mean"] >= 0.0
 
 
-@pytest.mark.parametrize("timeout", [None, 5.0])
-def test_an_error_stops_the_run_with_its_reason(tmp_path, timeout):
-    entry = {"name": f"{FILE}:fails_on_one", "label": "mine", **({"timeout": timeout} if timeout else {})}
-    with pytest.raises(RewardError, match="reward 'mine' failed on sample") as caught:
+MINE = {"name": f"{FILE}:fails_on_one", "label": "mine"}
+
+
+async def fails_asynchronously(completions, **kwargs):
+    """A bug."""
+    raise KeyError("an awaited bug")
+
+
+@pytest.mark.parametrize(
+    ("entry", "words", "cause"),
+    [
+        (MINE, r"reward 'mine' failed on sample[\s\S]*KeyError: 'a bug in the reward'", type(None)),
+        (
+            {**MINE, "timeout": 5.0},
+            r"reward 'mine' failed on sample[\s\S]*KeyError: 'a bug in the reward'",
+            type(None),
+        ),
+        (user_rewards.fails_on_one, r"'fails_on_one' failed[\s\S]*KeyError: 'a bug in the reward'", KeyError),
+        (fails_asynchronously, "KeyError: 'an awaited bug'", KeyError),
+        (user_rewards.wrong_length, "it returned 1 rewards for 24 completions", ValueError),
+    ],
+)
+def test_an_error_stops_the_run_with_its_reason(tmp_path, entry, words, cause):
+    with pytest.raises(RewardError, match=words) as caught:
         train(tmp_path, [entry])
-    assert "KeyError: 'a bug in the reward'" in str(caught.value)
-
-
-def test_a_plain_functions_error_is_there_to_be_read(tmp_path):
-    with pytest.raises(RewardError, match="reward 'fails_on_one' failed") as caught:
-        train(tmp_path, [user_rewards.fails_on_one])
-    assert "KeyError: 'a bug in the reward'" in str(caught.value)
-    assert isinstance(caught.value.__cause__, KeyError)
+    assert isinstance(caught.value.__cause__, cause)
 
 
 def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
@@ -163,23 +171,6 @@ def test_functions_that_are_trls_to_run_still_are(tmp_path):
     same = train(tmp_path, [tiny.digits])
     assert tiny.same_weights(tiny.weights(trained), tiny.weights(same))
     assert tiny.logged(trained, "rewards/asynchronous/mean") == tiny.logged(same, "rewards/digits/mean")
-
-
-async def fails_asynchronously(completions, **kwargs):
-    """A bug."""
-    raise KeyError("an awaited bug")
-
-
-@pytest.mark.parametrize(
-    ("reward", "words"),
-    [
-        (fails_asynchronously, "KeyError: 'an awaited bug'"),
-        (user_rewards.wrong_length, "it returned 1 rewards for 24 completions"),
-    ],
-)
-def test_every_kind_of_failure_is_kept_for_all_ranks(tmp_path, reward, words):
-    with pytest.raises(RewardError, match=words):
-        train(tmp_path, [reward])
 
 
 # -- one gate for every score
@@ -222,14 +213,8 @@ KINDS = {
 def test_no_score_but_a_finite_number_or_none_passes(kind, bad, words):
     _, failures = score(KINDS[kind], scores=[1.0, bad, 0.5])
     assert len(failures) == 1
-    said = [
-        "reward 'mine' failed on sample 1 of 3",
-        "a finite number or None",
-        words,
-        "Its completion is 'a'",
-        "'zero'",
-    ]
-    assert all(word in failures[0] for word in said), failures[0]
+    parts = ["reward 'mine' failed on sample 1 of 3", "a finite number or None", words, "completion is 'a'", "'zero'"]
+    assert [words for words in parts if words not in failures[0]] == [], failures[0]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -246,13 +231,8 @@ def test_a_policy_holds_for_a_score_that_is_none():
     assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, None, 0.5], [])
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{}, {"reward_funcs": torch.tensor([[1.0], [2.0], [3.0]])}, {"reward_funcs": torch.arange(1.0, 4.0)}],
-    ids=["list", "(N, 1)", "(N,)"],
-)
-def test_a_tensor_of_scores_is_a_list_of_them(options):
-    scores = options.get("reward_funcs", [1, 2, 3])
+@pytest.mark.parametrize("scores", [[1, 2, 3], torch.tensor([[1.0], [2.0], [3.0]]), torch.arange(1.0, 4.0)])
+def test_a_tensor_of_scores_is_a_list_of_them(scores):
     assert score(lambda completions, **kwargs: scores) == ([1.0, 2.0, 3.0], [])
 
 
@@ -281,11 +261,7 @@ async def is_cancelled(completions, **kwargs):
     raise asyncio.CancelledError("by the client")
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}],
-    ids=["sync", "async", "cancelled", "labelled"],
-)
+@pytest.mark.parametrize("entry", [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}])
 def test_a_reward_cannot_end_the_run_without_a_word(entry):
     _, failures = score(entry)
     assert "reward 'mine' failed" in failures[0]
@@ -441,16 +417,11 @@ def test_an_argument_that_nobody_gives_is_said_before_the_model_is_loaded(tmp_pa
         GRPOPlusTrainer(model="no/such-model", reward_funcs=[reward], args=config, train_dataset=rows)
 
 
-def by_tokens(completion_ids):
-    """A reward that does not look at the text."""
-    return [len(ids) for ids in completion_ids]
-
-
 @pytest.mark.parametrize(
     "options", [{"label": "mine"}, {"label": "mine", "timeout": 30.0}], ids=["here", "in workers"]
 )
 def test_a_registered_reward_need_not_read_the_text(options):
-    assert score({"name": f"{Path(__file__)}:by_tokens", **options}) == ([1.0, 1.0, 1.0], [])
+    assert score({"name": f"{FILE}:by_tokens", **options}) == ([1.0, 1.0, 1.0], [])
 
 
 def test_a_decorator_may_bring_an_argument(tmp_path):

@@ -1,23 +1,20 @@
 """The pool: a hang or a crash costs its own sample, nothing is left behind, and any thread may use it."""
 
-import itertools
 import os
-import re
 import signal
 import subprocess
 import sys
 import threading
 import time
-from fractions import Fraction
+from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-import numpy as np
 import pytest
-import torch
 from busy import MANY, burners, keep_there
+from hostile_programs import all_gone, descendants
 
 from trl_grpo_plus.common.machine import processors
-from trl_grpo_plus.scoring import Noted, Outcome, outcome_of, outcomes_of, workers
+from trl_grpo_plus.scoring import Outcome, workers
 from trl_grpo_plus.scoring.workers import Pool
 
 
@@ -29,24 +26,12 @@ def samples(*texts, answer="1"):
     return [{"completions": text, "answer": answer} for text in texts]
 
 
-def processes(word):
-    """Command lines of running processes with `word` in them."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if word in line and int(path.parent.name) != os.getpid():
-            found.append(line)
-    return found
+def results(outcomes):
+    return [(outcome.score, outcome.status) for outcome in outcomes]
 
 
-def gone(word, within=5.0):
-    end = time.monotonic() + within
-    while processes(word) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not processes(word)
+def zygote_of(pool):
+    return pool._zygote._stop.peek()[2][0].pid
 
 
 @pytest.fixture
@@ -57,11 +42,8 @@ def pool():
 
 
 def test_scores_are_in_order(pool):
-    found = pool.map(JUDGE, {"points": 2.0}, samples(*"12131"), timeout=5)
-    assert found == [Outcome(score, "ok") for score in (2.0, 0.0, 2.0, 0.0, 2.0)]
-
-
-def test_nothing_to_score(pool):
+    outcomes = pool.map(JUDGE, {"points": 2.0}, samples(*"12131"), timeout=5)
+    assert outcomes == [Outcome(score, "ok") for score in (2.0, 0.0, 2.0, 0.0, 2.0)]
     assert pool.map(JUDGE, {}, [], timeout=5) == []
 
 
@@ -70,8 +52,7 @@ def test_two_hung_and_six_right_on_two_workers(pool):
     start = time.monotonic()
     found = pool.map(JUDGE, {}, samples("hang", "1", "hang", "1", "1", "1", "1", "1"), timeout=2)
     took = time.monotonic() - start
-    assert [outcome.score for outcome in found] == [None, 1.0, None, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert [outcome.status for outcome in found].count("timeout") == 2
+    assert results(found) == [(None, "timeout"), (1.0, "ok")] * 2 + [(1.0, "ok")] * 4
     assert "after 2 s" in found[0].message
     assert 2 <= took < 4  # the limit, not the sum of two
 
@@ -89,37 +70,36 @@ def test_importing_the_reward_does_not_count(pool, tmp_path):
     assert [outcome.score for outcome in found] == [1.0] * 3
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("die", "ended itself with exit status 3"),
-        ("segfault", "died of SIGSEGV"),
-        ("raise", "KeyError: 'no such key'"),
-        ("leave", "SystemExit: 0"),
-        ("memory 8000", "MemoryError"),
-    ],
-)
-def test_a_failure_is_its_own_samples(pool, text, message):
-    found = pool.map(JUDGE, {}, samples("1", text, "1", "2"), timeout=10)
-    assert [outcome.score for outcome in found] == [1.0, None, 1.0, 0.0]
-    assert found[1].status == "error"
-    assert message in found[1].message
-    assert {outcome.status for outcome in pool.map(JUDGE, {}, samples(*"1111"), timeout=10)} == {"ok"}
+def test_a_failure_is_its_own_samples(pool):
+    failures = {
+        "die": "ended itself with exit status 3",
+        "segfault": "died of SIGSEGV",
+        "raise": "KeyError: 'no such key'",
+        "leave": "SystemExit: 0",
+        "memory 8000": "MemoryError",
+    }
+    right, *failed, wrong = pool.map(JUDGE, {}, samples("1", *failures, "2"), timeout=10)
+    assert results([right, wrong]) == [(1.0, "ok"), (0.0, "ok")]
+    assert results(failed) == [(None, "error")] * 5
+    assert [words for words, one in zip(failures.values(), failed, strict=True) if words not in one.message] == []
+    assert results(pool.map(JUDGE, {}, samples(*"1111"), timeout=10)) == [(1.0, "ok")] * 4
 
 
 def test_a_worker_is_killed_with_all_that_it_started(pool):
     seconds = 10**6 + os.getpid()  # as nobody else sleeps
     found = pool.map(JUDGE, {}, samples(f"spawn {seconds}", "1"), timeout=1)
     assert [outcome.status for outcome in found] == ["timeout", "ok"]
-    assert processes(f"sleep {seconds}") == []
+    commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert f"sleep {seconds}" not in commands
 
 
-def test_memory_is_bounded():
-    tight, wide = Pool(size=1, memory_mb=512), Pool(size=1, memory_mb=2048)
-    assert "MemoryError" in tight.map(JUDGE, {}, samples("memory 1000"), timeout=10)[0].message
-    assert wide.map(JUDGE, {}, samples("memory 1000"), timeout=10)[0].status == "ok"
-    tight.close()
-    wide.close()
+@pytest.mark.parametrize(("memory_mb", "status"), [(512, "error"), (2048, "ok")])
+def test_memory_is_bounded(memory_mb, status):
+    pool = Pool(size=1, memory_mb=memory_mb)
+    (outcome,) = pool.map(JUDGE, {}, samples("memory 1000"), timeout=10)
+    pool.close()
+    assert outcome.status == status
+    assert ("MemoryError" in outcome.message) == (status == "error")
 
 
 def test_workers_are_kept(pool):
@@ -131,34 +111,18 @@ def test_workers_are_kept(pool):
 
 
 def test_any_thread(pool):
-    found = {}
-
     def use(name):
-        found[name] = pool.map(JUDGE, {}, samples(str(name), "hang", "1", answer=str(name)), timeout=0.5)
+        return results(pool.map(JUDGE, {}, samples(str(name), "hang", "1", answer=str(name)), timeout=0.5))
 
-    threads = [threading.Thread(target=use, args=(name,)) for name in range(2, 6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    for name in range(2, 6):
-        assert [outcome.status for outcome in found[name]] == ["ok", "timeout", "ok"]
-        assert [outcome.score for outcome in found[name]] == [1.0, None, 0.0]
+    with ThreadPool(4) as threads:
+        assert threads.map(use, range(2, 6)) == [[(1.0, "ok"), (None, "timeout"), (0.0, "ok")]] * 4
 
 
 def test_threads_share_the_workers(pool):
-    found = []
-
-    def use():
-        found.extend(outcome.score for outcome in pool.map(PID, {}, [{"completions": ""}] * 8, timeout=5))
-
-    threads = [threading.Thread(target=use) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert len(found) == 48
-    assert len(set(found)) <= pool.size
+    with ThreadPool(6) as threads:
+        found = threads.map(lambda _: pool.map(PID, {}, [{"completions": ""}] * 8, timeout=5), range(6))
+    assert sum(map(len, found)) == 48
+    assert len({outcome.score for outcomes in found for outcome in outcomes}) <= pool.size
 
 
 @pytest.mark.parametrize(
@@ -177,7 +141,7 @@ def test_what_cannot_be_loaded(pool, target, words):
 
 def test_the_zygote_may_be_killed(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
-    os.kill(pool._zygote._stop.peek()[2][0].pid, signal.SIGKILL)
+    os.kill(zygote_of(pool), signal.SIGKILL)
     assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1211"), timeout=5)] == [1.0, 0.0, 1.0, 1.0]
 
 
@@ -192,19 +156,14 @@ def test_idle_workers_may_be_killed(pool, count):
 
 
 def test_a_sample_whose_worker_the_machine_killed_is_tried_once_more(pool, tmp_path):
-    found = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1", answer="1"), timeout=10)
+    found = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1"), timeout=10)
     assert [outcome.status for outcome in found] == ["ok"] * 3
     assert (tmp_path / "mark").exists()
 
 
 def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
     found = pool.map(JUDGE, {}, samples("1", "killed", "1", "2"), timeout=10)
-    assert [(outcome.score, outcome.status) for outcome in found] == [
-        (1.0, "ok"),
-        (None, "starved"),
-        (1.0, "ok"),
-        (0.0, "ok"),
-    ]
+    assert results(found) == [(1.0, "ok"), (None, "starved"), (1.0, "ok"), (0.0, "ok")]
     assert "SIGKILL" in found[1].message
 
 
@@ -236,7 +195,7 @@ def test_the_rest_is_starved_when_nothing_comes_to_an_end_for_long(pool, tmp_pat
     found = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
     assert found[0] == Outcome(1.0, "ok")
     assert found[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
-    assert not children(pool._zygote._stop.peek()[2][0].pid)[1:]  # one worker is idle
+    assert len(descendants(zygote_of(pool))) <= 1  # one worker is idle
     with pytest.raises(RuntimeError, match=r"no sample could be scored\. Nothing could be scored for 1 s"):
         pool.map(judge, {}, [{"completions": "2"}] * 3, timeout=0.5)
     assert pool.map(judge, {}, [{"completions": "1"}], timeout=0.5) == [Outcome(1.0, "ok")]
@@ -315,7 +274,7 @@ def test_what_ends_the_zygote_again_and_again_is_starved_and_told(pool, caplog, 
 def test_closing_does_not_wait_for_a_fork_of_the_trainer(pool):
     """As a DataLoader's worker is: it holds the other end of every socket."""
     pool.map(JUDGE, {}, samples("1"), timeout=5)
-    zygote = pool._zygote._stop.peek()[2][0].pid
+    zygote = zygote_of(pool)
     fork = os.fork()
     if fork == 0:
         time.sleep(60)
@@ -362,38 +321,18 @@ print(shared().map(sys.argv[1], {}, [{"completions": t, "answer": "1"} for t in 
 
 
 def start(tmp_path, *texts):
-    """The script under a name that is nobody else's, so that its zygote can be found."""
-    script = tmp_path / f"uses_a_pool_{os.getpid()}.py"
-    script.write_text(SCRIPT)
-    target = tmp_path / f"rewards_{os.getpid()}.py"
-    target.write_text(FILE.read_text())
-    process = subprocess.Popen(
-        [sys.executable, str(script), f"{target}:judge", *texts],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    (tmp_path / "uses_a_pool.py").write_text(SCRIPT)
+    command = [sys.executable, str(tmp_path / "uses_a_pool.py"), JUDGE, *texts]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "start\n"
     return process
-
-
-def children(pid):
-    found = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
-    return [*found, *(grandchild for child in found for grandchild in children(child))]
-
-
-def all_gone(pids, within=5.0):
-    end = time.monotonic() + within
-    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
-        time.sleep(0.05)
-    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_no_orphan_is_left(tmp_path, number):
     process = start(tmp_path, "spawn 600", "spawn 600")
     end = time.monotonic() + 20
-    while len(pids := children(process.pid)) < 6 and time.monotonic() < end:
+    while len(pids := descendants(process.pid)) < 6 and time.monotonic() < end:
         time.sleep(0.05)
     assert len(pids) >= 6  # the zygote, its workers, and what these started
     process.send_signal(number)
@@ -401,19 +340,19 @@ def test_no_orphan_is_left(tmp_path, number):
     assert all_gone(pids)
 
 
-def test_an_ended_process_leaves_no_orphan(tmp_path):
+def test_a_script_that_ends_leaves_no_orphan_and_is_not_run_again(tmp_path):
+    """Workers are forked from a process that never imports the script, unlike multiprocessing's."""
     process = start(tmp_path, "1", "2")
+    pids = set()
+    while process.poll() is None:
+        pids.update(descendants(process.pid))
+        time.sleep(0.01)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 0, err
     assert "score=1.0" in out
-    assert gone(f"rewards_{os.getpid()}")
-
-
-def test_a_script_without_a_guard_is_not_run_again(tmp_path):
-    """Workers are forked from a process that never imports the script, unlike multiprocessing's."""
-    process = start(tmp_path, "1", "2")
-    out, _ = process.communicate(timeout=60)
     assert "start" not in out
+    assert pids
+    assert all_gone(pids)
 
 
 def test_ctrl_c_while_scoring_does_not_spoil_the_next_batch(pool):
@@ -424,18 +363,20 @@ def test_ctrl_c_while_scoring_does_not_spoil_the_next_batch(pool):
     with pytest.raises(KeyboardInterrupt):
         pool.map(JUDGE, {}, samples("hang", "hang"), timeout=30)
     signal.signal(signal.SIGINT, before)
-    assert not children(pool._zygote._stop.peek()[2][0].pid)  # the two that hang are ended, not forgotten
+    assert not descendants(zygote_of(pool))  # the two that hang are ended, not forgotten
     assert [outcome.score for outcome in pool.map(JUDGE, {}, samples(*"1221"), timeout=5)] == [1.0, 0.0, 0.0, 1.0]
 
 
 def test_a_fork_of_the_trainer_has_a_pool_of_its_own():
-    parents = {outcome.score for outcome in workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)}
+    def pids():
+        return {outcome.score for outcome in workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)}
+
+    parents = pids()
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            own = workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)
-            os.write(writing, repr({outcome.score for outcome in own}).encode())
+            os.write(writing, repr(pids()).encode())
             workers.shared().close()
         finally:
             os._exit(0)
@@ -445,8 +386,7 @@ def test_a_fork_of_the_trainer_has_a_pool_of_its_own():
     os.close(writing)
     assert own
     assert not own & parents
-    again = {outcome.score for outcome in workers.shared().map(PID, {}, [{"completions": ""}] * 4, timeout=5)}
-    assert again <= parents
+    assert pids() <= parents
 
 
 def test_configure_changes_the_shared_pool():
@@ -473,86 +413,3 @@ def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monk
     for _ in range(2):
         Pool(size)
     assert caplog.text.count("reward workers on this machine share 1 processors") == warns
-
-
-@pytest.mark.parametrize(
-    ("value", "outcome"),
-    [
-        (1, Outcome(1.0, "ok")),
-        (True, Outcome(1.0, "ok")),
-        (-0.5, Outcome(-0.5, "ok")),
-        (None, Outcome(None, "abstain")),
-        (float("nan"), Outcome(None, "abstain")),
-        (np.float32(0.5), Outcome(0.5, "ok")),
-        (np.bool_(True), Outcome(1.0, "ok")),
-        (np.array([0.5]), Outcome(0.5, "ok")),
-        (torch.tensor(0.5, dtype=torch.bfloat16), Outcome(0.5, "ok")),
-        (torch.tensor([0.5], requires_grad=True), Outcome(0.5, "ok")),
-        (Fraction(1, 2), Outcome(0.5, "ok")),
-    ],
-)
-def test_what_a_value_means(value, outcome):
-    assert outcome_of(value) == outcome
-
-
-def test_a_number_may_say_more():
-    assert outcome_of(Noted(0.25, "too_long")) == Outcome(0.25, "too_long")
-    assert outcome_of(Noted(float("nan"), "starved", "why")) == Outcome(None, "starved", "why")
-    assert outcome_of(Noted(float("inf"), "too_long")).status == "error"
-    assert Noted(0.25, "too_long") == 0.25
-
-
-class Unprintable:
-    def __repr__(self):
-        raise RuntimeError("no text for this one")
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        *[float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object()],
-        *[1e39, b"1.0", np.str_("1.0"), 1j, np.array([1.0, 2.0]), torch.tensor([[1.0, 2.0]]), torch.tensor(torch.inf)],
-        Unprintable(),
-    ],
-)
-def test_what_is_no_reward(value):
-    outcome = outcome_of(value)
-    assert (outcome.score, outcome.status) == (None, "error")
-    assert "must be a finite number or None" in outcome.message
-
-
-@pytest.mark.parametrize(
-    "scores",
-    [
-        *[[1, 0.5], (1.0, 0.5), (x for x in (1.0, 0.5)), {"a": 1.0, "b": 0.5}.values(), np.array([1.0, 0.5])],
-        *[np.array([[1.0], [0.5]]), torch.tensor([1.0, 0.5]), torch.tensor([[1.0], [0.5]], dtype=torch.float16)],
-    ],
-    ids=lambda scores: type(scores).__name__,
-)
-def test_what_holds_one_reward_a_completion(scores):
-    assert outcomes_of(scores, 2) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
-
-
-@pytest.mark.parametrize(
-    ("scores", "words"),
-    [
-        (1.0, "got float: 1.0"),
-        (None, "got NoneType: None"),
-        (torch.tensor(1.0), "got Tensor"),
-        ({"a": 1.0, "b": 0.5}, "got dict"),
-        ({1.0, 0.5}, "got set"),
-        ("ab", "got str: 'ab'"),
-        (b"ab", "got bytes"),
-        ([1.0], "it returned 1 rewards for 2 completions"),
-        (itertools.count(), "it returned 3 or more rewards for 2 completions"),
-        (torch.ones(1, 2), "it returned 1 rewards for 2 completions"),
-    ],
-)
-def test_what_does_not(scores, words):
-    with pytest.raises(ValueError, match=re.escape(words)):
-        outcomes_of(scores, 2)
-
-
-def test_rewards_in_lists_of_their_own_are_none():
-    assert [outcome.status for outcome in outcomes_of([[1.0], [0.5]], 2)] == ["error", "error"]
-    assert [outcome.status for outcome in outcomes_of(torch.ones(2, 2), 2)] == ["error", "error"]

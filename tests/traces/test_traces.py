@@ -10,7 +10,6 @@ import pytest
 import torch
 import traced
 
-from trl_grpo_plus.common.texts import as_text, find_answer, repeated, words
 from trl_grpo_plus.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, complete, part_of, pick, plain
 from trl_grpo_plus.traces import read as traces
@@ -29,6 +28,13 @@ def attempt(text, number=0, **changes):
 def one_round(scores, verdicts, name="r"):
     attempts = tuple(attempt(f"{name}{i}", i) for i in range(len(scores)))
     return Round(attempts, torch.tensor(scores).unsqueeze(1), tuple(verdicts))
+
+
+def begun(folder, step=0, **options):
+    """The writer of a training that starts at `step` of 9."""
+    writer = Writer(str(folder), about=ABOUT, **options)
+    writer.begin(step, 9)
+    return writer
 
 
 def lines(step, split="train", count=2, **changes):
@@ -156,8 +162,7 @@ def test_what_is_no_data_is_cut_short():
 
 @pytest.mark.parametrize("compress", [False, True])
 def test_what_is_written_is_read_back(tmp_path, compress):
-    writer = Writer(str(tmp_path), compress, ABOUT)
-    writer.begin(0, 9)
+    writer = begun(tmp_path, compress=compress)
     text = "a\u2028b \ud800 </script> \x00 é"
     writer.write("eval_easy", 0, lines(0, "eval_easy"))
     writer.write("train", 0, lines(0, completion=text))
@@ -197,16 +202,14 @@ def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
 
 
 def test_a_resumed_run_tells_each_step_once(tmp_path):
-    first = Writer(str(tmp_path), about=ABOUT)
-    first.begin(0, 9)
+    first = begun(tmp_path)
     for step in range(6):
         if step in (0, 4):
             first.write("eval", step, lines(step, "eval", completion="first"))
         first.write("train", step, lines(step, completion="first"))
         first.note("alarms", [{"step": step, "name": "x"}])
         first.note("metrics", [{"step": step + 1}])
-    second = Writer(str(tmp_path), about=ABOUT)
-    second.begin(4, 9)
+    second = begun(tmp_path, 4)
     # As a checkpoint at step 4 would have it: evaluated and logged then, batch 4 not yet made.
     assert {(split, step) for split, step, _, _ in steps_of(tmp_path)} == {
         ("eval", 0),
@@ -221,8 +224,7 @@ def test_a_resumed_run_tells_each_step_once(tmp_path):
     aside = sorted(path.name for path in (tmp_path / "rollouts" / "superseded-1").iterdir())
     assert aside == ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
 
-    third = Writer(str(tmp_path), about=ABOUT)
-    third.begin(5, 9)
+    begun(tmp_path, 5)
     assert not (tmp_path / "rollouts" / "superseded-2").exists()
 
 
@@ -231,13 +233,11 @@ def found_in(run):
 
 
 def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
-    old = Writer(str(tmp_path), compress=True, about=ABOUT)
-    old.begin(0, 9)
+    old = begun(tmp_path, compress=True)
     old.write("eval", 0, lines(0, "eval"))
     old.write("train", 7, lines(7))
     old.note("metrics", [{"step": 8}])
-    new = Writer(str(tmp_path), about=ABOUT)
-    new.begin(0, 9)
+    new = begun(tmp_path)
     new.write("train", 0, lines(0, completion="new"))
     assert found_in(tmp_path) == {("train", 0, "new")}
     assert traces.journal(tmp_path, "metrics") == []
@@ -260,8 +260,7 @@ def test_an_evaluation_before_training_is_part_of_the_run(tmp_path):
 
 
 def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
-    run = Writer(str(tmp_path), about=ABOUT)
-    run.begin(0, 9)
+    run = begun(tmp_path)
     run.write("eval", 0, lines(0, "eval"))
     run.write("train", 0, lines(0))
     run.note("metrics", [{"step": 1}])
@@ -275,8 +274,7 @@ def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
 
 
 def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
-    writer = Writer(str(tmp_path), about=ABOUT)
-    writer.begin(0, 9)
+    writer = begun(tmp_path)
     for text in ("first", "second"):
         writer.fresh("eval", 4)
         assert [writer.number("eval", 4), writer.number("eval", 4)] == [0, 1]
@@ -327,43 +325,3 @@ def test_gzip_files_are_ordinary_gzip(tmp_path):
     writer.write("train", 0, lines(0, batch=1))
     with gzip.open(tmp_path / "rollouts" / "train-00000000.jsonl.gz", "rt") as file:
         assert len(file.readlines()) == 8
-
-
-# -- texts
-
-
-@pytest.mark.parametrize(
-    ("text", "answer"),
-    [
-        ("so \\boxed{1} no \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
-        ("<answer>\n7\n</answer> <answer>8</answer>", "8"),
-        ("6 times 7\n#### 42\n", "42"),
-        ("Hence the answer is: 12 apples\nbye", "12 apples"),
-        ("\\boxed{never closed", None),
-        ("just 42", None),
-        ("<answer>no <answer>5</answer> <answer>", "5"),
-        ("</answer> 5 <answer>", None),
-        ("<answer>" * 100_000, None),  # in no time, though nothing is closed
-        ("", None),
-    ],
-)
-def test_find_answer(text, answer):
-    found = find_answer(text)
-    assert (found and text[slice(*found)]) == answer
-
-
-def test_texts_of_messages():
-    messages = [
-        {"role": "assistant", "content": [{"type": "text", "text": "look"}, {"type": "image"}]},
-        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]},
-        {"role": "tool", "content": "3"},
-    ]
-    assert as_text(messages) == "look\n<image>\n{'name': 'add'}\n3"
-    assert as_text(None) == ""
-
-
-def test_repetition():
-    assert repeated(words("The cat sat. The dog ran.")) == 0.0
-    assert repeated(words("no no no no no no no no")) == pytest.approx(0.8)
-    assert repeated([]) == 0.0
-    assert words("Don't stop!") == ["don", "'", "t", "stop", "!"]

@@ -16,9 +16,11 @@ import torch
 import warm
 from datasets import Dataset
 
-from trl_grpo_plus.alarms import ALARMS
+from trl_grpo_plus.alarms import ALARMS, Finding, Rule
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.groups import judge
 from trl_grpo_plus.recorder import _distinct
+from trl_grpo_plus.traces import by_group
 from trl_grpo_plus.traces import read as traces
 
 
@@ -32,6 +34,20 @@ MODES = {
     "batches of several steps": {"steps_per_generation": 4, "num_iterations": 2, "zero_variance_groups": "resample"},
     "accumulation": {"gradient_accumulation_steps": 4, "steps_per_generation": 2},
 }
+
+
+def train(folder, rewards=None, **options):
+    trained = tiny.trainer(folder, rewards or half, **options)
+    trained.train()
+    return trained
+
+
+def groups_of(folder):
+    return list(traces.groups(folder / "run"))
+
+
+def rows_of(folder):
+    return [row for group in groups_of(folder) for row in group]
 
 
 def half(completions, number, completion_ids, log_extra=None, **kwargs):
@@ -75,9 +91,8 @@ def check_advantages(groups):
 @pytest.mark.parametrize("mode", MODES)
 def test_each_row_is_about_one_attempt(tmp_path, mode):
     options = {"max_steps": 6, "logging_steps": 6, "reward_weights": [1.0, 0.0], **MODES[mode]}
-    trained = tiny.trainer(tmp_path, [half, letters], **options)
-    trained.train()
-    groups = list(traces.groups(tmp_path / "run"))
+    trained = train(tmp_path, [half, letters], **options)
+    groups = groups_of(tmp_path)
     assert all(group[0]["split"] == "train" for group in groups)
     check_identity(groups)
     if mode not in ("normalize_then_sum", "kl in the reward"):
@@ -102,9 +117,8 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
 def test_kl_is_that_of_the_attempt(tmp_path):
     options = {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "kl_reward_form": "sequence"}
     options |= {"scale_rewards": "none", "max_steps": 4}
-    trained = tiny.trainer(tmp_path, [half, letters], **options, reward_weights=[1.0, 0.0])
-    trained.train()
-    last = [group for group in traces.groups(tmp_path / "run") if group[0]["step"] == 3]
+    trained = train(tmp_path, [half, letters], **options, reward_weights=[1.0, 0.0])
+    last = [group for group in groups_of(tmp_path) if group[0]["step"] == 3]
     for group in last:
         # The advantage is that of the reward less beta x the completion's KL, where all rewards are alike too.
         net = [row["reward"] - 0.1 * row["kl"] * row["tokens"] for row in group]
@@ -119,9 +133,8 @@ def test_evaluations_are_traced_by_split(tmp_path):
     data = {"easy": tiny.prompts(4), "hard/er": tiny.prompts(6)}
     options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4, "num_generations_eval": 2}
     extra = {"eval_dataset": data}
-    trained = tiny.trainer(tmp_path, half, **options, max_steps=4, extra=extra)
-    trained.train()
-    groups = list(traces.groups(tmp_path / "run"))
+    train(tmp_path, **options, max_steps=4, extra=extra)
+    groups = groups_of(tmp_path)
     check_number = {}
     for group in groups:
         place = (group[0]["split"], group[0]["step"])
@@ -152,27 +165,23 @@ def test_messages_stay_messages(tmp_path):
         trained.train()
     finally:
         tokenizer.chat_template = before
-    for group in traces.groups(tmp_path / "run"):
-        for row in group:
-            assert row["prompt"][0]["role"] == "user"
-            assert row["completion"][0]["role"] == "assistant"
-            assert row["reward"] == len(row["completion"][0]["content"])
+    for row in rows_of(tmp_path):
+        assert row["prompt"][0]["role"] == "user"
+        assert row["completion"][0]["role"] == "assistant"
+        assert row["reward"] == len(row["completion"][0]["content"])
 
 
 def test_size_is_bounded(tmp_path):
-    trained = tiny.trainer(tmp_path, half, trace_every=3, trace_max_groups=1, trace_compress=True, max_steps=7)
-    trained.train()
-    assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 3, 6]
+    train(tmp_path, trace_every=3, trace_max_groups=1, trace_compress=True, max_steps=7)
+    assert [group[0]["step"] for group in groups_of(tmp_path)] == [0, 3, 6]
     assert len(list((tmp_path / "run" / "rollouts").glob("*.gz"))) == 3
 
 
 def test_nothing_is_traced_where_that_is_asked_for(tmp_path):
-    trained = tiny.trainer(tmp_path, half, trace_every=0)
-    trained.train()
+    trained = train(tmp_path, trace_every=0)
     assert not (tmp_path / "run" / "rollouts").exists()
     assert tiny.logged(trained, "alarms/dead_groups") == [0.0] * 3
-    trained = tiny.trainer(tmp_path, half, trace_every=0, alarms=False)
-    trained.train()
+    trained = train(tmp_path, trace_every=0, alarms=False)
     assert not tiny.logged(trained, "alarms/dead_groups")
 
 
@@ -192,8 +201,7 @@ def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rollouts").write_text("in the way")
     thresholds = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
-    trained = tiny.trainer(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=thresholds)
-    trained.train()
+    trained = train(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=thresholds)
     assert trained.state.global_step == 6
     said = [record.message for record in caplog.records if "training goes on" in record.message]
     assert sum("Traces could not be kept" in message for message in said) == 1
@@ -201,14 +209,29 @@ def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
     assert tiny.logged(trained, "alarms/dead_groups")[-1] == 1.0
 
 
+def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monkeypatch):
+    def brief(history, batch, most):
+        return Finding(1.0, most, "all are short", "Say more.", tuple(by_group(batch.rows))) if most > 6 else None
+
+    monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, Number(above=0, optional=True), "tokens of an attempt"))
+    for most, on in ((7, 1.0), (None, None), (6, 0.0)):
+        thresholds = {"min_batches": 1, "brief": most}
+        trained = tiny.trainer(tmp_path / str(most), half, max_steps=1, alarm_thresholds=thresholds)
+        trained.train()
+        assert tiny.logged(trained, "alarms/brief") == ([] if on is None else [on])
+        alarms = traces.journal(tmp_path / str(most) / "run", "alarms")
+        assert [(alarm["name"], alarm["threshold"]) for alarm in alarms] == [("brief", 7)] * (on == 1.0)
+    with pytest.raises(ValueError, match="brief=0 must be a finite number and > 0"):
+        tiny.trainer(tmp_path, half, alarm_thresholds={"brief": 0})
+
+
 def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):
     def broken(*args):
         raise KeyError("a bug")
 
     monkeypatch.setitem(ALARMS, "dead_groups", replace(ALARMS["dead_groups"], function=broken))
-    trained = tiny.trainer(tmp_path, half, max_steps=3, alarm_thresholds={"min_batches": 1})
-    trained.train()
-    assert len(list(traces.groups(tmp_path / "run"))) == 6
+    train(tmp_path, max_steps=3, alarm_thresholds={"min_batches": 1})
+    assert len(groups_of(tmp_path)) == 6
     assert sum("Alarms could not be kept" in record.message for record in caplog.records) == 1
 
 
@@ -216,11 +239,9 @@ def test_traces_do_not_depend_on_alarms(tmp_path, caplog, monkeypatch):
 def test_columns_may_be_tensors(tmp_path, form):
     vectors = {"vector": [[float(i), 0.5] for i in range(30)]}
     data = Dataset.from_dict({"prompt": [f"{i:02d}+1=" for i in range(30)], **vectors}).with_format(form)
-    trained = tiny.trainer(tmp_path, tiny.digits, data=data, max_steps=2)
-    trained.train()
-    for group in traces.groups(tmp_path / "run"):
-        for row in group:
-            assert row["reference"]["vector"] == [float(row["prompt"][:2]), 0.5]
+    train(tmp_path, tiny.digits, data=data, max_steps=2)
+    for row in rows_of(tmp_path):
+        assert row["reference"]["vector"] == [float(row["prompt"][:2]), 0.5]
 
 
 def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog):
@@ -234,9 +255,8 @@ def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog
         log_extra("odd", [Odd() if trainer_state.global_step == 1 else np.longdouble(2)] * len(completions))
         return tiny.digits(completions)
 
-    trained = tiny.trainer(tmp_path, logs, max_steps=3)
-    trained.train()
-    groups = list(traces.groups(tmp_path / "run"))
+    train(tmp_path, logs, max_steps=3)
+    groups = groups_of(tmp_path)
     assert {group[0]["step"] for group in groups} == {0, 2}
     assert groups[0][0]["extra"]["odd"] in (2.0, "2.0")
     assert sum("RuntimeError: odd" in record.message for record in caplog.records) == 1
@@ -248,20 +268,18 @@ def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
         told["completion_ids"] = [torch.tensor(ids) for ids in told["completion_ids"]]
         return {**told, "of_attempt": [f"{i}" for i in range(len(prompts))]}
 
-    trained = tiny.trainer(tmp_path, tiny.digits, extra={"rollout_func": rollout}, max_steps=1)
-    trained.train()
-    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    train(tmp_path, tiny.digits, extra={"rollout_func": rollout}, max_steps=1)
+    rows = rows_of(tmp_path)
     assert [row["reference"]["of_attempt"] for row in rows] == [f"{i}" for i in range(8)]
     assert not any(row["truncated"] for row in rows)
     assert all(row["tokens"] == len(row["completion"]) + 1 for row in rows)
 
 
 def test_truncated_is_what_trl_calls_clipped(tmp_path):
-    trained = tiny.trainer(tmp_path, half, max_steps=3)
-    trained.train()
+    trained = train(tmp_path, max_steps=3)
     shares = tiny.logged(trained, "completions/clipped_ratio")
     for step, share in enumerate(shares):
-        rows = [row for group in traces.groups(tmp_path / "run") for row in group if row["step"] == step]
+        rows = [row for row in rows_of(tmp_path) if row["step"] == step]
         assert sum(row["truncated"] for row in rows) / len(rows) == pytest.approx(share)
     assert 0 < sum(shares) < len(shares)
 
@@ -271,7 +289,7 @@ def test_what_stopped_a_run_is_there_to_look_at(tmp_path):
     trained = tiny.trainer(tmp_path, tiny.always_dead, **options)
     with pytest.raises(RuntimeError, match="still dead"):
         trained.train()
-    groups = list(traces.groups(tmp_path / "run"))
+    groups = groups_of(tmp_path)
     assert [(group[0]["round"], group[0]["group"]) for group in groups] == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert {row["reason"] for group in groups for row in group} == {"zero_variance"}
 
@@ -281,8 +299,7 @@ def test_rewards_of_one_name_have_a_column_each(tmp_path):
         return [0.25] * len(completions)
 
     same.__name__ = "half"
-    trained = tiny.trainer(tmp_path, [half, same], max_steps=1)
-    trained.train()
+    train(tmp_path, [half, same], max_steps=1)
     row = next(traces.groups(tmp_path / "run"))[0]
     assert row["rewards"]["half-2"] == 0.25
     assert row["reward"] == pytest.approx(row["rewards"]["half"] + 0.25)
@@ -290,20 +307,19 @@ def test_rewards_of_one_name_have_a_column_each(tmp_path):
 
 
 def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
-    trained = tiny.trainer(
+    trained = train(
         tmp_path, tiny.always_dead, max_steps=8, alarm_thresholds={"window": 4, "min_batches": 4, "dead_groups": 0.5}
     )
-    trained.train()
     on = tiny.logged(trained, "alarms/dead_groups")
     first = on.index(1.0)
     assert 0 < first < 7
     alarms = [alarm for alarm in traces.journal(tmp_path / "run", "alarms") if alarm["name"] == "dead_groups"]
     assert [alarm["step"] for alarm in alarms] == [first]
     assert sum("Alarm dead_groups" in record.message for record in caplog.records) == 1
-    marked = {group[0]["step"] for group in traces.groups(tmp_path / "run") if "dead_groups" in group[0]["alarms"]}
+    marked = {group[0]["step"] for group in groups_of(tmp_path) if "dead_groups" in group[0]["alarms"]}
     assert marked == set(range(first, 8))
     named = {tuple(place) for place in alarms[0]["groups"]}
-    of_first = [group for group in traces.groups(tmp_path / "run") if group[0]["step"] == first]
+    of_first = [group for group in groups_of(tmp_path) if group[0]["step"] == first]
     assert {
         (g[0]["batch"], g[0]["round"], g[0]["group"]) for g in of_first if "dead_groups" in g[0]["alarms"]
     } == named
@@ -335,12 +351,12 @@ def run_killed(*arguments, code=KILLED):
 
 def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
     assert run_killed(tmp_path, "7").returncode == -signal.SIGKILL
-    killed = {group[0]["step"]: group[0]["completion"] for group in traces.groups(tmp_path / "run")}
+    killed = {group[0]["step"]: group[0]["completion"] for group in groups_of(tmp_path)}
     assert sorted(killed) == list(range(6))
 
     resumed = run_killed(tmp_path, "0", "resume")
     assert resumed.returncode == 0, resumed.stderr[-3000:]
-    places = [(g[0]["step"], g[0]["batch"], g[0]["round"], g[0]["group"]) for g in traces.groups(tmp_path / "run")]
+    places = [(g[0]["step"], g[0]["batch"], g[0]["round"], g[0]["group"]) for g in groups_of(tmp_path)]
     assert places == [(step, 0, 0, group) for step in range(9) for group in range(2)]
     check_identity([[{**row} for row in group] for group in _as_two_rewards(traces.groups(tmp_path / "run"))])
     aside = tmp_path / "run" / "rollouts" / "superseded-1"
@@ -358,7 +374,7 @@ def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
     done = run_killed(tmp_path, "4", code=code)
     assert done.returncode == 1
     assert "RewardError: reward 'deadly' failed" in done.stderr
-    assert [group[0]["step"] for group in traces.groups(tmp_path / "run")] == [0, 0, 1, 1, 2, 2]
+    assert [group[0]["step"] for group in groups_of(tmp_path)] == [0, 0, 1, 1, 2, 2]
 
 
 def _as_two_rewards(groups):
@@ -395,8 +411,7 @@ def test_every_line_is_strict_json(tmp_path):
         log_extra("odd", [float("inf"), float("nan")] * (len(completions) // 2))
         return [float("nan") if i % 4 else 1.0 for i in range(len(completions))]
 
-    trained = tiny.trainer(tmp_path, strange, max_steps=2)
-    trained.train()
+    train(tmp_path, strange, max_steps=2)
 
     def refuse(constant):
         raise AssertionError(constant)
@@ -404,7 +419,7 @@ def test_every_line_is_strict_json(tmp_path):
     for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
         for line in path.read_text().splitlines():
             json.loads(line, parse_constant=refuse)
-    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    rows = rows_of(tmp_path)
     assert {row["extra"]["odd"] for row in rows} == {None}
     assert [row["rewards"]["strange"] for row in rows[:4]] == [1.0, None, None, None]
 
@@ -412,6 +427,6 @@ def test_every_line_is_strict_json(tmp_path):
 def test_a_run_is_a_table(tmp_path):
     """As docs/traces.md has it; columns that are null in one step and not in the next are no obstacle."""
     tiny.trainer(tmp_path, tiny.half_dead, zero_variance_groups="drop", max_steps=6).train()
-    attempts = pd.DataFrame(row for group in traces.groups(tmp_path / "run") for row in group)
+    attempts = pd.DataFrame(row for group in groups_of(tmp_path) for row in group)
     assert len(attempts) == 6 * 8
     assert "zero_variance" in set(attempts["reason"].dropna()) <= {"zero_variance", "filler"}

@@ -16,9 +16,8 @@ import torch
 import warm
 from traced import group, row
 
-from trl_grpo_plus.view import Trackers, tracker_table
-from trl_grpo_plus.view.tracker_table import columns, pick, shown, table
-from trl_grpo_plus.view.trackers import _histograms
+from trl_grpo_plus.view import Trackers
+from trl_grpo_plus.view.trackers import MOST_CHARACTERS, _histograms, columns, pick, shown, table
 
 
 needs_wandb = pytest.mark.skipif(find_spec("wandb") is None, reason="wandb is not installed: pip install wandb")
@@ -214,9 +213,9 @@ def test_a_long_text_keeps_both_ends_and_says_what_is_left_out():
     cut = shown(text)
     assert cut.startswith("begin ")
     assert cut.endswith(" end")
-    assert f"[... {len(text) - tracker_table.MOST_CHARACTERS} characters left out ...]" in cut
-    assert len(cut) < tracker_table.MOST_CHARACTERS + 60
-    assert shown("x" * tracker_table.MOST_CHARACTERS) == "x" * tracker_table.MOST_CHARACTERS
+    assert f"[... {len(text) - MOST_CHARACTERS} characters left out ...]" in cut
+    assert len(cut) < MOST_CHARACTERS + 60
+    assert shown("x" * MOST_CHARACTERS) == "x" * MOST_CHARACTERS
     assert shown("a\ud800b") == "a\\ud800b"
 
 
@@ -404,7 +403,7 @@ while len(written) > seen:  # until three seconds bring no more
 for step in range(5):  # one is being sent, one waits
     log(trackers, step)
 trackers.close(timeout=0.5)
-print("trained on", [thread.daemon for thread in threading.enumerate() if thread.name == "trackers"])
+print("trained on", {thread.daemon for thread in threading.enumerate() if thread.name == "trackers"})
 os.kill(stopped, signal.SIGCONT)
 trackers.close(timeout=120)
 filler.join()
@@ -413,7 +412,7 @@ wandb.finish()
     printed = run_script(tmp_path, code)
     said = warnings(printed)
     assert (
-        printed.index("slower than training") < printed.index("still being sent") < printed.index("trained on [True]")
+        printed.index("slower than training") < printed.index("still being sent") < printed.index("trained on {True}")
     )
     assert sum("slower than training" in line for line in said) == 1
     assert sum("3 of 5 logs of groups were skipped" in line for line in said) == 1
@@ -512,8 +511,8 @@ for step in range(3):
     printed = run_script(tmp_path, code, start=warm.cold)
     said = warnings(printed)
     assert len(said) == 2
-    assert "pip install wandb" in said[0]
-    assert "pip install trackio" in said[1]
+    assert "pip install 'trl-grpo-plus[wandb]'" in said[0]
+    assert "pip install 'trl-grpo-plus[trackio]'" in said[1]
     assert "a panel" not in printed
 
 

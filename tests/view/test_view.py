@@ -14,7 +14,7 @@ import traced
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.texts import as_text
 from trl_grpo_plus.groups import VERDICTS
-from trl_grpo_plus.traces import stock_trl as trl_completions
+from trl_grpo_plus.traces import stock_trl
 from trl_grpo_plus.view import choose, panel, write_page
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view.groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
@@ -37,22 +37,8 @@ def read(page):
     return read["head"], read["index"], groups
 
 
-def write_traces(folder, groups, alarms=(), metrics=()):
-    rollouts = folder / "rollouts"
-    rollouts.mkdir(parents=True, exist_ok=True)
-    files = {}
-    for rows in groups:
-        files.setdefault((rows[0]["split"], rows[0]["step"]), []).extend(rows)
-    for (split, step), rows in files.items():
-        lines = "".join(json.dumps(row) + "\n" for row in rows)
-        (rollouts / f"{split}-{step:08d}.jsonl").write_text(lines)
-    for name, lines in (("alarms", alarms), ("metrics", metrics)):
-        (rollouts / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return folder
-
-
 def page_of(folder, groups, max_mb=100, **journals):
-    written = write_page(write_traces(folder, groups, **journals), folder / "report.html", max_mb)
+    written = write_page(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb)
     return written, *read(written.path.read_text())
 
 
@@ -454,7 +440,7 @@ def test_the_completions_folder_itself_will_do(tmp_path):
 
 def test_a_reward_that_is_not_finite_is_left_out_of_the_sum(tmp_path):
     write_completions(tmp_path, 5, ["a"], judge_reward=[float("inf"), 2.0])
-    [[first, second]] = trl_completions.groups(tmp_path)
+    [[first, second]] = stock_trl.groups(tmp_path)
     assert first["rewards"] == {"accuracy_reward": 0.0, "format_reward": None, "judge_reward": None}
     assert (first["reward"], second["reward"]) == (0.0, 3.5)
 
@@ -463,10 +449,10 @@ def test_a_parquet_file_that_is_not_trls_is_refused(tmp_path):
     path = write_completions(tmp_path, 5, ["a"])
     pd.DataFrame({"step": [1], "prompt": ["a"]}).to_parquet(path)
     with pytest.raises(ValueError, match="lacks advantage, completion"):
-        list(trl_completions.groups(tmp_path))
+        list(stock_trl.groups(tmp_path))
     path.write_bytes(b"PAR1 cut off")
     with pytest.raises(ValueError, match=r"completions_00005\.parquet cannot be read as parquet"):
-        list(trl_completions.groups(tmp_path))
+        list(stock_trl.groups(tmp_path))
 
 
 # -- the command

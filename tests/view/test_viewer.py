@@ -1,6 +1,5 @@
 """The page in a real Chromium, off line, opened from disk."""
 
-import json
 import shutil
 import time
 
@@ -53,6 +52,17 @@ def opened(browser):
     assert faults == []
 
 
+@pytest.fixture
+def opened_panel(opened, tmp_path):
+    """Opens the panel of some groups."""
+
+    def open_panel(groups, *title):
+        (tmp_path / "panel.html").write_text(panel(groups, *title))
+        return opened(tmp_path / "panel.html")
+
+    return open_panel
+
+
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
     return write_page(a_run(tmp_path_factory.mktemp("run")), tmp_path_factory.mktemp("out") / "report.html").path
@@ -85,16 +95,8 @@ def a_run(folder):
         {"step": 5, "name": "repetition", "message": "it loops", "groups": [[0, 1, 2]]},
         {"step": 1, "name": "dead_groups", "message": "most are dead", "groups": []},
     ]
-    rollouts = folder / "rollouts"
-    rollouts.mkdir()
-    for rows in groups:
-        with open(rollouts / f"{rows[0]['split']}-{rows[0]['step']:08d}.jsonl", "a") as file:
-            file.writelines(json.dumps(row) + "\n" for row in rows)
-    (rollouts / "alarms.jsonl").write_text("".join(json.dumps(alarm) + "\n" for alarm in alarms))
     metrics = [{"step": step + 1, "reward": step / 10, "kl": 0.5, "entropy": 1.0} for step in range(6)]
-    (rollouts / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in metrics))
-    (rollouts / "run.json").write_text(json.dumps({"rewards": {"accuracy": 1.0, "format": 0.0}}))
-    return folder
+    return traced.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0, "format": 0.0}})
 
 
 # -- what the tests ask of the page
@@ -240,8 +242,8 @@ def test_search_through_all_steps(opened, report, query, regex, matches):
     page.set_checked("#regex", regex)
     page.fill("#query", query)
     settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
+    page.locator("#cancel").wait_for(state="hidden")
     assert titles(page) == matches
-    assert page.locator("#cancel").is_hidden()
 
 
 def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
@@ -355,18 +357,16 @@ def test_thinking_that_never_ends_is_not_hidden(opened, report):
         ("<thinking is hard>", [], ["<thinking is hard>"]),
     ],
 )
-def test_what_counts_as_thinking(opened, tmp_path, text, folded, open_to_see):
-    (tmp_path / "panel.html").write_text(panel([[traced.row(completion=text, size=1)]]))
-    page = opened(tmp_path / "panel.html")
+def test_what_counts_as_thinking(opened_panel, text, folded, open_to_see):
+    page = opened_panel([[traced.row(completion=text, size=1)]])
     assert page.locator(".think .text").all_text_contents() == folded
     assert page.locator(".body > .text").all_text_contents() == open_to_see
 
 
-def test_messages_of_a_completion_keep_their_roles(opened, tmp_path):
+def test_messages_of_a_completion_keep_their_roles(opened_panel):
     said = [{"role": "assistant", "content": "<think>hm"}, {"role": "tool", "content": "\U0001f600 5"}]
     said.append({"role": "assistant", "content": "#### 5"})
-    (tmp_path / "panel.html").write_text(panel([[traced.row(completion=said, size=1)]]))
-    page = opened(tmp_path / "panel.html")
+    page = opened_panel([[traced.row(completion=said, size=1)]])
     assert page.locator(".body .label").all_inner_texts() == ["assistant", "tool", "assistant"]
     assert page.locator(".body .text").all_text_contents() == ["<think>hm", "\U0001f600 5", "#### 5"]
     assert page.locator("mark.answer").all_text_contents() == ["5"]
@@ -413,11 +413,10 @@ def test_pins_go_with_their_group(opened, report):
     assert page.locator(".attempt.pinned").count() == 0
 
 
-def test_texts_too_different_to_align_say_so(opened, tmp_path):
+def test_texts_too_different_to_align_say_so(opened_panel):
     texts = [" ".join(f"{name}{i}" for i in range(1500)) + " same" for name in ("a", "b")]
     rows = [{**row, "completion": t} for row, t in zip(traced.group([1.0, 0.0]), texts, strict=True)]
-    (tmp_path / "panel.html").write_text(panel([rows]))
-    page = opened(tmp_path / "panel.html")
+    page = opened_panel([rows])
     page.click("#diff")
     until(page, "document.querySelector('.body p.muted') !== null")
     assert "Too different to align" in body(page, 1).inner_text()
@@ -570,10 +569,9 @@ def test_what_was_left_out_is_told(opened, tmp_path):
     assert f"Left out for size: {left} of 200 groups ({4 * left} of 800 attempts)" in page.inner_text("#note")
 
 
-def test_a_panel_shows_its_groups(opened, tmp_path):
+def test_a_panel_shows_its_groups(opened_panel):
     groups = [traced.group([1.0, 0.0], step=3, prompt="first"), traced.group([0.0, 0.0], step=4, prompt=HOSTILE)]
-    (tmp_path / "panel.html").write_text(panel(groups, "Step 12"))
-    page = opened(tmp_path / "panel.html")
+    page = opened_panel(groups, "Step 12")
     assert page.inner_text("#run") == "Step 12"
     assert titles(page) == ["first", HOSTILE]
     assert page.locator("#curves, #alarms, #note").filter(visible=True).count() == 0

@@ -1,16 +1,13 @@
-"""The part of a check that looks at data and rewards: splits, prompts, columns, examples, gold answers, time."""
+"""The part of a check that looks into data and rewards: rows, columns, examples, gold answers, time."""
 
-import inspect
-from functools import partial
 from typing import Any
 
 from ..common.values import Refusal
-from ..launch import options as preflight_options
-from ..launch import prompts as preflight
+from ..launch.inputs import load_data, reward_name, takes_smoke
 from ..launch.recipe import Recipe
-from ..launch.table import FAILED, OK, UNSEEN, Row, told, tried
+from ..launch.table import FAILED, OK, UNSEEN, Row, in_a_line
 from ..registry import check_columns, list_rewards
-from ..scoring import Reward, columns_of, define
+from ..scoring import Reward
 from . import hub
 from .rewards import Finding, check_examples, check_gold
 
@@ -18,109 +15,28 @@ from .rewards import Finding, check_examples, check_gold
 MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more than this is a reward that is wrong
 
 
-def rewards(recipe: Recipe) -> list[Row]:
-    """Whether `reward_funcs` can be read. Sets `recipe.rewards`."""
-    from ..launch import inputs
-
-    try:
-        recipe.rewards, weights = inputs.read_rewards(recipe.script.reward_funcs, recipe.training.reward_weights)
-    except Refusal as error:
-        return [Row("rewards", FAILED, str(error))]
-    recipe.training.reward_weights = weights
-    names = [preflight.reward_name(reward) for reward in recipe.rewards]
-    rows = tried("filter", lambda: preflight.check_filter_metric(recipe.training.filter_metric, names))
-    rows += tried("filter", lambda: preflight.check_weights(weights, recipe.training))
-    shown = zip(names, weights or [1.0] * len(names), strict=True)
-    return [Row("rewards", OK, ", ".join(f"{name} x {weight:g}" for name, weight in shown)), *rows]
-
-
-def named(recipe: Recipe) -> list[Row]:
-    """Whether what data and model are called is there, without reading either."""
-    from ..launch import inputs
-
-    rows = []
-    try:
-        inputs.check_data_name(recipe.script, recipe.data)
-    except Refusal as error:
-        rows.append(Row("data", FAILED, str(error)))
-    if recipe.model.model_name_or_path or not recipe.script.prepare:
-        rows += tried("model", lambda: preflight.check_model(recipe.model.model_name_or_path))
-    return rows
-
-
-def data(recipe: Recipe) -> list[Row]:
-    """Whether the data is there and has what the run needs. Sets `recipe.splits` and `recipe.train_set`."""
-    from ..launch import inputs
-
+def load(recipe: Recipe) -> list[Row]:
+    """Whether the data can be read. Sets `recipe.splits`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
-        inputs.check_data_name(recipe.script, recipe.data)
-        found = hub.data(inputs.load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+        loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
     except Refusal as error:
         return [Row("data", FAILED, str(error))]
     except Exception as error:  # in somebody's prepare, or of the Hub
-        return [Row("data", FAILED, f"{name}: {told(error)}")]
-    if found is None:
+        return [Row("data", FAILED, f"{name}: {in_a_line(error)}")]
+    if loaded is None:
         return [Row("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")]
-    recipe.splits, recipe.seen = found.what, found.seen
-    try:
-        sets = preflight.pick_splits(
-            found.what, recipe.script.dataset_train_split, preflight_options.evaluates(recipe.training)
-        )
-    except ValueError as error:
-        return [Row("data", FAILED, str(error))]
-    recipe.train_set, recipe.eval_sets = sets[0], sets[1] or {}
-    sized = hasattr(recipe.train_set, "__len__")
-    in_part = inputs.takes_smoke(recipe.script)
-    recipe.whole = found.seen and sized and not in_part
-    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in found.what.items())
-    if found.seen:
-        row = Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))
-    else:
-        row = Row("data", UNSEEN, f"{hub.unreachable()}: sample rows that ship with this package stand in ({counts})")
-    prompts = _prompts(recipe)
-    recipe.prompted = sized and len(recipe.train_set) > 0 and prompts[0].status == OK
-    return [row, *prompts, *(_enough(recipe) if recipe.stands else [])]
-
-
-def _wrong_gold(finding: Finding) -> int:
-    return finding.total - finding.right if finding.what == "gold" else 0
+    in_part = takes_smoke(recipe.script)
+    recipe.splits, recipe.seen, recipe.complete = loaded.what, loaded.seen, loaded.seen and not in_part
+    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
+    if loaded.seen:
+        return [Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))]
+    instead = f"sample rows that ship with this package stand in ({counts})"
+    return [Row("data", UNSEEN, f"{hub.unreachable()}: {instead}")]
 
 
 def _count(rows: Any) -> str:
     return f"{len(rows):,}" if hasattr(rows, "__len__") else "a stream of"
-
-
-def _prompts(recipe: Recipe) -> list[Row]:
-    def check() -> str:
-        preflight.check_prompts(recipe.train_set, "train_dataset")
-        for split, rows in recipe.eval_sets.items():
-            preflight.check_prompts(rows, f"eval_dataset {split}")
-        first = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
-        if isinstance(first, str):
-            return "texts"
-        return f"messages of {', '.join(turn['role'] for turn in first)}"
-
-    return tried("prompts", check)
-
-
-def _enough(recipe: Recipe) -> list[Row]:
-    if not recipe.whole:
-        return tried("rows", lambda: preflight.check_stream(recipe.train_set, recipe.training))
-    return tried("rows", lambda: preflight.check_rows(len(recipe.train_set), recipe.training))
-
-
-def columns(recipe: Recipe) -> list[Row]:
-    """Whether the training set has the columns that the rewards read; what is in them is not looked at."""
-    known = [reward for reward in recipe.rewards if isinstance(reward, Reward) or inspect.isfunction(reward)]
-    if recipe.train_set is None or recipe.train_set.column_names is None:
-        return []
-    return [row for reward in known for row in tried(reward.__name__, partial(_columns, reward, recipe.train_set))]
-
-
-def _columns(reward: Any, dataset: Any) -> str:
-    definition = reward.definition if isinstance(reward, Reward) else define(reward)
-    return ", ".join(columns_of(definition, dataset.column_names, getattr(reward, "renamed", {}), reward.__name__))
 
 
 def score(recipe: Recipe, limit: int = 200) -> list[Row]:
@@ -136,7 +52,7 @@ def score(recipe: Recipe, limit: int = 200) -> list[Row]:
 
 
 def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
-    name = preflight.reward_name(reward)
+    name = reward_name(reward)
     if isinstance(reward, str) or not callable(reward):
         return Row(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
     try:
@@ -144,7 +60,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
             check_columns(reward, recipe.train_set, "train_dataset")
         for split, rows in recipe.eval_sets.items():
             check_columns(reward, rows, f"eval_dataset {split}")
-    except ValueError as error:
+    except Refusal as error:
         return Row(name, FAILED, str(error)), 0.0
     if not isinstance(reward, Reward):
         return Row(name, OK, "a function that is not registered: no examples and no gold answers to try it on"), 0.0
@@ -154,7 +70,7 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
         try:
             findings += check_gold(reward, recipe.train_set, limit)
         except Exception as error:  # of a user's gold function or reward
-            return Row(name, FAILED, f"on the recipe's data: {told(error)}"), 0.0
+            return Row(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
     return _row(name, findings)
 
 
@@ -166,6 +82,10 @@ def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
     if problems:
         return Row(name, FAILED, "\n".join(problems)), ms
     words = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
-    said = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
-    said += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
-    return Row(name, OK, "; ".join([*said, f"{ms:.2g} ms a sample"]) if said else "nothing to try it on"), ms
+    parts = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
+    parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
+    return Row(name, OK, "; ".join([*parts, f"{ms:.2g} ms a sample"]) if parts else "nothing to try it on"), ms
+
+
+def _wrong_gold(finding: Finding) -> int:
+    return finding.total - finding.right if finding.what == "gold" else 0

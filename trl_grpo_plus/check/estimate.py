@@ -117,7 +117,7 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
         here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.launch.environment.gpus`].
 
     Raises:
-        ValueError: nothing is known of the GPU asked for.
+        Refusal: nothing is known of the GPU asked for.
     """
     card = asked or (here[0] if here else "")
     kind = gpu_of(card)
@@ -136,17 +136,12 @@ def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card
 
 @dataclass(frozen=True)
 class Shape:
-    """A model in numbers.
-
-    Args:
-        parameters, active, trained (`int`): all weights; those that a token passes through; those that are trained.
-        layers, hidden, queries, keys, feed_forward, words (`int`): L, H, Q, K, I (of active experts together) and V.
-    """
+    """A model in numbers."""
 
     parameters: int
-    active: int
+    active: int  # those that a token passes through
     trained: int
-    layers: int
+    layers: int  # L, H, Q, K, I (of active experts together) and V
     hidden: int
     queries: int
     keys: int
@@ -161,47 +156,29 @@ class Shape:
 
 @dataclass(frozen=True)
 class Job:
-    """What a run does with it.
+    """What a run does with it."""
 
-    Args:
-        rows, generated (`int`): B and R.
-        prompt, completion (`int`): tokens, at most.
-        micro_batches (`int`): per optimizer step and process.
-        generations (`float`): generation batches per optimizer step.
-        weight_bytes, compute_bytes (`float`): w and c.
-        optimizer_bytes (`float`): of a trained weight.
-        processes (`int`): P.
-        sharding, offloads (`str`): as in [`~trl_grpo_plus.launch.Distribution`].
-        checkpointing, reference (`bool`): recompute in the backward pass; a model of its own for the KL term.
-        scoring_passes (`int`): forward passes over a generation batch besides: old log-probs, reference.
-        gathers (`bool`): ZeRO-3 gathers all weights to generate.
-        fused_head (`bool`): TRL >= 1.15.
-        vllm (`str`): "" (transformers generates), "colocate", "sleep" (colocate, asleep while training) or "server".
-        vllm_share (`float`), vllm_parallel (`int`): `vllm_gpu_memory_utilization`, `vllm_tensor_parallel_size`.
-        reward_seconds (`float`): per generation batch.
-    """
-
-    rows: int
-    generated: int
-    prompt: int
+    rows: int  # B
+    generated: int  # R
+    prompt: int  # tokens, at most
     completion: int
-    micro_batches: int = 1
-    generations: float = 1.0
-    weight_bytes: float = 4
-    compute_bytes: float = 2
-    optimizer_bytes: float = 8
-    processes: int = 1
-    sharding: str = "none"
+    micro_batches: int = 1  # per optimizer step and process
+    generations: float = 1.0  # generation batches per optimizer step
+    weight_bytes: float = 4  # w
+    compute_bytes: float = 2  # c
+    optimizer_bytes: float = 8  # of a trained weight
+    processes: int = 1  # P
+    sharding: str = "none"  # as in [`~trl_grpo_plus.launch.Distribution`]
     offloads: str = ""
-    checkpointing: bool = True
-    reference: bool = False
-    scoring_passes: int = 0
-    gathers: bool = True
-    fused_head: bool = True
-    vllm: str = ""
-    vllm_share: float = 0.3
-    vllm_parallel: int = 1
-    reward_seconds: float = 0.0
+    checkpointing: bool = True  # recompute in the backward pass
+    reference: bool = False  # a model of its own for the KL term
+    scoring_passes: int = 0  # forward passes over a generation batch besides: old log-probs, reference
+    gathers: bool = True  # ZeRO-3 gathers all weights to generate
+    fused_head: bool = True  # TRL >= 1.15
+    vllm: str = ""  # transformers generates; or "colocate", "sleep" (likewise, asleep while training), "server"
+    vllm_share: float = 0.3  # `vllm_gpu_memory_utilization`
+    vllm_parallel: int = 1  # `vllm_tensor_parallel_size`
+    reward_seconds: float = 0.0  # per generation batch
 
     @property
     def tokens(self) -> int:

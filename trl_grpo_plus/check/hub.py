@@ -19,7 +19,7 @@ TIMEOUT_S = 2.0
 _REASON: list[str] = []  # why it did not answer, once it was asked
 
 
-class Found(NamedTuple):
+class Loaded(NamedTuple):
     """What was asked for, or what stands in for it, and where it is from: "here", "Hub", "cache" or "stand-in"."""
 
     what: Any
@@ -49,28 +49,28 @@ def unreachable() -> str:
     return "the Hub cannot be reached" + (f" ({why})" if why else "")
 
 
-def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Found | None:
+def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded | None:
     """A model's config; `None` where the Hub cannot be asked and nothing is known of it.
 
     Raises:
-        ValueError: there is no such model, or it may not be read.
+        Refusal: there is no such model, or it may not be read.
     """
     from transformers import AutoConfig
 
     try:
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return Found(AutoConfig.from_pretrained(name, **options), _origin(name))
+        return Loaded(AutoConfig.from_pretrained(name, **options), _origin(name))
     except Exception as error:
         _refuse_if_final(name, "model_name_or_path", error)
     facts = samples.config_of(name)
-    return Found(AutoConfig.for_model(**facts), "stand-in") if facts else None
+    return Loaded(AutoConfig.for_model(**facts), "stand-in") if facts else None
 
 
-def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Found:
+def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded:
     """A model's tokenizer, or one of bytes.
 
     Raises:
-        ValueError: the model is there and has none, or may not be read.
+        Refusal: the model is there and has none, or may not be read.
     """
     from transformers import AutoTokenizer
 
@@ -78,15 +78,15 @@ def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = 
 
     try:
         options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return Found(AutoTokenizer.from_pretrained(name, **options), _origin(name))
+        return Loaded(AutoTokenizer.from_pretrained(name, **options), _origin(name))
     except Exception as error:
         _refuse_if_final(name, "model_name_or_path: the tokenizer", error)
-    return Found(byte_tokenizer(), "stand-in")
+    return Loaded(byte_tokenizer(), "stand-in")
 
 
 def data(
     load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
-) -> Found | None:
+) -> Loaded | None:
     """The run's data; from sample rows where they are on the Hub and that cannot be asked.
 
     Args:
@@ -96,12 +96,12 @@ def data(
         smoke (`bool`, *optional*, defaults to `True`): passed to `prepare`.
 
     Returns:
-        [`Found`] or `None`: splits by name; `None` where the Hub cannot be asked and there are no sample rows.
+        [`Loaded`] or `None`: splits by name; `None` where the Hub cannot be asked and there are no sample rows.
     """
     args = (script_args, training_args, model_args, dataset_args)
     named = script_args.dataset_name and not looks_local(script_args.dataset_name) and not dataset_args.datasets
     try:
-        return Found(load_data(*args, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
+        return Loaded(load_data(*args, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
     except Exception as error:
         if not _is_unreachable(error):
             raise
@@ -116,7 +116,7 @@ def data(
         script_args.dataset_name, script_args.dataset_config = sample, None
     else:
         return None
-    return Found(load_data(*args, smoke=smoke), "stand-in")
+    return Loaded(load_data(*args, smoke=smoke), "stand-in")
 
 
 def _is_here(part: Any) -> bool:
@@ -126,11 +126,11 @@ def _is_here(part: Any) -> bool:
 def _no_answer() -> str:
     """Why there was none; empty where there was one."""
     # A name server that is silent is waited for without a limit, so in a thread.
-    said: list[str] = []
-    thread = threading.Thread(target=lambda: said.append(_asked()), daemon=True)
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(_asked()), daemon=True)
     thread.start()
     thread.join(TIMEOUT_S)
-    return said[0] if said else f"no answer from {_endpoint()} in {TIMEOUT_S:g} s"
+    return answers[0] if answers else f"no answer from {_endpoint()} in {TIMEOUT_S:g} s"
 
 
 def _asked() -> str:
@@ -157,9 +157,13 @@ def _causes(error: BaseException | None) -> list[BaseException]:
     return [error, *_causes(error.__cause__ or error.__context__)] if error else []
 
 
+def _kinds(error: BaseException) -> set[str]:
+    return {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+
+
 def _is_unreachable(error: BaseException) -> bool:
     """Whether it was the network, and not an answer of the Hub's or a bug."""
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    kinds = _kinds(error)
     if kinds & {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}:
         return False
     return bool(kinds & {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError",
@@ -167,7 +171,7 @@ def _is_unreachable(error: BaseException) -> bool:
 
 
 def _refuse_if_final(name: str, what: str, error: Exception) -> None:
-    kinds = {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+    kinds = _kinds(error)
     if "GatedRepoError" in kinds:
         raise Refusal(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
     if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:

@@ -7,12 +7,12 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..launch import prompts as preflight
+from ..common.values import Refusal
 from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, Row
 from . import hub
 from .estimate import GIB, GPU, Card, Job, Shape, cache, memory, rounded, seconds, vllm_room
-from .hub import Found
+from .hub import Loaded
 from .shapes import context_of, count
 
 
@@ -20,38 +20,36 @@ MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # of a GPU's memory: the estimate is not better than that
 
 
-def model(recipe: Recipe) -> tuple[list[Row], Found | None]:
+def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
     """Whether the model is there, and its config."""
     name = recipe.model.model_name_or_path
     try:
-        preflight.check_model(name)
-        found = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
-    except ValueError as error:
+        loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
+    except Refusal as error:
         return [Row("model", FAILED, str(error))], None
-    recipe.kind = found.what.model_type if found else None
-    if found is None:
-        said = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
-        return [Row("model", UNSEEN, said)], None
-    if found.seen:
+    recipe.kind = loaded.what.model_type if loaded else None
+    if loaded is None:
+        text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
+        return [Row("model", UNSEEN, text)], None
+    if loaded.seen:
         shown = "what prepare made" if name.startswith(recipe.training.output_dir) else name
-        return [Row("model", OK, f"{shown}, a {found.what.model_type} ({found.origin})")], found
-    said = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
-    return [Row("model", UNSEEN, said)], found
+        return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
+    text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
+    return [Row("model", UNSEEN, text)], loaded
 
 
-def tokenizer(recipe: Recipe) -> tuple[list[Row], Found | None]:
-    """Whether there is a tokenizer, with a chat template where prompts are messages."""
+def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
+    """Whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
     name = recipe.model.model_name_or_path
     try:
-        found = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
-        if found.seen and recipe.train_set is not None:
-            preflight.check_template(recipe.train_set, found.what, name)
-    except ValueError as error:
+        loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
+    except Refusal as error:
         return [Row("tokenizer", FAILED, str(error))], None
-    if not found.seen:
-        return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], found
-    said = f"ends with {found.what.eos_token!r}, pads with {found.what.pad_token or found.what.eos_token!r}"
-    return [Row("tokenizer", OK, said + (", has a chat template" if found.what.chat_template else ""))], found
+    if not loaded.seen:
+        return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
+    recipe.tokenizer = lambda: loaded.what
+    text = f"ends with {loaded.what.eos_token!r}, pads with {loaded.what.pad_token or loaded.what.eos_token!r}"
+    return [Row("tokenizer", OK, text + (", has a chat template" if loaded.what.chat_template else ""))], loaded
 
 
 def lengths(recipe: Recipe, tokens: Any) -> list[int]:
@@ -77,7 +75,7 @@ def _characters(prompt: Any) -> int:
     return len(prompt) if isinstance(prompt, str) else sum(len(str(turn.get("content") or "")) for turn in prompt)
 
 
-def context(recipe: Recipe, config: Found | None, tokens: Found, found: list[int]) -> list[Row]:
+def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[Row]:
     """Whether prompts and completions fit into the model's context and vLLM's."""
     args = recipe.training
     completion = args.max_completion_length or 0
@@ -86,48 +84,48 @@ def context(recipe: Recipe, config: Found | None, tokens: Found, found: list[int
         limits["vllm_max_model_length"] = args.vllm_max_model_length
     unit = "tokens" if tokens.seen else "bytes"
     whose = "" if recipe.seen else "of the sample rows "
-    said = f"prompts {whose}have {statistics.median(found):,.0f} {unit} in the median, {max(found):,} at most"
-    need = max(found) + completion
+    summary = f"prompts {whose}have {statistics.median(counts):,.0f} {unit} in the median, {max(counts):,} at most"
+    need = max(counts) + completion
     for what, limit in limits.items():
         if limit is None or need <= limit:
             continue
         over = (
-            f"{said}; with max_completion_length={completion:,} that is {need:,}, more than the {limit:,} of {what}. "
-            f"Lower max_completion_length, leave out the longest prompts, or raise the limit."
+            f"{summary}; with max_completion_length={completion:,} that is {need:,}, more than the {limit:,} of "
+            f"{what}. Lower max_completion_length, leave out the longest prompts, or raise the limit."
         )
         certain = (tokens.seen and recipe.seen) or completion >= limit
         return [Row("context", FAILED if certain else UNSEEN, over)]
     known = [f"{limit:,} of {what}" for what, limit in limits.items() if limit]
     if not known:
-        return [Row("context", UNSEEN, f"{said}; the model's context is not known")]
+        return [Row("context", UNSEEN, f"{summary}; the model's context is not known")]
     fits = f"with {completion:,} of completion they fit into the {' and the '.join(known)}"
     # A token is a byte or more, so what fits in bytes fits.
-    return [Row("context", OK if recipe.seen else UNSEEN, f"{said}; {fits}")]
+    return [Row("context", OK if recipe.seen else UNSEEN, f"{summary}; {fits}")]
 
 
-def shape(recipe: Recipe, config: Found) -> tuple[list[Row], Shape | None]:
+def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:
     """The model counted, with the adapter that the recipe trains."""
     if recipe.model.use_peft and find_spec("peft") is None:
         return [Row("weights", UNSEEN, "peft is not installed here")], None
     try:
-        from ..launch.inputs import adapter
+        from trl import get_peft_config
 
-        counted = count(config.what, adapter(recipe.model))
+        counted = count(config.what, get_peft_config(recipe.model))
     except Exception as error:  # peft's own, of an adapter that does not fit, say
         reason = str(error).partition("\n")[0]
         status = FAILED if recipe.model.use_peft else UNSEEN
         return [Row("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
-    said = f"{_many(counted.parameters)} weights"
+    text = f"{_many(counted.parameters)} weights"
     if counted.adapter:
-        said += f", of which the adapter's {_many(counted.trained)} are trained"
-    return [Row("weights", OK, said)], counted
+        text += f", of which the adapter's {_many(counted.trained)} are trained"
+    return [Row("weights", OK, text)], counted
 
 
 def _many(number: float) -> str:
     return f"{rounded(number / 1e9)} billion" if number >= 1e9 else f"{rounded(number / 1e6)} million"
 
 
-def job_of(recipe: Recipe, config: Found, shape: Shape, prompt: int) -> Job:
+def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
     """What the run does, in numbers."""
     args, spread = recipe.training, recipe.spread
     weight = _weight_bytes(recipe, config)
@@ -164,31 +162,31 @@ def job_of(recipe: Recipe, config: Found, shape: Shape, prompt: int) -> Job:
 def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
     """About how much memory and time the run takes, on `card`; `granted` says what else was taken for granted."""
     # Where nobody said how many GPUs there are, or which, too few or too small ones are no failure.
-    lacking = FAILED if card.named or recipe.spread.told else UNSEEN
+    lacking = FAILED if card.named or recipe.spread.named else UNSEEN
     return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
 
 
 def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
     size = gpu.memory * GIB
-    found = memory(shape, job, size)
-    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in found.parts.items() if part >= 0.05 * GIB)
-    said = f"about {rounded(found.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
+    needed = memory(shape, job, size)
+    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
+    summary = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
     rows = []
-    if found.total > TOO_MUCH * size:
+    if needed.total > TOO_MUCH * size:
         advice = (
             "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
             "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
         )
         where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
-        rows.append(Row("memory", lacking, f"{said}. {where}{advice}"))
+        rows.append(Row("memory", lacking, f"{summary}. {where}{advice}"))
     else:
-        rows.append(Row("memory", OK, f"tight: {said}" if found.total > TIGHT * size else said))
+        rows.append(Row("memory", OK, f"tight: {summary}" if needed.total > TIGHT * size else summary))
     if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
         share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
         weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
         beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
-        told = f"{share}: the weights take {weights}, and {beside}"
-        rows.append(Row("vllm", lacking, told))
+        small = f"{share}: the weights take {weights}, and {beside}"
+        rows.append(Row("vllm", lacking, small))
     return rows
 
 
@@ -196,15 +194,15 @@ def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
     spent = seconds(shape, job, gpu)
     step = sum(spent.values())
     parts = ", ".join(f"{name} {rounded(part, 1)}" for name, part in spent.items() if part > 0.02 * step)
-    said = f"about {rounded(step, 1)} s a step ({parts}), {rounded(86_400 / step, 1)} steps a day"
+    summary = f"about {rounded(step, 1)} s a step ({parts}), {rounded(86_400 / step, 1)} steps a day"
     if total := total_steps(recipe):
-        said += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
+        summary += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
     assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
     engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
-    return Row("speed", OK, f"{said}. Taken for granted: {assumed} they may be, no group dropped{engines}.")
+    return Row("speed", OK, f"{summary}. Taken for granted: {assumed} they may be, no group dropped{engines}.")
 
 
-def _weight_bytes(recipe: Recipe, config: Found) -> float:
+def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
     if recipe.model.load_in_4bit:
         return 0.56  # 4 bits and a 32-bit scale for each 64 of them
     if recipe.model.load_in_8bit:

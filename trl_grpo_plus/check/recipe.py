@@ -1,7 +1,8 @@
 """`trl-grpo-plus check RECIPE`: everything that can be known before the GPU-hours.
 
-The checks run one after another on the same [`~trl_grpo_plus.launch.recipe.Recipe`]; one that fails stops only those
-that need what it would have found. Nothing is written to the recipe's `output_dir`.
+The list of refusals ([`~trl_grpo_plus.launch.refusals`]) is asked, and what else can be known, one after another about
+the same [`~trl_grpo_plus.launch.recipe.Recipe`]; what fails stops only what needs it. Nothing is written to the
+recipe's `output_dir`.
 """
 
 import gc
@@ -9,21 +10,24 @@ import importlib
 import os
 import tempfile
 from collections.abc import Sequence
-from importlib.util import find_spec
 
-from ..launch import recipe as check_keys
+from ..common import packages
+from ..launch import refusals
 from ..launch.accelerate import Distribution, distribution, on_cpu
 from ..launch.environment import gpus
-from ..launch.recipe import Recipe
-from ..launch.table import FAILED, OK, UNSEEN, Row, told
+from ..launch.recipe import Recipe, batches, read
+from ..launch.refusals import on_data, on_paper
+from ..launch.table import FAILED, OK, UNSEEN, Row, failures, in_a_line
 from . import data as check_data
 from . import hub
 from . import model as check_model
 from .estimate import Card, gpu_for
+from .hub import Loaded
 from .smoke import smoke as run_smoke
 
 
-ON_PAPER = ("memory", "vllm", "context", "dtype")  # what fails on a GPU, or with long prompts, works in small
+# What fails on a GPU, or with long prompts, works in small.
+FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
 NO_ESTIMATE = "use_cpu: no estimate is made for a CPU"
 
@@ -52,41 +56,54 @@ def check_recipe(
         `list[Row]`: a row a check, in order.
 
     Raises:
-        ValueError: there is no such recipe or configuration, or nothing is known of the GPU.
+        Refusal: there is no such recipe or configuration, or nothing is known of the GPU.
     """
     hub.settle()  # before what asks it is imported
     _import_libraries()
     here = gpus()
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
     card = gpu_for(gpu, gpu_memory, here)
-    recipe, rows = check_keys.read(name, options, spread)
-    if None in (recipe.script, recipe.model, recipe.data):
+    recipe = read(name, options, spread)
+    rows = on_paper(recipe)
+    if not recipe.readable:
         return rows
     with tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder:
-        rows += _looked_at(recipe, folder, card)
+        recipe.training.output_dir = os.path.join(folder, "prepared")  # where a prepare function may write
+        recipe.training.disable_tqdm = True
+        if not any(row.name == "data" for row in failures(rows)):
+            rows += check_data.load(recipe)
+        more, config, tokens = _model(recipe)
+        rows += [*more, *on_data(recipe), *check_data.score(recipe)]
+        if recipe.stands:
+            rows.append(Row("batches", OK, batches(recipe)))
+        rows += _costs(recipe, config, tokens, card)
+        rows = list(dict.fromkeys(rows))  # what two of them came upon
         if smoke:
             rows += _smoked(recipe, folder, rows)
     return rows
 
 
-def refusals(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
-    """What the launch script would refuse before it loads anything, found without launching it.
+def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
+    """What the launch script would refuse, found without launching it, as far as that needs no network and no prepare
+    function.
 
     Raises:
-        ValueError: there is no such recipe.
+        Refusal: there is no such recipe.
     """
     environment = dict(os.environ)
     try:
         _import_libraries()
-        recipe, rows = check_keys.read(name, options, spread, forgiving=False)
-        if None not in (recipe.script, recipe.model, recipe.data):
-            rows += check_keys.output(recipe) + check_data.rewards(recipe) + check_data.named(recipe)
-            if not any(row.status == FAILED for row in rows):
-                rows += _what_lies_here(recipe)
+        recipe = read(name, options, spread, launching=True)
+        rows = on_paper(recipe)
+        if not failures(rows) and _lies_here(recipe):
+            rows += check_data.load(recipe)
+            if os.path.isdir(os.path.expanduser(recipe.model.model_name_or_path)):
+                rows += check_model.tokenizer(recipe)[0]
+            rows += on_data(recipe)
     finally:  # what libraries set here must not reach the launcher
         os.environ.clear()
         os.environ.update(environment)
-    return [row.text for row in rows if row.status == FAILED]
+    return [row.text for row in failures(rows)]
 
 
 def _import_libraries() -> None:
@@ -105,44 +122,31 @@ def _import_libraries() -> None:
             gc.enable()
 
 
-def _what_lies_here(recipe: Recipe) -> list[Row]:
-    """Data and tokenizer, where reading them takes no network and no prepare function."""
+def _lies_here(recipe: Recipe) -> bool:
     name = os.path.expanduser(recipe.script.dataset_name or "")
-    if recipe.script.prepare or recipe.data.datasets or not os.path.exists(name):
-        return []
-    rows = check_data.data(recipe) + check_data.columns(recipe)
-    if recipe.train_set is not None and os.path.isdir(os.path.expanduser(recipe.model.model_name_or_path)):
-        rows += check_model.tokenizer(recipe)[0]
-    return rows
+    return not recipe.script.prepare and not recipe.data.datasets and os.path.exists(name)
 
 
-def _looked_at(recipe: Recipe, folder: str, card: Card) -> list[Row]:
-    rows = check_keys.output(recipe)
-    recipe.training.output_dir = os.path.join(folder, "prepared")  # where a prepare function may write
-    recipe.training.disable_tqdm = True
-    rows += check_data.data(recipe)
-    rows += check_data.rewards(recipe)
-    rows += check_data.score(recipe)
-    if recipe.stands:
-        rows.append(Row("batches", OK, check_keys.batches(recipe)))
-        rows += check_keys.precision(recipe)
-    if recipe.model.model_name_or_path or not recipe.script.prepare or recipe.splits is not None:
-        rows += _model(recipe, card)
-    return rows
-
-
-def _model(recipe: Recipe, card: Card) -> list[Row]:
+def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
+    """Whether it can be read, its config and its tokenizer."""
+    if not recipe.model.model_name_or_path or any(refusals.model(recipe)):
+        return [], None, None
     rows, config = check_model.model(recipe)
-    if rows[-1].status == FAILED:
-        return rows
+    if failures(rows):
+        return rows, None, None
     more, tokens = check_model.tokenizer(recipe)
-    rows += more
+    return [*rows, *more], config, tokens
+
+
+def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
+    """Whether the prompts fit the model, and the model the GPUs."""
+    rows = []
     prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
-    if tokens and recipe.prompted:
+    if tokens and recipe.prompted and not any(refusals.template(recipe)):
         try:
             lengths = check_model.lengths(recipe, tokens.what)
         except Exception as error:  # of a chat template, on messages that it was not written for
-            return [*rows, Row("context", FAILED, f"the prompts cannot be tokenized: {told(error)}")]
+            return [Row("context", FAILED, f"the prompts cannot be tokenized: {in_a_line(error)}")]
         if recipe.stands:
             rows += check_model.context(recipe, config, tokens, lengths)
         if recipe.seen:
@@ -163,13 +167,13 @@ def _model(recipe: Recipe, card: Card) -> list[Row]:
 
 
 def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
-    if any(row.status == FAILED and row.name not in ON_PAPER for row in rows):
+    if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
         return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
     away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
     if away and not hub.online():
         return [Row("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
     if recipe.splits is None:
         return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
-    if recipe.model.use_peft and find_spec("peft") is None:
+    if recipe.model.use_peft and not packages.is_installed("peft"):
         return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
     return run_smoke(recipe, folder)

@@ -8,10 +8,11 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
-from ..launch.environment import EXTRAS
+from ..common import packages
+from ..common.values import Refusal
+from ..launch.table import FAILED, OK, aligned
 from ..registry import Example, Reward, check_columns, find, list_rewards
 from ..scoring import Definition, Outcome, columns_of
 
@@ -23,24 +24,15 @@ SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written 
 
 @dataclass(frozen=True)
 class Finding:
-    """What was found of one reward; one line of the table.
-
-    Args:
-        name (`str`): the reward.
-        what (`str`): "examples", "gold" or "shuffled".
-        right, total (`int`): how many scored as they should, of how many.
-        ms (`float`): milliseconds a sample.
-        problems (`tuple[str, ...]`): what was wrong; the check failed if there is any.
-        unseen (`str`): why it could not be looked at here, which is no failure.
-    """
+    """What was found of one reward; one line of the table."""
 
     name: str
-    what: str
-    right: int = 0
+    what: str  # "examples", "gold" or "shuffled"
+    right: int = 0  # how many scored as they should
     total: int = 0
-    ms: float = math.nan
-    problems: tuple[str, ...] = ()
-    unseen: str = ""
+    ms: float = math.nan  # a sample
+    problems: tuple[str, ...] = ()  # the check failed if there is any
+    unseen: str = ""  # why it could not be looked at here, which is no failure
 
 
 def check_examples(name: str) -> Finding:
@@ -66,8 +58,8 @@ def _examples_of(name: str) -> Finding:
     for reward, example in pairs:
         outcome = _score(reward, example)
         if not _same(outcome.score, example.reward):
-            said = outcome.message.strip().rpartition("\n")[2]
-            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {said}"
+            message = outcome.message.strip().rpartition("\n")[2]
+            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {message}"
             problems.append(wrong.strip())
     count = len(pairs)
     ms = (time.perf_counter() - start) * 1000 / count
@@ -76,9 +68,8 @@ def _examples_of(name: str) -> Finding:
 
 def _unseen(definition: Definition) -> str:
     roots = [module.partition(".")[0] for module in definition.preload]
-    if absent := next((root for root in roots if find_spec(root) is None), None):
-        ways = dict(EXTRAS.values())
-        return f"not installed: {absent}. {ways.get(absent, f'pip install {absent}')}"
+    for root, how in packages.missing({root: root for root in roots}).items():
+        return f"not installed: {root}. {how}"
     if definition.name not in list_rewards():
         return "not tried: a function that is not registered brings no examples, and no gold answers"
     return ""
@@ -96,7 +87,7 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     if definition.gold is None:
         return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
     if limit < 2:
-        raise ValueError(f"--limit: {limit} rows are not enough, use 2 or more.")
+        raise Refusal(f"--limit: {limit} rows are not enough, use 2 or more.")
     try:
         check_columns(reward, dataset, "the dataset")
         columns = columns_of(definition, dataset.column_names, reward.renamed, name)
@@ -119,16 +110,16 @@ def _score(reward: Reward, example: Example) -> Outcome:
     return reward.score(completions=[example.completion], **columns)[0]
 
 
-def table(findings: Sequence[Finding]) -> str:
+def findings_table(findings: Sequence[Finding]) -> str:
     """The findings as text, problems below."""
-    width = max([len("reward"), *(len(finding.name) for finding in findings)])
-    lines = [f"{'reward':{width}}  {'check':8}  {'right':>9}  {'ms/sample':>9}"]
+    rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
-        verdict = "FAILED" if finding.problems else finding.unseen or "ok"
-        lines.append(
-            f"{finding.name:{width}}  {finding.what:8}  {f'{finding.right}/{finding.total}':>9}  {ms:>9}  {verdict}"
-        )
+        verdict = FAILED if finding.problems else finding.unseen or OK
+        rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
+    lines = aligned(
+        (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
+    )
     for finding in findings:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:

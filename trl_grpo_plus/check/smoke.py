@@ -186,9 +186,9 @@ def _word(value: Any) -> str:
 
 
 def _reason(folder: Path, errors: str) -> str:
-    said = folder / "smoke-error.txt"
-    if said.exists():
-        return said.read_text()
+    error = folder / "smoke-error.txt"
+    if error.exists():
+        return error.read_text()
     # It died without a word of its own; the launcher's traceback, which comes last, says nothing.
     lines = [line for line in errors.splitlines() if line.strip()]
     own = [line for line in lines if line.startswith("error: ")]

@@ -49,10 +49,10 @@ class SmokeTrainer(GRPOPlusTrainer):
             if weight <= 0 or not isinstance(reward, Reward) or reward.definition.gold is None:
                 continue
             columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
-            given = {name: row[column] for name, column in columns.items()}
-            if any(given[name] is None for name in reward.definition.needed):
+            values = {name: row[column] for name, column in columns.items()}
+            if any(values[name] is None for name in reward.definition.needed):
                 continue
-            if (gold := reward.definition.gold(**given, **reward.all_args())) is not None:
+            if (gold := reward.definition.gold(**values, **reward.all_args())) is not None:
                 return gold
         return None
 
@@ -131,16 +131,16 @@ class _Watch(TrainerCallback):
 
 def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
     """A few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process makes."""
-    found = hub.data(load_data, script_args, training_args, model_args, dataset_args)
-    if found is None:
+    loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
+    if loaded is None:
         raise Refusal("the data cannot be reached, and no sample rows of it ship with this package.")
     name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
     model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
     if training_args.process_index == 0:
         write(tiny_config(name, *options), hub.tokenizer(name, *options).what, model_args.model_name_or_path)
     train = script_args.dataset_train_split
-    return type(found.what)(
-        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in found.what.items()}
+    return type(loaded.what)(
+        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in loaded.what.items()}
     )
 
 
@@ -148,8 +148,8 @@ def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any
     """The config to make small: the model's own, else a Llama's."""
     from transformers import LlamaConfig
 
-    found = hub.model_config(name, revision, trust_remote_code)
-    return found.what if found else LlamaConfig()
+    loaded = hub.model_config(name, revision, trust_remote_code)
+    return loaded.what if loaded else LlamaConfig()
 
 
 def _some(rows: Any, most: int) -> Any:

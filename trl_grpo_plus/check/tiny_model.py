@@ -86,9 +86,9 @@ def byte_tokenizer() -> Any:
     return made
 
 
-def _smaller(given: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
+def _smaller(facts: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
     def first(names: tuple[str, ...]) -> Any:
-        return next((given[name] for name in names if given.get(name)), None)
+        return next((facts[name] for name in names if facts.get(name)), None)
 
     sizes = {
         **dict.fromkeys(WIDTHS, HEADS * HEAD_DIM),
@@ -98,7 +98,7 @@ def _smaller(given: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         **dict.fromkeys(NUM_EXPERTS, EXPERTS),
         **LATENT,
         # Grouped queries stay grouped.
-        "num_key_value_heads": HEADS if given.get("num_key_value_heads") == first(NUM_HEADS) else 1,
+        "num_key_value_heads": HEADS if facts.get("num_key_value_heads") == first(NUM_HEADS) else 1,
         "head_dim": HEAD_DIM,
         "num_experts_per_tok": 2,
         "max_window_layers": LAYERS,
@@ -108,22 +108,22 @@ def _smaller(given: dict[str, Any], tokenizer: Any) -> dict[str, Any]:
         "mlp_only_layers": [],
         "vocab_size": len(tokenizer),
     }
-    found = {name: size for name, size in sizes.items() if given.get(name) is not None}
-    found |= {name: given[name][:LAYERS] for name in ("no_rope_layers",) if given.get(name)}
-    if "qk_rope_head_dim" in found and "head_dim" in found:
-        found["head_dim"] = found["qk_rope_head_dim"]
-    if kinds := given.get("layer_types"):  # one of each kind
-        found["layer_types"] = [*dict.fromkeys(kinds), *kinds][:LAYERS]
-    if rope := given.get("rope_parameters"):
-        found["rope_parameters"] = _rope(rope)
+    small = {name: size for name, size in sizes.items() if facts.get(name) is not None}
+    small |= {name: facts[name][:LAYERS] for name in ("no_rope_layers",) if facts.get(name)}
+    if "qk_rope_head_dim" in small and "head_dim" in small:
+        small["head_dim"] = small["qk_rope_head_dim"]
+    if kinds := facts.get("layer_types"):  # one of each kind
+        small["layer_types"] = [*dict.fromkeys(kinds), *kinds][:LAYERS]
+    if rope := facts.get("rope_parameters"):
+        small["rope_parameters"] = _rope(rope)
     ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    return {**found, **ids}
+    return {**small, **ids}
 
 
-def _rope(given: dict[str, Any]) -> dict[str, Any]:
+def _rope(facts: dict[str, Any]) -> dict[str, Any]:
     """Without what goes by the head's width, such as long-context factors."""
-    if any(isinstance(value, dict) for value in given.values()):  # a kind of layer each
-        return {name: _rope(value) if isinstance(value, dict) else value for name, value in given.items()}
-    if any(isinstance(value, list) for value in given.values()):
-        return {"rope_type": "default", "rope_theta": given.get("rope_theta", 10_000.0)}
-    return dict(given)
+    if any(isinstance(value, dict) for value in facts.values()):  # a kind of layer each
+        return {name: _rope(value) if isinstance(value, dict) else value for name, value in facts.items()}
+    if any(isinstance(value, list) for value in facts.values()):
+        return {"rope_type": "default", "rope_theta": facts.get("rope_theta", 10_000.0)}
+    return dict(facts)

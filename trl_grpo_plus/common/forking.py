@@ -81,16 +81,14 @@ class Zygote:
         on_wait: Callable[[float], None] | None = None,
     ):
         self._setup = {"entry": entry, "preload": list(preload), "path": None if isolated else list(sys.path)}
-        self._flags = ["-I", "-S"] if isolated else []
+        self._command = [*wrap, sys.executable, *(["-I", "-S"] if isolated else []), zygote.__file__]
+        output = subprocess.DEVNULL if isolated else None
+        self._streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
         self._env = dict(env or {}) if isolated else {**os.environ, **(env or {})}
-        self._output = subprocess.DEVNULL if isolated else None
-        self._wrap = list(wrap)
         self._patience_s = patience_s
         self._lock = threading.Lock()
         self._started = 0
-        self._has_run = False
         self._start(on_wait)
-        self._has_run = True
 
     def fork(self, options: Mapping[str, Any] | None = None, on_wait: Callable[[float], None] | None = None) -> Child:
         """A new child; `options` (JSON) are for its `entry`. Give it back to `end`.
@@ -160,18 +158,11 @@ class Zygote:
         with _as_no_process():
             here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with there:
-            command = [*self._wrap, sys.executable, *self._flags, zygote.__file__, str(there.fileno())]
+            command = [*self._command, str(there.fileno())]
+            options: dict[str, Any] = {**self._streams, "pass_fds": [there.fileno()], "start_new_session": True}
             try:
                 with _as_no_process():
-                    process = subprocess.Popen(
-                        command,
-                        env=self._env,
-                        stdin=subprocess.DEVNULL,
-                        stdout=self._output,
-                        stderr=self._output,
-                        pass_fds=[there.fileno()],
-                        start_new_session=True,
-                    )
+                    process = subprocess.Popen(command, env=self._env, **options)
             except BaseException:
                 here.close()
                 raise
@@ -185,7 +176,7 @@ class Zygote:
             reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
         if "error" in reply:
             self._stop()
-            failure = NoProcess if self._has_run else RuntimeError  # what has run before is not at fault
+            failure = NoProcess if self._started > 1 else RuntimeError  # what has run before is not at fault
             raise failure(f"the process that forks workers did not start. {reply['error']}")
 
     def _ask(

@@ -6,14 +6,14 @@ arguments     the script's dataclasses and their parser
 option_names  names of options, before TRL is imported
 yamls, keys   what a recipe's keys and values may be
 command_line  the recipe and the command line, read; the command to resume with
-inputs, data  rewards, data and adapter that they name
-prompts, options  what is refused of data and options
+inputs, data  rewards and data that they name
 recipe        a recipe as each of its processes would read it
+refusals      the one list of what is refused before a model is loaded; what it says of options is in `options`
 train         main: refuse, load, train, evaluate, report
 earlier       what an earlier run left in the folder
 stopping, console, report  Ctrl-C, lines while it goes, the closing report
 environment   packages, GPUs, sandbox of this machine
-table         rows that say what was checked
+table         rows that say what was checked, and how they are printed
 """
 
 from .accelerate import Distribution, distribution, find_recipe, headline, launch_command, presets, recipes

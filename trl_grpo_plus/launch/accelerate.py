@@ -27,8 +27,8 @@ RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the us
 
 def recipes() -> dict[str, Any]:
     """The YAML files that ship with this package, by name."""
-    found = {item.name.removesuffix(".yaml"): item for item in files(RECIPES).iterdir() if item.name.endswith(".yaml")}
-    return dict(sorted(found.items()))
+    shipped = [item for item in files(RECIPES).iterdir() if item.name.endswith(".yaml")]
+    return dict(sorted((item.name.removesuffix(".yaml"), item) for item in shipped))
 
 
 def headline(recipe: Any) -> str:
@@ -40,7 +40,7 @@ def find_recipe(name: str) -> str:
     """`name` as the launch script takes it: a file, or the name of a recipe.
 
     Raises:
-        ValueError: it is neither.
+        Refusal: it is neither.
     """
     known = recipes()
     if name.endswith(".py"):
@@ -80,7 +80,7 @@ def launch_command(
         script (`str`, *optional*): the module to launch.
 
     Raises:
-        ValueError: there is no such recipe or configuration.
+        Refusal: there is no such recipe or configuration.
     """
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     processes = ["--num_processes", str(spread.processes)]
@@ -105,7 +105,7 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     """Whether a run is to `use_cpu`, so that GPUs do not count.
 
     Raises:
-        ValueError: there is no such recipe.
+        Refusal: there is no such recipe.
     """
     return str(_setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
 
@@ -119,26 +119,26 @@ class Distribution:
     """
 
     processes: int
-    said_by: str
+    decided_by: str
     sharding: str
     offloads: str = ""
 
     @property
-    def told(self) -> bool:
+    def named(self) -> bool:
         """Whether somebody said how many processes."""
-        return self.said_by.startswith("--")
+        return self.decided_by.startswith("--")
 
     @property
     def guessed(self) -> bool:
         """Whether neither somebody nor this machine did."""
-        return self.said_by == NOBODY
+        return self.decided_by == NOBODY
 
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
     """What [`launch_command`] of the same arguments would start.
 
     Raises:
-        ValueError: there is no such configuration, or it does not go with that number of processes.
+        Refusal: there is no such configuration, or it does not go with that number of processes.
     """
     if num_processes is not None and num_processes < 1:
         raise Refusal(f"--num_processes: {num_processes} must be 1 or more.")
@@ -147,15 +147,15 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     if only_one and num_processes not in (None, 1):
         raise Refusal(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
     if num_processes is not None:
-        processes, said_by = num_processes, "--num_processes"
+        processes, decided_by = num_processes, "--num_processes"
     elif only_one:
-        processes, said_by = 1, f"--accelerate_config {accelerate_config}"
+        processes, decided_by = 1, f"--accelerate_config {accelerate_config}"
     elif content.get("num_processes") and not (num_gpus and accelerate_config in presets()):  # theirs is 8
-        processes, said_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
+        processes, decided_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
     else:
-        processes, said_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
+        processes, decided_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
     deepspeed, fsdp = content.get("deepspeed_config") or {}, content.get("fsdp_config") or {}
-    spread = Distribution(processes, said_by, "ddp" if processes > 1 else "none")
+    spread = Distribution(processes, decided_by, "ddp" if processes > 1 else "none")
     if content.get("distributed_type") == "FSDP":
         return replace(spread, sharding="fsdp", offloads="weights" if fsdp.get("fsdp_offload_params") else "")
     if content.get("distributed_type") != "DEEPSPEED":
@@ -175,7 +175,7 @@ def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Di
         fsdp (*optional*): whatever turns FSDP on.
 
     Raises:
-        ValueError: there is no such file, or it is not JSON.
+        Refusal: there is no such file, or it is not JSON.
     """
     if not deepspeed:
         return replace(spread, sharding="fsdp") if fsdp else spread
@@ -205,7 +205,7 @@ def config_file(name: str) -> str:
     """Path of a configuration of accelerate's: one of [`presets`], or a file.
 
     Raises:
-        ValueError: it is neither.
+        Refusal: it is neither.
     """
     known = presets()
     if name in known:
@@ -238,7 +238,7 @@ def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
 
 def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
-    found = str(beside) if beside.exists() else shutil.which("accelerate")
-    if found is None:
+    path = str(beside) if beside.exists() else shutil.which("accelerate")
+    if path is None:
         raise Refusal("accelerate's command is not installed beside this Python: pip install accelerate.")
-    return found
+    return path

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
@@ -38,43 +38,35 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     Raises:
         Refusal: a config, key or option does not exist, or a value is refused.
     """
-    given = read(parser, argv)
-    if given.refused:
-        _raise("\n".join(given.refused.values()))
-    if not given.config and not argv:
+    settings = read(parser, argv)
+    if settings.refused:
+        raise Refusal("\n".join(settings.refused.values()))
+    if not settings.config and not argv:
         parser.error(f"nothing to run. --config takes a file or one of: {', '.join(recipes())}.")
-    made, refused = build(parser, given)
+    made, refused = build(parser, settings)
     if refused:
-        _raise("\n".join(refused))
+        raise Refusal("\n".join(refused))
     return tuple(made.values())
 
 
 @dataclasses.dataclass(frozen=True)
-class Given:
-    """What a YAML and the command line say, not yet made into dataclasses.
+class Settings:
+    """What a YAML and the command line say, not yet made into dataclasses."""
 
-    Args:
-        argv (`tuple[str, ...]`): the command line, without `--config`.
-        config (`str`, *optional*): the YAML's path.
-        values (`dict[str, Any]`): its values, converted, without those that are refused.
-        env (`dict[str, str]`): the environment variables that it sets.
-        refused (`dict[str, str]`): for each key or option that is refused, why.
-    """
-
-    argv: tuple[str, ...]
-    config: str | None
-    values: dict[str, Any]
-    env: dict[str, str]
-    refused: dict[str, str]
+    argv: tuple[str, ...]  # the command line, without `--config`
+    config: str | None  # the YAML's path
+    values: dict[str, Any]  # its values, converted, without those that are refused
+    env: dict[str, str]  # the environment variables that it sets
+    refused: dict[str, str]  # for each key or option that is refused, why
 
     @property
     def names(self) -> set[str]:
-        """Keys and options that were given."""
+        """Keys and options that are set."""
         options = (_name(word) for word in self.argv if word.startswith("--"))
         return {*self.values, *options}
 
 
-def read(parser: Any, argv: list[str]) -> Given:
+def read(parser: Any, argv: list[str]) -> Settings:
     """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
 
     Raises:
@@ -91,28 +83,30 @@ def read(parser: Any, argv: list[str]) -> Given:
     for word in parser.parse_known_args(rest)[1]:
         if word.startswith("-") and _name(word) not in known:
             refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
-    given = Given(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
-    for switch, idle in _without_effect(given.names):
+    settings = Settings(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
+    for switch, idle in _without_effect(settings.names):
         refused[switch] = (
             f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without {switch}. Set {switch}: true, "
             f"or {switch}: false to leave them without effect."
         )
-    return given
+    return settings
 
 
-def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -> tuple[dict[str, Any], list[str]]:
+def build(
+    parser: Any, settings: Settings, instead: Mapping[str, Any] | None = None
+) -> tuple[dict[str, Any], list[str]]:
     """The dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
 
     Args:
-        parser (`trl.TrlParser`), given ([`Given`]): what to read, and with what.
-        instead (`Mapping[str, Any]`, *optional*): values that win over those given.
+        parser (`trl.TrlParser`), settings ([`Settings`]): what to read, and with what.
+        instead (`Mapping[str, Any]`, *optional*): values that win over those.
 
     Raises:
         Refusal: a word of the command line belongs to no option.
     """
-    os.environ.update(given.env)
-    parser.set_defaults_with_config(**given.values)
-    namespace, stray = parser.parse_known_args(list(given.argv))
+    os.environ.update(settings.env)
+    parser.set_defaults_with_config(**settings.values)
+    namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
         raise Refusal(f"{' '.join(stray)}: belongs to no option.")
     made, refused, instead = {}, [], instead or {}
@@ -122,7 +116,7 @@ def build(parser: Any, given: Given, instead: Mapping[str, Any] | None = None) -
         try:
             made[kind.__name__] = kind(**values)
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
-            empty = [name for name in names if name in given.names and values[name] is None]
+            empty = [name for name in names if name in settings.names and values[name] is None]
             if empty and isinstance(error, TypeError):
                 refused.append(f"{', '.join(empty)}: null is no value here. Give one, or leave it out. ({error})")
                 continue
@@ -185,8 +179,8 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
 
 def _find_config(name: str) -> str:
     with about("--config"):
-        found = find_recipe(name)
-    return found if os.path.isfile(found) else str(recipes()[found])
+        find_recipe(name)
+    return name if os.path.isfile(name) else str(recipes()[name])
 
 
 def _content(config: str) -> dict[str, Any]:
@@ -199,11 +193,11 @@ def _content(config: str) -> dict[str, Any]:
     return {str(key): value for key, value in content.items()}
 
 
-def _without_effect(given: set[str]) -> Iterator[tuple[str, list[str]]]:
+def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:
     """Switches that are not mentioned, and what was set that TRL ignores without them."""
     for switch, options in SWITCHES.items():
-        idle = sorted(name for name in given if name.startswith(options))
-        if idle and switch not in given:
+        idle = sorted(name for name in names if name.startswith(options))
+        if idle and switch not in names:
             yield switch, idle
 
 
@@ -223,7 +217,3 @@ def _explained(why: str, processes: int) -> str:
 
 def _name(option: str) -> str:
     return option.lstrip("-").partition("=")[0].replace("-", "_")
-
-
-def _raise(message: str) -> NoReturn:
-    raise Refusal(message)

@@ -34,9 +34,9 @@ class SlimProgress(ProgressCallback):
 
 def describe(logs: dict[str, Any]) -> str:
     """The part of a log entry that says how the run is going, or an empty text."""
-    found = evaluated(logs)
-    if found is not None:
-        return f"{found[0].replace('_', ' ', 1)}: reward {found[1]:.3f}"
+    evaluation = evaluated(logs)
+    if evaluation is not None:
+        return f"{evaluation[0].replace('_', ' ', 1)}: reward {evaluation[1]:.3f}"
     words = [f"{name} {logs[name]:.3f}" for name in ("reward", "entropy") if logs.get(name) is not None]
     words += [
         f"{name} {100 * logs['groups/' + name]:.0f} %"

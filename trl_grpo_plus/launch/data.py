@@ -1,8 +1,9 @@
-"""Data sets by name: a file, a saved folder, or the Hub."""
+"""Data sets by name: a file, a saved folder, or the Hub; and whether their prompts can be used."""
 
 import json
 import os
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
         `DatasetDict`, or `IterableDatasetDict` where it streams.
 
     Raises:
-        ValueError: there is no such file or folder, or it cannot be read; with the file and the line, where one is
+        Refusal: there is no such file or folder, or it cannot be read; with the file and the line, where one is
             broken.
     """
     check_name(name)
@@ -35,12 +36,12 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
     if not os.path.exists(path):
         return _load(name, config, streaming)
     try:
-        found = _load(name, config, streaming)
+        splits = _load(name, config, streaming)
     except Exception as error:  # whatever pyarrow, pandas and datasets raise
         raise Refusal(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
     if _builder(name) == "csv":
-        _check_commas(found["train"], name)
-    return found
+        _check_commas(splits["train"], name)
+    return splits
 
 
 def _load(name: str, config: str | None, streaming: bool) -> Any:
@@ -51,18 +52,14 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
     if builder and ("://" in name or os.path.isfile(path)):
         return load_dataset(builder, data_files=path, streaming=streaming)
     if any(os.path.isfile(os.path.join(path, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
-        found = load_from_disk(path)
-        return DatasetDict(train=found) if isinstance(found, Dataset) else found
+        saved = load_from_disk(path)
+        return DatasetDict(train=saved) if isinstance(saved, Dataset) else saved
     # A folder of files has no configurations, those of the Hub's data set that it is a copy of least of all.
     return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
 
 
 def check_name(name: str) -> None:
-    """The file or folder must be there where a name is a path, and a file of a kind that is read.
-
-    Raises:
-        ValueError: it is not.
-    """
+    """Refuse a file or folder that is not there, where the name is a path, and a file of a kind that is not read."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
         raise Refusal(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
@@ -87,8 +84,8 @@ def _check_commas(rows: Any, name: str) -> None:
 def _broken_line(path: Path) -> str | None:
     """The first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none is."""
     for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
-        if file.suffix in (".jsonl", ".json") and (found := next(_not_objects(file), None)):
-            return f"{file}{found}"
+        if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
+            return f"{file}{problem}"
     return None
 
 
@@ -135,3 +132,54 @@ def beside(name: str) -> str:
     """ " Did you mean ...?", of what lies where a path that leads nowhere would."""
     folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
     return near(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
+
+
+def wrong_prompts(dataset: Any, what: str) -> str | None:
+    """Why a set cannot be trained on: no column `prompt`, one of neither texts nor messages, or empty prompts."""
+    columns = getattr(dataset, "column_names", None)
+    if columns is None:  # a stream that does not know them
+        return None
+    if "prompt" not in columns:
+        return (
+            f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename one, or make "
+            "it in a function of your own: prepare: file.py:function."
+        )
+    first = next((row["prompt"] for row in islice(dataset, 1)), "")
+    if first is not None and not isinstance(first, str) and not is_conversation(first):
+        return (
+            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}, the first "
+            f"one is {first!r:.80}."
+        )
+    if not hasattr(dataset, "__len__") or not (empty := _empty_prompts(dataset)):
+        return None
+    rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
+    return (
+        f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
+        "(counted from 0). Leave such rows out: dataset.filter(lambda row: row['prompt']), or in the file."
+    )
+
+
+def _empty_prompts(dataset: Any) -> list[int]:
+    """Rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a second."""
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.compute as compute  # type: ignore[import-untyped]
+
+    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
+        size = compute.utf8_length(compute.utf8_trim_whitespace(column))
+    elif pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type):
+        size = compute.list_value_length(column)
+    else:
+        size = column
+    empty = size.is_null() if size is column else compute.equal(compute.fill_null(size, 0), 0)
+    return compute.indices_nonzero(empty).to_pylist()
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages."""
+    return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
+
+
+def has_messages(dataset: Any) -> bool:
+    """Whether its prompts are lists of messages."""
+    return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))

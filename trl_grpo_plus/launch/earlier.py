@@ -52,13 +52,13 @@ def move_aside(folder: Path, then: str) -> None:
         folder (`Path`): of the runs.
         then (`str`): what is said after it.
     """
-    unfinished, found = folder / UNFINISHED, of_a_run(folder)
-    if not found and not unfinished.is_dir():
+    unfinished, left = folder / UNFINISHED, of_a_run(folder)
+    if not left and not unfinished.is_dir():
         return
-    if any((unfinished / path.name).exists() for path in found):  # another run came between
+    if any((unfinished / path.name).exists() for path in left):  # another run came between
         unfinished.rename(unused(folder, "earlier"))
     unfinished.mkdir(exist_ok=True)
-    for path in found:
+    for path in left:
         path.rename(unfinished / path.name)
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
@@ -69,11 +69,7 @@ def move_aside(folder: Path, then: str) -> None:
 
 
 def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
-    """The run must not overwrite, or move, the model that it starts from.
-
-    Raises:
-        Refusal: it would.
-    """
+    """Refuse a run that would overwrite, or move, the model that it starts from."""
     name, output = model_args.model_name_or_path, training_args.output_dir
     if not name or not os.path.isdir(os.path.expanduser(name)):
         return

@@ -3,21 +3,21 @@
 import platform
 import shutil
 from importlib.metadata import PackageNotFoundError, version
-from importlib.util import find_spec
+
+from ..common import packages
+from .table import aligned
 
 
 PACKAGES = ("trl-grpo-plus", "trl", "transformers", "accelerate", "datasets", "torch", "peft", "vllm", "deepspeed")
-
-# What is needed, how to tell that it is there, how to get it.
-EXTRAS = {
-    "math_answer": ("math_verify", "pip install 'trl-grpo-plus[rewards]'"),
-    "json_schema": ("jsonschema", "pip install 'trl-grpo-plus[rewards]'"),
-    "reasoning_gym": ("reasoning_gym", "pip install 'trl-grpo-plus[reasoning-gym]'"),
-    "LoRA": ("peft", "pip install 'trl-grpo-plus[peft]'"),
-    "use_vllm": ("vllm", "pip install 'trl-grpo-plus[vllm]'"),
-    "report_to: wandb": ("wandb", "pip install 'trl-grpo-plus[wandb]'"),
-    "report_to: trackio": ("trackio", "pip install 'trl-grpo-plus[trackio]'"),
-    "the presets zero1 to zero3": ("deepspeed", "pip install deepspeed"),
+NEEDED_FOR = {
+    "math_answer": "math_verify",
+    "json_schema": "jsonschema",
+    "reasoning_gym": "reasoning_gym",
+    "LoRA": "peft",
+    "use_vllm": "vllm",
+    "report_to: wandb": "wandb",
+    "report_to: trackio": "trackio",
+    "the presets zero1 to zero3": "deepspeed",
 }
 
 
@@ -25,21 +25,19 @@ def gpus() -> list[str]:
     """A line a GPU: its name and memory."""
     import torch
 
-    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
-    return [f"{gpu.name}, {gpu.total_memory / 2**30:.0f} GiB" for gpu in found]
+    cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [f"{card.name}, {card.total_memory / 2**30:.0f} GiB" for card in cards]
 
 
 def described() -> str:
     """The environment as text, for a terminal or a bug report."""
-    lines = [f"{'python':<16}{platform.python_version()} on {platform.system()} {platform.release()}"]
-    lines += [f"{name:<16}{_version(name)}" for name in PACKAGES]
-    cards = gpus()
-    lines += [f"{'gpu ' + str(i):<16}{card}" for i, card in enumerate(cards)] or [f"{'gpu':<16}none"]
-    lines.append(f"{'bubblewrap':<16}{shutil.which('bwrap') or 'none: python_tests uses another tier'}")
-    missing = [(what, how) for what, (module, how) in EXTRAS.items() if find_spec(module) is None]
-    if missing:
-        lines += ["", "not installed, needed for"]
-        lines += [f"  {what:<28}{how}" for what, how in missing]
+    facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
+    facts |= {name: _version(name) for name in PACKAGES}
+    facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}
+    facts["bubblewrap"] = shutil.which("bwrap") or "none: python_tests uses another tier"
+    lines = aligned(facts.items())
+    if missing := packages.missing(NEEDED_FOR):
+        lines += ["", "not installed, needed for", *aligned((f"  {what}", how) for what, how in missing.items())]
     return "\n".join(lines)
 
 

@@ -1,4 +1,4 @@
-"""What a run's script arguments name: its data, its rewards, the adapter that it trains."""
+"""What a run's script arguments name: its data and its rewards."""
 
 import inspect
 import json
@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from ..common.signatures import name_of
 from ..common.values import Refusal, about, near
 from ..registry import resolve
 from . import data, yamls
@@ -41,11 +42,7 @@ def _parsed(entry: str) -> Any:
 
 
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
-    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there.
-
-    Raises:
-        Refusal: with what to do about it.
-    """
+    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there."""
     if script_args.prepare:
         _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
     elif script_args.prepare_args:
@@ -74,8 +71,8 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
 
     if script_args.prepare:
         prepare = load(script_args.prepare, "prepare")
-        given = _prepare_args(prepare, script_args.prepare_args, smoke)
-        return prepare(script_args, training_args, model_args, **given)
+        arguments = _prepare_args(prepare, script_args.prepare_args, smoke)
+        return prepare(script_args, training_args, model_args, **arguments)
     if dataset_args.datasets:
         return get_dataset(dataset_args)
     with about("dataset_name"):
@@ -87,25 +84,23 @@ def takes_smoke(script_args: Any) -> bool:
     return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
 
 
-def adapter(model_args: Any) -> Any:
-    """The configuration of the adapter that the recipe trains, or `None`."""
-    from trl import get_peft_config
-
-    return get_peft_config(model_args)
-
-
-def _prepare_args(prepare: Callable[..., Any], given: Any, smoke: bool) -> dict[str, Any]:
-    if isinstance(given, str):
+def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> dict[str, Any]:
+    if isinstance(arguments, str):
         try:
-            given = json.loads(given)
+            arguments = json.loads(arguments)
         except ValueError:
-            raise Refusal(f"prepare_args: {given!r} is not JSON.") from None
-    if not isinstance(given, dict | None):
-        raise Refusal(f"prepare_args: {given!r} must be the arguments of prepare by name.")
+            raise Refusal(f"prepare_args: {arguments!r} is not JSON.") from None
+    if not isinstance(arguments, dict | None):
+        raise Refusal(f"prepare_args: {arguments!r} must be the arguments of prepare by name.")
     parameters = inspect.signature(prepare).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     free = [name for name in takes[3:] if name != "smoke"]
-    for name in given or {}:
+    for name in arguments or {}:
         if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
             raise Refusal(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
-    return {**(given or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
+    return {**(arguments or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
+
+
+def reward_name(reward: Any) -> str:
+    """What TRL logs a reward under: a function's name, the last part of a model's."""
+    return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

@@ -13,7 +13,6 @@ from contextlib import suppress
 from typing import Any
 
 from ..common.values import fits, near
-from ..config_checks import TRL_CHOICES
 from .option_names import instead_of
 
 
@@ -33,6 +32,8 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
     Returns:
         `tuple[dict[str, Any], dict[str, str]]`: values, and for each key that is refused the reason.
     """
+    from ..config_checks import TRL_CHOICES  # which imports TRL
+
     hints = hints_of(parser)
     choices = {name: list(allowed) for name, allowed in TRL_CHOICES.items()}
     choices |= {action.dest: list(action.choices) for action in parser._actions if action.choices}
@@ -73,10 +74,10 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
         return value
     if fits(value, hint):
         return value
-    found = _converted(value, kinds)
-    if not fits(found, hint):
+    converted = _converted(value, kinds)
+    if not fits(converted, hint):
         raise ValueError(f"must be {_in_words(kinds)}.{_hint(value, kinds)}")
-    return found
+    return converted
 
 
 def _converted(value: Any, kinds: list[Any]) -> Any:

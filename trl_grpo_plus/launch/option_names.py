@@ -69,11 +69,11 @@ def _fields(module: str, name: str) -> set[str]:
     for node in tree.body:
         if isinstance(node, ast.ClassDef) and node.name == name:
             return _own(node).union(*(_fields(module, _name(base)) for base in node.bases))
-    for found in ast.walk(tree):
-        if isinstance(found, ast.ImportFrom):
-            for alias in found.names:
+    for statement in ast.walk(tree):
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
                 if (alias.asname or alias.name) == name:
-                    return _fields(_absolute(found, module), alias.name)
+                    return _fields(_absolute(statement, module), alias.name)
     raise LookupError(f"{module} has no class {name}")
 
 
@@ -98,12 +98,12 @@ def _name(node: ast.expr) -> str:
     raise LookupError(ast.unparse(node))
 
 
-def _absolute(found: ast.ImportFrom, module: str) -> str:
-    if not found.level:
-        return found.module or ""
+def _absolute(statement: ast.ImportFrom, module: str) -> str:
+    if not statement.level:
+        return statement.module or ""
     parents = module.split(".")[: None if _file(module).name == "__init__.py" else -1]
-    parents = parents[: len(parents) - found.level + 1]
-    return ".".join([*parents, *([found.module] if found.module else [])])
+    parents = parents[: len(parents) - statement.level + 1]
+    return ".".join([*parents, *([statement.module] if statement.module else [])])
 
 
 @functools.cache

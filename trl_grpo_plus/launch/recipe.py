@@ -1,16 +1,14 @@
-"""The part of a check that reads the recipe: keys and values, what this machine lacks, the arithmetic of batches."""
+"""A recipe as each of its processes would read it, and the arithmetic of its batches."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ..common.values import Refusal
-from . import options as preflight_options
+from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
-from .table import FAILED, OK, UNSEEN, Row
+from .options import evaluates
 
 
 NO_GPU = "no GPU here"
@@ -19,88 +17,95 @@ OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # as soon as they are read,
 
 @dataclass
 class Recipe:
-    """A recipe as read, and what the checks learn of it on their way.
+    """A recipe as read, and what the checks learn of it on their way."""
 
-    Args:
-        name (`str`): the recipe, as it was given.
-        options (`tuple[str, ...]`): of the command line.
-        spread ([`Distribution`]): over processes.
-        script, training, model, data (*optional*): the dataclasses of the launch script, `None` where one was refused.
-        stands (`bool`): whether `training` is the recipe's own, and not defaults in place of a refused one.
-        on_cpu (`bool`): whether the recipe itself asks for the CPU.
-        on_a_cpu (`tuple[str, ...]`): options in place of what processes on a CPU cannot do.
-        rewards (`list`): of `reward_funcs`, as the trainer takes them.
-        reward_seconds (`float`): that they take for a generation batch of a process.
-        splits (`DatasetDict`, *optional*): what was loaded.
-        seen (`bool`): whether `splits` are the recipe's data, and not sample rows in their place.
-        whole (`bool`): whether they are all of it, and not what `prepare` makes for a check.
-        prompted (`bool`): whether the training set has prompts.
-        train_set, eval_sets: of `splits`.
-        kind (`str`, *optional*): the model's type, where it is known.
-    """
-
-    name: str
-    options: tuple[str, ...]
+    name: str  # as it was given
+    options: tuple[str, ...]  # of the command line
     spread: Distribution
+    launching: bool = False  # whether it is to run on this machine; what only that lacks is no mistake otherwise
+    # The dataclasses of the launch script, `None` where one was refused.
     script: Any = None
     training: Any = None
     model: Any = None
     data: Any = None
-    stands: bool = True
-    on_cpu: bool = False
-    on_a_cpu: tuple[str, ...] = ()
-    rewards: list[Any] = field(default_factory=list)
-    reward_seconds: float = 0.0
-    splits: Any = None
-    seen: bool = False
-    whole: bool = False
-    prompted: bool = False
-    train_set: Any = None
+    keys: int = 0  # how many its YAML has
+    refused: tuple[str, ...] = ()  # why keys and options were; all others are read
+    lacking: tuple[str, ...] = ()  # what was left out since this machine has it not
+    stands: bool = True  # whether `training` is the recipe's own, not defaults in place of a refused one, and holds
+    on_cpu: bool = False  # whether the recipe itself asks for it
+    on_a_cpu: tuple[str, ...] = ()  # options in place of what processes on a CPU cannot do
+    evaluates: bool = False  # at any time
+    rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
+    reward_seconds: float = 0.0  # that they take for a generation batch of a process
+    splits: Any = None  # by name, once they are loaded
+    seen: bool = True  # whether `splits` are the recipe's data, and not sample rows in their place
+    complete: bool = True  # whether they are all of it, and not what `prepare` makes for a check
+    train_set: Any = None  # of `splits`, likewise
     eval_sets: dict[str, Any] = field(default_factory=dict)
-    kind: str | None = None
+    prompted: bool = False  # whether the training set has prompts, and a length
+    tokenizer: Callable[[], Any] = lambda: None  # the model's own, `None` where it cannot be had
+    kind: str | None = None  # the model's type, where it is known
+
+    @property
+    def readable(self) -> bool:
+        """Whether all but single keys and options could be read."""
+        return None not in (self.script, self.training, self.model, self.data)
+
+    @property
+    def whole(self) -> bool:
+        """Whether `train_set` is all that the run trains on."""
+        return self.complete and hasattr(self.train_set, "__len__")
 
 
-def read(name: str, options: Sequence[str], spread: Distribution, forgiving: bool = True) -> tuple[Recipe, list[Row]]:
+def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Recipe:
+    """The recipe of this process, which a launcher started, of what the launch script's parser returned."""
+    kind = training_args.distributed_state.distributed_type.value
+    sharding = {"DEEPSPEED": "zero", "FSDP": "fsdp"}.get(kind, "ddp" if training_args.world_size > 1 else "none")
+    spread = Distribution(training_args.world_size, "the launcher", sharding)
+    parts = {"script": script_args, "training": training_args, "model": model_args, "data": dataset_args}
+    return Recipe("", (), spread, launching=True, evaluates=evaluates(training_args), **parts)
+
+
+def read(name: str, options: Sequence[str], spread: Distribution, launching: bool = False) -> Recipe:
     """Read a recipe as each of its processes would. What is refused is left out, so that the rest can be looked at.
 
     Args:
         name (`str`), options (`Sequence[str]`), spread ([`Distribution`]): of the run.
-        forgiving (`bool`, *optional*, defaults to `True`): whether what only this machine lacks is no mistake.
+        launching (`bool`, *optional*, defaults to `False`): whether it is to run on this machine.
 
     Raises:
-        ValueError: there is no such recipe.
+        Refusal: there is no such recipe.
     """
-    find_recipe(name)
-    recipe = Recipe(name, tuple(options), spread)
-    from . import command_line as lines
     from .arguments import make_parser
 
+    find_recipe(name)
+    recipe = Recipe(name, tuple(options), spread, launching)
     config = _config_of(spread.processes)
     parser = make_parser(prog="check", config=config)
-
-    def refuse(message: str) -> None:
-        raise Refusal(message)
-
-    parser.error = refuse
+    parser.error = _refuse
     try:
-        given = lines.read(parser, ["--config", name, *options])
-        if any(name.startswith("-") for name in given.refused):  # its value cannot be told from it
-            return recipe, [Row("keys", FAILED, why) for why in given.refused.values()]
-        lacking = _without_machine(given) if forgiving else []
-        _note_processes(recipe, parser, given)
-        made, refused = lines.build(parser, given, dict.fromkeys(OF_PROCESSES))
+        settings = command_line.read(parser, ["--config", name, *options])
+        recipe.refused = tuple(settings.refused.values())
+        if any(word.startswith("-") for word in settings.refused):  # its value cannot be told from it
+            return recipe
+        recipe.lacking = () if launching else _without_machine(settings)
+        _note_processes(recipe, parser, settings)
+        made, refused = command_line.build(parser, settings, dict.fromkeys(OF_PROCESSES))
     except ValueError as error:
-        return recipe, [Row("keys", FAILED, str(error))]
+        recipe.refused = (*recipe.refused, str(error))
+        return recipe
+    recipe.refused, recipe.keys = (*recipe.refused, *refused), len(settings.values)
     recipe.script, recipe.model = made.get("GRPOPlusScriptArguments"), made.get("ModelConfig")
     recipe.data, recipe.training = made.get("DatasetMixtureConfig"), made.get(config.__name__)
     if recipe.training is None:
         recipe.stands, recipe.training = False, config(output_dir="unused", use_cpu=True, bf16=False)
-    recipe.on_cpu = recipe.training.use_cpu and NO_GPU not in lacking
-    wrong = [*given.refused.values(), *refused]
-    if wrong:
-        return recipe, [Row("keys", FAILED, why) for why in wrong]
-    counts = f"{len(given.values)} keys" + (f", {len(options)} words on the command line" if options else "")
-    return recipe, [Row("keys", OK, counts), _machine(recipe, lacking, forgiving)]
+    recipe.on_cpu = recipe.training.use_cpu and NO_GPU not in recipe.lacking
+    recipe.evaluates = evaluates(recipe.training)
+    return recipe
+
+
+def _refuse(message: str) -> NoReturn:
+    raise Refusal(message)
 
 
 def _config_of(processes: int) -> type:
@@ -111,78 +116,29 @@ def _config_of(processes: int) -> type:
     return type("GRPOPlusConfig", (GRPOPlusConfig,), of_so_many)
 
 
-def _without_machine(given: Any) -> list[str]:
-    """Take out of the values given what only this machine does not have, and say what it was."""
+def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
+    """Take out of the settings what only this machine does not have, and say what it was."""
     import torch
 
-    lacking = []
-    values = given.values
-    if not torch.cuda.is_available() and not values.get("use_cpu") and "--use_cpu" not in " ".join(given.argv):
-        values["use_cpu"] = True
-        lacking.append(NO_GPU)
-        if values.pop("tf32", None):
-            lacking.append("tf32 not tried")
-    return lacking
+    values = settings.values
+    if torch.cuda.is_available() or values.get("use_cpu") or "--use_cpu" in " ".join(settings.argv):
+        return ()
+    values["use_cpu"] = True
+    return (NO_GPU, "tf32 not tried") if values.pop("tf32", None) else (NO_GPU,)
 
 
-def _note_processes(recipe: Recipe, parser: Any, given: Any) -> None:
-    """What the keys that only launched processes can act on ask for.
-
-    Raises:
-        ValueError: it cannot be had.
-    """
-    options, _ = parser.parse_known_args(list(given.argv))
-    asked = {key: getattr(options, key) or given.values.get(key) for key in OF_PROCESSES}
+def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings) -> None:
+    """What the keys that only launched processes can act on ask for; refuses what cannot be had."""
+    options, _ = parser.parse_known_args(list(settings.argv))
+    asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
     recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
     if asked["ddp_backend"] and recipe.spread.processes == 1:
-        raise ValueError(
+        raise Refusal(
             f"ddp_backend={asked['ddp_backend']!r} needs several processes, and this run has one "
-            f"({recipe.spread.said_by}). Remove it, or start more: --num_processes."
+            f"({recipe.spread.decided_by}). Remove it, or start more: --num_processes."
         )
     instead = {"deepspeed": "", "fsdp": "", "ddp_backend": "gloo"}
     recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if asked[key] for word in (f"--{key}", instead[key]))
-
-
-def _machine(recipe: Recipe, lacking: list[str], forgiving: bool) -> Row:
-    try:
-        preflight_options.check_options(recipe.training, recipe.model)
-    except ValueError as error:
-        recipe.stands = False
-        return Row("options", FAILED, str(error))
-    missing = preflight_options.missing_packages(recipe.training, recipe.model)
-    if recipe.spread.sharding.startswith("zero") and find_spec("deepspeed") is None:
-        missing[recipe.spread.sharding] = "pip install deepspeed"
-    if missing and not forgiving:
-        return Row("keys", FAILED, preflight_options.not_installed(missing))
-    lacking += [f"{what}: not installed here ({how})" for what, how in missing.items()]
-    if lacking:
-        return Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))
-    return Row("machine", OK, "the CPU is enough" if recipe.on_cpu else "a GPU, and what the options need")
-
-
-def precision(recipe: Recipe) -> list[Row]:
-    """Whether the weights are trained in a precision that their updates need."""
-    sharded = recipe.spread.sharding not in ("none", "ddp")
-    lost = preflight_options.lost_in_rounding(recipe.training, recipe.model, sharded)
-    return [Row("dtype", UNSEEN if recipe.spread.guessed else FAILED, lost)] if lost else []
-
-
-def output(recipe: Recipe) -> list[Row]:
-    """Whether a checkpoint to resume from is there, and what the run would find in its folder."""
-    from . import earlier, report
-
-    folder = recipe.training.output_dir
-    try:
-        wanted = report.wanted_checkpoint(recipe.training)
-        earlier.check_start(recipe.training, recipe.model, resumes=wanted is not None)
-    except Refusal as error:
-        return [Row("output", FAILED, str(error))]
-    if not recipe.stands:
-        return []
-    if wanted:
-        return [Row("output", OK, f"goes on from {wanted}")]
-    moves = ": an earlier run there would be moved to earlier-N" if earlier.of_a_run(Path(folder)) else ""
-    return [Row("output", OK, f"{folder}{moves}")]
 
 
 def batches(recipe: Recipe) -> str:
@@ -190,18 +146,18 @@ def batches(recipe: Recipe) -> str:
     args, spread = recipe.training, recipe.spread
     prompts = args.generation_batch_size // args.num_generations
     step = args.per_device_train_batch_size * spread.processes * args.gradient_accumulation_steps
-    said = [
-        f"{spread.processes} process{'es' if spread.processes > 1 else ''} ({spread.said_by})",
+    parts = [
+        f"{spread.processes} process{'es' if spread.processes > 1 else ''} ({spread.decided_by})",
         f"a generation batch: {prompts:,} prompts x {args.num_generations} = {args.generation_batch_size:,} attempts",
         f"an optimizer step: {step:,} attempts",
     ]
     if args.num_iterations > 1:
-        said.append(f"each trained on {args.num_iterations} times")
+        parts.append(f"each trained on {args.num_iterations} times")
     total = total_steps(recipe)
     if recipe.whole:
         epoch, _ = steps(len(recipe.train_set), args)
-        said.append(f"{_steps(epoch)} an epoch")
-    return "; ".join([*said, f"{_steps(total)} in all" if total else "how many steps depends on the data"])
+        parts.append(f"{_steps(epoch)} an epoch")
+    return "; ".join([*parts, f"{_steps(total)} in all" if total else "how many steps depends on the data"])
 
 
 def _steps(count: int) -> str:

@@ -149,8 +149,8 @@ def _change(before: float, after: float) -> tuple[str, str]:
 def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     taken: dict[str, list[tuple[int, float]]] = {}
     for entry in history:
-        if (found := evaluated(entry)) is not None:
-            taken.setdefault(found[0].removeprefix("eval_"), []).append((entry["step"], found[1]))
+        if (evaluation := evaluated(entry)) is not None:
+            taken.setdefault(evaluation[0].removeprefix("eval_"), []).append((entry["step"], evaluation[1]))
     return {
         split: {
             "before": rewards[0][1] if len(rewards) > 1 else None,

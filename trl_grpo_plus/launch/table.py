@@ -1,42 +1,44 @@
-"""What `trl-grpo-plus check` found: a row a check, and what it comes to."""
+"""What was looked at and what came of it: a row a check, and rows as text."""
 
 import sys
 import textwrap
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
+
+from ..common.values import Refusal
 
 
-OK, FAILED, UNSEEN = "ok", "FAILED", "not seen"
+OK, FAILED, UNSEEN, WARNED = "ok", "FAILED", "not seen", "warning"
 WIDTH = 119
 
 
 @dataclass(frozen=True)
 class Row:
-    """One check.
+    """What one check has to say."""
 
-    Args:
-        name (`str`): what was looked at.
-        status (`str`): "ok"; "FAILED": the run would not work; "not seen": it could not be looked at here.
-        text (`str`): what was found.
-    """
-
-    name: str
-    status: str
+    name: str  # what was looked at
+    status: str  # FAILED: the run would not work; UNSEEN: it cannot be told here; WARNED: it is launched all the same
     text: str
 
 
-def tried(name: str, check: Callable[[], str | None]) -> list[Row]:
-    """A row of what `check` says it found, none where it says nothing, a failed one of its `ValueError`."""
+def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
+    """A row of what `check` refuses; none where it does not."""
     try:
-        text = check()
-    except ValueError as error:
+        check(*args)
+    except Refusal as error:
         return [Row(name, FAILED, str(error))]
-    return [] if text is None else [Row(name, OK, text)]
+    return []
 
 
-def told(error: BaseException) -> str:
-    """An error of somebody else's function in a line: what, and where, the libraries that it calls passed over."""
+def failures(rows: Iterable[Row]) -> list[Row]:
+    """Those that failed."""
+    return [row for row in rows if row.status == FAILED]
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error of somebody else's function: what, and where, the libraries that it calls passed over."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
     file, line = (own or places)[-1]
@@ -45,28 +47,38 @@ def told(error: BaseException) -> str:
 
 def table(rows: Sequence[Row]) -> str:
     """The rows as text, and a line of what they come to."""
-    width = max(len(row.name) for row in rows) + 2
-    lines = [line for row in rows for line in _lines(row, width)]
-    return "\n".join([*lines, "", closing(rows)])
+    cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
+    return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
 
 
-def closing(rows: Iterable[Row]) -> str:
+def closing(rows: Sequence[Row]) -> str:
     """How it stands with the run, in a sentence or two."""
-    rows = list(rows)
-    failed = [row.name for row in rows if row.status == FAILED]
-    unseen = [row.name for row in rows if row.status == UNSEEN]
-    said = []
-    if failed:
-        said.append(f"FAILED: {', '.join(dict.fromkeys(failed))}.")
+    failed, unseen = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in (FAILED, UNSEEN))
+    sentences = [f"FAILED: {failed}."] if failed else []
     if unseen:
-        said.append(f"Not seen here: {', '.join(dict.fromkeys(unseen))}; check again where it can be.")
-    return " ".join(said) or "All that was looked at is in order."
+        sentences.append(f"Not seen here: {unseen}; check again where it can be.")
+    return " ".join(sentences) or "All that was looked at is in order."
 
 
-def _lines(row: Row, width: int) -> list[str]:
-    indent = width + 10
-    found: list[str] = []
-    for line in row.text.splitlines() or [""]:
-        found += textwrap.wrap(line, WIDTH - indent, break_long_words=False, break_on_hyphens=False) or [""]
-    first, *more = found
-    return [f"{row.name:<{width}}{row.status:<10}{first}", *(" " * indent + line for line in more)]
+def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:
+    """Lines of cells that stand under each other, two blanks between them.
+
+    Args:
+        rows (`Iterable[Sequence[str]]`): of as many cells each.
+        width (`int`, *optional*): of a line, in which the last cell is wrapped. `None`: as it is.
+    """
+    rows = list(rows)
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    indent = sum(widths) + 2 * len(widths)
+    lines = []
+    for *cells, last in rows:
+        first, *more = _wrapped(last, width - indent) if width else [last]
+        cells = [f"{cell:<{size}}" for cell, size in zip(cells, widths, strict=True)]
+        lines.append("  ".join([*cells, first]).rstrip())
+        lines += [" " * indent + line for line in more]
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()]
+    return [line for part in lines or [[""]] for line in part or [""]]

@@ -3,16 +3,16 @@
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from accelerate.utils import DistributedType
-
 from ..common.values import Refusal
-from . import options as preflight_options
-from . import prompts as preflight
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
-from .inputs import adapter, check_data_name, load_data, read_rewards
+from .inputs import load_data
+from .recipe import Recipe, launched
+from .refusals import on_data, on_paper
+from .table import WARNED, Row, failures
 
 
 def main(
@@ -34,18 +34,18 @@ def main(
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
     from .console import SlimProgress
-    from .report import report, save, summarise
+    from .report import report, save, settle_folder, summarise
     from .stopping import StopOnInterrupt
 
-    given = (script_args, training_args, model_args, dataset_args)
-    rewards, evaluated = _before_data(*given)
+    recipe = launched(script_args, training_args, model_args, dataset_args)
+    _raise_failures(on_paper(recipe), training_args)
     with training_args.main_process_first(local=False):
-        dataset = (loader or load_data)(*given)
-    train_set, eval_sets = preflight.pick_splits(dataset, script_args.dataset_train_split, evaluated)
-    preflight.check_model(model_args.model_name_or_path)
-    preflight.check_data(train_set, eval_sets, rewards, training_args)
-    _check_template(train_set, model_args, training_args)
-    trainer = _make_trainer(trainer_class, training_args, model_args, rewards, train_set, eval_sets)
+        settle_folder(training_args)
+    with training_args.main_process_first(local=False):
+        recipe.splits = (loader or load_data)(script_args, training_args, model_args, dataset_args)
+    recipe.tokenizer = partial(_tokenizer, model_args, training_args)
+    _raise_failures(on_data(recipe), training_args)
+    trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
@@ -65,71 +65,50 @@ def main(
     return 0
 
 
-def _before_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> tuple[list[Any], bool]:
-    """Refuse what can be refused by now, and make the run's folder ready: the rewards, and whether it evaluates."""
-    from .earlier import check_start
-    from .report import settle_folder, wanted_checkpoint
-
-    rewards, training_args.reward_weights = read_rewards(script_args.reward_funcs, training_args.reward_weights)
-    preflight_options.check_processes(training_args)
-    preflight_options.check_options(training_args, model_args)
-    preflight_options.check_packages(training_args, model_args)
-    sharded = training_args.distributed_state.distributed_type in (DistributedType.DEEPSPEED, DistributedType.FSDP)
-    if (
-        lost := preflight_options.lost_in_rounding(training_args, model_args, sharded)
-    ) and training_args.process_index == 0:
-        print(f"warning: {lost}", file=sys.stderr)
-    check_start(training_args, model_args, resumes=wanted_checkpoint(training_args) is not None)
-    check_data_name(script_args, dataset_args)
-    if model_args.model_name_or_path or not script_args.prepare:  # which may make one
-        preflight.check_model(model_args.model_name_or_path)
-    evaluated = preflight_options.evaluates(training_args)  # before a run that resumes is told not to, at its start
-    with training_args.main_process_first(local=False):
-        settle_folder(training_args)
-    return rewards, evaluated
+def _raise_failures(rows: list[Row], training_args: Any) -> None:
+    """Raise what failed, all at once, or warn of the rest, once."""
+    if failed := failures(rows):
+        raise Refusal("\n".join(row.text for row in failed))
+    for row in rows:
+        if row.status == WARNED and training_args.process_index == 0:
+            print(f"warning: {row.text}", file=sys.stderr)
 
 
-def _make_trainer(
-    trainer_class: type | None, training_args: Any, model_args: Any, rewards: list[Any], train_set: Any, eval_sets: Any
-) -> Any:
-    from trl import get_quantization_config
+def _tokenizer(model_args: Any, training_args: Any) -> Any:
+    from transformers import AutoTokenizer
+
+    options = {"revision": model_args.model_revision, "trust_remote_code": training_args.trust_remote_code}
+    try:
+        return AutoTokenizer.from_pretrained(model_args.model_name_or_path, **options)
+    except Exception:  # it has a processor, say: TRL will find what it needs, or say why not
+        return None
+
+
+def _make_trainer(trainer_class: type | None, recipe: Recipe) -> Any:
+    from trl import get_peft_config, get_quantization_config
 
     from .. import GRPOPlusTrainer
 
-    _set_model_init(training_args, model_args)
+    _set_model_init(recipe.training, recipe.model)
     return (trainer_class or GRPOPlusTrainer)(
-        model=model_args.model_name_or_path,
-        reward_funcs=rewards,
-        args=training_args,
-        train_dataset=train_set,
-        eval_dataset=eval_sets,
-        quantization_config=get_quantization_config(model_args),
-        peft_config=adapter(model_args),
+        model=recipe.model.model_name_or_path,
+        reward_funcs=recipe.rewards,
+        args=recipe.training,
+        train_dataset=recipe.train_set,
+        eval_dataset=recipe.eval_sets or None,
+        quantization_config=get_quantization_config(recipe.model),
+        peft_config=get_peft_config(recipe.model),
     )
 
 
-def _check_template(train_set: Any, model_args: Any, training_args: Any) -> None:
-    from transformers import AutoTokenizer
-
-    if not preflight.has_messages(train_set):
-        return
-    name = model_args.model_name_or_path
-    options = {"revision": model_args.model_revision, "trust_remote_code": training_args.trust_remote_code}
-    try:
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    except Exception:  # it has a processor, say: TRL will find what it needs, or say why not
-        return
-    preflight.check_template(train_set, tokenizer, name)
-
-
 def _set_model_init(training_args: Any, model_args: Any) -> None:
-    given = {
+    options = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,
         "attn_implementation": model_args.attn_implementation,
         "dtype": model_args.dtype,
     }
-    training_args.model_init_kwargs = given | (training_args.model_init_kwargs or {})
+    training_args.model_init_kwargs = options | (training_args.model_init_kwargs or {})
 
 
 def _evaluate_last(trainer: Any) -> None:

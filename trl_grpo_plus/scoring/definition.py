@@ -73,11 +73,6 @@ class Definition:
         return tuple(n for n, p in self.parameters.items() if _is_argument(p))
 
     @functools.cached_property
-    def required(self) -> tuple[str, ...]:
-        """Names that `args` must set."""
-        return tuple(n for n in self.arguments if self.parameters[n].default is inspect.Parameter.empty)
-
-    @functools.cached_property
     def columns(self) -> tuple[str, ...]:
         """Names of the dataset columns, needed and optional."""
         return tuple(n for n, p in self.parameters.items() if n not in TRL_GIVES and not _is_argument(p))

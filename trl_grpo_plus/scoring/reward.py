@@ -4,13 +4,13 @@ Every score has an outcome: ok, abstain (None: does not apply), timeout, error. 
 (`on_timeout`, `on_error`), since a failure that becomes 0 in silence is what the model is then trained on.
 """
 
-import importlib.util
 import inspect
 import traceback
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from ..common import packages
 from ..common.loading import load
 from ..common.signatures import call
 from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
@@ -129,17 +129,13 @@ class Reward:
         """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
         if self._prepared:
             return self
-        missing = [name for name in self.definition.required if name not in self.args]
+        missing = [name for name, value in self.all_args().items() if value is inspect.Parameter.empty]
         if missing:
             raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
-        absent = [module for module in self.definition.preload if not _is_installed(module)]
-        if absent:
-            raise Refusal(
-                f"reward {self.__name__!r} needs {absent[0]}, which is not installed. What our rewards need "
-                'comes with pip install "trl-grpo-plus[rewards,reasoning-gym]".'
-            )
+        for module, how in packages.missing({module: module for module in self.definition.preload}).items():
+            raise Refusal(f"reward {self.__name__!r} needs {module}, which is not installed: {how}.")
         if self.definition.check_args:
             with about("", ValueError):
                 self.definition.check_args(**self.all_args())
@@ -221,13 +217,6 @@ class Reward:
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
             )
-
-
-def _is_installed(module: str) -> bool:
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is not
-        return False
 
 
 def _is_at(path: str, function: RewardFunction) -> bool:

@@ -94,8 +94,10 @@ class Pool:
                 every sample was starved.
         """
         with self._lock:
+            if set(preload) - set(self._preload):
+                self._preload = tuple(dict.fromkeys([*self._preload, *preload]))
+                self._retire()
             start = time.monotonic()
-            self._prepare(preload)
             outcomes = _Run(self, target, args, samples, timeout).outcomes()
             self._watch(outcomes, time.monotonic() - start)
             return outcomes
@@ -115,11 +117,6 @@ class Pool:
                 f"for {self._starved_s:.0f} s of scoring no sample could be scored. {starved[-1].message} Free "
                 "processors, memory or processes on this machine, or set reward_workers to fewer."
             )
-
-    def _prepare(self, preload: Sequence[str]) -> None:
-        if set(preload) - set(self._preload):
-            self._preload = tuple(dict.fromkeys([*self._preload, *preload]))
-            self._retire()
 
     def _take(self) -> "_Worker":
         if self._idle:
@@ -158,7 +155,10 @@ class _Worker:
         self.connection = Connection(child.socket.detach())
         self.loaded: set[str] = set()
         self.sample = -1
-        self.clock = Clock(math.inf)
+        self.start_clock(math.inf)
+
+    def start_clock(self, limit_s: float) -> None:
+        self.clock = Clock(limit_s, [self.child.pid], fresh=False)
 
 
 class _Run:
@@ -181,11 +181,10 @@ class _Run:
         try:
             while self._waiting or self._alone or self._busy:
                 self._fill()
-                nearest = min((worker.clock.due for worker in self._busy.values()), default=self._fork_at)
-                if self._waiting and len(self._busy) < self._pool.size:
-                    nearest = min(nearest, self._fork_at)
-                nearest = min(nearest, self._deadline)
-                for connection in wait(list(self._busy), max(0.0, nearest - time.monotonic())):
+                times = [self._deadline, *(worker.clock.due for worker in self._busy.values())]
+                if not self._busy or (self._waiting and len(self._busy) < self._pool.size):
+                    times.append(self._fork_at)
+                for connection in wait(list(self._busy), max(0.0, min(times) - time.monotonic())):
                     self._hear(self._busy[connection])  # type: ignore[index]
                 for worker in [w for w in self._busy.values() if w.clock.due <= time.monotonic()]:
                     self._look(worker)
@@ -233,16 +232,13 @@ class _Run:
     def _give(self, worker: _Worker, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
         worker.sample = sample
-        self._start_clock(worker, self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
+        worker.start_clock(self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
         self._busy[worker.connection] = worker
         try:
             worker.connection.send_bytes(job)
         except OSError:  # it died while it was idle: the sample never ran
             self._end(worker)
             self._waiting.appendleft(sample)
-
-    def _start_clock(self, worker: _Worker, limit_s: float) -> None:
-        worker.clock = Clock(limit_s, [worker.child.pid], fresh=False)
 
     def _end(self, worker: _Worker) -> int | None:
         del self._busy[worker.connection]
@@ -262,7 +258,7 @@ class _Run:
             raise RuntimeError(f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}")
         if "loaded" in reply:
             worker.loaded.add(self._target)
-            self._start_clock(worker, self._timeout)
+            worker.start_clock(self._timeout)
         elif "waited" in reply:
             worker.clock.excuse(reply["waited"])
         else:
@@ -306,7 +302,7 @@ class _Run:
 
 
 def default_size() -> int:
-    """Processors that this process may use ([`machine.processors`]), over the ranks of this machine; 1 to 16."""
+    """Processors that this process may use, over the ranks of this machine; 1 to 16."""
     return max(1, min(MOST_WORKERS, processors() // _ranks()))
 
 
@@ -314,11 +310,9 @@ def default_size() -> int:
 def _warn_if_many(workers: int, processors: int) -> None:
     if workers >= PATIENCE * processors:
         logger.warning(
-            "%d reward workers on this machine share %d processors: programs that hang can starve each other, and are "
-            "not scored then. Set reward_workers so that there are fewer than %g for each processor.",
-            workers,
-            processors,
-            PATIENCE,
+            f"{workers} reward workers on this machine share {processors} processors: programs that hang can starve "
+            "each other, and are not scored then. Set reward_workers so that there are fewer than "
+            f"{PATIENCE:g} for each processor."
         )
 
 

@@ -2,7 +2,7 @@
 
 page      one HTML file from a run's traces
 groups    a group as the page shows it
-trackers, tracker_table  whole groups for wandb and trackio
+trackers  whole groups for wandb and trackio
 viewer/   the page's HTML, CSS and JavaScript
 """
 

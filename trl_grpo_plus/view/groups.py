@@ -4,17 +4,16 @@ All of it plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, 
 """
 
 import json
-import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from ..common.texts import as_text, find_answer
+from ..common.values import finite_or_none
 from ..groups import VERDICTS
-from ..traces import evaluated
+from ..traces import Row, evaluated
 
 
-Row = dict[str, Any]
 # title -> the metric that the trainer logs, and the key of a row to average where it was not logged
 _CURVES = {
     "reward": ("reward", "reward"),
@@ -33,15 +32,10 @@ def best_first(rows: Sequence[Row]) -> list[Row]:
     """
 
     def key(row: Row) -> tuple[Any, ...]:
-        values = [_finite(row.get(name)) for name in ("advantage", "reward")]
+        values = [finite_or_none(row.get(name)) for name in ("advantage", "reward")]
         return *((value is None, -(value or 0.0)) for value in values), row.get("attempt", 0)
 
     return sorted(rows, key=key)
-
-
-def place(row: Row) -> tuple[int, int, int]:
-    """Batch, round and group: how an alarm names a group of its step."""
-    return row["batch"], row["round"], row["group"]
 
 
 def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
@@ -55,11 +49,11 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
     return {
         **{key: first[key] for key in ("split", "step", "batch", "round", "group")},
         "verdict": first.get("verdict"),
-        "kept": _kept(rows),
+        "kept": _trained_on(rows),
         "reason": first.get("reason"),
         "alarms": sorted({name for row in rows for name in row.get("alarms") or ()} | set(named)),
         "title": _title(first["prompt"]),
-        "rewards": [_finite(row.get("reward")) for row in best_first(rows)],
+        "rewards": [finite_or_none(row.get("reward")) for row in best_first(rows)],
     }
 
 
@@ -73,17 +67,19 @@ def detail(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _attempt(row: Row) -> dict[str, Any]:
-    said = _messages(row["completion"])
-    text = "\n".join(part for _, part in said)
+    messages = _messages(row["completion"])
+    text = "\n".join(part for _, part in messages)
     answer = find_answer(text)
     outcomes = row.get("outcomes") or {}
     return {
         "attempt": row["attempt"],
         "text": text,
-        "roles": [[role, utf16(part)] for role, part in said] if len(said) > 1 else [],
+        "roles": [[role, utf16(part)] for role, part in messages] if len(messages) > 1 else [],
         "answer": [utf16(text[:end]) for end in answer] if answer else None,
-        "parts": [[name, _finite(score), outcomes.get(name)] for name, score in (row.get("rewards") or {}).items()],
-        **{key: _finite(row.get(key)) for key in ("reward", "advantage", "tokens", "kl")},
+        "parts": [
+            [name, finite_or_none(score), outcomes.get(name)] for name, score in (row.get("rewards") or {}).items()
+        ],
+        **{key: finite_or_none(row.get(key)) for key in ("reward", "advantage", "tokens", "kl")},
         "truncated": row.get("truncated"),
         "extra": _pairs(row.get("extra")),
     }
@@ -129,7 +125,7 @@ class Tally:
         split, step = rows[0]["split"], rows[0]["step"]
         for row in rows:
             for key in ("reward", "kl", "tokens"):
-                if (value := _finite(row.get(key))) is not None:
+                if (value := finite_or_none(row.get(key))) is not None:
                     total = self._sums[split, step, key]
                     total[0] += value
                     total[1] += 1
@@ -171,8 +167,9 @@ def _curve(title: str, metric: str, key: str | None, metrics: Sequence[Row], tal
 def _evaluations(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
     series: dict[str, list[list[float]]] = defaultdict(list)
     for line in metrics:
-        if (found := evaluated(line)) is not None:
-            series[found[0]].append([line["step"], found[1]])
+        if (evaluation := evaluated(line)) is not None:
+            split, reward = evaluation
+            series[split].append([line["step"], reward])
     series = dict(sorted(series.items())) or {split: tally.means(split, "reward") for split in tally.evaluations}
     return [{"name": name, "points": thin(points)} for name, points in series.items() if points]
 
@@ -186,7 +183,7 @@ def _shares(metrics: Sequence[Row], tally: Tally) -> dict[str, Any]:
 
 
 def _logged(metrics: Sequence[Row], name: str) -> list[list[float]]:
-    return [[line["step"], value] for line in metrics if (value := _finite(line.get(name))) is not None]
+    return [[line["step"], value] for line in metrics if (value := finite_or_none(line.get(name))) is not None]
 
 
 def thin(items: Sequence[Any], most: int = 1500) -> list[Any]:
@@ -203,13 +200,13 @@ def by_name(alarms: Sequence[Row], most: int = 200) -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "count": len(found),
+            "count": len(those),
             "times": [
                 {"step": a["step"], "message": a.get("message", ""), "groups": a.get("groups") or []}
-                for a in thin(found, most)
+                for a in thin(those, most)
             ],
         }
-        for name, found in together.items()
+        for name, those in together.items()
     ]
 
 
@@ -225,13 +222,9 @@ def names_by_group(alarms: Sequence[Row]) -> dict[tuple[int, ...], set[str]]:
 # -- values
 
 
-def _kept(rows: Sequence[Row]) -> int | None:
+def _trained_on(rows: Sequence[Row]) -> int | None:
+    """1 or 0, `None` where that is not known."""
     return int(any(row["kept"] for row in rows)) if rows[0].get("kept") is not None else None
-
-
-def _finite(value: Any) -> Any:
-    number = isinstance(value, int | float) and not isinstance(value, bool)
-    return value if number and math.isfinite(value) else None
 
 
 def _text(messages: Any) -> str:
@@ -250,8 +243,8 @@ def _messages(value: Any) -> list[list[Any]]:
 
 def _title(prompt: Any) -> str:
     """First line that says something, of the last message of the user."""
-    said = _messages(prompt)
-    text = next((text for role, text in reversed(said) if role == "user"), said[-1][1] if said else "")
+    messages = _messages(prompt)
+    text = next((text for role, text in reversed(messages) if role == "user"), messages[-1][1] if messages else "")
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
 
 

@@ -22,7 +22,8 @@ from typing import IO, Any, NamedTuple
 
 from .. import traces
 from ..common.files import replace
-from .groups import Row, Tally, by_name, columns, curves, detail, entry, names_by_group, place
+from ..traces import Row, group_key
+from .groups import Tally, by_name, columns, curves, detail, entry, names_by_group
 
 
 SCRIPTS = ("base", "text", "search", "curves", "list", "group", "main", "keys", "start")
@@ -76,7 +77,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100) -> Page
         if not stored:
             raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
         head = _head(source, stored, tally)
-        room = int(max_mb * 1e6) - len(_before()) - len(_after()) - len(_block("head", head)) - 1000
+        room = int(max_mb * 1e6) - sum(map(len, (*_template(), _block("head", head)))) - 1000
         chosen = choose(stored, room)
         if not chosen:
             least = math.ceil((min(group.cost for group in stored) + int(max_mb * 1e6) - room) / 1e4) / 100
@@ -105,7 +106,7 @@ def panel(
     head = {"title": title, "weights": weights or {}, "curves": [], "alarms": [], "note": "", "panel": True, **counts}
     index = {**columns(entry(rows) for rows in groups), "chunks": [len(groups)]}
     blocks = [_block("head", head), _block("index", index), _block("chunk-0", [detail(rows) for rows in groups])]
-    return "".join([_before(), *blocks, _after()])
+    return "".join(blocks).join(_template())
 
 
 # -- what there is to show
@@ -176,7 +177,7 @@ def _store(
     for rows in groups:
         tally.see(rows)
         first = rows[0]
-        alarms = named.get((first["step"], *place(first)), ()) if first["split"] == "train" else ()
+        alarms = named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
         line = entry(rows, alarms)
         written, raw = _json(line).encode(), _json(detail(rows)).encode() + b","
         packed = _deflate(raw)
@@ -219,13 +220,14 @@ def _pieces(head: dict[str, Any], chosen: Sequence[Stored], spool: IO[bytes]) ->
     chunks = list(_chunks(chosen))
     index = columns(json.loads(read(group, texts=False)) for group in chosen)
     index["chunks"] = [len(chunk) for chunk in chunks]
-    yield _before()
+    before, after = _template()
+    yield before
     yield _block("head", head)
     yield _packed_block("index", _deflate(_json(index).encode(), zlib.Z_FINISH))
     for number, chunk in enumerate(chunks):
         parts = [_deflate(b"["), *(read(group, texts=True) for group in chunk), _deflate(b"null]", zlib.Z_FINISH)]
         yield _packed_block(f"chunk-{number}", b"".join(parts))
-    yield _after()
+    yield after
 
 
 def _chunks(chosen: Sequence[Stored]) -> Iterator[list[Stored]]:
@@ -259,14 +261,6 @@ def _block(name: str, value: Any) -> str:
 
 def _packed_block(name: str, data: bytes) -> str:
     return f'<script type="application/deflate" id="{name}">{base64.b64encode(data).decode()}</script>\n'
-
-
-def _before() -> str:
-    return _template()[0]
-
-
-def _after() -> str:
-    return _template()[1]
 
 
 def _template() -> tuple[str, str]:

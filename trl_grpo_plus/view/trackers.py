@@ -5,16 +5,23 @@ files under `output_dir/rollouts`; this is the sample that is looked at while it
 """
 
 import contextvars
+import json
 import math
 import threading
+from collections import Counter
 from collections.abc import Callable
-from functools import partial
 from importlib import import_module
 from typing import Any
 
 from accelerate.logging import get_logger
 
-from .tracker_table import columns, inert, pick, table, valid
+from ..common import packages
+from ..common.texts import as_text
+from ..common.values import finite_or_none
+from ..groups import VERDICTS
+from ..traces import Row
+from . import page
+from .groups import best_first
 
 
 logger = get_logger(__name__)
@@ -26,6 +33,11 @@ OPEN_RUN: dict[str, Callable[[Any], Any]] = {
     "wandb": lambda wandb: wandb.run,
     "trackio": lambda trackio: trackio.context_vars.current_run.get(),
 }
+# Of a text in a table. wandb keeps all rows of a growing table in memory.
+MOST_CHARACTERS = 20_000
+
+BEFORE_REWARDS = ("step", "split", "round", "group", "attempt", "verdict", "kept", "reason", "reward", "advantage")
+AFTER_REWARDS = ("outcome", "tokens", "truncated", "prompt", "completion", "reference", "alarms")
 
 
 class Trackers:
@@ -64,15 +76,15 @@ class Trackers:
         self.every = max(1, math.ceil(max_steps / MOST_LOGS))
         self._last: int | None = None  # which span of `every` steps was logged last
         self._offered = self._skipped = 0
-        self._worker = _Worker()
-        self._said: set[tuple[str, str]] = set()
+        self._sending: list[threading.Thread] = []  # each waits for the one before it
+        self._warned: set[tuple[str, str]] = set()
         self._reward_names: list[str] = []
 
     def due(self, step: int) -> bool:
         """Whether a batch generated after `step` optimizer steps is to be logged: the first one seen in each span."""
         return bool(self.names) and self.groups > 0 and step // self.every != self._last
 
-    def log(self, step: int, groups: list[list[dict[str, Any]]], totals: Any) -> None:
+    def log(self, step: int, groups: list[list[Row]], totals: Any) -> None:
         """Log a batch if it is due. Returns at once.
 
         Args:
@@ -84,53 +96,55 @@ class Trackers:
             return
         self._last = step // self.every
         totals = totals.tolist() if hasattr(totals, "tolist") else totals
-        # trackio keeps its run in a context variable.
-        job = partial(contextvars.copy_context().run, self._send, step, groups, totals)
         self._offered += 1
-        try:
-            accepted = self._worker.offer(job)
-        except RuntimeError as error:  # no more threads
-            accepted = False
-            self._say("worker", "refused", f"Groups cannot be logged: {error}.")
-        if not accepted:
+        self._sending = [thread for thread in self._sending if thread.is_alive()]
+        if len(self._sending) > 1:
             self._skipped += 1
-            names = " and ".join(self.names)
-            self._say(
-                "worker",
-                "slow",
-                f"{names}: slower than training. Batches whose groups it has no time for are skipped.",
-            )
+            slow = f"{' and '.join(self.names)}: slower than training."
+            self._warn("thread", "slow", f"{slow} Batches whose groups it has no time for are skipped.")
+            return
+        # trackio keeps its run in a context variable.
+        send, work = contextvars.copy_context().run, (self._send, step, groups, totals, self._sending[-1:])
+        thread = threading.Thread(target=send, args=work, name="trackers", daemon=True)
+        try:
+            thread.start()
+            self._sending.append(thread)
+        except RuntimeError as error:  # no more threads
+            self._skipped += 1
+            self._warn("thread", "refused", f"Groups cannot be logged: {error}.")
 
     def close(self, timeout: float = 30.0) -> None:
         """Wait up to `timeout` seconds for what is being sent. To be called before the trackers' runs are finished."""
-        if not self._worker.wait(timeout):
+        for thread in self._sending[-1:]:
+            thread.join(timeout)
+        if any(thread.is_alive() for thread in self._sending):
             logger.warning(f"Groups are still being sent after {timeout:g} s: the last of them may be missing.")
         if self._skipped:
             logger.warning(f"{self._skipped} of {self._offered} logs of groups were skipped.")
             self._offered = self._skipped = 0
 
-    def _send(self, step: int, groups: list[list[dict[str, Any]]], totals: list[list[float | None]]) -> None:
-        page, picked = None, list[list[dict[str, Any]]]()
+    def _send(self, step: int, groups: list[list[Row]], totals: list[Any], before: list[threading.Thread]) -> None:
+        for thread in before:
+            thread.join()
+        html, picked = "", list[list[Row]]()
         for name in self.names:
             try:
                 module = import_module(name)
                 run = OPEN_RUN[name](module)
                 if run is None:
-                    self._say(name, "closed", f"{name} is in report_to and no run of it is open: call {name}.init().")
+                    self._warn(name, "closed", f"{name} is in report_to and no run of it is open: call {name}.init().")
                     continue
-                if page is None:
-                    from . import page as view
-
+                if not html:
                     picked = pick(groups, self.groups)
-                    page = valid(view.panel(picked, f"Step {step}"))
+                    html = valid(page.panel(picked, f"Step {step}"))
                 # Before the table, which would keep rows of a log that failed.
-                values = {"traces/panel": module.Html(page, inject=False), **_histograms(module, totals)}
+                values = {"traces/panel": module.Html(html, inject=False), **_histograms(module, totals)}
                 values["traces/attempts"] = self._grown(name, module, run, picked)
                 run.log({**values, "train/global_step": step})
             except BaseException as error:  # this thread's own: there is nothing above it to stop
-                self._say(name, "failed", _failure(name, error))
+                self._warn(name, "failed", _failure(name, error))
 
-    def _grown(self, name: str, module: Any, run: Any, groups: list[list[dict[str, Any]]]) -> Any:
+    def _grown(self, name: str, module: Any, run: Any, groups: list[list[Row]]) -> Any:
         """The table to log: for wandb the run's one table, which sends what is new in it."""
         # Fixed, since the columns of a growing table are.
         self._reward_names = self._reward_names or list(groups[0][0]["rewards"])
@@ -145,15 +159,15 @@ class Trackers:
             grown.add_data(*row)
         return grown
 
-    def _say(self, name: str, what: str, message: str) -> None:
-        if (name, what) not in self._said:
-            self._said.add((name, what))
+    def _warn(self, name: str, what: str, message: str) -> None:
+        if (name, what) not in self._warned:
+            self._warned.add((name, what))
             logger.warning(f"{message} Training goes on; the files under output_dir/rollouts do not depend on it.")
 
 
 def _histograms(module: Any, totals: list[list[float | None]]) -> dict[str, Any]:
     # numpy cannot divide a range of one rounding error into bins.
-    scored = [[round(value, 6) for value in group if value is not None and math.isfinite(value)] for group in totals]
+    scored = [[round(value, 6) for value in map(finite_or_none, group) if value is not None] for group in totals]
     values = {
         "traces/reward": [value for group in scored for value in group],
         "traces/spread": [round(max(group) - min(group), 6) for group in scored if group],
@@ -163,7 +177,7 @@ def _histograms(module: Any, totals: list[list[float | None]]) -> dict[str, Any]
 
 def _failure(name: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == name:
-        return f"{name} is in report_to and is not installed: pip install {name}, or take it out of report_to."
+        return f"{name} is in report_to and is not installed: {packages.install(name)}, or take it out of report_to."
     oldest = {"wandb": "0.20", "trackio": "0.34"}[name]
     return (
         f"Groups could not be logged to {name}: {type(error).__name__}: {error}. See whether the run is still open, "
@@ -171,43 +185,88 @@ def _failure(name: str, error: BaseException) -> str:
     )
 
 
-class _Worker:
-    """Does one job after another in a daemon thread that lives while there are any; one may wait its turn."""
+# -- which groups, and as which rows of a table
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._thread: threading.Thread | None = None
-        self._waiting: Callable[[], None] | None = None
 
-    def offer(self, job: Callable[[], None]) -> bool:
-        """Take on `job`, unless another one is waiting already."""
-        with self._lock:
-            if self._thread is None or not self._thread.is_alive():
-                thread = threading.Thread(target=self._work, args=(job,), name="trackers", daemon=True)
-                thread.start()
-                self._thread = thread
-            elif self._waiting is None:
-                self._waiting = job
-            else:
-                return False
-            return True
+def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
+    """At most `count` groups to look at, in the order given.
 
-    def wait(self, timeout: float) -> bool:
-        """Whether all jobs were done within `timeout` seconds."""
-        with self._lock:
-            thread = self._thread
-        if thread is not None:
-            thread.join(timeout)
-        return thread is None or not thread.is_alive()
+    Up to half are groups that alarms name, most alarms first; one is the group with the highest reward; then verdicts
+    take turns, the rarest among those picked first.
+    """
+    verdicts = [group[0]["verdict"] for group in groups]
+    alarmed = [i for i, group in enumerate(groups) if _alarms(group)]
+    alarmed.sort(key=lambda i: -_alarms(groups[i]))
+    picked = alarmed[: max(1, count // 2)]
+    rest = sorted(set(range(len(groups))) - set(picked), key=lambda i: (-_highest(groups[i]), i))
+    if rest and len(picked) < count:
+        picked.append(rest.pop(0))
+    rest.sort()
+    while rest and len(picked) < count:
+        seen = Counter(verdicts[i] for i in picked)
+        picked.append(min(rest, key=lambda i: (seen[verdicts[i]], VERDICTS.index(verdicts[i]))))
+        rest.remove(picked[-1])
+    return [groups[i] for i in sorted(picked)]
 
-    def _work(self, job: Callable[[], None] | None) -> None:
-        while job is not None:
-            job()
-            job = self._next()
 
-    def _next(self) -> Callable[[], None] | None:
-        with self._lock:
-            job, self._waiting = self._waiting, None
-            if job is None:
-                self._thread = None
-            return job
+def columns(rewards: list[str]) -> list[str]:
+    """Names of the columns of [`table`]. A reward named like another column is told from it by `rewards/`."""
+    taken = {*BEFORE_REWARDS, *AFTER_REWARDS}
+    return [*BEFORE_REWARDS, *(f"rewards/{name}" if name in taken else name for name in rewards), *AFTER_REWARDS]
+
+
+def table(groups: list[list[Row]], rewards: list[str]) -> list[list[Any]]:
+    """One row an attempt, groups together, in each the best first."""
+    return [_row(row, rewards) for group in groups for row in best_first(group)]
+
+
+def shown(text: str, most: int = MOST_CHARACTERS) -> str:
+    """`text` as a tracker can store it, without its middle where it is longer than `most` characters.
+
+    Example:
+        >>> shown("abcdefgh", most=4)
+        'ab\\n[... 4 characters left out ...]\\ngh'
+    """
+    text = valid(text)
+    if len(text) <= most:
+        return text
+    head, tail = text[: most - most // 2], text[len(text) - most // 2 :]
+    return f"{head}\n[... {len(text) - most} characters left out ...]\n{tail}"
+
+
+def _row(row: Row, rewards: list[str]) -> list[Any]:
+    last = {
+        "outcome": ", ".join(f"{name}: {status}" for name, status in row["outcomes"].items() if status != "ok"),
+        "prompt": shown(as_text(row["prompt"])),
+        "completion": shown(as_text(row["completion"])),
+        "reference": shown(json.dumps(row["reference"], ensure_ascii=False)),
+        "alarms": ", ".join(row["alarms"]),
+    }
+    scores = (row["rewards"].get(name) for name in rewards)
+    cells = (
+        *(row[name] for name in BEFORE_REWARDS),
+        *scores,
+        *(last.get(name, row.get(name)) for name in AFTER_REWARDS),
+    )
+    return list(cells)
+
+
+def _alarms(group: list[Row]) -> int:
+    return len({name for row in group for name in row["alarms"]})
+
+
+def _highest(group: list[Row]) -> float:
+    return max((row["reward"] for row in group if row["reward"] is not None), default=-math.inf)
+
+
+def valid(text: str) -> str:
+    """Lone surrogates, which cannot be written as UTF-8, as escapes."""
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+def inert(value: Any) -> Any:
+    """Text that is no Markdown or HTML, and looks the same: trackio documents a table's text as Markdown.
+
+    A zero-width space after each `<` and `]` leaves no tag, link, image or reference.
+    """
+    return value.replace("<", "<\u200b").replace("]", "]\u200b") if isinstance(value, str) else value

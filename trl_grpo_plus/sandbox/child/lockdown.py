@@ -55,12 +55,6 @@ class Limits(NamedTuple):
     tasks: int
 
 
-def landlock_version() -> int:
-    """The kernel's Landlock ABI; 0: it has none."""
-    version = _libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
-    return max(0, version)
-
-
 def standard_library() -> list[str]:
     """Where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
     folders = [path for path in sys.path if os.path.isdir(path)]
@@ -73,7 +67,7 @@ def landlock_rules() -> int:
     Raises:
         OSError: the kernel has no Landlock, or it is turned off.
     """
-    version = landlock_version()
+    version = _libc.syscall(ctypes.c_long(CREATE_RULESET), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     files = (1 << (13 if version < 2 else 14 if version < 3 else 15 if version < 5 else 16)) - 1
     attributes = struct.pack("QQQ", files, 3, 3)  # 3: bind and connect TCP; 3: abstract sockets and signals
     size = 8 if version < 4 else 16 if version < 6 else 24

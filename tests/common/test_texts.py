@@ -1,0 +1,42 @@
+"""What a completion's text alone tells."""
+
+import pytest
+
+from trl_grpo_plus.common.texts import as_text, find_answer, repeated, words
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        ("so \\boxed{1} no \\boxed{\\frac{1}{2}}.", "\\frac{1}{2}"),
+        ("<answer>\n7\n</answer> <answer>8</answer>", "8"),
+        ("6 times 7\n#### 42\n", "42"),
+        ("Hence the answer is: 12 apples\nbye", "12 apples"),
+        ("\\boxed{never closed", None),
+        ("just 42", None),
+        ("<answer>no <answer>5</answer> <answer>", "5"),
+        ("</answer> 5 <answer>", None),
+        ("<answer>" * 100_000, None),  # in no time, though nothing is closed
+        ("", None),
+    ],
+)
+def test_find_answer(text, answer):
+    found = find_answer(text)
+    assert (found and text[slice(*found)]) == answer
+
+
+def test_texts_of_messages():
+    messages = [
+        {"role": "assistant", "content": [{"type": "text", "text": "look"}, {"type": "image"}]},
+        {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add"}}]},
+        {"role": "tool", "content": "3"},
+    ]
+    assert as_text(messages) == "look\n<image>\n{'name': 'add'}\n3"
+    assert as_text(None) == ""
+
+
+def test_repetition():
+    assert repeated(words("The cat sat. The dog ran.")) == 0.0
+    assert repeated(words("no no no no no no no no")) == pytest.approx(0.8)
+    assert repeated([]) == 0.0
+    assert words("Don't stop!") == ["don", "'", "t", "stop", "!"]

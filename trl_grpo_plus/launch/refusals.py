@@ -1,0 +1,211 @@
+"""What is refused of a recipe before its model is loaded: one list, in two tuples.
+
+`trl-grpo-plus check` shows what each check says, `trl-grpo-plus run` prints what failed and launches nothing, the
+launch script raises it. To add a check: a function of a [`Recipe`] that returns rows, and its place in PAPER, where
+nothing is read but the recipe, or in DATA, which is asked once the data is there; what costs less comes first.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ..common import packages
+from ..common.values import Refusal, near
+from ..groups import check_filter_metric, check_weights
+from ..registry import check_columns
+from ..selection import check_rows, check_stream
+from .data import beside, has_messages, is_conversation, looks_local, wrong_prompts
+from .inputs import check_data_name, read_rewards, reward_name
+from .options import lost_in_rounding, missing_packages, wrong_options
+from .recipe import Recipe
+from .table import FAILED, OK, UNSEEN, WARNED, Row, refused
+
+
+def keys(recipe: Recipe) -> list[Row]:
+    """Each key and option must exist, and have a value that it takes."""
+    if recipe.refused:
+        return [Row("keys", FAILED, why) for why in recipe.refused]
+    words = f", {len(recipe.options)} words on the command line" if recipe.options else ""
+    return [Row("keys", OK, f"{recipe.keys} keys{words}")]
+
+
+def processes(recipe: Recipe) -> list[Row]:
+    """Those that a launcher started must know of each other: accelerate lets each train alone where it finds no GPU
+    for them."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
+    if started <= recipe.training.world_size:
+        return []
+    alone = f"{started} processes were started, but there is no GPU for them here, and each would train alone."
+    return [Row("processes", FAILED, f"{alone} Set use_cpu: true to train on the CPU.")]
+
+
+def options(recipe: Recipe) -> list[Row]:
+    """They must be in their bounds, go together, and name what there is. Sets `recipe.stands`."""
+    wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
+    recipe.stands = recipe.stands and not wrong
+    return [Row("options", FAILED, why) for why in wrong]
+
+
+def machine(recipe: Recipe) -> list[Row]:
+    """It must have what the options need, where it is the one that the recipe runs on."""
+    if recipe.refused or not recipe.stands:
+        return []
+    missing = missing_packages(recipe.training, recipe.model)
+    if recipe.spread.sharding.startswith("zero"):
+        missing |= packages.missing({recipe.spread.sharding: "deepspeed"})
+    if missing and recipe.launching:
+        needs = "needs a package that is not installed"
+        return [Row("machine", FAILED, f"{what} {needs}: {how}.") for what, how in missing.items()]
+    lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
+    if lacking:
+        return [Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
+    return [Row("machine", OK, "the CPU is enough" if recipe.on_cpu else "a GPU, and what the options need")]
+
+
+def dtype(recipe: Recipe) -> list[Row]:
+    """The weights must be of a precision that their updates need. A run that is launched all the same is warned."""
+    sharded = recipe.spread.sharding not in ("none", "ddp")
+    lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
+    status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
+    return [Row("dtype", status, lost)] if lost else []
+
+
+def output(recipe: Recipe) -> list[Row]:
+    """A checkpoint to resume from must be there, and the model that the run starts from must not be written over."""
+    from . import earlier, report  # which import transformers
+
+    try:
+        wanted = report.wanted_checkpoint(recipe.training)
+        earlier.check_start(recipe.training, recipe.model, resumes=wanted is not None)
+    except Refusal as error:
+        return [Row("output", FAILED, str(error))]
+    if not recipe.stands:
+        return []
+    if wanted:
+        return [Row("output", OK, f"goes on from {wanted}")]
+    folder = recipe.training.output_dir
+    moves = ": an earlier run there would be moved to earlier-N" if earlier.of_a_run(Path(folder)) else ""
+    return [Row("output", OK, f"{folder}{moves}")]
+
+
+def rewards(recipe: Recipe) -> list[Row]:
+    """`reward_funcs` must name rewards. Sets `recipe.rewards`, and the weights that they give."""
+    args = recipe.training
+    try:
+        recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
+    except Refusal as error:
+        return [Row("rewards", FAILED, str(error))]
+    weighed = zip(recipe.rewards, args.reward_weights or [1.0] * len(recipe.rewards), strict=True)
+    return [Row("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
+
+
+def filter_metric(recipe: Recipe) -> list[Row]:
+    """Groups must be chosen by a reward that there is, and that has a weight."""
+    names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
+    if not names:
+        return []
+    unknown = refused("filter", check_filter_metric, args.filter_metric, names)
+    return [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
+
+
+def data(recipe: Recipe) -> list[Row]:
+    """Data must be named, once, and be there where the name is a path."""
+    return refused("data", check_data_name, recipe.script, recipe.data)
+
+
+def model(recipe: Recipe) -> list[Row]:
+    """A model must be named, by now or by the prepare function, and be there where the name is a path."""
+    name = recipe.model.model_name_or_path
+    if not name:
+        made_later = recipe.script.prepare and recipe.splits is None
+        return [] if made_later else [Row("model", FAILED, "model_name_or_path is missing.")]
+    if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
+        return []
+    right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
+    return [Row("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
+
+
+def splits(recipe: Recipe) -> list[Row]:
+    """There must be one to train on, and another where the run evaluates. Sets `recipe.train_set` and `eval_sets`."""
+    train = recipe.script.dataset_train_split
+    if recipe.splits is None:
+        return []
+    if train not in recipe.splits:
+        named = f"{', '.join(recipe.splits)}.{near(train, recipe.splits)}"
+        return [Row("data", FAILED, f"dataset_train_split: the data has no split {train!r}, only {named}")]
+    others = {name: rows for name, rows in recipe.splits.items() if name != train and recipe.evaluates}
+    if recipe.evaluates and not others:
+        off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
+        lacking = "Evaluation is on, but the data has no split besides the one that is trained on."
+        return [Row("data", FAILED, f"{lacking} Give data with another split, or {off}")]
+    recipe.train_set, recipe.eval_sets = recipe.splits[train], others
+    return []
+
+
+def prompts(recipe: Recipe) -> list[Row]:
+    """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted`."""
+    wrong = [why for what, rows in _sets(recipe).items() if (why := wrong_prompts(rows, what))]
+    if wrong or recipe.train_set is None:
+        return [Row("prompts", FAILED, why) for why in wrong]
+    recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
+    first: Any = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
+    roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
+    return [Row("prompts", OK, f"messages of {roles}" if roles else "texts")]
+
+
+def enough(recipe: Recipe) -> list[Row]:
+    """The training set must have rows for a step, and others to resample from."""
+    if recipe.train_set is None or not recipe.stands:
+        return []
+    streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
+    few = refused("rows", check_rows, len(recipe.train_set), recipe.training) if recipe.whole else []
+    return [*streamed, *few]
+
+
+def columns(recipe: Recipe) -> list[Row]:
+    """Each set must have the columns that the rewards read; what is in them is not looked at."""
+    sets = _sets(recipe)
+
+    def check(reward: Any) -> None:
+        for what, rows in sets.items():
+            check_columns(reward, rows, what, read=False)
+
+    return [row for reward in recipe.rewards for row in refused(reward_name(reward), check, reward)]
+
+
+def template(recipe: Recipe) -> list[Row]:
+    """Prompts that are messages need a tokenizer with a chat template."""
+    if recipe.train_set is None or not has_messages(recipe.train_set):
+        return []
+    tokenizer = recipe.tokenizer()
+    if tokenizer is None or tokenizer.chat_template:
+        return []
+    name = recipe.model.model_name_or_path
+    lacking = f"the prompts are messages, and the tokenizer of {name} has no chat template to write them with."
+    ways = "Use an instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
+    return [Row("template", FAILED, f"{lacking} {ways}")]
+
+
+Check = Callable[[Recipe], Iterable[Row]]
+PAPER: tuple[Check, ...] = (
+    *(keys, processes, options, machine, dtype, output),
+    *(rewards, filter_metric, data, model),
+)
+DATA: tuple[Check, ...] = (splits, model, prompts, enough, columns, template)  # a prepare function may make a model
+
+
+def on_paper(recipe: Recipe) -> list[Row]:
+    """What the checks of PAPER say; the first alone where the options cannot be told apart."""
+    return [row for check in PAPER[: None if recipe.readable else 1] for row in check(recipe)]
+
+
+def on_data(recipe: Recipe) -> list[Row]:
+    """What the checks of DATA say, after those of PAPER, of `recipe.splits`."""
+    return [row for check in DATA for row in check(recipe)]
+
+
+def _sets(recipe: Recipe) -> Mapping[str, Any]:
+    if recipe.train_set is None:
+        return {}
+    return {"train_dataset": recipe.train_set} | {f"eval_dataset {n}": rows for n, rows in recipe.eval_sets.items()}
