@@ -15,6 +15,9 @@ from ._rows import refuse_rows
 from ._text import after_thinking, text_of
 
 
+TWO = [{"kind": "words", "max": 2}, {"kind": "no_commas"}]
+
+
 def _check_columns(constraints: list[Any], **_: Any) -> None:
     hint = "Mend or drop these rows; a row without constraints has None."
     refuse_rows("instruction_checks", _problem, constraints, hint=hint)
@@ -23,14 +26,9 @@ def _check_columns(constraints: list[Any], **_: Any) -> None:
 @register_reward(
     "instruction_checks",
     examples=[
-        Example("Rome. Paris.", {"constraints": [{"kind": "words", "max": 2}, {"kind": "no_commas"}]}, 1.0),
-        Example("Rome, Paris.", {"constraints": [{"kind": "words", "max": 2}, {"kind": "no_commas"}]}, 0.0),
-        Example(
-            "Rome, Paris.",
-            {"constraints": '[{"kind": "words", "max": 2}, {"kind": "no_commas"}]'},
-            0.5,
-            {"credit": "fraction"},
-        ),
+        Example("Rome. Paris.", {"constraints": TWO}, 1.0),
+        Example("Rome, Paris.", {"constraints": TWO}, 0.0),
+        Example("Rome, Paris.", {"constraints": json.dumps(TWO)}, 0.5, {"credit": "fraction"}),
         Example("<think>no commas</think>", {"constraints": [{"kind": "no_commas"}]}, 0.0),
     ],
     check_columns=_check_columns,
