@@ -34,6 +34,13 @@ from trl_grpo_plus.rewards import LIBRARY
 FILE = Path(__file__).parents[1] / "user_rewards.py"
 
 
+class Later:
+    __name__ = "later"
+
+    async def __call__(self, completions):
+        return [0.0] * len(completions)
+
+
 @contextlib.contextmanager
 def refused(*words):
     with pytest.raises(Refusal, match=re.escape(words[0])) as caught:
@@ -429,6 +436,7 @@ def test_weights(entries, given, weights):
         ([{"name": "org/model", "timeout": 1}], None, ["timeout is for functions; 'org/model' is a model"]),
         ([{"name": lambda completions: [0.0], "timeout": 1}], None, ["has a timeout", "cannot be imported"]),
         ([{"name": f"{FILE}:asynchronous", "args": {"a": 1}}], None, ["is an async function"]),
+        ([{"name": Later(), "label": "a"}], None, ["'later' is an async function"]),
     ],
 )
 def test_an_entry_that_is_refused(entries, given, words):

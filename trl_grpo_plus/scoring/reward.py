@@ -12,7 +12,7 @@ from typing import Any
 
 from ..common import packages
 from ..common.loading import load
-from ..common.signatures import call
+from ..common.signatures import call, is_async
 from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .outcome import Outcome, first_failure, outcomes_of
@@ -49,7 +49,7 @@ class Reward:
         on_timeout: Policy | None = None,
         on_error: Policy | None = None,
     ):
-        if inspect.iscoroutinefunction(definition.function):
+        if is_async(definition.function):
             raise Refusal(
                 f"reward {definition.name!r} is an async function, which TRL runs itself. Give it in reward_funcs as "
                 "it is or by its path; args, timeout and label are for plain functions."
