@@ -257,15 +257,6 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
     return built, _weights(specs, reward_weights)
 
 
-def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
-    """[`check_columns`] of each reward on each data set; `eval_dataset` may be several, by name."""
-    splits = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
-    splits = {"train_dataset": train_dataset, **{f"eval_dataset {name}".strip(): splits[name] for name in splits}}
-    for what, dataset in splits.items():
-        for reward in rewards or ():
-            check_columns(reward, dataset, what)
-
-
 def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None) -> list[float] | None:
     own = [0.0 if spec.monitor else spec.weight for spec in specs]
     if specs and all(spec.monitor for spec in specs):

@@ -42,9 +42,9 @@ from .config import GRPOPlusConfig, config_for
 from .credit import Credit
 from .indexed_rows import IndexedRows, pop_indices
 from .recorder import Recorder, Recording
-from .registry import check_splits, resolve
+from .registry import resolve
 from .rounds import exchange
-from .scoring import Scoring, configure
+from .scoring import Scoring, check_splits, configure
 from .traces import Sampled, split_name
 
 

@@ -77,8 +77,9 @@ def test_batches_that_say_nothing_leave_the_running_std():
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # divided by 1
     running.advantages((0, 2), REWARDS, WEIGHTS, LENGTHS)
     assert running.running_variance is None
-    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
+    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
     before = running.running_variance
+    assert before == pytest.approx((REWARDS[:, 0] - 0.3 * to_go[:, 0]).var().item(), rel=1e-5)
     values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
     assert running.running_variance == before > 0
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)

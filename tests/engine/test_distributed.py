@@ -43,10 +43,10 @@ SCENARIOS = [
 ]
 
 
-def launch(out, *scenarios, ok=True):
+def launch(out, *scenarios, ok=True, **environment):
     # A deadlock would last for ever; this is far beyond what the scenarios take.
     command = [sys.executable, WORKER, out, *scenarios]
-    done = warm.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, timeout=900)
+    done = warm.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true", **environment}, timeout=900)
     assert (done.returncode == 0) == ok, done.stderr[-5000:]
 
 
@@ -61,23 +61,35 @@ def out(tmp_path_factory):
     return folder
 
 
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rest")
+    launch(folder, "parity", "drop", "filler", REST="1")
+    return folder
+
+
+EACH_LOSS = [("out", 9), pytest.param("rest", 7, marks=pytest.mark.full)]
+
+
 def test_there_are_two_processes(out):
     assert results(out, "world") == [{"size": 2, "kind": "DistributedType.MULTI_CPU"}] * 2
 
 
-def test_defaults_are_trl(out):
-    first, second = results(out, "parity")
-    assert len(first) == 16
+@pytest.mark.parametrize(("losses", "cases"), EACH_LOSS)
+def test_defaults_are_trl(request, losses, cases):
+    first, second = results(request.getfixturevalue(losses), "parity")
+    assert len(first) == cases
     for case, runs in first.items():
         assert runs["ours"]["weights"] == runs["theirs"]["weights"], case
         assert runs["ours"]["losses"] == runs["theirs"]["losses"], case
         assert second[case]["ours"]["weights"] == runs["ours"]["weights"], case
 
 
+@pytest.mark.parametrize(("losses", "cases"), EACH_LOSS)
 @pytest.mark.parametrize(("scenario", "trained"), [("drop", 2), ("filler", 1)])
-def test_dropping_is_training_on_the_live_groups_alone(out, scenario, trained):
-    for rank in results(out, scenario):
-        assert len(rank) == 16
+def test_dropping_is_training_on_the_live_groups_alone(request, losses, cases, scenario, trained):
+    for rank in results(request.getfixturevalue(losses), scenario):
+        assert len(rank) == cases
         for case, distance in rank.items():
             assert distance["trained"] == [trained] * 2, case
             assert distance["weights"] < 5e-6, case

@@ -160,6 +160,12 @@ def run(code, folder):
     return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
 
 
+def test_names_and_workers_need_no_torch(tmp_path):
+    """It takes seconds to import, and each process that scores would pay for it."""
+    code = "import sys, trl_grpo_plus.registry as r, trl_grpo_plus.scoring.worker; r.list_rewards()"
+    assert run(f"{code}; print('torch' in sys.modules)", tmp_path).stdout == "False\n"
+
+
 # -- arguments
 
 

@@ -261,9 +261,7 @@ async def is_cancelled(completions, **kwargs):
     raise asyncio.CancelledError("by the client")
 
 
-@pytest.mark.parametrize(
-    "entry", [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}], ids=str
-)
+@pytest.mark.parametrize("entry", [leaves, leaves_asynchronously, is_cancelled, {"name": leaves, "label": "mine"}])
 def test_a_reward_cannot_end_the_run_without_a_word(entry):
     _, failures = score(entry)
     assert "reward 'mine' failed" in failures[0]

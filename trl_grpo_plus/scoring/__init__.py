@@ -10,7 +10,7 @@ batch       the scores of a batch, for TRL, traces and alarms
 """
 
 from .batch import Scoring
-from .columns import check_columns, columns_of
+from .columns import check_columns, check_splits, columns_of
 from .definition import Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, outcome_of, outcomes_of
 from .reward import Reward, RewardError
@@ -20,6 +20,6 @@ from .workers import configure, shared
 
 __all__ = [
     "NO_VERDICT", "STATUSES", "Definition", "Example", "Noted", "Outcome", "Policy", "Reward", "RewardError",
-    "Scoring", "check_columns", "columns_of", "configure", "define", "definition_at", "excuse", "outcome_of",
-    "outcomes_of", "sandbox_options", "shared",
+    "Scoring", "check_columns", "check_splits", "columns_of", "configure", "define", "definition_at", "excuse",
+    "outcome_of", "outcomes_of", "sandbox_options", "shared",
 ]  # fmt: skip

@@ -12,6 +12,15 @@ from .reward import Reward
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
 
 
+def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
+    """[`check_columns`] of each reward on each data set; `eval_dataset` may be several, by name."""
+    splits = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
+    splits = {"train_dataset": train_dataset, **{f"eval_dataset {name}".strip(): splits[name] for name in splits}}
+    for what, dataset in splits.items():
+        for reward in rewards or ():
+            check_columns(reward, dataset, what)
+
+
 def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
     """Check before a run that a dataset has what a reward reads.
 
