@@ -209,8 +209,10 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def changed_options(self) -> dict[str, Any]:
         """The options of this class that are not at their defaults, by name; with all of them there it is TRL's."""
-        changed = {name: getattr(self, name) for name in self.changed(*_own_options())}
-        return changed if self.scale_rewards in TRL_SCALES else {**changed, "scale_rewards": self.scale_rewards}
+        fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
+        names = self.changed(*(name for name in fields if name not in of_trl))
+        names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
+        return {name: getattr(self, name) for name in names}
 
     def _warn_of_no_effect(self) -> None:
         options = ", ".join(f"{name}={value!r}" for name, value in self.changed_options.items())
@@ -230,12 +232,9 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
-        return (
-            self.filters_groups
-            or self.kl_placement == "reward"
-            or self.scale_rewards not in TRL_SCALES
-            or bool(self.changed(*_ADVANTAGE_FIELDS))
-        )
+        of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
+        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+        return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
         """Those of these options of this class that are not at its defaults; a subclass may have others."""
@@ -244,24 +243,12 @@ class GRPOPlusConfig(GRPOConfig):
 
     def _check_liger(self) -> None:
         # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-        needs_loss = (
-            self.filters_groups or self.kl_estimator != TRL_ESTIMATOR or self.kl_placement != "loss" or self.kl_target
-        )
+        needs_loss = self.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
         if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
             raise Refusal(
                 f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
                 "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
             )
-
-
-_ADVANTAGE_FIELDS = (
-    "zero_variance_tolerance",
-    "advantage_baseline",
-    "std_ddof",
-    "std_eps",
-    "std_floor",
-    "advantage_clip",
-)
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:
@@ -275,7 +262,3 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
             "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
         )
     return args
-
-
-def _own_options() -> list[str]:
-    return [name for name in GRPOPlusConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]
