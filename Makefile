@@ -1,6 +1,6 @@
 # make demo   the main job: a GRPO run on a CPU, accuracy before and after
 # make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
-# make test-full   those too, as CI does
+# make test-full   those slowest
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
 # make test-deepspeed   the tests of TRL's presets, those for DeepSpeed too
@@ -37,7 +37,7 @@ test: $(STAMP)
 	$(PYTEST) -m "not full" tests
 
 test-full: $(STAMP)
-	$(PYTEST) tests
+	$(PYTEST) -m full tests
 
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
 test-trl: $(STAMP)

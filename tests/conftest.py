@@ -14,8 +14,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 # Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
 TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = [*TIMED, "recipes", "check_recipe", "distributed", "wheel", "trackers", "presets", "parity", "resume"]
-LONG += ["cli", "viewer", "trainer", "hub", "tracing", "alarms", "drop"]
+LONG = [*TIMED, "recipes", "check_recipe", "distributed", "wheel", "trackers", "every_reward", "parity", "resume"]
+LONG += ["viewer", "cli", "trainer", "hub", "tracing", "alarms", "drop"]
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -141,8 +141,8 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
     for attempt in attempts:
         if reference is None or not alike:
             reference = plain({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
-        prompt, completion = plain(attempt.prompt), plain(attempt.completion)
-        yield Details(prompt, completion, reference, attempt.outcomes, plain(attempt.logged))
+        logged = plain(attempt.logged) if attempt.logged else {}
+        yield Details(plain(attempt.prompt), plain(attempt.completion), reference, attempt.outcomes, logged)
 
 
 def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) -> list[Row]:
