@@ -52,7 +52,6 @@ def compute(
     lengths: Tensor | None = None,
     *,
     running_std: float | None = None,
-    returns: Tensor | None = None,
 ) -> Tensor:
     """Advantages of P groups of G attempts. The defaults are TRL's (`grpo_trainer.py`, `sum_then_normalize`).
 
@@ -66,11 +65,9 @@ def compute(
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a group that counts as tied.
         lengths (`Tensor`, *optional*): `(P, G)` completion lengths in tokens, for length_weighted.
         running_std (`float`, *optional*): the std to divide by, for running.
-        returns (`Tensor`, *optional*): `(P, G, T)` per-token returns. The baseline is then taken at each token
-            position over the group, the scale still from `rewards`, and the result is `(P, G, T)`.
 
     Returns:
-        `Tensor`: `(P, G)`, or `(P, G, T)` with `returns`.
+        `Tensor`: `(P, G)`.
 
     Raises:
         ValueError: unknown baseline or scale, or what it needs is missing.
@@ -83,12 +80,7 @@ def compute(
     divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, running_std), floor, eps)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
     live = scored & differ & (divisor > 0)
-    divisor = torch.where(divisor > 0, divisor, 1.0)
-    if returns is not None:
-        per_token = returns.double().masked_fill(~scored.unsqueeze(-1), torch.nan)
-        centred = centre(per_token, scored.unsqueeze(-1), _per_token(lengths))
-        divisor, live = divisor.unsqueeze(-1), live.unsqueeze(-1)
-    return torch.where(live, centred / divisor, 0.0).to(rewards.dtype)
+    return torch.where(live, centred / torch.where(divisor > 0, divisor, 1.0), 0.0).to(rewards.dtype)
 
 
 def normalize_then_sum(
@@ -115,8 +107,9 @@ def normalize_then_sum(
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
     """
     components, weights = components[..., weights != 0], weights[weights != 0]
+    nothing = components.new_zeros(components.shape[:2])
     if not len(weights):
-        return torch.zeros(components.shape[:2], dtype=components.dtype)
+        return nothing
     scale = "group" if scale in TRL_SCALES else scale
     parts = [
         compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)
@@ -124,13 +117,13 @@ def normalize_then_sum(
     weighted = torch.stack(parts, dim=-1) * weights.double()
     summed = weighted.sum(dim=-1)
     scored = ~components.isnan().all(dim=-1)
-    varies = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
+    teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
     over_batch = summed[scored]
     if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= tolerance:
-        return torch.zeros_like(summed, dtype=components.dtype)
-    divisor = max(over_batch.std(correction=ddof).item(), floor) + eps
+        return nothing
+    divisor = max(batch_std(over_batch, ddof), floor) + eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
-    return torch.where(scored & varies, normalised, 0.0).to(components.dtype)
+    return torch.where(scored & teaches, normalised, 0.0).to(components.dtype)
 
 
 def compute_with_kl(
@@ -181,7 +174,7 @@ def compute_with_kl(
     elif kind.over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance) & (divisor > 0), divisor, 1.0)
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
-    scored, lengths = scored.unsqueeze(-1), _per_token(lengths)
+    scored, lengths = scored.unsqueeze(-1), None if lengths is None else lengths.unsqueeze(-1)
     with_reward = centre(values.unsqueeze(-1) - cost, scored, lengths)
     alone = centre(-cost, torch.ones_like(scored), lengths)
     shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
@@ -204,10 +197,6 @@ def _chosen(baseline: str, scale: str) -> tuple["Baseline", "Scale"]:
     one_of("baseline", baseline, BASELINES)
     one_of("scale", scale, SCALES)
     return BASELINES[baseline], SCALES[scale]
-
-
-def _per_token(lengths: Tensor | None) -> Tensor | None:
-    return None if lengths is None else lengths.unsqueeze(-1)
 
 
 # -- baselines: (values, scored, lengths) -> values minus the baseline over dim 1, which ignores NaN

@@ -4,8 +4,12 @@ Every check runs in `__post_init__`: values from a YAML file reach the dataclass
 error here costs a second, in mid-run a GPU-hour.
 """
 
+import inspect
+import re
 import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar
 
 import trl
@@ -20,6 +24,10 @@ from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
 NotNegative = Annotated[float, Number(at_least=0.0)]
+
+
+def _choice(default: Any, choices: Iterable[Any]) -> Any:
+    return field(default=default, metadata={"choices": choices})
 
 
 @dataclass
@@ -42,16 +50,16 @@ class GRPOPlusConfig(GRPOConfig):
             - `"drop"`: it leaves the batch before any log-prob pass. The loss is that of the other groups alone.
             - `"resample"`: it is replaced by freshly sampled prompts, as in [DAPO](https://huggingface.co/papers/2503.14476).
         filter_metric (`str`, *optional*, defaults to `"total"`):
-            What the verdict looks at: `"total"` (the weighted sum of the rewards; under
+            What the verdict on a group looks at: `"total"` (the weighted sum of the rewards; under
             `multi_objective_aggregation="normalize_then_sum"` any weighted reward function, since there each is
             normalised by itself), the name of one reward function (the total where that applies to none of a group's
             attempts), or `"any"` (one weighted reward function that varies keeps the group).
         zero_variance_tolerance (`float`, *optional*, defaults to `1e-6`):
             A group is dead if max - min of the metric over its scored attempts is at most this.
         solved_reward (`float`, *optional*, defaults to `1.0`):
-            A dead group whose attempts all reach this value counts as `all_good`. Affects metrics only.
+            A dead group whose attempts all reach this value counts as `all_good` (metrics only).
         failed_reward (`float`, *optional*, defaults to `0.0`):
-            A dead group whose attempts are all at or below this value counts as `all_bad`. Affects metrics only.
+            A dead group whose attempts are all at or below this value counts as `all_bad` (metrics only).
         max_resample_rounds (`int`, *optional*, defaults to `3`):
             Most extra rounds of generation per generation batch under `"resample"`. Each round generates as many
             prompts as groups are missing, and each is examined.
@@ -62,14 +70,14 @@ class GRPOPlusConfig(GRPOConfig):
         > Parameters that control the advantage
 
         scale_rewards (`str` or `bool`, *optional*, defaults to `"group"`):
-            What a group's centred rewards are divided by. TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
-            `False`), and:
+            What a group's centred rewards are divided by: TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
+            `False`), or `"mad"`, `"mean"`, `"running"`.
 
             - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: an exponential moving average of the batch's std.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
-            What is subtracted from a group's rewards: `"mean"`, `"leave_one_out"` (RLOO), `"median"` or
+            What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"` and
             `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)).
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
@@ -80,7 +88,7 @@ class GRPOPlusConfig(GRPOConfig):
         running_std_decay (`float`, *optional*, defaults to `0.9`):
             Decay of the moving average under `scale_rewards="running"`, per generation batch.
         advantage_clip (`float`, *optional*):
-            Largest absolute advantage. `None` does not clip.
+            Largest absolute advantage; `None` does not clip.
 
         > Parameters that control the KL term (they need `beta > 0`)
 
@@ -89,18 +97,18 @@ class GRPOPlusConfig(GRPOConfig):
             `use_bias_correction_kl=True` (TRL's default) k1, k2 and k3 all have the reverse KL's gradient. See
             [`trl_grpo_plus.kl`] for what each one's gradient is.
         kl_placement (`str`, *optional*, defaults to `"loss"`):
-            `"loss"` adds the term to the loss. `"reward"` subtracts it from the reward before the baseline; this
-            needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. Reward and KL are then divided by
-            the same scale: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves it as it is. A
-            group that is tied, and an attempt that nobody scored, bears its KL alone, under the scales of a group
-            divided by 1; a group that is dropped bears none.
+            Whether the KL term is in the loss or in the reward. `"reward"` subtracts it from the reward before the
+            baseline; this needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. Reward and KL are
+            then divided by the same scale: `scale_rewards="group"` divides `beta` by each group's std, `"none"` leaves
+            it as it is. A group that is tied, and an attempt that nobody scored, bears its KL alone, under the scales
+            of a group divided by 1; a group that is dropped bears none.
         kl_reward_form (`str`, *optional*, defaults to `"sequence"`):
             With `kl_placement="reward"`: `"sequence"` subtracts the whole completion's KL, `"reward_to_go"` at each
             token the KL from there on (per-token advantages, less variance). Both have the gradient of the sequence's
             KL, up to the scale; see [`trl_grpo_plus.kl`].
         kl_target (`float`, *optional*):
-            Adapts `beta` so that the logged `kl` (nats per token) approaches this value
-            ([Ziegler et al., 2019](https://huggingface.co/papers/1909.08593)). `None` keeps `beta` fixed.
+            Adapts `beta` so that the logged `kl` (nats per token) approaches this value. `None` keeps `beta` fixed.
+            Source: [Ziegler et al., 2019](https://huggingface.co/papers/1909.08593).
         kl_horizon (`int`, *optional*, defaults to `10000`):
             Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`. A completion
             counts once, however many `num_iterations` it is trained on.
@@ -108,26 +116,26 @@ class GRPOPlusConfig(GRPOConfig):
         > Parameters that control the processes that rewards with a time limit run in
 
         reward_workers (`int`, *optional*):
-            Most worker processes of each rank. `None`: the processors that the rank may use, by affinity and by its
-            container's quota, shared with the other ranks of its machine, and at most 16. With 10 or more for each
-            processor, programs that hang starve each other.
+            Most reward worker processes of each rank; `None`: its share of the machine's processors. These are those
+            that the rank may use, by affinity and by its container's quota, shared with the other ranks of its
+            machine, and at most 16. With 10 or more for each processor, programs that hang starve each other.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
-            Address space of each worker, in MiB.
+            Address space of each reward worker process, in MiB.
 
         > Parameters that control traces and alarms
 
         trace_every (`int`, *optional*, defaults to `1`):
             The attempts of every n-th generation batch, and of every evaluation, are written to
-            `output_dir/rollouts`; see [`trl_grpo_plus.traces`]. `0` writes nothing.
+            `output_dir/rollouts`; `0` writes nothing. See [`trl_grpo_plus.traces`].
         trace_max_groups (`int`, *optional*):
-            Most groups of a batch that are written, taken from each verdict in turn. `None` writes all.
+            Most groups of a batch that are written, taken from each verdict in turn; `None` writes all.
         trace_compress (`bool`, *optional*, defaults to `False`):
             Whether to gzip the files of attempts.
         trace_log_groups (`int`, *optional*, defaults to `4`):
             Of the groups that are traced, so many are shown in wandb or trackio, where `report_to` names them, about
-            100 times a run. `0` shows none.
+            100 times a run; `0` shows none.
         alarms (`bool`, *optional*, defaults to `True`):
-            Whether to watch for signs of reward hacking and of dead training; see [`trl_grpo_plus.alarms`]. What is
+            Whether to watch for signs of reward hacking and of dead training. See [`trl_grpo_plus.alarms`]. What is
             told from texts is told from those that are traced.
         alarm_thresholds (`dict[str, Any]` or `str`, *optional*):
             Thresholds other than the defaults of [`~trl_grpo_plus.alarms.Thresholds`], by name; `null` switches that
@@ -139,127 +147,41 @@ class GRPOPlusConfig(GRPOConfig):
     has_plus_trainer: ClassVar[bool] = False
 
     # Parameters that control zero-variance groups
-    zero_variance_groups: str = field(
-        default="keep",
-        metadata={
-            "help": "What happens to a group whose attempts all earn the same reward.",
-            "choices": ["keep", "drop", "resample"],
-        },
-    )
-    filter_metric: str = field(
-        default="total",
-        metadata={
-            "help": "What the verdict on a group looks at: 'total', the name of one reward function, or 'any' (one "
-            "weighted reward function that varies keeps the group)."
-        },
-    )
-    zero_variance_tolerance: NotNegative = field(
-        default=1e-6,
-        metadata={"help": "A group is dead if max - min of the metric over its scored attempts is at most this."},
-    )
-    solved_reward: Annotated[float, Number()] = field(
-        default=1.0,
-        metadata={"help": "A dead group whose attempts all reach this value counts as all_good (metrics only)."},
-    )
-    failed_reward: Annotated[float, Number()] = field(
-        default=0.0,
-        metadata={"help": "A dead group whose attempts are all at or below this counts as all_bad (metrics only)."},
-    )
-    max_resample_rounds: AtLeastOne = field(
-        default=3,
-        metadata={"help": "Most extra rounds of generation per generation batch under 'resample'."},
-    )
-    resample_fallback: str = field(
-        default="drop",
-        metadata={
-            "help": "What happens to the dead groups that are left when the resampling rounds run out.",
-            "choices": ["drop", "keep", "raise"],
-        },
-    )
+    zero_variance_groups: str = _choice("keep", ["keep", "drop", "resample"])
+    filter_metric: str = "total"
+    zero_variance_tolerance: NotNegative = 1e-6
+    solved_reward: Annotated[float, Number()] = 1.0
+    failed_reward: Annotated[float, Number()] = 0.0
+    max_resample_rounds: AtLeastOne = 3
+    resample_fallback: str = _choice("drop", ["drop", "keep", "raise"])
 
     # Parameters that control the advantage
-    scale_rewards: str = field(
-        default="group",
-        metadata={
-            "help": "What a group's centred rewards are divided by: 'group' (or True), 'batch', 'none' (or False), "
-            "'mad', 'mean' or 'running'."
-        },
-    )
-    advantage_baseline: str = field(
-        default="mean",
-        metadata={"help": "What is subtracted from a group's rewards.", "choices": BASELINES},
-    )
-    std_ddof: int = field(
-        default=1,
-        metadata={
-            "help": "Degrees of freedom of the std: 1 is the sample std, 0 the population std.",
-            "choices": [0, 1],
-        },
-    )
-    std_eps: NotNegative = field(default=1e-4, metadata={"help": "Added to the scale before dividing."})
-    std_floor: NotNegative = field(default=0.0, metadata={"help": "Smallest scale to divide by, before `std_eps`."})
-    running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = field(
-        default=0.9,
-        metadata={"help": "Decay of the moving average of the std under scale_rewards='running'."},
-    )
-    advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = field(
-        default=None, metadata={"help": "Largest absolute advantage. None does not clip."}
-    )
+    scale_rewards: str = "group"
+    advantage_baseline: str = _choice("mean", BASELINES)
+    std_ddof: int = _choice(1, [0, 1])
+    std_eps: NotNegative = 1e-4
+    std_floor: NotNegative = 0.0
+    running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = 0.9
+    advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
 
     # Parameters that control the KL term
-    kl_estimator: str = field(
-        default="k3",
-        metadata={
-            "help": "Per-token estimator of the KL divergence from the reference.",
-            "choices": ESTIMATORS,
-        },
-    )
-    kl_placement: str = field(
-        default="loss",
-        metadata={"help": "Whether the KL term is in the loss or in the reward.", "choices": ["loss", "reward"]},
-    )
-    kl_reward_form: str = field(
-        default="sequence",
-        metadata={
-            "help": "With kl_placement='reward': the whole completion's KL, or at each token the KL from there on.",
-            "choices": ["sequence", "reward_to_go"],
-        },
-    )
-    kl_target: Annotated[float | None, Number(above=0.0, optional=True)] = field(
-        default=None, metadata={"help": "Adapts `beta` so that the logged `kl` approaches this value."}
-    )
-    kl_horizon: AtLeastOne = field(
-        default=10_000,
-        metadata={"help": "Completions over which `beta` may change by a factor of about 1.2, with `kl_target`."},
-    )
+    kl_estimator: str = _choice(TRL_ESTIMATOR, ESTIMATORS)
+    kl_placement: str = _choice("loss", ["loss", "reward"])
+    kl_reward_form: str = _choice("sequence", ["sequence", "reward_to_go"])
+    kl_target: Annotated[float | None, Number(above=0.0, optional=True)] = None
+    kl_horizon: AtLeastOne = 10_000
 
     # Parameters that control the processes that rewards with a time limit run in
-    reward_workers: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = field(
-        default=None,
-        metadata={"help": "Most reward worker processes of each rank. None: its share of the machine's cores."},
-    )
-    reward_worker_memory_mb: Annotated[int, Number(at_least=256, integer=True)] = field(
-        default=4096, metadata={"help": "Address space of each reward worker process, in MiB."}
-    )
+    reward_workers: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
+    reward_worker_memory_mb: Annotated[int, Number(at_least=256, integer=True)] = 4096
 
     # Parameters that control traces and alarms
-    trace_every: Annotated[int, Number(at_least=0, integer=True)] = field(
-        default=1,
-        metadata={"help": "Write the attempts of every n-th generation batch, and of evaluations. 0 writes nothing."},
-    )
-    trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = field(
-        default=None, metadata={"help": "Most groups of a batch that are written. None writes all."}
-    )
-    trace_compress: bool = field(default=False, metadata={"help": "Whether to gzip the files of attempts."})
-    trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = field(
-        default=4, metadata={"help": "Traced groups that are shown in wandb or trackio, about 100 times a run."}
-    )
-    alarms: bool = field(
-        default=True, metadata={"help": "Whether to watch for signs of reward hacking and of dead training."}
-    )
-    alarm_thresholds: dict[str, Any] | str | None = field(
-        default=None, metadata={"help": "Thresholds of alarms, by name, other than the defaults. null: off."}
-    )
+    trace_every: Annotated[int, Number(at_least=0, integer=True)] = 1
+    trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
+    trace_compress: bool = False
+    trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = 4
+    alarms: bool = True
+    alarm_thresholds: dict[str, Any] | str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -277,8 +199,10 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def changed_options(self) -> dict[str, Any]:
         """The options of this class that are not at their defaults, by name; with all of them there it is TRL's."""
-        changed = {name: getattr(self, name) for name in self.changed(*_own_options())}
-        return changed if self.scale_rewards in TRL_SCALES else {**changed, "scale_rewards": self.scale_rewards}
+        fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
+        names = self.changed(*(name for name in fields if name not in of_trl))
+        names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
+        return {name: getattr(self, name) for name in names}
 
     def _warn_of_no_effect(self) -> None:
         options = ", ".join(f"{name}={value!r}" for name, value in self.changed_options.items())
@@ -298,12 +222,9 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
-        return (
-            self.filters_groups
-            or self.kl_placement == "reward"
-            or self.scale_rewards not in TRL_SCALES
-            or bool(self.changed(*_ADVANTAGE_FIELDS))
-        )
+        of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
+        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+        return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
         """Those of these options of this class that are not at its defaults; a subclass may have others."""
@@ -312,9 +233,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     def _check_liger(self) -> None:
         # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-        needs_loss = (
-            self.filters_groups or self.kl_estimator != TRL_ESTIMATOR or self.kl_placement != "loss" or self.kl_target
-        )
+        needs_loss = self.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
         if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
             raise Refusal(
                 f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
@@ -322,14 +241,11 @@ class GRPOPlusConfig(GRPOConfig):
             )
 
 
-_ADVANTAGE_FIELDS = (
-    "zero_variance_tolerance",
-    "advantage_baseline",
-    "std_ddof",
-    "std_eps",
-    "std_floor",
-    "advantage_clip",
-)
+# On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
+# reads this class without importing it, and trusts in nothing but `@dataclass`.
+for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
+    _option = GRPOPlusConfig.__dataclass_fields__[_name]
+    _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:
@@ -343,7 +259,3 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
             "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
         )
     return args
-
-
-def _own_options() -> list[str]:
-    return [name for name in GRPOPlusConfig.__dataclass_fields__ if name not in GRPOConfig.__dataclass_fields__]

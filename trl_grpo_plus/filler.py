@@ -77,9 +77,9 @@ class Weighed(float):
     weight: float
 
     def __new__(cls, value: float, weight: float) -> "Weighed":
-        made = super().__new__(cls, value)
-        made.weight = weight
-        return made
+        coefficient = super().__new__(cls, value)
+        coefficient.weight = weight
+        return coefficient
 
     def __mul__(self, other: Any) -> Any:
         return float(self) * self.weight * other

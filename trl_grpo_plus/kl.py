@@ -223,31 +223,20 @@ class _Difference:
     """`ref - logp`."""
 
     def __init__(self, value: Tensor, logp: Tensor):
-        self.value = value
-        self.logp = logp
+        self.value, self.logp = value, logp
 
     @classmethod
     def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         if func is torch.exp and not kwargs and len(args) == 1:
-            return _Exponential(args[0])
+            return _Minus(args[0], _Minus(1, args[0].value))
         return NotImplemented
 
 
-class _Exponential:
-    """`exp(ref - logp)`."""
+class _Minus:
+    """`exp(ref - logp)`, then that less `ref - logp`: what nothing may be subtracted from but `operand`."""
 
-    def __init__(self, difference: _Difference):
-        self._difference = difference
+    def __init__(self, operand: object, difference: object):
+        self._operand, self._difference = operand, difference
 
-    def __sub__(self, other: object) -> "_UpToOne":
-        return _UpToOne(self._difference.value) if other is self._difference else NotImplemented
-
-
-class _UpToOne:
-    """`exp(ref - logp) - (ref - logp)`."""
-
-    def __init__(self, value: Tensor):
-        self._value = value
-
-    def __sub__(self, other: object) -> Tensor:
-        return self._value if isinstance(other, int) and other == 1 else NotImplemented
+    def __sub__(self, other: object) -> Any:
+        return self._difference if type(other) is type(self._operand) and other == self._operand else NotImplemented

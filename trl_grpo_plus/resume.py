@@ -6,7 +6,6 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
-from torch import Tensor
 
 
 logger = get_logger(__name__)
@@ -47,14 +46,6 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
             "first batch is generated anew."
         )
     return state
-
-
-def on_device(batches: list[dict[str, Any]], device: torch.device) -> list[dict[str, Any]]:
-    """Micro-batches with their tensors on `device`."""
-    return [
-        {name: value.to(device) if isinstance(value, Tensor) else value for name, value in batch.items()}
-        for batch in batches
-    ]
 
 
 def skip_epochs(sampler: Any, epochs: int) -> None:

@@ -119,10 +119,10 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
     target = len(rounds[0].verdicts)
     missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
     if missing > 0 and fallback == "raise":
-        found = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
+        sampled = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
         raise RuntimeError(
             f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step {step} are still dead "
-            f"(sampled: {found}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
+            f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
             "data: too easy, too hard, or a broken reward?"
         )
     return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
@@ -171,15 +171,15 @@ def exchange(
     share = len(rows) // world_size
     owners = [row // len(rounds[r].attempts) for r, row in rows]
 
-    def mine(position: int) -> Attempt:
+    def attempt_at(position: int) -> Attempt:
         r, row = rows[position]
         return rounds[r].attempts[row % len(rounds[r].attempts)]
 
     moving = [position for position, owner in enumerate(owners) if owner != position // share]
-    sent = [(position, mine(position)) for position in moving if owners[position] == rank]
+    sent = [(position, attempt_at(position)) for position in moving if owners[position] == rank]
     received = dict(gather_object(sent)) if moving else {}
     here = range(rank * share, (rank + 1) * share)
-    return [mine(position) if owners[position] == rank else received[position] for position in here]
+    return [attempt_at(position) if owners[position] == rank else received[position] for position in here]
 
 
 def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool]:

@@ -481,7 +481,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy = state.get("entropy")
         self._step = state.get("step", self._step)
         if state["buffered_inputs"] is not None:
-            self._buffered_inputs = resume.on_device(state["buffered_inputs"], self.accelerator.device)
+            self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
         """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.model_card`]."""

@@ -26,9 +26,8 @@ def kept_at_home() -> Iterator[None]:
     Raises:
         RuntimeError: this release of transformers calls the Hub in another way.
     """
-    before = check_seam()
     wrap: dict[str, Any] = {"hf_api": lambda api: lambda: _Client(api()), "upload_folder": _sparing}
-    with temporarily(seam, **{name: wrap[name](original) for name, original in before.items()}):
+    with temporarily(seam, **{name: wrap[name](original) for name, original in check_seam().items()}):
         yield
 
 
@@ -38,14 +37,14 @@ def check_seam() -> dict[str, Callable[..., Any]]:
     Raises:
         RuntimeError: neither is there.
     """
-    found = {name: getattr(seam, name) for name in ("hf_api", "upload_folder") if hasattr(seam, name)}
-    if not found:
+    calls = {name: getattr(seam, name) for name in ("hf_api", "upload_folder") if hasattr(seam, name)}
+    if not calls:
         raise RuntimeError(
             f"transformers {transformers.__version__} uploads in a way that trl_grpo_plus does not know, and would "
             f"take {', '.join(AT_HOME)} of output_dir along. Set push_to_hub=False and upload the model yourself, or "
             "use transformers 5.8 to 5.23."
         )
-    return found
+    return calls
 
 
 class _Client:
@@ -59,7 +58,7 @@ class _Client:
 
 def _sparing(upload_folder: Callable[..., Any]) -> Callable[..., Any]:
     def upload(*args: Any, ignore_patterns: list[str] | str | None = None, **kwargs: Any) -> Any:
-        given = [ignore_patterns] if isinstance(ignore_patterns, str) else ignore_patterns or []
-        return upload_folder(*args, ignore_patterns=[*given, *AT_HOME], **kwargs)
+        patterns = [ignore_patterns] if isinstance(ignore_patterns, str) else ignore_patterns or []
+        return upload_folder(*args, ignore_patterns=[*patterns, *AT_HOME], **kwargs)
 
     return upload

@@ -383,31 +383,6 @@ def test_one_attempt_or_no_score_in_normalize_then_sum():
     assert normalize_then_sum(torch.full((2, 4, 3), NAN), torch.ones(3)).tolist() == [[0.0] * 4] * 2
 
 
-# -- per-token returns
-
-
-@tried
-@given(groups(st.one_of(in_unit, st.just(NAN))), st.integers(0, 99))
-def test_returns_are_centred_at_each_token_and_scaled_by_the_rewards(rewards, seed):
-    """0 in dead groups and for unscored attempts, which do not move the others."""
-    generator = torch.Generator().manual_seed(seed)
-    returns = torch.rand(*rewards.shape, 3, dtype=torch.float64, generator=generator)
-    returns[rewards.isnan()] = 5.0
-    for baseline, scale in EVERY:
-        alone = advantages(rewards, baseline, scale)
-        same = advantages(rewards, baseline, scale, returns=rewards.nan_to_num(nan=5.0).unsqueeze(-1))
-        close(same, alone.unsqueeze(-1))
-        found = advantages(rewards, baseline, scale, returns=returns)
-        assert advantages(rewards.float(), baseline, scale, returns=returns).dtype == torch.float32
-        unscaled = advantages(rewards, baseline, "none", returns=returns)
-        own_scale = (alone / advantages(rewards, baseline, "none")).nanmean(dim=1, keepdim=True).nan_to_num(0.0)
-        close(found, unscaled * own_scale.unsqueeze(-1), rtol=1e-9, atol=1e-12)
-        centred = advantages(returns[..., 0].masked_fill(rewards.isnan(), NAN), baseline, "none", tolerance=-1.0)
-        live = (alone != 0).any(dim=1, keepdim=True)
-        close(unscaled[..., 0], torch.where(live, centred, unscaled[..., 0]))
-        assert found[rewards.isnan() | ~live].count_nonzero() == 0, (baseline, scale)
-
-
 # -- what is refused, and what is added
 
 

@@ -14,5 +14,4 @@ from .rules import ALARMS, Finding, Rule
 from .watch import Alarm, Thresholds, Watch
 
 
-__all__ = ["ALARMS", "Alarm", "Finding", "Rule", "Thresholds", "Watch"]
 __doc__ += "".join(f"\n{name:17}{rule.default:<6g}{rule.sees}" for name, rule in ALARMS.items())

@@ -17,6 +17,3 @@ table         rows that say what was checked, and how they are printed
 """
 
 from .accelerate import Distribution, distribution, find_recipe, headline, launch_command, presets, recipes
-
-
-__all__ = ["Distribution", "distribution", "find_recipe", "headline", "launch_command", "presets", "recipes"]

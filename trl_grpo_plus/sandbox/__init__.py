@@ -13,6 +13,3 @@ from .child.plain import message_size, names_of
 from .errors import Killed, SandboxError, Starved
 from .sandbox import Sandbox
 from .talk import KILLED, TOO_LONG, Program
-
-
-__all__ = ["KILLED", "TOO_LONG", "Killed", "Program", "Sandbox", "SandboxError", "Starved", "message_size", "names_of"]

@@ -16,10 +16,3 @@ from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, outcome_of, outcomes_
 from .reward import Reward, RewardError
 from .worker import excuse, sandbox_options
 from .workers import configure, shared
-
-
-__all__ = [
-    "NO_VERDICT", "STATUSES", "Definition", "Example", "Noted", "Outcome", "Policy", "Reward", "RewardError",
-    "Scoring", "check_columns", "check_splits", "columns_of", "configure", "define", "definition_at", "excuse",
-    "outcome_of", "outcomes_of", "sandbox_options", "shared",
-]  # fmt: skip

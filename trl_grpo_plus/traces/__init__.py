@@ -10,26 +10,3 @@ from . import stock_trl
 from .read import FOLDER, GroupKey, about, by_group, evaluated, find, group_key, groups, journal, split_name
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer
-
-
-__all__ = [
-    "FOLDER",
-    "GroupKey",
-    "Part",
-    "Row",
-    "Sampled",
-    "Writer",
-    "about",
-    "by_group",
-    "complete",
-    "evaluated",
-    "find",
-    "group_key",
-    "groups",
-    "journal",
-    "part_of",
-    "pick",
-    "plain",
-    "split_name",
-    "stock_trl",
-]

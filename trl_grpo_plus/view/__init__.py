@@ -8,6 +8,3 @@ viewer/   the page's HTML, CSS and JavaScript
 
 from .page import choose, panel, write_page
 from .trackers import Trackers
-
-
-__all__ = ["Trackers", "choose", "panel", "write_page"]
