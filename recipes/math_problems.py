@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 
 from trl_grpo_plus.launch.data import load
 
@@ -75,11 +75,8 @@ def prepare(
         need(splits["train"], "level", name=str(script_args.dataset_name))
         labels = splits["train"]["level"]
         splits["train"] = splits["train"].select([at for at, level in enumerate(labels) if level in levels])
-    return DatasetDict({split: _readable(rows, split) for split, rows in splits.items()})
-
-
-def _readable(rows: Dataset, split: str) -> Dataset:
-    return keep_gold(rows.select_columns(["prompt", "answer"]), "math_answer", split)
+    read = {split: rows.select_columns(["prompt", "answer"]) for split, rows in splits.items()}
+    return DatasetDict({split: keep_gold(rows, "math_answer", split) for split, rows in read.items()})
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:

@@ -76,7 +76,7 @@ def check_columns(
     test_code: list[Any] | None = None,
     *,
     output_kb: int = 1024,
-    **others: Any,
+    **_: Any,
 ) -> None:
     """Refuse columns that cannot be used, naming the first bad rows."""
     if tests is None and test_code is None:
@@ -187,19 +187,18 @@ def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> C
             None if text is None else _from_json(text, name)
             for text, name in ((args, "args"), (expected, "expected"), (expected_args, "expected_args"))
         )
-    if not isinstance(args, (list, tuple, dict)):
-        raise ValueError(f"args is neither a list nor a dict of names, in the test {case!r:.100}")
+    before = _as_args("args", args, case)
     if expected_args is None:
-        return Case(args=_as_args(args), expected=expected)
-    if not isinstance(expected_args, (list, tuple, dict)):
-        raise ValueError(f"expected_args is neither a list nor a dict of names, in the test {case!r:.100}")
-    before, after = _as_args(args), _as_args(expected_args)
+        return Case(args=before, expected=expected)
+    after = _as_args("expected_args", expected_args, case)
     if type(before) is not type(after) or _names(before) != _names(after):
         raise ValueError(f"expected_args does not have the arguments of args, in the test {case!r:.100}")
     return Case(args=before, expected=expected, expected_args=after)
 
 
-def _as_args(args: Any) -> list | dict:
+def _as_args(name: str, args: Any, case: Any) -> list | dict:
+    if not isinstance(args, (list, tuple, dict)):
+        raise ValueError(f"{name} is neither a list nor a dict of names, in the test {case!r:.100}")
     return args if isinstance(args, dict) else list(args)
 
 

@@ -67,10 +67,6 @@ def _phrase(phrase: str) -> Any:
     return regex.compile(f"(?<!{_LETTER})" * before + f"(?:{pattern})" + f"(?!{_LETTER})" * after, regex.VERSION1)
 
 
-def _count(read: str, phrase: str) -> int:
-    return sum(1 for _ in _phrase(phrase).finditer(read))
-
-
 def _lines(pattern: str) -> Callable[[str], int]:
     """Counts the lines that start as the pattern says."""
     match = regex.compile(pattern).match
@@ -99,12 +95,8 @@ def _numbered_items(text: str) -> int:
     return following - 1
 
 
-def _capital_words(text: str) -> int:
-    return sum(len(word) > 1 and word.isupper() for word in _words(text))
-
-
 def _keyword(text: str, keyword: str) -> int:
-    return _count(folded(text), keyword)
+    return sum(1 for _ in _phrase(keyword).finditer(folded(text)))
 
 
 def _letter(text: str, letter: str) -> int:
@@ -130,9 +122,7 @@ def _forbidden_words(text: str, words: list[str]) -> bool:
 
 def _in_case(text: str, case: Literal["upper", "lower", "title"]) -> bool:
     if case == "title":
-        return all(
-            regex.match(r"\P{L}*+[\p{Lu}\p{Lt}]", word) for word in _words(text) if regex.search(r"\p{L}", word)
-        )
+        return all(regex.match(r"\P{L}*+(?:[\p{Lu}\p{Lt}]|$)", word) for word in _words(text))
     return text.isupper() if case == "upper" else text.islower()
 
 
@@ -156,10 +146,6 @@ def _quoted(text: str) -> bool:
         (text[0], text[-1]) == (left, right) and has_word(inner) and left not in inner and right not in inner
         for left, right in QUOTES
     )
-
-
-def _no_commas(text: str) -> bool:
-    return regex.search("[,，、،､﹐﹑]", text) is None
 
 
 def _postscript(text: str, marker: str = "P.S.") -> bool:
@@ -204,7 +190,7 @@ def _ends_in_script(text: str, script: Script) -> bool:
 COUNTS: dict[str, Callable[..., int]] = {
     "words": lambda text: len(_words(text)),
     "unique_words": lambda text: len({word.casefold() for word in _words(text)}),
-    "capital_words": _capital_words,
+    "capital_words": lambda text: sum(len(word) > 1 and word.isupper() for word in _words(text)),
     "characters": lambda text: sum(not char.isspace() for char in text),
     "sentences": _sentences,
     "paragraphs": lambda text: len(_paragraphs(text)),
@@ -227,7 +213,7 @@ CHECKS: dict[str, Callable[..., bool]] = {
     "ends_with": _ends_with,
     "paragraph_starts_with": _paragraph_starts_with,
     "quoted": _quoted,
-    "no_commas": _no_commas,
+    "no_commas": lambda text: regex.search("[,，、،､﹐﹑]", text) is None,
     "postscript": _postscript,
     "one_of": _one_of,
     "json": _json,

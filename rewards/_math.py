@@ -32,7 +32,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
     (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
     (r"\{,\}", ","),
-    (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])", lambda m: _digits(m[0])),
+    (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])", lambda m: re.sub(r"[^0-9]", "", m[0])),
     (r"(?<!\\)\\[,;: ]|~|\s+", " "),
     (r"\\q?quad(?![A-Za-z])", r" \\quad "),
     (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
@@ -56,10 +56,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}", r"\1 "),
     (r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}", r"\1\2"),
     (r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}", r"\1\\text{\2}"),
-    (
-        r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}",
-        lambda m: _BRACED_POWER.sub(r"^\1", m[0]),
-    ),
+    (r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}", lambda m: _BRACED_POWER.sub(r"^\1", m[0])),
     (r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}", r"^\1"),
     (
         r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})",
@@ -121,7 +118,7 @@ def clean(text: str) -> str | None:
         return None
     if bold := _BOLD.fullmatch(text):
         text = bold[1]
-    text = _TEXT_LEAD.sub(_without_lead, unstyled(typed(text)))
+    text = _TEXT_LEAD.sub(lambda m: m[1] if m[3] else m[1] + m[2], unstyled(typed(text)))
     if len(text) > MAX_CHARS or _UNCLEAR.search(text):
         return None
     for pattern, plain in _PLAIN:
@@ -139,10 +136,6 @@ def clean(text: str) -> str | None:
     return text or None
 
 
-def _without_lead(lead: re.Match[str]) -> str:
-    return lead[1] if lead[3] else f"{lead[1]}{lead[2]}"
-
-
 def _with_connectives(text: str) -> str:
     """Signs for "or" between relations and for "and" between inequalities: as commas they would say the same."""
     if _OR_WORD.search(text):
@@ -157,10 +150,6 @@ def _with_connectives(text: str) -> str:
         return text[:start] + _with_connectives(text[start:-start]) + text[-start:]
     parts = split(text, separator)
     return sign.join(parts) if all(map(needed.search, parts)) else text
-
-
-def _digits(text: str) -> str:
-    return re.sub(r"[^0-9]", "", text)
 
 
 def _with_braces(text: str) -> str:

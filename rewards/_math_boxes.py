@@ -20,8 +20,6 @@ _LEAD = re.compile(
     r"|there\s+(?:are|is)(?=\s))",
     re.IGNORECASE,
 )
-
-
 _LONGEST_LEAD = 100
 _LONGEST_SENTENCE = 300
 _SENTENCE_END = re.compile(r"\n|[.!?。]\s")

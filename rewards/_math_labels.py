@@ -41,10 +41,9 @@ def labelled(text: str, gold: bool = False) -> tuple[str, str] | None:
     value = f"{rest} {tail}".strip()
     if not value:
         return None if gold else (label, "")
-    in_text = inside is not None
-    if _ANOTHER.search(value) or (_NO_VALUE.match(value) and not (in_text and value[0] in "-\\")):
+    if _ANOTHER.search(value) or (_NO_VALUE.match(value) and not (inside and value[0] in "-\\")):
         return None
-    if not in_text and literal(split_unit(value)[0]) is None:
+    if not inside and literal(split_unit(value)[0]) is None:
         return None  # a product of a letter
     return label, value
 

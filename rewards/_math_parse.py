@@ -78,10 +78,11 @@ def shape(text: str) -> Shape | None:
         return Shape("or", tuple(parts))
     if len(parts) > 1 and not literal(text):
         return Shape("union" if all(map(_is_range, parts)) else "list", tuple(parts))
-    for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference), (_UNION, _union)):
-        parts = split(text, separator)
-        if len(parts) > 1:
+    for separator, build in ((_IN, _member), (_SIGNS, _relation), (_WITHOUT, _difference)):
+        if len(parts := split(text, separator)) > 1:
             return build(text, parts)
+    if len(parts := split(text, _UNION)) > 1:
+        return Shape("union", tuple(parts))
     return _bracketed(text)
 
 
@@ -159,30 +160,25 @@ def _all_but(points: list[str]) -> Shape | None:
     return Shape("union", tuple(f"({low},{high})" for low, high in pairwise(ends)))
 
 
-def _union(text: str, parts: list[str]) -> Shape:
-    return Shape("union", tuple(parts))
-
-
 def _relation(text: str, parts: list[str]) -> Shape | None:
     _, signs = split_with_signs(text, _SIGNS)
     if not all(parts):
         return None
     if signs == ["="]:
-        return _equation(parts[0], parts[1])
-    if signs == ["\\ne"] and (named := _unequal(*parts)):
-        return named
+        return _equation(*parts)
+    if signs == ["\\ne"]:
+        return _unequal(*parts) or Shape("\\ne", tuple(parts))
     if signs[0] in _GREATER:
         parts, signs = parts[::-1], [_GREATER.get(sign, ">") for sign in reversed(signs)]
-    if not {*signs} <= {"<", "\\le"} and signs != ["\\ne"]:
+    if not {*signs} <= {"<", "\\le"}:
         return None
-    return (_range(parts, signs) if signs != ["\\ne"] else None) or Shape("".join(signs), tuple(parts))
+    return _range(parts, signs) or Shape("".join(signs), tuple(parts))
 
 
 def _unequal(left: str, right: str) -> Shape | None:
     r"""The intervals of `x \ne 2`."""
-    if is_name(left) and has_variable(left) and (union := _all_but([right])):
-        return union._replace(name=left)
-    return None
+    union = _all_but([right]) if is_name(left) and has_variable(left) else None
+    return union._replace(name=left) if union else None
 
 
 def _equation(left: str, right: str) -> Shape | None:

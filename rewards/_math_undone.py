@@ -61,16 +61,12 @@ def _kind(tree: Any) -> str:
 
 def _undone_text(text: str, tree: Any) -> bool:
     """What the reader has worked out before it can be seen in the tree."""
-    fractions = [match[1:3] if match[1] else match[3:5] for match in map(_groups, _WHOLE_FRACTION.finditer(text))]
+    fractions = [(match[1] or match[3], match[2] or match[4]) for match in _WHOLE_FRACTION.finditer(text)]
     return (
         _WHOLE_BINOMIAL.search(text) is not None
         or any(math.gcd(int(a), int(b)) != 1 or int(b) == 1 for a, b in fractions)
         or (_FUNCTION.search(text) is not None and not functions(tree))
     )
-
-
-def _groups(match: re.Match[str]) -> list[str]:
-    return [match[0], *match.groups()]
 
 
 def _undone(tree: Any) -> bool:

@@ -106,18 +106,12 @@ def _table() -> dict[str, str]:
     words = {
         long + name: short + base for name, base in _BASES.items() for long, short in {"": "", **_PREFIXES}.items()
     }
-    plain = {name: name for name in _PLAIN}
-    counters = {name: name for name in _COUNTERS.split()}
-    return symbols | words | plain | counters | _NAMES
+    plain = {name: name for name in (*_PLAIN, *_COUNTERS.split())}
+    return symbols | words | plain | _NAMES
 
 
 _KNOWN = {name: re.sub(r"^([kcdmMGμnph]?)L$", r"\1l", unit) for name, unit in _table().items()}
-_COMPOUND = {
-    "mph": {"mi": 1, "h": -1},
-    "kmh": {"km": 1, "h": -1},
-    "kph": {"km": 1, "h": -1},
-    "fps": {"ft": 1, "s": -1},
-}
+_SPEEDS = {"mph": {"mi": 1, "h": -1}, "kmh": {"km": 1, "h": -1}, "kph": {"km": 1, "h": -1}, "fps": {"ft": 1, "s": -1}}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3, "平方": 2, "立方": 3}
 _WORD = r"[A-Za-zμΩ\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+"
 _TOKEN = re.compile(rf"({_WORD})\s*(?:\^\s*(-?[1-9]))?|([/·*.]|\s+)|-")
@@ -199,8 +193,8 @@ def _known(phrase: str) -> str | None:
 
 
 def _units_of_word(word: str) -> dict[str, int] | None:
-    if word in _COMPOUND:
-        return _COMPOUND[word]
+    if word in _SPEEDS:
+        return _SPEEDS[word]
     for prefix in ("平方", "立方"):
         if word.startswith(prefix) and word[2:] in _KNOWN:
             return {_KNOWN[word[2:]]: _POWERS[prefix]}
@@ -218,19 +212,13 @@ _CAPITALS = frozenset({"cm", "km", "kg", "ml", "ft", "in", "lb", "oz", "yd", "hr
 
 def _counted(phrase: str) -> str | None:
     """What is counted, in words."""
-    if not _FREE.fullmatch(phrase) or len(phrase) > 60:
-        return None
     parts = [part for part in re.split(r"[ ./'-]+", phrase.lower()) if part]
-    if (
-        not parts
-        or len(parts) > 4
-        or NO_UNIT.intersection(parts)
-        or not all(map(_is_word, phrase.replace(".", " ").split()))
-    ):
+    if len(phrase) > 60 or not _FREE.fullmatch(phrase) or len(parts) > 4 or NO_UNIT.intersection(parts):
         return None
     if any((_ADVERB.fullmatch(part) and part not in _HARMLESS) or _FOLD.fullmatch(part) for part in parts):
         return None
-    return " ".join(map(_singular, phrase.lower().replace(".", " ").split()))
+    names = phrase.replace(".", " ").split()
+    return " ".join(_singular(name.lower()) for name in names) if all(map(_is_word, names)) else None
 
 
 def _is_word(text: str) -> bool:

@@ -57,14 +57,12 @@ def is_tame(text: str) -> bool:
         and not _WILD_CHARACTER.search(text)
         and not _WILD.search(text)
         and all(name in _COMMANDS for name in _COMMAND.findall(text))
-        and all(_tame_exponent(match[1]) for match in _EXPONENT.finditer(text))
+        and all(_is_tame_exponent(match[1]) for match in _EXPONENT.finditer(text))
     )
 
 
-def _tame_exponent(text: str) -> bool:
-    if "^" not in text:
-        return True
-    return text.count("^") == 1 and has_variable(text)
+def _is_tame_exponent(text: str) -> bool:
+    return "^" not in text or (text.count("^") == 1 and has_variable(text))
 
 
 def same_value(gold: str, answer: str, evaluated: bool) -> bool:
@@ -109,7 +107,7 @@ def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool)
     if names != sorted(_names(sides[2] - sides[3])):
         return False
     ratios = [value for point in _points(names) if (value := _at(ratio, point)) is not None]
-    if len(ratios) < 3 or not all(_close(value, ratios[0]) for value in ratios) or _is_zero(ratios[0]):
+    if len(ratios) < 3 or not all(_close(value, ratios[0]) for value in ratios) or _close(ratios[0], 0):
         return False
     return not positive or bool(ratios[0].is_real and ratios[0] > 0)
 
@@ -162,9 +160,7 @@ def _equal(left: Any, right: Any) -> bool:
 
 def _equal_constants(left: Any, right: Any) -> bool:
     left, right = left.doit(), right.doit()
-    if left.is_Rational and right.is_Rational:
-        return bool(left == right)
-    if left.is_infinite or right.is_infinite:
+    if (left.is_Rational and right.is_Rational) or left.is_infinite or right.is_infinite:
         return bool(left == right)
     a, b = _at(left, {}), _at(right, {})
     return a is not None and b is not None and _close(a, b)
@@ -205,12 +201,6 @@ def _close(a: Any, b: Any) -> bool:
 
     gap, size = abs(a - b), max(abs(a), abs(b))
     return bool(gap <= Float(_SAME) * size or gap <= Float(_ZERO))
-
-
-def _is_zero(value: Any) -> bool:
-    from sympy import Float
-
-    return bool(abs(value) <= Float(_ZERO))
 
 
 def is_rounded(exact: str, rounded: str) -> bool:

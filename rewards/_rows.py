@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 
-SHOWN_ROWS = 3
+SHOWN_ROWS = 5
 
 
 def refuse_rows(
@@ -21,11 +21,11 @@ def refuse_rows(
     Raises:
         ValueError: a row has a problem.
     """
-    found = {row: _problem(problem_of, values) for row, values in enumerate(zip(*columns, strict=True))}
-    problems = [f"row {row}: {problem.rstrip('.')}" for row, problem in found.items() if problem]
-    if problems:
-        shown = "; ".join(problems[:SHOWN_ROWS])
-        raise ValueError(f"{name}: {len(problems)} of {len(found)} rows cannot be scored; {shown}. {hint}")
+    problems = [_problem(problem_of, values) for values in zip(*columns, strict=True)]
+    bad = [f"row {row}: {problem.rstrip('.')}" for row, problem in enumerate(problems) if problem]
+    if bad:
+        shown = "; ".join(bad[:SHOWN_ROWS])
+        raise ValueError(f"{name}: {len(bad)} of {len(problems)} rows cannot be scored; {shown}. {hint}")
 
 
 def _problem(problem_of: Callable[..., Any], values: Sequence[Any]) -> str:

@@ -197,11 +197,8 @@ def quote_after(line: str, quote: str | None) -> str | None:
         return None
     place = 0
     while True:
-        token = None
-        if quote is None:
-            token = next((one for one in _TOKEN.finditer(line, place) if one[0] in _TRIPLE), None)
-        else:
-            token = next((one for one in _TRIPLE[quote].finditer(line, place) if one[0] == quote), None)
+        pattern, quotes = (_TRIPLE[quote], [quote]) if quote else (_TOKEN, [*_TRIPLE])
+        token = next((one for one in pattern.finditer(line, place) if one[0] in quotes), None)
         if token is None:
             return quote
         quote = token[0] if quote is None else None

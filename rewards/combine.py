@@ -5,14 +5,14 @@ from trl_grpo_plus.rewards.combine import gate, scale
 GRPOPlusTrainer(reward_funcs=["math_answer", scale(gate("think_format", by="math_answer"), 0.2)], ...)
 """
 
-import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.common.signatures import is_async
+from trl_grpo_plus.common.values import Number, Refusal
 from trl_grpo_plus.registry import get_reward
 
 
@@ -79,8 +79,7 @@ def gate(
         'brief_if_exact_answer'
     """
     inner, judge = _function(reward), _function(by)
-    rule = partial(_gated, at_least=_finite("at_least", at_least))
-    return Combined(name or f"{inner.__name__}_if_{judge.__name__}", (inner, judge), rule)
+    return _combined(name or f"{inner.__name__}_if_{judge.__name__}", (inner, judge), _gated, at_least=at_least)
 
 
 def clip(reward: RewardFunction | str, low: float, high: float, name: str | None = None) -> Combined:
@@ -93,10 +92,11 @@ def clip(reward: RewardFunction | str, low: float, high: float, name: str | None
         >>> clip(lambda completions: [-3.0, 0.5, None], -1, 1, name="bounded")(completions=["a", "b", "c"])
         [-1.0, 0.5, None]
     """
-    if not _finite("low", low) <= _finite("high", high):
-        raise Refusal(f"clip: low={low} must not be above high={high}.")
     inner = _function(reward)
-    return Combined(name or f"{inner.__name__}_clipped", (inner,), partial(_clipped, low=low, high=high))
+    combined = _combined(name or f"{inner.__name__}_clipped", (inner,), _clipped, low=low, high=high)
+    if low > high:
+        raise Refusal(f"clip: low={low} must not be above high={high}.")
+    return combined
 
 
 def scale(reward: RewardFunction | str, factor: float, offset: float = 0.0, name: str | None = None) -> Combined:
@@ -110,8 +110,13 @@ def scale(reward: RewardFunction | str, factor: float, offset: float = 0.0, name
         [-1.0, 1.0, None]
     """
     inner = _function(reward)
-    rule = partial(_scaled, factor=_finite("factor", factor), offset=_finite("offset", offset))
-    return Combined(name or f"{inner.__name__}_scaled", (inner,), rule)
+    return _combined(name or f"{inner.__name__}_scaled", (inner,), _scaled, factor=factor, offset=offset)
+
+
+def _combined(name: str, parts: tuple[RewardFunction, ...], rule: Callable[..., float], **numbers: float) -> Combined:
+    for argument, value in numbers.items():
+        Number().check(argument, value)
+    return Combined(name, parts, partial(rule, **numbers))
 
 
 def _gated(score: float, verdict: float, *, at_least: float) -> float:
@@ -130,12 +135,6 @@ def _function(reward: RewardFunction | str) -> RewardFunction:
     scorer = get_reward(reward) if isinstance(reward, str) else reward
     if not callable(scorer) or not hasattr(scorer, "__name__"):
         raise Refusal(f"{scorer!r} must be a reward function with a __name__, or the name of a registered reward.")
-    if inspect.iscoroutinefunction(scorer) or inspect.iscoroutinefunction(getattr(scorer, "__call__", None)):  # noqa: B004
+    if is_async(scorer):
         raise Refusal(f"{scorer.__name__} is an async function, which cannot be combined. Make it a plain one.")
     return scorer
-
-
-def _finite(name: str, value: float) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise Refusal(f"{name}={value!r} must be a finite number.")
-    return value

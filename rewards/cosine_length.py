@@ -3,6 +3,7 @@
 import math
 from typing import Any
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, Reward, get_reward, register_reward
 
 from ._text import written_ids
@@ -13,18 +14,13 @@ def _judge(correct: str, correct_args: dict[str, Any] | None) -> Reward:
 
 
 def _check_args(max_length: int, correct: str, correct_args: dict[str, Any] | None, **bounds: float) -> None:
-    if max_length < 1:
-        raise ValueError(f"cosine_length: max_length={max_length} must be at least 1, in tokens.")
+    Number(at_least=1, note=", in tokens").check("cosine_length: max_length", max_length)
     order = ("min_value_wrong", "max_value_wrong", "min_value_correct", "max_value_correct")
     values = [bounds[name] for name in order]
     if not all(map(math.isfinite, bounds.values())) or values != sorted(values):
         shown = ", ".join(f"{name}={bounds[name]}" for name in order)
         raise ValueError(f"cosine_length: {' <= '.join(order)} must hold, or a wrong answer pays; got {shown}.")
     _judge(correct, correct_args)
-
-
-def _parts(correct: str, correct_args: dict[str, Any] | None, **_: Any) -> list[Reward]:
-    return [_judge(correct, correct_args)]
 
 
 UP_TO_100 = {"max_length": 100, "correct": "exact_answer"}
@@ -38,7 +34,7 @@ UP_TO_100 = {"max_length": 100, "correct": "exact_answer"}
         Example("", {"completion_ids": [], "answer": "46"}, -1.0, UP_TO_100),
     ],
     check_args=_check_args,
-    parts=_parts,
+    parts=lambda correct, correct_args, **_: [_judge(correct, correct_args)],
 )
 def cosine_length(
     completions: list[Any],

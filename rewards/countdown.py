@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
@@ -29,8 +30,7 @@ _OPERATIONS: dict[type[ast.operator], Any] = {
 
 
 def _check_args(format_reward: float, **_: Any) -> None:
-    if not 0 <= format_reward < 1:
-        raise ValueError(f"countdown: format_reward={format_reward} must be at least 0 and less than 1. Try 0.1.")
+    Number(at_least=0, below=1, note=". Try 0.1").check("countdown: format_reward", format_reward)
 
 
 def _check_columns(numbers: list[Any], target: list[Any], **_: Any) -> None:
@@ -109,9 +109,7 @@ def countdown(
     return rewards
 
 
-def _score(
-    text: str, numbers: list[int], target: int, format_reward: float = 0.0, think_opened: bool = False
-) -> float:
+def _score(text: str, numbers: list[int], target: int, format_reward: float, think_opened: bool) -> float:
     tree = _parsed(answer_of(text, think_opened) or "", target)
     if tree is None or sorted(_numbers_in(tree)) != sorted(numbers):
         return 0.0

@@ -10,6 +10,7 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._math import MAX_CHARS, clean
@@ -17,11 +18,11 @@ from ._math_boxes import last_box
 from ._math_terms import literal
 from ._math_unit_names import is_unsure
 from ._math_units import split_unit
+from ._rows import refuse_rows
 from ._text import after_opened, after_thinking, text_of
 
 
 BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
-SHOWN_ROWS = 5
 # Digits and signs of another width, and blanks of other kinds.
 _WIDTHS = {
     **{wide: wide - 0xFEE0 for wide in (*range(0xFF10, 0xFF1A), *map(ord, "＄，．％＋－：（）＝"))},
@@ -48,20 +49,15 @@ GOLD = "In the morning she sells 9 eggs, then 9 * 2 = <<9*2=18>>18 dollars.\n###
 
 
 def _check_args(tolerance: float, **_: Any) -> None:
-    if not math.isfinite(tolerance) or tolerance < 0:
-        raise ValueError(
-            f"gsm8k_answer: tolerance={tolerance!r} must be a finite number, 0 or above; 0 asks for equality."
-        )
+    Number(at_least=0, note="; 0 asks for equality").check("gsm8k_answer: tolerance", tolerance)
 
 
 def _check_columns(answer: list[Any], **_: Any) -> None:
-    bad = [row for row, gold in enumerate(answer) if _gold_number(gold) is None]
-    if bad:
-        shown = ", ".join(f"row {row}: {answer[row]!r:.200}" for row in bad[:SHOWN_ROWS])
-        raise ValueError(
-            f"gsm8k_answer: {len(bad)} of {len(answer)} answers are no number and have no '#### NUMBER'; {shown}. "
-            "Mend or filter these rows."
-        )
+    refuse_rows("gsm8k_answer", _problem, answer)
+
+
+def _problem(gold: Any) -> str | None:
+    return f"the answer {gold!r:.200} is no number and has no '#### NUMBER'" if _gold_number(gold) is None else None
 
 
 def _gold(answer: str | int | float, think_opened: bool = False, **_: Any) -> str | None:
@@ -130,9 +126,7 @@ def gsm8k_answer(
 def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> float:
     wanted = _gold_number(gold)
     if wanted is None:
-        raise ValueError(
-            f"gsm8k_answer: the answer {gold!r:.200} is no number and has no '#### NUMBER'. Mend or filter this row."
-        )
+        raise ValueError(f"gsm8k_answer: {_problem(gold)}. Mend or filter this row.")
     final = after_thinking(text, opened=think_opened)
     boxed = "\\boxed" in final
     number = _number(last_box(final) if boxed else _after_hashes(final))
@@ -145,7 +139,7 @@ def _score(text: str, gold: Any, near: Fraction, think_opened: bool = False) -> 
 def _after_hashes(text: str) -> str | None:
     _, hashes, rest = text.rpartition("####")
     lines = rest.strip().split("\n", 10)
-    if hashes and _HEAD.fullmatch(_narrow(lines[0][:MAX_CHARS])):  # a heading over the answer
+    if hashes and _HEAD.fullmatch(lines[0][:MAX_CHARS].translate(_WIDTHS)):  # a heading over the answer
         lines = [line for line in lines[1:] if line.strip(" *")] or [""]
     # Asterisks are Markdown's: `**#### 18**`, `#### **18**`.
     return lines[0].strip(" *") if hashes else None
@@ -163,13 +157,12 @@ def _number(text: str | None) -> Fraction | None:
 
 def _bare(text: str) -> str:
     """Without what a reader of numbers does not know: "Answer:", money of most countries, digits of another width."""
-    text = _narrow(text)
+    text = text.translate(_WIDTHS)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
-    if match := _NAME.match(text):
-        text = text[match.end() :]
-    if match := _HEAD.match(text):
-        text = text[match.end() :]
+    for lead in (_NAME, _HEAD):
+        if match := lead.match(text):
+            text = text[match.end() :]
     text = text.strip(" *").removesuffix("。")
     if match := _MONEY.fullmatch(text):
         text = f"{match[1]}{match[2]}"
@@ -178,10 +171,6 @@ def _bare(text: str) -> str:
     if match := _APOSTROPHES.fullmatch(text):
         text = f"{match[1]}{re.sub('[^0-9]', '', match[2])}{match[3] or ''}"
     return text
-
-
-def _narrow(text: str) -> str:
-    return text.translate(_WIDTHS)
 
 
 def _gold_number(gold: Any) -> Fraction | None:

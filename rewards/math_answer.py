@@ -20,11 +20,11 @@ from ._math_boxes import final_answer, has_rival_boxes
 from ._math_shapes import readable, same
 from ._math_terms import literal, words
 from ._math_units import split_unit
+from ._rows import refuse_rows
 from ._text import after_opened, after_thinking, text_of
 
 
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
-SHOWN_ROWS = 5
 PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[eE]([+-]?[0-9]+)")
 _PROGRAMMED = re.compile(r"[+-]?0[xXbBoO][0-9A-Fa-f]+")
@@ -43,12 +43,9 @@ def _check_columns(answer: list[Any], **_: Any) -> None:
     unsure = [row for row, gold in enumerate(answer) if row not in problems and not _is_plain(gold)]
     unreadable = _unreadable({answer[row] for row in unsure})
     problems |= {row: "is no LaTeX that can be compared" for row in unsure if answer[row] in unreadable}
-    if problems:
-        shown = "; ".join(f"row {row}: {answer[row]!r:.100} {problems[row]}" for row in sorted(problems)[:SHOWN_ROWS])
-        raise ValueError(
-            f"math_answer: {len(problems)} of {len(answer)} answers cannot be scored; {shown}. An answer is a number, "
-            "a word, LaTeX or a text that has it in \\boxed{}. Mend or filter these rows."
-        )
+    shown = [f"{gold!r:.100} {problems[row]}" if row in problems else None for row, gold in enumerate(answer)]
+    hint = "An answer is a number, a word, LaTeX or a text that has it in \\boxed{}. Mend or filter these rows."
+    refuse_rows("math_answer", lambda problem: problem, shown, hint=hint)
 
 
 def _unreadable(golds: Iterable[Hashable]) -> set[Hashable]:

@@ -2,12 +2,12 @@
 
 from typing import Any
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 
 
 def _check_args(max_length: int, cache: int) -> None:
-    if max_length < 1:
-        raise ValueError(f"overlong: max_length={max_length} must be at least 1, in tokens: `max_completion_length`.")
+    Number(at_least=1, note=", in tokens: `max_completion_length`").check("overlong: max_length", max_length)
     if not 0 <= cache <= max_length:
         raise ValueError(
             f"overlong: cache={cache} must lie between 0 and max_length={max_length}: it is the last part of "

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
 from trl_grpo_plus.scoring import Noted, excuse, sandbox_options
@@ -16,20 +17,10 @@ from ._programs import begins_with_code, program_of
 from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
-LEAST_MEMORY_MB = 64
-
-
-def _check_args(
-    time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code_execution: bool, **others: Any
-) -> None:
-    if not 0 < time_s < math.inf:
-        raise ValueError(f"python_tests: time_s={time_s} must be a number of seconds above 0.")
-    if memory_mb < LEAST_MEMORY_MB:
-        raise ValueError(
-            f"python_tests: memory_mb={memory_mb} must be at least {LEAST_MEMORY_MB}: the interpreter takes about 40."
-        )
-    if output_kb < 1:
-        raise ValueError(f"python_tests: output_kb={output_kb} must be at least 1.")
+def _check_args(time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code_execution: bool, **_: Any) -> None:
+    Number(above=0, note=" (seconds)").check("python_tests: time_s", time_s)
+    Number(at_least=64, note=": the interpreter takes about 40").check("python_tests: memory_mb", memory_mb)
+    Number(at_least=1).check("python_tests: output_kb", output_kb)
     # Before the run, not at the first completion: is there a tier that holds?
     Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe_code_execution).close()
 
@@ -89,7 +80,7 @@ def python_tests(
     stands in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or between lines of words; or all of
     the text. Earlier blocks that do nothing but define what it needs (imports, helpers) come before it.
 
-    It runs in a sandbox (`trl_grpo_plus/sandbox.py`) with the standard library alone, less what needs libraries or
+    It runs in a sandbox (`trl_grpo_plus/sandbox/`) with the standard library alone, less what needs libraries or
     files of the system (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
 
     - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
@@ -186,10 +177,9 @@ def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
     cases = row.cases()
     is_script = cases[0].args is None
     program = program_of(text, None if is_script else row.name())
+    verdicts = _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox)
     passed = 0
-    for verdict, reason in (
-        _of_script(program, cases, sandbox) if is_script else _of_function(program, row, cases, sandbox)
-    ):
+    for verdict, reason in verdicts:
         passed += verdict
         if reason == TOO_LONG or (credit == "all" and not verdict):
             return _noted(0.0 if credit == "all" else passed / len(cases), reason)

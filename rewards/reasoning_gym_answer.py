@@ -185,8 +185,8 @@ def _is_blank(item: dict[str, Any]) -> bool:
 
 
 def _score(answer: str | None, task: str, item: dict[str, Any]) -> float:
-    if _problem(task):
-        raise ValueError(f"reasoning_gym: {_problem(task)}")
+    if problem := _problem(task):
+        raise ValueError(f"reasoning_gym: {problem}")
     if answer is None or not answer.strip():
         return 0.0
     score_answer = _scorer(task, json.dumps(item.get("config", {})))

@@ -5,6 +5,7 @@ from typing import Any
 
 import regex
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._rows import refuse_rows
@@ -15,8 +16,7 @@ DATE = {"pattern": r"\d{4}-\d\d-\d\d"}
 
 
 def _check_args(match_timeout: float, **_: Any) -> None:
-    if not 0 < match_timeout <= 10:
-        raise ValueError(f"regex_match: match_timeout={match_timeout} must be above 0 and at most 10 seconds.")
+    Number(above=0, at_most=10, note=" (seconds)").check("regex_match: match_timeout", match_timeout)
 
 
 def _check_columns(pattern: list[Any], **_: Any) -> None:

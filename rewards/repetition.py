@@ -1,21 +1,17 @@
 """Reward against loops: a penalty on n-grams that come more than once."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
+from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 
 from ._text import written_ids
 
 
 def _check_args(ngram: int, max_penalty: float) -> None:
-    if ngram < 1:
-        raise ValueError(f"repetition: ngram={ngram} must be at least 1, in tokens.")
-    if not -math.inf < max_penalty <= 0:
-        raise ValueError(
-            f"repetition: max_penalty={max_penalty} must be 0 or below: it is added to the other rewards."
-        )
+    Number(at_least=1, note=", in tokens").check("repetition: ngram", ngram)
+    Number(at_most=0, note=": it is added to the other rewards").check("repetition: max_penalty", max_penalty)
 
 
 @register_reward(

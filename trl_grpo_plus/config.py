@@ -30,16 +30,6 @@ def _choice(default: Any, choices: Iterable[Any]) -> Any:
     return field(default=default, metadata={"choices": choices})
 
 
-def _with_help(config: Any) -> Any:
-    """A dataclass whose options' help on a command line is the first sentence that its docstring says of them."""
-    first_sentence = r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s"
-    for name, sentence in re.findall(first_sentence, inspect.getdoc(config) or ""):
-        option = config.__dataclass_fields__[name]
-        option.metadata = MappingProxyType({**option.metadata, "help": " ".join(sentence.split())})
-    return config
-
-
-@_with_help
 @dataclass
 class GRPOPlusConfig(GRPOConfig):
     r"""
@@ -249,6 +239,13 @@ class GRPOPlusConfig(GRPOConfig):
                 f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
                 "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
             )
+
+
+# On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
+# reads this class without importing it, and trusts in nothing but `@dataclass`.
+for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
+    _option = GRPOPlusConfig.__dataclass_fields__[_name]
+    _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:

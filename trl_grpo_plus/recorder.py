@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
+from itertools import count
 from typing import Any
 
 from accelerate.logging import get_logger
@@ -209,11 +210,8 @@ def _mean_lengths(sampled: Sampled) -> dict[str, float]:
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
     """TRL lets two reward functions bear one name: the second becomes name-2."""
-    taken: list[str] = []
+    distinct: list[str] = []
     for name in names:
-        number, free = 1, name
-        while free in taken:
-            number += 1
-            free = f"{name}-{number}"
-        taken.append(free)
-    return tuple(taken)
+        numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        distinct.append(next(free for free in numbered if free not in distinct))
+    return tuple(distinct)

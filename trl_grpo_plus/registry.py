@@ -141,8 +141,7 @@ def find(name: str) -> Definition:
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
-    if name in _listed():
-        paths = _listed()[name]
+    if paths := _listed().get(name):
         if len(paths) > 1:
             raise Refusal(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
         return definition_at(paths[0])
@@ -213,8 +212,8 @@ class RewardSpec:
 
     def build(self) -> Any:
         """What the trainer is given: a [`Reward`], or the entry itself where that is TRL's to read."""
-        options: dict[str, Any] = {"timeout": self.timeout, "on_timeout": self.on_timeout, "on_error": self.on_error}
-        options = {name: value for name, value in {**options, "label": self.label}.items() if value is not None}
+        names = ("timeout", "on_timeout", "on_error", "label")
+        options = {name: value for name in names if (value := getattr(self, name)) is not None}
         changed = [*options, *(["args"] if self.args else [])]
         if isinstance(self.name, str) and not _is_model(self.name):
             definition = find(self.name)

@@ -502,8 +502,8 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
 
 def test_none_before_min_batches_whatever_the_window():
     watch = Watch(Thresholds(window=4, min_batches=15, perfect_scores=None))
-    alarms = raised(lambda step: batch(step, {"a": [0.0] * GROUPS * SIZE}), 20, watch)
-    assert [(alarm.name, alarm.step) for alarm in alarms] == [("dead_groups", 14)]
+    alarms = raised(lambda step: batch(step, {"a": [0.0] * GROUPS * SIZE}, failing={"a": 1.0}), 20, watch)
+    assert {(alarm.name, alarm.step) for alarm in alarms} == {("dead_groups", 14), ("reward_failures", 14)}
 
 
 def test_all_switched_off_sees_nothing():

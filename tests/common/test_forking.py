@@ -6,7 +6,6 @@ import os
 import resource
 import signal
 import sys
-import time
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
@@ -30,6 +29,10 @@ def start_others(socket, options):
     subprocess.Popen(["sleep", "600"], start_new_session=True)
     subprocess.Popen(["sh", "-c", "setsid sleep 600 & exec sleep 600"], start_new_session=True)
     time.sleep(0.3)
+    socket.sendall(b"ready")
+    time.sleep(600)
+
+def linger(socket, options):
     socket.sendall(b"ready")
     time.sleep(600)
 
@@ -150,10 +153,12 @@ def test_what_does_not_start_is_said(entry, setup, words):
 
 
 def test_a_child_of_a_zygote_that_died_is_nobody_elses(start):
-    zygote = start("start_others")
+    zygote = start("linger")
     old = zygote.fork()
+    assert old.socket.recv(5) == b"ready"
     kill(zygote)
-    time.sleep(0.2)
+    old.socket.settimeout(10.0)
+    assert old.socket.recv(5) == b""  # it has died with it
     new = zygote.fork()
     assert new.zygote != old.zygote
     # In a namespace of its own the next zygote counts from the same number on.

@@ -12,7 +12,8 @@ from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, rounds
+from trl_grpo_plus.groups import Attempt
 
 
 class Recorder:
@@ -473,6 +474,11 @@ def test_an_env_mask_that_one_round_brings_is_kept(tmp_path, which):
     assert torch.equal(batch["tool_mask"][:, 0] == 0, masked)
     assert batch["tool_mask"][:, 1:].all()
     assert batch["num_items_in_batch"] == batch["completion_mask"].sum() - 8
+
+
+def test_masks_and_log_probs_that_another_rank_brings_are_this_ranks_too(monkeypatch):
+    monkeypatch.setattr(rounds, "gather_object", lambda own: [*own, (True, {True})])
+    assert rounds.carried([Attempt({}, "p", [1], [2], "c")], "1.14.2") == (True, True)
 
 
 @pytest.mark.skipif(not tiny.KNOWS_NAN, reason="TRL 1.10 trains on NaN; see the next test")

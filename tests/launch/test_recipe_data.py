@@ -341,7 +341,7 @@ def test_math_without_a_problem_or_an_answer_is_left_out(tmp_path, capsys):
 def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
     unreadable = "x+" * 600 + "1"
     raw = [{"problem": f"${i}$?", "answer": str(i)} for i in range(9)] + [{"problem": "?", "answer": unreadable}]
-    with pytest.raises(ValueError, match="1 of 1 answers cannot be scored"):
+    with pytest.raises(ValueError, match="1 of 1 rows cannot be scored"):
         check_columns(get_reward("math_answer"), Dataset.from_list(raw[-1:]), "the data")
     data = math_problems.prepare(script(tmp_path, raw), None, None, test_rows=1)
     assert unreadable not in list(data["train"]["answer"]) + list(data["test"]["answer"])

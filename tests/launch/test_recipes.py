@@ -27,7 +27,10 @@ from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import command_line, console, inputs, report
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
+from trl_grpo_plus.launch.data import check_name
+from trl_grpo_plus.launch.options import wrong_options
 from trl_grpo_plus.launch.stopping import StopOnInterrupt
+from trl_grpo_plus.launch.train import _set_model_init
 from trl_grpo_plus.recipes import arithmetic
 from trl_grpo_plus.traces import read as traces
 
@@ -100,6 +103,19 @@ def test_a_config_by_path_and_options_over_it(config):
     assert os.environ.pop("FROM_YAML") == "5"
 
 
+def test_an_evaluation_batch_holds_whole_groups_of_an_evaluation():
+    argv = [*CPU, "--eval_on_start", "true", "--num_generations_eval", "3", "--per_device_eval_batch_size"]
+    assert wrong_options(*parsed(*argv, "6")[1:3]) == []
+    assert "(3)" in wrong_options(*parsed(*argv, "8")[1:3])[0]
+
+
+def test_model_init_kwargs_win_against_the_models_own_keys():
+    _, training, model, _ = parsed(*CPU, "--dtype", "float32", "--model_init_kwargs", '{"dtype": "bfloat16"}')
+    _set_model_init(training, model)
+    assert training.model_init_kwargs["dtype"] == "bfloat16"
+    assert training.model_init_kwargs["revision"] == "main"
+
+
 def test_options_alone():
     script, training, model, _ = parsed(*CPU, "--reward_funcs", "a.b", "c:d", "--model_name_or_path", "m")
     assert (script.reward_funcs, model.model_name_or_path, training.use_cpu) == (["a.b", "c:d"], "m", True)
@@ -137,6 +153,12 @@ def test_what_argparse_refuses_is_short_too(capsys, argv, words):
     usage, error = capsys.readouterr().err.splitlines()[-2:]
     assert usage == "usage: grpo --config NAME|PATH [--option value ...]"
     assert all(word in error for word in words), error
+
+
+def test_a_file_of_a_url_is_not_looked_for_here():
+    check_name("https://example.org/rows.jsonl")
+    with pytest.raises(Refusal, match="there is no file or folder"):
+        check_name("rows.jsonl")
 
 
 @pytest.fixture
@@ -204,6 +226,8 @@ def test_entries_of_reward_funcs_in_a_yaml(config):
     assert weights == [2.0, 0.0]
     with pytest.raises(Refusal, match=r"reward_funcs: there is no file overlong_is_no_reward.py"):
         inputs.read_rewards(script.reward_funcs, None)
+    with pytest.raises(Refusal, match="reward_weights has 1 values for 2 reward_funcs"):
+        inputs.read_rewards(["exact_answer", "think_format"], [1.0])
     one = config("use_cpu: true\nbf16: false\nreward_funcs: {name: exact_answer, weight: 3}\n")
     assert inputs.read_rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
 

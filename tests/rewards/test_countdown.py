@@ -124,8 +124,8 @@ def test_good_columns_are_not():
 def test_only_the_first_bad_rows_are_named():
     with pytest.raises(ValueError, match=r"9 of 9 rows") as error:
         countdown.definition.check_columns(numbers=[[]] * 9, target=[1] * 9, format_reward=0.0)
-    assert "row 2" in str(error.value)
-    assert "row 3" not in str(error.value)
+    assert "row 4" in str(error.value)
+    assert "row 5" not in str(error.value)
 
 
 def test_a_gold_is_found_and_deserves_full_marks():

@@ -106,7 +106,7 @@ def test_bad_tolerances_are_refused(tolerance: float) -> None:
     ],
 )
 def test_bad_golds_are_named(gold: object) -> None:
-    with pytest.raises(ValueError, match=r"1 of 3 answers .* row 1: .* Mend or filter"):
+    with pytest.raises(ValueError, match=r"1 of 3 rows .* row 1: .* Mend or filter"):
         gsm8k_answer.definition.check_columns(answer=["#### 18", gold, 18], tolerance=0.01)
     with pytest.raises(ValueError, match="Mend or filter"):
         MODULE._score(r"\boxed{18}", gold, MODULE.Fraction(1, 100))

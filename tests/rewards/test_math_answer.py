@@ -329,7 +329,7 @@ def test_golds_are_not_read_for_what_they_are_not(gold: str, answer: str) -> Non
     ],
 )
 def test_bad_golds_are_named_before_training(gold: object, problem: str) -> None:
-    with pytest.raises(ValueError, match=r"1 of 3 answers .* row 1: ") as found:
+    with pytest.raises(ValueError, match=r"1 of 3 rows .* row 1: ") as found:
         math_answer.definition.check_columns(answer=["72", gold, r"\sqrt2"], evaluated=True)
     assert problem in str(found.value)
     assert "Mend or filter" in str(found.value)

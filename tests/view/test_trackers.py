@@ -12,6 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+import tiny
 import torch
 import warm
 from traced import group, row
@@ -159,6 +160,8 @@ def test_picked_groups_show_each_verdict_the_highest_reward_and_what_alarms_name
     assert [rows[0]["group"] for rows in pick(groups, 4)] == [2, 4, 5, 7]
     assert [rows[0]["group"] for rows in pick(groups, 1)] == [7]
     assert pick(groups, 4) == pick(groups, 4)
+    groups[:2] = named(0, bad, "repetition"), named(1, bad, "repetition")
+    assert [rows[0]["group"] for rows in pick(groups, 4)] == [0, 2, 4, 7]  # two of four that alarms name
 
 
 def test_picked_groups_are_in_the_order_given_and_no_more_than_there_are():
@@ -569,6 +572,13 @@ def test_a_run_reports_to_wandb(tmp_path):
             for key in ("prompt", "completion", "reward", "advantage", "verdict", "kept", "tokens"):
                 assert cells[key] == line[key], key
         assert sum(item["traces/spread.values"]) == len(traced) / 4
+
+
+@needs_trackio
+def test_the_last_groups_are_sent_before_trackio_closes_its_run(tmp_path):
+    callbacks = tiny.trainer(tmp_path, report_to="trackio").callback_handler.callbacks
+    names = [type(callback).__name__ for callback in callbacks]
+    assert names.index("Recording") < names.index("TrackioCallback")
 
 
 @needs_trackio

@@ -106,7 +106,7 @@ class History:
 
     def bar(self, name: str | None = None) -> float:
         """The middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
-        low, high = (self.total_range if name is None else self.ranges.get(name, [])) or (0.0, 0.0)
+        low, high = self._range(name)
         return (low + high) / 2 if high > low else 0.0
 
     def window(self, of: int = 1) -> list[Record]:
@@ -121,7 +121,7 @@ class History:
     def trend(self, name: str | None = None, sign: float = 1.0, of: int = 1) -> Trend | None:
         """Of a reward or, without a name, the total, over `of` whole windows. `None` where it cannot be told."""
         records = self.window(of)
-        low, high = (self.total_range if name is None else self.ranges.get(name, [])) or (0.0, 0.0)
+        low, high = self._range(name)
         means = [record.total if name is None else record.rewards.get(name) for record in records]
         points = [(float(at), sign * mean) for at, mean in enumerate(means) if mean is not None]
         full = of * self.thresholds.window
@@ -130,6 +130,11 @@ class History:
         change, error, mean = _line(points, full - 1)
         best = high if sign > 0 else -low
         return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
+
+    def _range(self, name: str | None) -> tuple[float, ...]:
+        """(lowest, highest) of a reward or, without a name, the total."""
+        limits = self.total_range if name is None else self.ranges.get(name)
+        return tuple(limits or (0.0, 0.0))
 
     def share(self, pick: Callable[[Record], tuple[int, int]]) -> float | None:
         """Over the batches of the window of which there were texts to look at, if there are enough."""

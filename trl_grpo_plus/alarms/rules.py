@@ -4,7 +4,7 @@ To add one: a function and its [`Rule`] in `ALARMS`.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ..common.values import Number
@@ -93,8 +93,8 @@ def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding |
     window = history.thresholds.window
     span = window if name in stuck else 2 * window
 
-    def stayslow(row: Row) -> bool:
-        return low(row, name, history, signs[name])
+    def shows(rows: Sequence[Row]) -> bool:
+        return any(low(r, name, history, signs[name]) and not low(r, up, history, signs[up]) for r in rows)
 
     return Finding(
         rise,
@@ -103,7 +103,7 @@ def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding |
         f"{others[name]:+.0%} of its own over {span} (both as their weights count them)",
         f"Read attempts of high {up!r} and low {name!r}. Is {up!r} the easier one to please? Lower its weight, or "
         "stop paying for it once it is learned.",
-        showing(batch, lambda rows: any(not low(r, up, history, signs[up]) and stayslow(r) for r in rows)),
+        showing(batch, shows),
     )
 
 
@@ -272,14 +272,15 @@ def dead_groups(history: History, batch: Sampled, least: float) -> Finding | Non
     records = history.window()
     counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in ("alive", *_REVIVAL)}
     total = sum(counts.values())
-    if not total or 1 - counts["alive"] / total < least:
+    dead = 1 - counts["alive"] / max(total, 1)
+    if not total or dead < least:
         return None
     most = max(_REVIVAL, key=lambda verdict: counts[verdict])
     mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in _REVIVAL if counts[verdict])
     return Finding(
-        1 - counts["alive"] / total,
+        dead,
         least,
-        f"{1 - counts['alive'] / total:.1%} of groups teach nothing ({mixture})",
+        f"{dead:.1%} of groups teach nothing ({mixture})",
         f"{_REVIVAL[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
         showing(batch, lambda rows: rows[0]["verdict"] == most),
     )
@@ -308,31 +309,20 @@ _SHARE = Number(above=0, at_most=1, optional=True, note="; None switches that al
 _FACTOR = Number(above=1, optional=True, note=_SHARE.note)
 
 ALARMS: dict[str, Rule] = {
-    "monitor_flat": Rule(
-        monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"
-    ),
-    "rewards_diverge": Rule(
-        rewards_diverge, 0.1, _SHARE, "one weighted reward rises so, another with room is flat or falls"
-    ),
-    "perfect_scores": Rule(
-        perfect_scores, 0.98, _SHARE, "share of attempts with the highest total of the run, from the start on"
-    ),
-    "no_answer": Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
-    "length_drift": Rule(
-        length_drift, 3.0, _FACTOR, "mean length so many times that of the first batches, or shorter so"
-    ),
-    "length_reward": Rule(
-        length_reward, 0.7, _SHARE, "correlation of length and total within live groups, of whole attempts"
-    ),
-    "near_duplicates": Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
-    "repetition": Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
-    "reward_failures": Rule(
-        reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"
-    ),
-    "dead_groups": Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are not alive"),
-    "entropy_collapse": Rule(
-        entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"
-    ),
+    rule.function.__name__: rule
+    for rule in (
+        Rule(monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"),
+        Rule(rewards_diverge, 0.1, _SHARE, "one weighted reward rises so, another with room is flat or falls"),
+        Rule(perfect_scores, 0.98, _SHARE, "share of attempts with the highest total of the run, from the start on"),
+        Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
+        Rule(length_drift, 3.0, _FACTOR, "mean length so many times that of the first batches, or shorter so"),
+        Rule(length_reward, 0.7, _SHARE, "correlation of length and total within live groups, of whole attempts"),
+        Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
+        Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
+        Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
+        Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are not alive"),
+        Rule(entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"),
+    )
 }
 
 

@@ -46,13 +46,12 @@ class Thresholds(SimpleNamespace):
     def __init__(
         self, window: int = 50, min_batches: int = 20, entropy_floor: float = 0.05, **thresholds: float | None
     ):
-        known = {**_SETTINGS, **{name: rule.limits for name, rule in ALARMS.items()}}
+        known = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
         for name in thresholds:
             if name not in known:
                 raise Refusal(f"{name!r} is no alarm threshold.{near(name, known)} Known: {', '.join(known)}.")
-        defaults = {name: rule.default for name, rule in ALARMS.items()}
-        settings = {"window": window, "min_batches": min_batches, "entropy_floor": entropy_floor}
-        super().__init__(**settings, **{**defaults, **thresholds})
+        limits = {name: rule.default for name, rule in ALARMS.items()} | thresholds
+        super().__init__(window=window, min_batches=min_batches, entropy_floor=entropy_floor, **limits)
         for name, value in vars(self).items():
             known[name].check(name, value)
 

@@ -56,10 +56,8 @@ def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
     if isinstance(reward, str) or not callable(reward):
         return Row(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
     try:
-        if recipe.train_set is not None:
-            check_columns(reward, recipe.train_set, "train_dataset")
-        for split, rows in recipe.eval_sets.items():
-            check_columns(reward, rows, f"eval_dataset {split}")
+        for what, rows in recipe.sets.items():
+            check_columns(reward, rows, what)
     except Refusal as error:
         return Row(name, FAILED, str(error)), 0.0
     if not isinstance(reward, Reward):

@@ -16,6 +16,10 @@ from . import samples
 
 
 TIMEOUT_S = 2.0
+# Errors by the names of their classes, which several libraries have.
+ANSWERS = {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}
+NO_NETWORK = {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError"}
+NO_NETWORK |= {"LocalEntryNotFoundError"}
 _REASON: list[str] = []  # why it did not answer, once it was asked
 
 
@@ -57,11 +61,8 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
     """
     from transformers import AutoConfig
 
-    try:
-        options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return Loaded(AutoConfig.from_pretrained(name, **options), _origin(name))
-    except Exception as error:
-        _refuse_if_final(name, "model_name_or_path", error)
+    if loaded := _from_hub(AutoConfig, "model_name_or_path", name, revision, trust_remote_code):
+        return loaded
     facts = samples.config_of(name)
     return Loaded(AutoConfig.for_model(**facts), "stand-in") if facts else None
 
@@ -76,12 +77,25 @@ def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = 
 
     from .tiny_model import byte_tokenizer
 
+    loaded = _from_hub(AutoTokenizer, "model_name_or_path: the tokenizer", name, revision, trust_remote_code)
+    return loaded or Loaded(byte_tokenizer(), "stand-in")
+
+
+def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remote_code: bool) -> Loaded | None:
+    """`None` where the Hub cannot be asked for it."""
+    is_folder = os.path.isdir(os.path.expanduser(name))
     try:
-        options = {"revision": revision, "trust_remote_code": trust_remote_code}
-        return Loaded(AutoTokenizer.from_pretrained(name, **options), _origin(name))
+        loaded = kind.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
     except Exception as error:
-        _refuse_if_final(name, "model_name_or_path: the tokenizer", error)
-    return Loaded(byte_tokenizer(), "stand-in")
+        kinds = _kinds(error)
+        if "GatedRepoError" in kinds:
+            raise Refusal(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
+        if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
+            raise Refusal(f"{what}: the Hub has no model {name}, or not this revision, or it is private.") from error
+        if is_folder or not _is_unreachable(error):
+            raise Refusal(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+        return None
+    return Loaded(loaded, "here" if is_folder else "Hub" if online() else "cache")
 
 
 def data(
@@ -149,32 +163,13 @@ def _endpoint() -> str:
     return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
 
 
-def _origin(name: str) -> str:
-    return "here" if os.path.isdir(os.path.expanduser(name)) else "Hub" if online() else "cache"
-
-
-def _causes(error: BaseException | None) -> list[BaseException]:
-    return [error, *_causes(error.__cause__ or error.__context__)] if error else []
-
-
-def _kinds(error: BaseException) -> set[str]:
-    return {kind.__name__ for cause in _causes(error) for kind in type(cause).__mro__}
+def _kinds(error: BaseException | None) -> set[str]:
+    """Names of an error's classes, and of those of what it comes from."""
+    own = {kind.__name__ for kind in type(error).__mro__}
+    return own | _kinds(error.__cause__ or error.__context__) if error else set()
 
 
 def _is_unreachable(error: BaseException) -> bool:
     """Whether it was the network, and not an answer of the Hub's or a bug."""
     kinds = _kinds(error)
-    if kinds & {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}:
-        return False
-    return bool(kinds & {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError",
-                         "LocalEntryNotFoundError"})  # fmt: skip
-
-
-def _refuse_if_final(name: str, what: str, error: Exception) -> None:
-    kinds = _kinds(error)
-    if "GatedRepoError" in kinds:
-        raise Refusal(f"{what}: {name} is gated: ask for access on its page, then run  hf auth login.") from error
-    if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
-        raise Refusal(f"{what}: the Hub has no model {name}, or not this revision, or it is private.") from error
-    if os.path.isdir(os.path.expanduser(name)) or not _is_unreachable(error):
-        raise Refusal(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+    return bool(kinds & NO_NETWORK) and not kinds & ANSWERS

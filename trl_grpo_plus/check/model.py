@@ -1,6 +1,7 @@
 """The part of a check that looks at the model: is it there, do the prompts fit, what does it take of a GPU."""
 
 import statistics
+from functools import partial
 from importlib.metadata import version
 from importlib.util import find_spec
 from typing import Any
@@ -61,13 +62,9 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
     if isinstance(prompts[0], str):
         encoded = tokens(prompts)["input_ids"]
     else:
-        options = recipe.training.chat_template_kwargs or {}
-        encoded = [
-            tokens.apply_chat_template(prompt, add_generation_prompt=True, tokenize=True, return_dict=True, **options)[
-                "input_ids"
-            ]
-            for prompt in prompts
-        ]
+        own = recipe.training.chat_template_kwargs or {}
+        apply = partial(tokens.apply_chat_template, add_generation_prompt=True, tokenize=True, return_dict=True)
+        encoded = [apply(prompt, **own)["input_ids"] for prompt in prompts]
     return [len(ids) for ids in encoded]
 
 

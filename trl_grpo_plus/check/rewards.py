@@ -52,8 +52,7 @@ def _examples_of(name: str) -> Finding:
         return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
     problems = []
     pairs = list(zip(rewards, definition.examples, strict=True))
-    for reward, example in pairs[:1]:
-        _score(reward, example)  # what is loaded once is no sample's time
+    _score(*pairs[0])  # what is loaded once is no sample's time
     start = time.perf_counter()
     for reward, example in pairs:
         outcome = _score(reward, example)
@@ -94,7 +93,8 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     except ValueError as error:
         return [Finding(name, "gold", problems=(str(error),))]
     # From all over it: some are sorted by answer.
-    rows = [_row(dataset[i], columns) for i in range(0, len(dataset), max(1, -(-len(dataset) // limit)))]
+    raw_rows = (dataset[i] for i in range(0, len(dataset), max(1, -(-len(dataset) // limit))))
+    rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
     golds = [definition.gold(**row, **reward.all_args()) for row in rows]
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
@@ -157,10 +157,6 @@ def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], f
     start = time.perf_counter()
     outcomes = reward.score(completions=[text for _, text in pairs], **columns)
     return [outcome.score for outcome in outcomes], (time.perf_counter() - start) * 1000 / len(pairs)
-
-
-def _row(row: Mapping[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
-    return {name: row[column] for name, column in columns.items()}
 
 
 def _shown(row: Mapping[str, Any]) -> str:

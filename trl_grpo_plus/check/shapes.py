@@ -7,6 +7,9 @@ import torch
 from .estimate import Shape
 
 
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a config, by the kind of model
+
+
 def count(config: Any, peft_config: Any = None) -> Shape:
     """The shape of a causal language model.
 
@@ -31,7 +34,8 @@ def count(config: Any, peft_config: Any = None) -> Shape:
     experts = sum(weight.numel() for name, weight in named if ".experts." in name)
     per_token, all_experts = _experts(text)
     embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied by
-    heads, head_dim = text.num_attention_heads, _head_dim(text)
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
     feed_forward = getattr(text, "moe_intermediate_size", None) if experts else None
     return Shape(
         parameters=parameters,
@@ -51,12 +55,7 @@ def context_of(config: Any) -> int | None:
     return getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
-def _head_dim(text: Any) -> int:
-    return getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads
-
-
 def _experts(text: Any) -> tuple[int, int]:
-    for name in ("num_experts", "num_local_experts", "n_routed_experts"):
-        if getattr(text, name, None):
-            return getattr(text, "num_experts_per_tok", None) or 1, getattr(text, name)
-    return 1, 1
+    """How many a token passes through, and how many there are."""
+    every = next((count for name in NUM_EXPERTS if (count := getattr(text, name, None))), None)
+    return ((getattr(text, "num_experts_per_tok", None) or 1), every) if every else (1, 1)

@@ -10,41 +10,37 @@ from pathlib import Path
 from typing import Any
 
 from ..launch.accelerate import launch_command
+from ..launch.options import evaluates
 from ..launch.recipe import Recipe
 from ..launch.table import FAILED, OK, UNSEEN, Row
 
 
 SCRIPT = "trl_grpo_plus.check.smoke_run"
+REPORT, ERROR = "smoke.json", "smoke-error.txt"  # that it leaves in its folder
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
 TIMEOUT_S = 900
 
+OFF = (
+    *("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions"),
+    *("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile"),
+)
 ALWAYS: dict[str, Any] = {
+    **dict.fromkeys(OFF, False),
     "max_steps": STEPS,
     "warmup_steps": 0,
     "eval_strategy": "no",
-    "eval_on_start": False,
-    "load_best_model_at_end": False,
     "save_strategy": "no",
-    "push_to_hub": False,
-    "resume_from_checkpoint": False,
     "logging_strategy": "steps",
     "logging_steps": 1,
-    "log_completions": False,
     "report_to": "none",
     "disable_tqdm": True,
     "trace_every": 1,
     "trace_max_groups": None,
     "use_cpu": True,
-    "bf16": False,
-    "fp16": False,
     "dtype": "float32",
     "model_init_kwargs": "{}",
-    "use_vllm": False,
-    "use_transformers_continuous_batching": False,
-    "use_liger_kernel": False,
-    "torch_compile": False,
     "dataloader_num_workers": 0,
 }
 # Refused without a GPU or beside what is above; not mentioned where the recipe does not.
@@ -71,7 +67,7 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
         return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
     if status:
         return [Row("smoke", FAILED, _reason(Path(output), errors))]
-    report = json.loads(Path(output, "smoke.json").read_text())
+    report = json.loads(Path(output, REPORT).read_text())
     if recipe.kind is None:
         report["model"] += " in the place of a model that is not known"
     on = "one process" if processes == 1 else f"{processes} processes"
@@ -106,7 +102,7 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         **_batches(args, processes),
         "num_iterations": min(args.num_iterations, 2),
         "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
-        "do_eval": args.do_eval or args.eval_on_start or args.eval_strategy != "no",
+        "do_eval": evaluates(args),
         **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
     }
     if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
@@ -186,7 +182,7 @@ def _word(value: Any) -> str:
 
 
 def _reason(folder: Path, errors: str) -> str:
-    error = folder / "smoke-error.txt"
+    error = folder / ERROR
     if error.exists():
         return error.read_text()
     # It died without a word of its own; the launcher's traceback, which comes last, says nothing.

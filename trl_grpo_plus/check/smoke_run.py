@@ -23,12 +23,12 @@ from ..launch.inputs import load_data
 from ..launch.train import main, run
 from ..scoring import Reward, columns_of
 from . import hub
+from .smoke import ERROR, REPORT
 from .tiny_model import write
 
 
 MOST_ROWS, EVAL_ROWS = 64, 2
 LONGEST_GOLD = 4096  # tokens
-REPORT, ERROR = "smoke.json", "smoke-error.txt"
 
 
 class SmokeTrainer(GRPOPlusTrainer):

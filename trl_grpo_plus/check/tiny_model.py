@@ -4,6 +4,8 @@ from typing import Any
 
 import torch
 
+from .shapes import NUM_EXPERTS
+
 
 HEADS, HEAD_DIM, LAYERS, FEED_FORWARD, EXPERTS = 2, 16, 2, 64, 4
 MOST_WEIGHTS = 30_000_000  # nearly all of them a large vocabulary's
@@ -11,7 +13,6 @@ WIDTHS = ("hidden_size", "n_embd", "d_model")
 DEPTHS = ("num_hidden_layers", "n_layer", "num_layers")
 NUM_HEADS = ("num_attention_heads", "n_head", "num_heads")
 FEED_FORWARDS = ("intermediate_size", "ffn_dim", "n_inner", "moe_intermediate_size", "shared_expert_intermediate_size")
-NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 LATENT = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8, "v_head_dim": 16}
 # Texts that a chat template marks turns with, as in ChatML.
 TURN, END, PAD = "<|im_start|>", "<|im_end|>", "<|endoftext|>"

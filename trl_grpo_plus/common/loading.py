@@ -43,10 +43,9 @@ def is_path(text: str) -> bool:
 
 def target_of(function: Callable[..., Any]) -> str:
     """A path that another process can load the function from."""
-    module = sys.modules.get(function.__module__)
-    where = function.__module__
-    if where.startswith(_FROM_FILE):
-        where = str(module.__file__) if module else where
+    where, module = function.__module__, sys.modules.get(function.__module__)
+    if module and where.startswith(_FROM_FILE):
+        where = str(module.__file__)
     return f"{where}:{getattr(function, '__qualname__', type(function).__qualname__)}"
 
 

@@ -13,9 +13,14 @@ from typing import Any
 
 def name_of(function: Callable[..., Any]) -> str:
     """What TRL logs a reward function under."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _of_partial(function)
     return getattr(function, "__name__", type(function).__name__)
+
+
+def is_async(function: Any) -> bool:
+    """Whether a call of it gives a coroutine: an async function, or an object with such a `__call__`."""
+    function = _of_partial(function)
+    return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 
 def needed(function: Callable[..., Any]) -> list[str]:
@@ -35,9 +40,18 @@ def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     if missing:
         raise TypeError(f"it needs {missing[0]!r}, given are {', '.join(values) or 'none'}")
     in_front = [name for name, p in parameters.items() if p.kind is Parameter.POSITIONAL_ONLY]
+    keywords = {
+        n for n, p in parameters.items() if p.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+    }
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
-    by_name = {n: v for n, v in values.items() if n not in in_front and (takes_all or _is_keyword(parameters.get(n)))}
+    by_name = {n: v for n, v in values.items() if n in keywords or (takes_all and n not in in_front)}
     return function(*(values.get(name, parameters[name].default) for name in in_front), **by_name)
+
+
+def _of_partial(function: Any) -> Any:
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
 
 
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
@@ -54,7 +68,3 @@ def _read(function: Callable[..., Any]) -> Mapping[str, Parameter]:
         return inspect.signature(function, follow_wrapped=False).parameters
     except (TypeError, ValueError):  # some of those written in C
         return {"values": Parameter("values", Parameter.VAR_KEYWORD)}
-
-
-def _is_keyword(parameter: Parameter | None) -> bool:
-    return parameter is not None and parameter.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)

@@ -174,13 +174,11 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
         taken, rest = taker.parse_known_args(argv)
     except argparse.ArgumentError:
         raise Refusal(f"--config needs a file or one of: {', '.join(recipes())}.") from None
-    return rest, _find_config(taken.config) if taken.config else None
-
-
-def _find_config(name: str) -> str:
+    if not taken.config:
+        return rest, None
     with about("--config"):
-        find_recipe(name)
-    return name if os.path.isfile(name) else str(recipes()[name])
+        name = find_recipe(taken.config)
+    return rest, name if os.path.isfile(name) else str(recipes()[name])
 
 
 def _content(config: str) -> dict[str, Any]:

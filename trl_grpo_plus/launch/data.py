@@ -94,7 +94,10 @@ def _not_objects(file: Path) -> Iterator[str]:
         yield " is empty."
     with open(file, encoding="utf-8", errors="replace") as lines:
         if file.suffix == ".json" and lines.read(100).lstrip()[:1] == "[":
-            yield from _not_an_array(file)
+            try:
+                json.loads(file.read_text(encoding="utf-8", errors="replace"))
+            except ValueError as error:
+                yield f" is not JSON: {error}"
             return
         lines.seek(0)
         for number, line in enumerate(lines, 1):
@@ -103,13 +106,6 @@ def _not_objects(file: Path) -> Iterator[str]:
                     yield f', line {number} is no JSON object such as {{"prompt": ...}}: {line.strip():.80}'
             except json.JSONDecodeError as error:
                 yield f", line {number} is not JSON ({error.msg} at column {error.colno}): {line.strip():.80}"
-
-
-def _not_an_array(file: Path) -> Iterator[str]:
-    try:
-        json.loads(file.read_text(encoding="utf-8", errors="replace"))
-    except ValueError as error:
-        yield f" is not JSON: {error}"
 
 
 def _cause(error: BaseException) -> str:

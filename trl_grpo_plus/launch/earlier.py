@@ -36,12 +36,12 @@ def of_a_run(folder: Path) -> list[Path]:
 
     In the order of moving: whatever is left when that is cut short is known as a run's again.
     """
-    marks, weights = _found(folder, MARKS), _found(folder, WEIGHTS)
+    marks, weights = _matching(folder, MARKS), _matching(folder, WEIGHTS)
     beside: list[Path] = []
     if marks:
-        beside += [*_found(folder, OF_A_RUN), *_listed(folder), *_card(folder)]
+        beside += [*_matching(folder, OF_A_RUN), *_listed(folder), *_card(folder)]
     if weights:
-        beside += _found(folder, OF_A_MODEL)
+        beside += _matching(folder, OF_A_MODEL)
     return list(dict.fromkeys([*(path for path in beside if path not in {*marks, *weights}), *marks, *weights]))
 
 
@@ -62,7 +62,7 @@ def move_aside(folder: Path, then: str) -> None:
         path.rename(unfinished / path.name)
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
-    what = "a finished run" if finished else "an interrupted run" if _found(earlier, MARKS) else "a model"
+    what = "a finished run" if finished else "an interrupted run" if _matching(earlier, MARKS) else "a model"
     print(f"{folder} holds {what}: moved to {earlier}. {then}")
     if checkpoint and not finished:
         print(f"To go on with that one instead:\n\n  {resume_command(checkpoint)}\n")
@@ -91,7 +91,7 @@ def stamps(folder: str) -> dict[str, int]:
     return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)} if os.path.isdir(folder) else {}
 
 
-def _found(folder: Path, patterns: Iterable[str]) -> list[Path]:
+def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
     return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
 
 

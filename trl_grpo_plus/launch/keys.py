@@ -8,7 +8,7 @@ import enum
 import json
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,7 @@ from .option_names import instead_of
 
 # Read further where they are used, and in more forms than their annotations tell.
 LOOSE = ("datasets", "debug", "fsdp", "reward_funcs", "resume_from_checkpoint", "scale_rewards")
+READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
 
@@ -89,14 +90,10 @@ def _converted(value: Any, kinds: list[Any]) -> Any:
             return [item if fits(item, inner) else _converted(item, [inner]) for item in items]
         if isinstance(value, str) and kind is bool and value.lower() in (*TRUE, *FALSE):
             return value.lower() in TRUE
-        if isinstance(value, str) and kind in (int, float):
+        read = READ.get(typing.get_origin(kind) or kind)
+        if isinstance(value, str) and read:
             try:
-                return kind(value)
-            except ValueError:
-                return value
-        if isinstance(value, str) and (kind is dict or typing.get_origin(kind) is dict):
-            try:
-                return json.loads(value)
+                return read(value)
             except ValueError:
                 return value
     return value

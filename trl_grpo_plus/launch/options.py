@@ -17,19 +17,10 @@ COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at
 SHARE = Number(at_least=0, at_most=1, optional=True)
 # What TRL would find out in the midst of things, or never.
 BOUNDS = {
-    "per_device_eval_batch_size": COUNT,
-    "gradient_accumulation_steps": COUNT,
-    "steps_per_generation": COUNT,
-    "num_iterations": COUNT,
-    "num_generations_eval": COUNT,
-    "max_completion_length": COUNT,
-    "learning_rate": NOT_NEGATIVE,
-    "weight_decay": NOT_NEGATIVE,
-    "max_grad_norm": NOT_NEGATIVE,
-    "epsilon": NOT_NEGATIVE,
-    "epsilon_high": NOT_NEGATIVE,
-    "top_p": SHARE,
-    "min_p": SHARE,
+    **dict.fromkeys(("per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation"), COUNT),
+    **dict.fromkeys(("num_iterations", "num_generations_eval", "max_completion_length"), COUNT),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
+    **dict.fromkeys(("top_p", "min_p"), SHARE),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
 # Any of these modules will do. transformers knows too, but imports wandb to find out.

@@ -52,6 +52,12 @@ class Recipe:
         return None not in (self.script, self.training, self.model, self.data)
 
     @property
+    def sets(self) -> dict[str, Any]:
+        """What the run trains and evaluates on, under the trainer's names; empty before `splits` were looked at."""
+        evaluated_on = {f"eval_dataset {name}": rows for name, rows in self.eval_sets.items()}
+        return {} if self.train_set is None else {"train_dataset": self.train_set, **evaluated_on}
+
+    @property
     def whole(self) -> bool:
         """Whether `train_set` is all that the run trains on."""
         return self.complete and hasattr(self.train_set, "__len__")

@@ -6,7 +6,7 @@ nothing is read but the recipe, or in DATA, which is asked once the data is ther
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -145,7 +145,7 @@ def splits(recipe: Recipe) -> list[Row]:
 
 def prompts(recipe: Recipe) -> list[Row]:
     """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted`."""
-    wrong = [why for what, rows in _sets(recipe).items() if (why := wrong_prompts(rows, what))]
+    wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
         return [Row("prompts", FAILED, why) for why in wrong]
     recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
@@ -165,10 +165,9 @@ def enough(recipe: Recipe) -> list[Row]:
 
 def columns(recipe: Recipe) -> list[Row]:
     """Each set must have the columns that the rewards read; what is in them is not looked at."""
-    sets = _sets(recipe)
 
     def check(reward: Any) -> None:
-        for what, rows in sets.items():
+        for what, rows in recipe.sets.items():
             check_columns(reward, rows, what, read=False)
 
     return [row for reward in recipe.rewards for row in refused(reward_name(reward), check, reward)]
@@ -203,9 +202,3 @@ def on_paper(recipe: Recipe) -> list[Row]:
 def on_data(recipe: Recipe) -> list[Row]:
     """What the checks of DATA say, after those of PAPER, of `recipe.splits`."""
     return [row for check in DATA for row in check(recipe)]
-
-
-def _sets(recipe: Recipe) -> Mapping[str, Any]:
-    if recipe.train_set is None:
-        return {}
-    return {"train_dataset": recipe.train_set} | {f"eval_dataset {n}": rows for n, rows in recipe.eval_sets.items()}

@@ -109,7 +109,9 @@ def report(summary: dict[str, Any]) -> str:
     """The summary as text for a terminal."""
     lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
     for split, was in summary["eval"].items():
-        before, points = ("-", "-") if was["before"] is None else _change(was["before"], was["after"])
+        before, points = "-", "-"
+        if was["before"] is not None:
+            before, points = f"{was['before']:.3f}", f"{100 * (was['after'] - was['before']):+.1f}"
         lines.append(f"{split:<12}{before:>9}{was['after']:>9.3f}{points:>9}")
     if summary["groups"]:
         shares = ", ".join(f"{share:.0%} {verdict}" for verdict, share in summary["groups"].items() if share)
@@ -140,10 +142,6 @@ def _write_page(folder: str) -> str | None:
         print(f"No page of the attempts: {error}")
         return None
     return page
-
-
-def _change(before: float, after: float) -> tuple[str, str]:
-    return f"{before:.3f}", f"{100 * (after - before):+.1f}"
 
 
 def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:

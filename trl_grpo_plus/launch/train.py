@@ -89,19 +89,7 @@ def _make_trainer(trainer_class: type | None, recipe: Recipe) -> Any:
 
     from .. import GRPOPlusTrainer
 
-    _set_model_init(recipe.training, recipe.model)
-    return (trainer_class or GRPOPlusTrainer)(
-        model=recipe.model.model_name_or_path,
-        reward_funcs=recipe.rewards,
-        args=recipe.training,
-        train_dataset=recipe.train_set,
-        eval_dataset=recipe.eval_sets or None,
-        quantization_config=get_quantization_config(recipe.model),
-        peft_config=get_peft_config(recipe.model),
-    )
-
-
-def _set_model_init(training_args: Any, model_args: Any) -> None:
+    model_args, training_args = recipe.model, recipe.training
     options = {
         "revision": model_args.model_revision,
         "trust_remote_code": training_args.trust_remote_code,
@@ -109,6 +97,15 @@ def _set_model_init(training_args: Any, model_args: Any) -> None:
         "dtype": model_args.dtype,
     }
     training_args.model_init_kwargs = options | (training_args.model_init_kwargs or {})
+    return (trainer_class or GRPOPlusTrainer)(
+        model=model_args.model_name_or_path,
+        reward_funcs=recipe.rewards,
+        args=training_args,
+        train_dataset=recipe.train_set,
+        eval_dataset=recipe.eval_sets or None,
+        quantization_config=get_quantization_config(model_args),
+        peft_config=get_peft_config(model_args),
+    )
 
 
 def _evaluate_last(trainer: Any) -> None:

@@ -37,20 +37,7 @@ from ..common.machine import threads_for
 from .attacks import escapes
 from .errors import Killed, SandboxError, Starved
 from .scarcity import Wait, as_starved, is_scarcity, tasks_of_user
-from .talk import (
-    ENDED,
-    KILLED,
-    REASON_CHARS,
-    Channel,
-    Checked,
-    Fault,
-    Program,
-    Ran,
-    collect,
-    file_of,
-    pipe,
-    relay,
-)
+from .talk import ENDED, KILLED, REASON_CHARS, Channel, Checked, Fault, Program, Ran, collect, file_of, pipe, relay
 from .tiers import CHILD, NO_TIER, Tier, tiers
 
 
@@ -242,10 +229,8 @@ class Sandbox:
         )
 
     def _probe(self, tier: Tier) -> Zygote:
-        self.tier = tier
-        env = {"SANDBOX_MODE": tier.mode}
-        entry = f"{CHILD / 'enter.py'}:enter"
-        wait = Wait(self._on_wait)
+        self.tier, wait = tier, Wait(self._on_wait)
+        entry, env = f"{CHILD / 'enter.py'}:enter", {"SANDBOX_MODE": tier.mode}
         self._zygote = Zygote(
             entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S, on_wait=wait.tell
         )

@@ -6,13 +6,11 @@ returns passes through [`outcomes_of`]: finite numbers and `None` alone reach th
 """
 
 import asyncio
-import functools
-import inspect
 import traceback
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..common.signatures import call
+from ..common.signatures import call, is_async
 from .definition import FAILURES
 from .outcome import STATUSES, Outcome, first_failure, outcomes_of
 from .reward import Reward
@@ -33,6 +31,7 @@ class Scoring:
         functions (`list`): K functions to call.
         outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
         failures (`list[str]`): what must stop the run.
+        cause (`BaseException`, *optional*): the first exception among them.
     """
 
     def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
@@ -73,7 +72,7 @@ class Scoring:
             return _named(name, lambda **columns: self._score(index, reward, columns))
         if _is_model(reward):
             return reward
-        if _is_async(reward):
+        if is_async(reward):
             return _named(name, self._async_function(reward, name))
         return _named(name, lambda **columns: self._call(reward, name, columns))
 
@@ -121,12 +120,6 @@ def _is_model(reward: Any) -> bool:
     from torch import nn  # here: what scores needs no torch, in processes that are started by the dozen
 
     return isinstance(reward, nn.Module)
-
-
-def _is_async(function: Any) -> bool:
-    while isinstance(function, functools.partial):
-        function = function.func
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004
 
 
 def _named(name: str, function: Any) -> Any:

@@ -14,17 +14,7 @@ from ..common import packages
 from ..common.loading import load
 from ..common.signatures import call
 from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
-from .definition import (
-    FAILURES,
-    FOR_ALL,
-    NOT_IN_WORKERS,
-    POLICIES,
-    TRL_GIVES,
-    Definition,
-    Policy,
-    RewardFunction,
-    definition_at,
-)
+from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .outcome import Outcome, first_failure, outcomes_of
 from .workers import shared
 
@@ -96,9 +86,7 @@ class Reward:
             ValueError: a column has another length.
         """
         for name in self.definition.arguments:
-            if name in columns and not isinstance(
-                columns[name], Sequence
-            ):  # else a column that happens to be called so
+            if not isinstance(columns.get(name, ()), Sequence):  # else a column that happens to be called so
                 how = f"get_reward({self.definition.name!r}, {name}={columns[name]!r})"
                 raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
         values = self._picked(columns)
@@ -108,9 +96,7 @@ class Reward:
                 raise Refusal(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
-        scored: dict[str, Any] = {
-            n: value if n in FOR_ALL else [value[i] for i in rows] for n, value in values.items()
-        }
+        scored: dict[str, Any] = {n: v if n in FOR_ALL else [v[i] for i in rows] for n, v in values.items()}
         if "log_extra" in scored and len(rows) < len(completions):
             scored["log_extra"] = _spread(scored["log_extra"], rows, len(completions))
         run = self._in_process if self.timeout is None else self._in_workers
@@ -219,7 +205,7 @@ class Reward:
             )
 
 
-def _is_at(path: str, function: RewardFunction) -> bool:
+def _is_at(path: str, function: Callable[..., Any]) -> bool:
     try:
         loaded = load(path)
     except Refusal:
@@ -274,7 +260,7 @@ def _checked_args(definition: Definition, options: Mapping[str, Any]) -> dict[st
     return args
 
 
-def _hints(function: RewardFunction) -> dict[str, Any]:
+def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
     except (NameError, TypeError):  # annotations for a type checker alone

@@ -76,7 +76,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100) -> Page
         stored = list(_store(source.groups, names_by_group(source.alarms), tally, spool))
         if not stored:
             raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
-        head = _head(source, stored, tally)
+        head = _head(source, [group.size for group in stored], tally)
         room = int(max_mb * 1e6) - sum(map(len, (*_template(), _block("head", head)))) - 1000
         chosen = choose(stored, room)
         if not chosen:
@@ -84,7 +84,7 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100) -> Page
             raise ValueError(f"max_mb={max_mb} leaves no room for a single group. This run needs {least} or more.")
         head |= {"groups": len(chosen), "attempts": sum(group.size for group in chosen)}
         size = replace(output, (piece.encode() for piece in _pieces(head, chosen, spool)))
-    return Page(output, size, len(stored), len(chosen), sum(group.size for group in stored), head["attempts"])
+    return Page(output, size, len(stored), len(chosen), head["attempts_total"], head["attempts"])
 
 
 def panel(
@@ -101,9 +101,8 @@ def panel(
         title (`str`, *optional*): heading of the page.
         weights (`dict[str, float]`, *optional*): of the rewards; 0 is shown as a monitor.
     """
-    attempts = sum(len(rows) for rows in groups)
-    counts = {"groups": len(groups), "groups_total": len(groups), "attempts": attempts, "attempts_total": attempts}
-    head = {"title": title, "weights": weights or {}, "curves": [], "alarms": [], "note": "", "panel": True, **counts}
+    source = _Source(title, groups, [], [], {"rewards": weights})
+    head = _head(source, [len(rows) for rows in groups], Tally(), panel=True)
     index = {**columns(entry(rows) for rows in groups), "chunks": [len(groups)]}
     blocks = [_block("head", head), _block("index", index), _block("chunk-0", [detail(rows) for rows in groups])]
     return "".join(blocks).join(_template())
@@ -115,7 +114,7 @@ def panel(
 @dataclass(frozen=True)
 class _Source:
     title: str
-    groups: Iterable[list[Row]]
+    groups: Iterable[Sequence[Row]]
     metrics: list[Row]
     alarms: list[Row]
     about: Row
@@ -136,16 +135,16 @@ def _source(run: str | Path) -> _Source:
     return _Source(title, traces.groups(folder), *read)
 
 
-def _head(source: _Source, stored: Sequence["Stored"], tally: Tally) -> dict[str, Any]:
+def _head(source: _Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
     return {
         "title": source.title,
         "weights": source.about.get("rewards") or {},
         "curves": curves(source.metrics, tally),
         "alarms": by_name(source.alarms),
         "note": source.note,
-        "panel": False,
-        **dict.fromkeys(("groups", "groups_total"), len(stored)),
-        **dict.fromkeys(("attempts", "attempts_total"), sum(group.size for group in stored)),
+        "panel": panel,
+        **dict.fromkeys(("groups", "groups_total"), len(sizes)),
+        **dict.fromkeys(("attempts", "attempts_total"), sum(sizes)),
     }
 
 
@@ -170,7 +169,7 @@ class Stored(NamedTuple):
 
 
 def _store(
-    groups: Iterable[list[Row]], named: dict[tuple[int, ...], set[str]], tally: Tally, spool: IO[bytes]
+    groups: Iterable[Sequence[Row]], named: dict[tuple[int, ...], set[str]], tally: Tally, spool: IO[bytes]
 ) -> Iterator[Stored]:
     """Put each group into the spool file: a run's texts need not fit into memory."""
     at = 0

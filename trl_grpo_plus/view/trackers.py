@@ -196,8 +196,7 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
     """
     verdicts = [group[0]["verdict"] for group in groups]
     alarmed = [i for i, group in enumerate(groups) if _alarms(group)]
-    alarmed.sort(key=lambda i: -_alarms(groups[i]))
-    picked = alarmed[: max(1, count // 2)]
+    picked = sorted(alarmed, key=lambda i: -_alarms(groups[i]))[: max(1, count // 2)]
     rest = sorted(set(range(len(groups))) - set(picked), key=lambda i: (-_highest(groups[i]), i))
     if rest and len(picked) < count:
         picked.append(rest.pop(0))
@@ -242,13 +241,8 @@ def _row(row: Row, rewards: list[str]) -> list[Any]:
         "reference": shown(json.dumps(row["reference"], ensure_ascii=False)),
         "alarms": ", ".join(row["alarms"]),
     }
-    scores = (row["rewards"].get(name) for name in rewards)
-    cells = (
-        *(row[name] for name in BEFORE_REWARDS),
-        *scores,
-        *(last.get(name, row.get(name)) for name in AFTER_REWARDS),
-    )
-    return list(cells)
+    scores = [row["rewards"].get(name) for name in rewards]
+    return [row[name] for name in BEFORE_REWARDS] + scores + [last.get(name, row.get(name)) for name in AFTER_REWARDS]
 
 
 def _alarms(group: list[Row]) -> int:

@@ -36,7 +36,6 @@ else:  # a package of files alone: what is around it is out of sight here
 READY = b"R"
 FAILED = b"F"
 PROGRAM = "program.py"
-TEXT = 300  # characters of an exception that are passed on
 
 # Once, in the zygote: how children are locked in, and what they find loaded.
 MODE = os.environ.get("SANDBOX_MODE", "none")
@@ -200,7 +199,7 @@ def _described(error: BaseException) -> list[str]:
     """An exception as its nearest builtin type's name and its text. The text is the program's: it may do anything."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
-        text = str(error)[:TEXT]
+        text = str(error)[: examiner.TEXT]
     except BaseException:
         text = ""
     return [name, "".join(text)]

@@ -74,11 +74,6 @@ FREE: dict[str, tuple[int | None, int | None]] = {
 ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}  # libraries then use the older call, which can be looked into
 
 
-def is_supported() -> bool:
-    """Whether the machine's system calls are known here."""
-    return platform.machine() in ARCHITECTURES and struct.calcsize("P") == 8
-
-
 class Filter:
     """A filter, made once and installed in each child; the one number that differs is the process's own.
 
@@ -111,9 +106,9 @@ Code = list[Line]
 
 
 def _assemble(may_open: bool) -> Code:
-    if not is_supported():
-        raise OSError(f"no table of system calls for {platform.machine()}")
     machine = platform.machine()
+    if machine not in ARCHITECTURES or struct.calcsize("P") != 8:
+        raise OSError(f"no table of system calls for {machine}")
     start: Code = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, ARCHITECTURES[machine]), _give(KILL), (LOAD, 0, 0, 0)]
     if machine == "x86_64":  # the x32 numbers, for the same calls
         start += [(AT_LEAST, 0, 1, 0x40000000), _give(KILL)]
