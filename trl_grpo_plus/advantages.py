@@ -102,6 +102,7 @@ def normalize_then_sum(
         weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
         scale (`str`, *optional*, defaults to `"group"`): one that each group has of its own. TRL divides by the
             group's std whatever `scale_rewards` is, so here batch and none mean group too.
+        baseline, ddof, eps, floor, tolerance, lengths: as [`compute`].
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.

@@ -15,11 +15,8 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from .advantages import batch_std
-from .groups import Attempt, Plan, Round, totals
+from .groups import Attempt, Plan, Round, Rows, totals
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
-
-
-Rows = list[dict[str, Any]]
 
 
 class Generated(NamedTuple):

@@ -19,6 +19,8 @@ from .common.values import Refusal, near
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 
+Rows = list[dict[str, Any]]  # of the dataset
+
 
 @dataclass(frozen=True)
 class Attempt:

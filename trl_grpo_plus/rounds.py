@@ -13,13 +13,11 @@ from accelerate.utils import broadcast_object_list, gather_object
 from packaging.version import Version
 
 from .common.values import Refusal
-from .groups import Attempt, Plan, Round, plan_batch, shares
+from .groups import Attempt, Plan, Round, Rows, plan_batch, shares
 from .selection import PromptStream
 
 
 logger = get_logger(__name__)
-
-Rows = list[dict[str, Any]]
 
 
 def resample(
