@@ -120,7 +120,8 @@ def data(
         if not _is_unreachable(error):
             raise
     if dataset_args.datasets:
-        away = [part for part in dataset_args.datasets if part.path not in BUILDERS.values() and not _is_here(part)]
+        parts = [part for part in dataset_args.datasets if part.path not in BUILDERS.values()]
+        away = [part for part in parts if not looks_local(part.path) and not os.path.exists(part.path)]
         stand_ins = [samples.sample_of(part.path, part.name) for part in away]
         if not away or None in stand_ins:
             return None
@@ -131,10 +132,6 @@ def data(
     else:
         return None
     return Loaded(load_data(*args, smoke=smoke), "stand-in")
-
-
-def _is_here(part: Any) -> bool:
-    return looks_local(part.path) or os.path.exists(part.path)
 
 
 def _no_answer() -> str:

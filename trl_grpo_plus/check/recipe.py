@@ -29,7 +29,6 @@ from .smoke import smoke as run_smoke
 # What fails on a GPU, or with long prompts, works in small.
 FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
 UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
-NO_ESTIMATE = "use_cpu: no estimate is made for a CPU"
 
 
 def check_recipe(
@@ -154,12 +153,12 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
             prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
     if config is None or not recipe.stands:
         return rows
-    if recipe.on_cpu and not recipe.model.use_peft:
-        return [*rows, Row("memory", OK, NO_ESTIMATE)]
-    counted, shape = check_model.shape(recipe, config)
+    # On a CPU all that is worth counting is whether an adapter fits the model.
+    counts = recipe.model.use_peft or not recipe.on_cpu
+    counted, shape = check_model.shape(recipe, config) if counts else ([], None)
     rows += counted
     if recipe.on_cpu:
-        return [*rows, Row("memory", OK, NO_ESTIMATE)]
+        return [*rows, Row("memory", OK, "use_cpu: no estimate is made for a CPU")]
     if shape is not None:
         job = check_model.job_of(recipe, config, shape, prompt)
         rows += check_model.costs(recipe, shape, job, card, f"{prompt:,} tokens for {prompt_from}")

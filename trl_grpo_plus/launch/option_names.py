@@ -79,15 +79,11 @@ def _fields(module: str, name: str) -> set[str]:
 
 def _own(node: ast.ClassDef) -> set[str]:
     parts = list(ast.walk(node))
-    renames = any(isinstance(part, ast.Constant | ast.keyword) and _text(part) == "aliases" for part in parts)
+    renames = any("aliases" in (getattr(part, "value", None), getattr(part, "arg", None)) for part in parts)
     if renames or any(_name(decorator) != "dataclass" for decorator in node.decorator_list):
         raise LookupError(f"{node.name} may have options that are no fields")
     targets = [part.target for part in parts if isinstance(part, ast.AnnAssign)]
     return {target.id for target in targets if isinstance(target, ast.Name)}
-
-
-def _text(part: ast.Constant | ast.keyword) -> object:
-    return part.arg if isinstance(part, ast.keyword) else part.value
 
 
 def _name(node: ast.expr) -> str:

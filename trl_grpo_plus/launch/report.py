@@ -122,11 +122,11 @@ def report(summary: dict[str, Any]) -> str:
             f"per step: {counts['groups/generated']:.0f} groups and {counts['tokens/generated']:.0f} tokens "
             f"generated, {counts['groups/trained']:.0f} and {counts['tokens/trained']:.0f} trained on"
         )
-    kept = summary["checkpoints"]
+    checkpoints = ", ".join(Path(path).name for path in summary["checkpoints"])
     lines += [
         "",
         f"model        {summary['model']}",
-        f"checkpoints  {', '.join(Path(path).name for path in kept) if kept else 'none'}",
+        f"checkpoints  {checkpoints or 'none'}",
         f"log          {summary['log']}",
         f"summary      {os.path.join(summary['model'], SUMMARY)}",
         *([f"attempts     {summary['page']}"] if summary["page"] else []),
@@ -149,15 +149,11 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
     for entry in history:
         if (evaluation := evaluated(entry)) is not None:
             taken.setdefault(evaluation[0].removeprefix("eval_"), []).append((entry["step"], evaluation[1]))
-    return {
-        split: {
-            "before": rewards[0][1] if len(rewards) > 1 else None,
-            "before_step": rewards[0][0] if len(rewards) > 1 else None,
-            "after": rewards[-1][1],
-            "after_step": rewards[-1][0],
-        }
-        for split, rewards in taken.items()
-    }
+    changes = {}
+    for split, rewards in taken.items():
+        (first_step, first), (last_step, last) = rewards[0] if len(rewards) > 1 else (None, None), rewards[-1]
+        changes[split] = {"before": first, "before_step": first_step, "after": last, "after_step": last_step}
+    return changes
 
 
 def _mean(history: list[dict[str, Any]], key: str) -> float | None:

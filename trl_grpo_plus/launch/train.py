@@ -51,7 +51,10 @@ def main(
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
     if stop.stopped:
-        trainer.accelerator.print(_how_to_resume(training_args.output_dir, trainer.state.global_step))
+        step = trainer.state.global_step
+        checkpoint = os.path.join(training_args.output_dir, f"checkpoint-{step}")
+        stopped = f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:"
+        trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
         _end(trainer)
         return 130
 
@@ -119,13 +122,6 @@ def _end(trainer: Any) -> None:
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.state.backend != "gloo":
         trainer.accelerator.end_training()
-
-
-def _how_to_resume(output_dir: str, step: int) -> str:
-    checkpoint = os.path.join(output_dir, f"checkpoint-{step}")
-    return (
-        f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:\n\n  {resume_command(checkpoint)}\n"
-    )
 
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
