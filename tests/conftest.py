@@ -1,5 +1,7 @@
 import gc
 import os
+import signal
+import threading
 
 import pytest
 
@@ -10,6 +12,10 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("TRL_EXPERIMENTAL_SILENCE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+# A shell starts what runs in the background deaf to Ctrl-C, and what tests start would be deaf too.
+if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
 TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]

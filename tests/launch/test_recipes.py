@@ -30,7 +30,7 @@ from trl_grpo_plus.launch.command_line import load, parse
 from trl_grpo_plus.launch.data import check_name
 from trl_grpo_plus.launch.options import wrong_options
 from trl_grpo_plus.launch.stopping import StopOnInterrupt
-from trl_grpo_plus.launch.train import _set_model_init
+from trl_grpo_plus.launch.train import _make_trainer
 from trl_grpo_plus.recipes import arithmetic
 from trl_grpo_plus.traces import read as traces
 
@@ -111,7 +111,8 @@ def test_an_evaluation_batch_holds_whole_groups_of_an_evaluation():
 
 def test_model_init_kwargs_win_against_the_models_own_keys():
     _, training, model, _ = parsed(*CPU, "--dtype", "float32", "--model_init_kwargs", '{"dtype": "bfloat16"}')
-    _set_model_init(training, model)
+    recipe = SimpleNamespace(model=model, training=training, rewards=[], train_set=None, eval_sets={})
+    training = _make_trainer(lambda **options: options["args"], recipe)
     assert training.model_init_kwargs["dtype"] == "bfloat16"
     assert training.model_init_kwargs["revision"] == "main"
 
