@@ -31,6 +31,8 @@ def pytest_collection_modifyitems(config, items):
 
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: LONG.index(name(item)) if name(item) in LONG else len(LONG))
+    if not config.pluginmanager.hasplugin("xdist"):  # as where vLLM is
+        return
     for item in items:  # a file's tests stay together, since they share what is trained, built or launched for them
         item.add_marker(pytest.mark.xdist_group("timed" if name(item) in TIMED else name(item)))
 
