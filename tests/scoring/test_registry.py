@@ -535,3 +535,10 @@ def test_a_stream_is_checked_by_its_names():
 def test_an_example_is_a_record():
     example = Example("46", {"answer": "46"})
     assert (example.reward, dict(example.args)) == (1.0, {})
+
+
+def test_an_object_by_its_path_is_refused(tmp_path):
+    source = "class Judge:\n    def __call__(self, completions):\n        return [1.0]\n\njudge = Judge()\n"
+    (tmp_path / "objects.py").write_text(source)
+    with refused("is an object, not a function. Name a function that calls it."):
+        get_reward(f"{tmp_path / 'objects.py'}:judge")

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..common.loading import load, target_of
+from ..common.values import Refusal
 
 
 # What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
@@ -84,7 +85,13 @@ class Definition:
 
 
 def define(function: RewardFunction) -> Definition:
-    """A definition of a plain function, under its own name."""
+    """A definition of a plain function, under its own name.
+
+    Raises:
+        Refusal: it is an object with a `__call__`, which no path leads to in another process.
+    """
+    if not hasattr(function, "__name__"):
+        raise Refusal(f"{function!r:.80} is an object, not a function. Name a function that calls it.")
     return Definition(function.__name__, function, target_of(function))
 
 
