@@ -8,6 +8,8 @@
 | leave_one_out | mean of the other attempts (RLOO) |
 | median | median of the group |
 | length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
+| belief | (sum of the other attempts + k m) / (their number + k): m is what the prompt was believed to earn before it was
+  sampled, k = min(its effective attempts, 8); unbiased for any m, and defined for a group of one |
 
 | scale | what is divided by |
 |---|---|
@@ -17,28 +19,31 @@
 | mad | 1.4826 x median |r - median|; where that is 0, 1.2533 x mean |r - median|: both estimate a normal's std |
 | mean | mean of the group; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) |
 | running | a std that the caller keeps |
+| prior | std of one reward as it was believed before the group was sampled |
 
-A group whose rewards differ by no more than the tolerance has advantage exactly 0, so has an unscored attempt (NaN),
-and neither moves the others; with a KL in the reward ([`compute_with_kl`]) they have that of the KL. Every group has
-one scale. Under group, mad and mean |A| <= G for rewards in [0, 1], whatever eps is. All in float64; the result is
+A group whose rewards differ by no more than the tolerance has advantage exactly 0 (not under the baseline belief, where
+the caller says which teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
+([`compute_with_kl`]) they have that of the KL. Every group has one scale. Under group, mad and mean |A| <= G for rewards in [0, 1], whatever eps is. All in float64; the result is
 cast to the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from .beliefs import Belief
 from .common.values import Refusal, one_of
 from .groups import extremes
 
 
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533
+MOST_BELIEVED = 8.0  # attempts that a belief counts for in the baseline: policies move
 
 
 def compute(
@@ -52,6 +57,8 @@ def compute(
     lengths: Tensor | None = None,
     *,
     running_std: float | None = None,
+    belief: Belief | None = None,
+    teaching: Tensor | None = None,
 ) -> Tensor:
     """Advantages of P groups of G attempts. The defaults are TRL's (`grpo_trainer.py`, `sum_then_normalize`).
 
@@ -65,6 +72,9 @@ def compute(
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a group that counts as tied.
         lengths (`Tensor`, *optional*): `(P, G)` completion lengths in tokens, for length_weighted.
         running_std (`float`, *optional*): the std to divide by, for running.
+        belief ([`~trl_grpo_plus.beliefs.Belief`], *optional*): of the P prompts, for belief and prior; must have been
+            made before their attempts were scored.
+        teaching (`Tensor`, *optional*): `(P,)`, which groups have an advantage. `None`: those whose rewards differ.
 
     Returns:
         `Tensor`: `(P, G)`.
@@ -72,14 +82,15 @@ def compute(
     Raises:
         ValueError: unknown baseline or scale, or what it needs is missing.
     """
-    differ = varies(rewards, tolerance)
+    teaches = varies(rewards, tolerance) if teaching is None else teaching.unsqueeze(1)
     values = rewards.double()
     centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
-    centred = centre(values, scored, lengths)
-    divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, running_std), floor, eps)
+    about = About(lengths, running_std, belief)
+    centred = centre(values, scored, about)
+    divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, about), floor, eps)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
-    live = scored & differ & (divisor > 0)
+    live = scored & teaches & (divisor > 0)
     return torch.where(live, centred / torch.where(divisor > 0, divisor, 1.0), 0.0).to(rewards.dtype)
 
 
@@ -93,6 +104,9 @@ def normalize_then_sum(
     floor: float = 0.0,
     tolerance: float = 1e-6,
     lengths: Tensor | None = None,
+    *,
+    beliefs: Sequence[Belief] | None = None,
+    teaching: Tensor | None = None,
 ) -> Tensor:
     """TRL's `multi_objective_aggregation="normalize_then_sum"` (GDPO): advantages of each reward function by itself,
     summed with their weights, then normalised over the batch.
@@ -102,7 +116,8 @@ def normalize_then_sum(
         weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
         scale (`str`, *optional*, defaults to `"group"`): one that each group has of its own. TRL divides by the
             group's std whatever `scale_rewards` is, so here batch and none mean group too.
-        baseline, ddof, eps, floor, tolerance, lengths: as [`compute`].
+        beliefs (`Sequence[Belief]`, *optional*): one a component with a weight.
+        baseline, ddof, eps, floor, tolerance, lengths, teaching: as [`compute`].
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
@@ -112,8 +127,10 @@ def normalize_then_sum(
     if not len(weights):
         return nothing
     scale = "group" if scale in TRL_SCALES else scale
+    shaping = (baseline, scale, ddof, eps, floor, tolerance, lengths)
     parts = [
-        compute(part.double(), baseline, scale, ddof, eps, floor, tolerance, lengths) for part in components.unbind(-1)
+        compute(part.double(), *shaping, belief=belief, teaching=teaching)
+        for part, belief in zip(components.unbind(-1), beliefs or [None] * len(weights), strict=True)
     ]
     weighted = torch.stack(parts, dim=-1) * weights.double()
     summed = weighted.sum(dim=-1)
@@ -141,6 +158,8 @@ def compute_with_kl(
     lengths: Tensor | None = None,
     *,
     running_std: float | None = None,
+    belief: Belief | None = None,
+    teaching: Tensor | None = None,
 ) -> Tensor:
     """Advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
 
@@ -154,8 +173,9 @@ def compute_with_kl(
         kl_to_go (`Tensor`): `(P, G, T)`, [`trl_grpo_plus.kl.kl_to_go`] of each completion, in nats.
         beta (`float`): coefficient of the KL.
         per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
-        baseline, scale, ddof, eps, floor, tolerance, lengths, running_std: as [`compute`]; scales are those of
-            reward - beta * KL, `tolerance` is about the rewards.
+        baseline, scale, ddof, eps, floor, tolerance, lengths, running_std, belief, teaching: as [`compute`]; scales
+            are those of reward - beta * KL, `tolerance` and `belief` are about the rewards. What an attempt's KL is
+            expected to be is, under the baseline belief, the mean of the others'.
 
     Returns:
         `Tensor`: `(P, G, T)` per token, otherwise `(P, G)`.
@@ -166,18 +186,19 @@ def compute_with_kl(
     values = rewards.double()
     centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
+    about = About(lengths, running_std, belief)
     penalised = values - cost[..., 0]
-    centred = centre(penalised, scored, lengths)
-    divisor = kind.divisor(Scored(penalised, scored, centred, ddof, tolerance, running_std), floor, eps)
-    teaches = varies(values, tolerance) & (divisor > 0)
+    centred = centre(penalised, scored, about.less(cost[..., 0], scored))
+    divisor = kind.divisor(Scored(penalised, scored, centred, ddof, tolerance, about), floor, eps)
+    teaches = (varies(values, tolerance) if teaching is None else teaching.unsqueeze(1)) & (divisor > 0)
     if kind.over == "group":
         divisor = torch.where(teaches, divisor, 1.0)
     elif kind.over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance) & (divisor > 0), divisor, 1.0)
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
-    scored, lengths = scored.unsqueeze(-1), None if lengths is None else lengths.unsqueeze(-1)
-    with_reward = centre(values.unsqueeze(-1) - cost, scored, lengths)
-    alone = centre(-cost, torch.ones_like(scored), lengths)
+    scored, everyone, about = scored.unsqueeze(-1), torch.ones_like(shaped), about.per_token()
+    with_reward = centre(values.unsqueeze(-1) - cost, scored, about.less(cost, scored))
+    alone = centre(-cost, everyone, about.of_nothing().less(cost, everyone))
     shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
     return shared if per_token else shared.squeeze(-1)
 
@@ -200,39 +221,77 @@ def _chosen(baseline: str, scale: str) -> tuple["Baseline", "Scale"]:
     return BASELINES[baseline], SCALES[scale]
 
 
-# -- baselines: (values, scored, lengths) -> values minus the baseline over dim 1, which ignores NaN
+# -- baselines: (values, scored, about) -> values minus the baseline over dim 1, which ignores NaN
 
 
-def _mean(values: Tensor, scored: Tensor, lengths: Tensor | None = None) -> Tensor:
+@dataclass(frozen=True)
+class About:
+    """What baselines and scales are told beside the rewards of P groups of G attempts, as in [`compute`]."""
+
+    lengths: Tensor | None = None
+    running_std: float | None = None
+    belief: Belief | None = None
+
+    def per_token(self) -> "About":
+        """For values (P, G, T)."""
+        belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
+        return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
+
+    def of_nothing(self) -> "About":
+        """For rewards that are all 0."""
+        return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
+
+    def less(self, cost: Tensor, scored: Tensor) -> "About":
+        """For rewards minus `cost`, of which is believed what the other attempts' are."""
+        if self.belief is None:
+            return self
+        total = cost.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
+        others = (total - cost.masked_fill(~scored, 0.0)) / (_count(scored) - scored.long()).clamp(min=1)
+        mean = self.belief.mean.view(-1, *[1] * (cost.dim() - 1))
+        return replace(self, belief=replace(self.belief, mean=mean - others))
+
+
+def _mean(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
     return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / _count(scored)
 
 
-def _leave_one_out(values: Tensor, scored: Tensor, lengths: Tensor | None) -> Tensor:
+def _leave_one_out(values: Tensor, scored: Tensor, about: About) -> Tensor:
     # r_i - mean of the others, written so that it is exact and defined for one attempt.
     return _mean(values, scored) * _count(scored) / (_count(scored) - 1).clamp(min=1)
 
 
-def _median(values: Tensor, scored: Tensor, lengths: Tensor | None = None) -> Tensor:
+def _median(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
     return values - _median_of(values, _count(scored))
 
 
-def _length_weighted(values: Tensor, scored: Tensor, lengths: Tensor | None) -> Tensor:
-    if lengths is None:
+def _length_weighted(values: Tensor, scored: Tensor, about: About) -> Tensor:
+    if about.lengths is None:
         raise Refusal("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
-    weight = lengths.double().masked_fill(~scored, 0.0)
+    weight = about.lengths.double().masked_fill(~scored, 0.0)
     # A group of which every token is masked has no lengths to weigh by.
     weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
     total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
     return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-Baseline = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+def _belief(values: Tensor, scored: Tensor, about: About) -> Tensor:
+    if about.belief is None:
+        raise Refusal("baseline='belief' needs belief, what the prompts were believed to earn.")
+    mean = about.belief.mean if about.belief.mean.dim() == values.dim() else about.belief.mean.unsqueeze(1)
+    believed = about.belief.count.clamp(max=MOST_BELIEVED).view(-1, *[1] * (values.dim() - 1))
+    total = values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
+    others = total - values
+    return values - (others + believed * mean) / (_count(scored) - 1 + believed)
+
+
+Baseline = Callable[[Tensor, Tensor, About], Tensor]
 # To add one: a function and an entry.
 BASELINES: dict[str, Baseline] = {
     "mean": _mean,
     "leave_one_out": _leave_one_out,
     "median": _median,
     "length_weighted": _length_weighted,
+    "belief": _belief,
 }
 
 
@@ -260,7 +319,7 @@ class Scored:
     centred: Tensor  # (P, G), values minus the baseline
     ddof: int
     tolerance: float
-    running_std: float | None
+    about: About
 
 
 @dataclass(frozen=True)
@@ -270,7 +329,7 @@ class Scale:
     Args:
         spread (`Callable`): rewards -> `(P, 1)` or `(1, 1)`.
         over (`str`): what has one scale: a "group" (then |A| <= G must hold), the "batch", the "run" (the caller keeps
-            it, and it takes no part in [`normalize_then_sum`]) or "nothing".
+            it, and it takes no part in [`normalize_then_sum`]), the "prompt" (it was known before) or "nothing".
         as_it_is (`bool`, *optional*, defaults to `False`): whether it takes no floor and no eps.
     """
 
@@ -306,9 +365,15 @@ def _positive_mean(rewards: Scored) -> Tensor:
 
 
 def _running_std(rewards: Scored) -> Tensor:
-    if rewards.running_std is None:
+    if rewards.about.running_std is None:
         raise Refusal("scale='running' needs running_std, the std that the caller keeps.")
-    return rewards.values.new_full((1, 1), rewards.running_std)
+    return rewards.values.new_full((1, 1), rewards.about.running_std)
+
+
+def _believed_std(rewards: Scored) -> Tensor:
+    if rewards.about.belief is None:
+        raise Refusal("scale='prior' needs belief, what the prompts were believed to earn.")
+    return rewards.about.belief.variance.sqrt().unsqueeze(1)
 
 
 # To add one: a function and an entry. The configuration's choices and refusals follow.
@@ -319,5 +384,6 @@ SCALES: dict[str, Scale] = {
     "mad": Scale(_robust_std, over="group"),
     "mean": Scale(_positive_mean, over="group", as_it_is=True),
     "running": Scale(_running_std, over="run"),
+    "prior": Scale(_believed_std, over="prompt"),
 }
 TRL_SCALES = ("group", "batch", "none")

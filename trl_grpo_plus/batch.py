@@ -66,6 +66,7 @@ class Batch:
         size (`int`): attempts in a group.
         inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
         indices (`list[int | None]`): of the rows as dealt, in the training set.
+        rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
         generated ([`Generated`], *optional*): what was generated last.
         statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
         outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
@@ -78,6 +79,7 @@ class Batch:
     size: int = 1
     inputs: Rows = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
+    rows: tuple[int, ...] = ()
     generated: Generated | None = None
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
@@ -101,6 +103,12 @@ class Batch:
         """`(N, K)` rewards of the groups that are trained on, gathered."""
         grouped = [one_round.rewards.chunk(len(one_round.verdicts)) for one_round in self.rounds]
         return torch.cat([grouped[r][group] for r, group in self.plan.order])
+
+    @property
+    def live_groups(self) -> list[tuple[int, bool]]:
+        """Of the groups that are trained on: the row in the training set, and whether the verdict leaves it alive."""
+        live = [(self.rounds[r], group) for (r, group), lives in zip(self.plan.order, self.plan.live, strict=True) if lives]
+        return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in live]
 
     @property
     def num_tokens(self) -> int:

@@ -16,6 +16,7 @@ import trl
 from packaging.version import Version
 from trl import GRPOConfig
 
+from . import groups
 from .advantages import BASELINES, TRL_SCALES
 from .common.values import Number, Refusal
 from .config_checks import check
@@ -60,6 +61,10 @@ class GRPOPlusConfig(GRPOConfig):
             A dead group whose attempts all reach this value counts as `all_good` (metrics only).
         failed_reward (`float`, *optional*, defaults to `0.0`):
             A dead group whose attempts are all at or below this value counts as `all_bad` (metrics only).
+        dead_verdicts (`list[str]`, *optional*):
+            Which verdicts make a group dead: it leaves the batch under `"drop"`, is replaced under `"resample"`.
+            `None`: all but `"alive"`; under `advantage_baseline="belief"`, where attempts that are alike teach too,
+            `"all_bad"`, `"unscored"` and `"truncated"`, and such a group has no advantage under `"keep"` either.
         max_resample_rounds (`int`, *optional*, defaults to `3`):
             Most extra rounds of generation per generation batch under `"resample"`. Each round generates as many
             prompts as groups are missing, and each is examined.
@@ -71,14 +76,18 @@ class GRPOPlusConfig(GRPOConfig):
 
         scale_rewards (`str` or `bool`, *optional*, defaults to `"group"`):
             What a group's centred rewards are divided by: TRL's `"group"` (or `True`), `"batch"`, `"none"` (or
-            `False`), or `"mad"`, `"mean"`, `"running"`.
+            `False`), or `"mad"`, `"mean"`, `"running"`, `"prior"`.
 
             - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: an exponential moving average of the batch's std.
+            - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before (at least
+              0.14 of `solved_reward - failed_reward`).
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
-            What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"` and
-            `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)).
+            What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,
+            `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)) and `"belief"`: the mean of the other
+            attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
+            4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`.
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
         std_eps (`float`, *optional*, defaults to `1e-4`):
@@ -89,6 +98,26 @@ class GRPOPlusConfig(GRPOConfig):
             Decay of the moving average under `scale_rewards="running"`, per generation batch.
         advantage_clip (`float`, *optional*):
             Largest absolute advantage; `None` does not clip.
+
+        > Parameters that control which prompts are sampled, and what is believed of them
+
+        prompt_selection (`str` or `dict[str, Any]`, *optional*, defaults to `"shuffle"`):
+            Which rows of the training set are sampled. An epoch is then as many prompts as the set has rows. One of:
+
+            - `"shuffle"`: TRL's sampler.
+            - `"belief"`: of a shuffled pool those from which most is expected to be learnt, as far as beliefs were
+              right so far; see [`~trl_grpo_plus.streams.BeliefStream`].
+            - `{"name": "by_column", "column": ..., "order": "easy_first" | "hard_first" | "interleaved"}`.
+            - the path of a class of your own (`"package.module.Class"` or `"file.py:Class"`), a
+              [`~trl_grpo_plus.streams.Stream`], made with the training set and the seed.
+        selection_pool (`int`, *optional*, defaults to `8`):
+            Rows in the pool of `prompt_selection="belief"`, for each that is sampled.
+        belief_key (`str`, *optional*):
+            Column of the training set (level, source, ...) whose rows share what is believed of one that was not
+            sampled yet. `None`: all rows share it.
+        belief_head (`str`, *optional*):
+            `"prompt"`: what is believed of such a row is foretold from the policy's state at the prompt's end, by a
+            linear map that is learnt on the way; see [`trl_grpo_plus.head`]. `None`: it is not.
 
         > Parameters that control the KL term (they need `beta > 0`)
 
@@ -142,7 +171,11 @@ class GRPOPlusConfig(GRPOConfig):
             alarm off. As JSON on the command line.
     """
 
-    _VALID_DICT_FIELDS: ClassVar[list[str]] = [*GRPOConfig._VALID_DICT_FIELDS, "alarm_thresholds"]
+    _VALID_DICT_FIELDS: ClassVar[list[str]] = [
+        *GRPOConfig._VALID_DICT_FIELDS,
+        "alarm_thresholds",
+        "prompt_selection",
+    ]
     # Set while a `GRPOPlusTrainer` is made, which acts on these options. No field.
     has_plus_trainer: ClassVar[bool] = False
 
@@ -152,6 +185,7 @@ class GRPOPlusConfig(GRPOConfig):
     zero_variance_tolerance: NotNegative = 1e-6
     solved_reward: Annotated[float, Number()] = 1.0
     failed_reward: Annotated[float, Number()] = 0.0
+    dead_verdicts: list[str] | None = None
     max_resample_rounds: AtLeastOne = 3
     resample_fallback: str = _choice("drop", ["drop", "keep", "raise"])
 
@@ -163,6 +197,12 @@ class GRPOPlusConfig(GRPOConfig):
     std_floor: NotNegative = 0.0
     running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = 0.9
     advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
+
+    # Parameters that control which prompts are sampled, and what is believed of them
+    prompt_selection: dict[str, Any] | str = "shuffle"
+    selection_pool: AtLeastOne = 8
+    belief_key: str | None = None
+    belief_head: str | None = None
 
     # Parameters that control the KL term
     kl_estimator: str = _choice(TRL_ESTIMATOR, ESTIMATORS)
@@ -218,6 +258,24 @@ class GRPOPlusConfig(GRPOConfig):
     def filters_groups(self) -> bool:
         """Whether zero-variance groups leave the batch."""
         return self.zero_variance_groups != "keep"
+
+    @property
+    def dead(self) -> frozenset[str]:
+        """Verdicts on groups that have nothing to teach."""
+        if self.dead_verdicts is not None:
+            return frozenset(self.dead_verdicts)
+        return groups.DEAD_BESIDE_A_BELIEF if self.advantage_baseline == "belief" else groups.DEAD
+
+    @property
+    def chooses_prompts(self) -> bool:
+        """Whether other prompts are sampled than those that TRL's sampler deals."""
+        return self.prompt_selection != "shuffle"
+
+    @property
+    def what_believes(self) -> str:
+        """The options that need beliefs about prompts, as one would write them; "" where there are none."""
+        options = {"advantage_baseline": self.advantage_baseline, "prompt_selection": self.prompt_selection}
+        return ", ".join(f"{name}={value!r}" for name, value in options.items() if value == "belief")
 
     @property
     def changes_advantages(self) -> bool:

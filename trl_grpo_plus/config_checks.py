@@ -6,7 +6,9 @@ from typing import Any
 from .advantages import SCALES
 from .alarms import Thresholds
 from .common.values import Number, Refusal, one_of
+from .groups import VERDICTS
 from .kl import ESTIMATORS
+from .selection import check_selection
 
 
 # TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
@@ -33,6 +35,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     """
     _check_values(config, annotations)
     _check_advantage(config)
+    _check_beliefs(config)
     _check_kl(config)
     _check_thresholds(config)
 
@@ -77,6 +80,33 @@ def _check_advantage(config: Any) -> None:
             "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
             "reward to subtract the KL from when each reward function is normalised by itself."
         )
+
+
+def _check_beliefs(config: Any) -> None:
+    scale, believes = config.scale_rewards, config.advantage_baseline == "belief"
+    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
+    if believes and (SCALES[scale].over == "group" or (by_itself and scale != "prior")):
+        allowed = ["prior"] if by_itself else [name for name in SCALES if SCALES[name].over != "group"]
+        raise Refusal(
+            f"advantage_baseline='belief' does not go with scale_rewards={scale!r}: the scale of a group is made of "
+            "the attempts that it divides, is 0 where they are alike, and no small group has a good one. Set "
+            f"scale_rewards={_any_of(allowed)}."
+        )
+    if scale == "prior" and not believes:
+        raise Refusal(
+            "scale_rewards='prior' divides by what was believed of a prompt: set advantage_baseline='belief' (now "
+            f"{config.advantage_baseline!r})."
+        )
+    for verdict in config.dead_verdicts or ():
+        one_of("dead_verdicts", verdict, VERDICTS[1:])
+    one_of("belief_head", config.belief_head, (None, "prompt"))
+    for name in ("belief_key", "belief_head"):
+        if getattr(config, name) is not None and not config.what_believes:
+            raise Refusal(
+                f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "
+                "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
+            )
+    check_selection(config.prompt_selection)
 
 
 def _check_kl(config: Any) -> None:

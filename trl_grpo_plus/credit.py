@@ -1,13 +1,19 @@
 """Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from . import advantages
+from .beliefs import Belief
 from .groups import totals
+
+
+# Of the range of rewards: a prompt that is believed certain would have an advantage without bounds for a surprise.
+PRIOR_FLOOR = 0.02**0.5
 
 
 class Credit:
@@ -32,6 +38,8 @@ class Credit:
         lengths: Tensor,
         kl_to_go: Tensor | None = None,
         beta: float = 0.0,
+        beliefs: Sequence[Belief] | None = None,
+        teaching: Sequence[bool] | None = None,
     ) -> Tensor:
         """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
 
@@ -42,6 +50,9 @@ class Credit:
             lengths (`Tensor`): `(N + filler,)`, in tokens that are trained on.
             kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
             beta (`float`, *optional*, defaults to `0.0`): its coefficient.
+            beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
+                normalize_then_sum one a reward with a weight.
+            teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
 
         Returns:
             `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`; 0 for filler. On the CPU.
@@ -51,26 +62,40 @@ class Credit:
             return rows[: math.prod(groups)].unflatten(0, groups).cpu()
 
         to_go = None if kl_to_go is None else live(kl_to_go)
-        values = self._of_groups(live(rewards), weights.cpu(), live(lengths), to_go, beta).flatten(0, 1)
+        shaping = self._shaping(live(lengths), teaching if beliefs else None)
+        values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
         if self._config.advantage_clip is not None:
             values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
         return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])
 
-    def _of_groups(
-        self, rewards: Tensor, weights: Tensor, lengths: Tensor, kl_to_go: Tensor | None, beta: float
-    ) -> Tensor:
-        config = self._config
-        shaping: dict[str, Any] = {
+    def _shaping(self, lengths: Tensor, teaching: Sequence[bool] | None) -> dict[str, Any]:
+        config, floor = self._config, self._config.std_floor
+        if advantages.SCALES[config.scale_rewards].over == "prompt":
+            floor = max(floor, PRIOR_FLOOR * (config.solved_reward - config.failed_reward))
+        return {
             "baseline": config.advantage_baseline,
             "scale": config.scale_rewards,
             "ddof": config.std_ddof,
             "eps": config.std_eps,
-            "floor": config.std_floor,
+            "floor": floor,
             "tolerance": config.zero_variance_tolerance,
             "lengths": lengths,
+            "teaching": None if teaching is None else torch.tensor(teaching, dtype=torch.bool),
         }
+
+    def _of_groups(
+        self,
+        rewards: Tensor,
+        weights: Tensor,
+        kl_to_go: Tensor | None,
+        beta: float,
+        beliefs: Sequence[Belief] | None,
+        shaping: dict[str, Any],
+    ) -> Tensor:
+        config = self._config
         if config.multi_objective_aggregation == "normalize_then_sum":
-            return advantages.normalize_then_sum(rewards, weights, **shaping)
+            return advantages.normalize_then_sum(rewards, weights, **shaping, beliefs=beliefs)
+        shaping["belief"] = beliefs[0] if beliefs else None
         summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2])
         if kl_to_go is None:
             return advantages.compute(summed, **shaping, running_std=self.running_std(summed))

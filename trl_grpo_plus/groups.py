@@ -18,6 +18,11 @@ from .common.values import Refusal, near
 
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+DEAD = frozenset(VERDICTS) - {"alive"}  # those of groups that have nothing to teach, where rewards must differ
+# With a baseline from before the group attempts that are alike have an advantage. One that pushes down every attempt
+# of a failed prompt hurts where there are many possible answers; without, a prompt's expected gradient keeps its
+# direction: it is 1 - c (1 - p)^(G - 1) times itself.
+DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
 
 Rows = list[dict[str, Any]]  # of the dataset
 
@@ -52,15 +57,18 @@ class Round:
     """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
 
     `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
+    `dead` are the verdicts of groups that leave; `rows` are the groups' rows in the training set, where they are known.
     """
 
     attempts: tuple[Attempt, ...]
     rewards: Tensor
     verdicts: tuple[str, ...]
+    dead: frozenset[str] = DEAD
+    rows: tuple[int, ...] = ()
 
     def where(self, alive: bool) -> list[int]:
-        """Groups that are alive, or that are not."""
-        return [group for group, verdict in enumerate(self.verdicts) if (verdict == "alive") == alive]
+        """Groups that are not dead, or that are."""
+        return [group for group, verdict in enumerate(self.verdicts) if (verdict not in self.dead) == alive]
 
 
 def judge(
@@ -205,10 +213,11 @@ def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool)
         keep_dead (`bool`): whether dead groups are trained on when too few live ones were found.
     """
     spare = [(r, group) for r, extra in enumerate(rounds[1:], start=1) for group in extra.where(alive=True)]
+    alive = set(rounds[0].where(alive=True))
     slots: list[tuple[int, int]] = []
     dead: list[tuple[int, int]] = []
     for group in range(target):
-        if rounds[0].verdicts[group] == "alive":
+        if group in alive:
             slots.append((0, group))
         elif spare:
             slots.append(spare.pop(0))

@@ -12,20 +12,59 @@ from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 from packaging.version import Version
 
+from .beliefs import Belief
 from .common.values import Refusal
 from .groups import Attempt, Plan, Round, Rows, plan_batch, shares
-from .selection import PromptStream
+from .streams import Believe, Stream
 
 
 logger = get_logger(__name__)
 
 
+class Draw:
+    """Draws rows of the training set for all ranks: the first one's stream deals, and all read what it asks of them.
+
+    Args:
+        stream ([`~trl_grpo_plus.streams.Stream`]): moves on rank 0 alone.
+        believe (`Callable`, *optional*): what the stream may ask about rows.
+        collective (`bool`): whether every rank must be there for an answer.
+        rank (`int`): of this process.
+    """
+
+    def __init__(self, stream: Stream, believe: Believe | None, collective: bool, rank: int):
+        self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
+
+    def __call__(self, count: int, wanted: Callable[[int], bool], multiple_of: int, patience: int | None) -> list[int]:
+        """As a stream's `take`, on every rank alike; a failure stops all of them. Collective."""
+        if self._rank == 0:
+            believe = self._ask if self._believe and self._collective else self._believe
+            try:
+                answer = ("dealt", self._stream.take(count, wanted, multiple_of, patience, believe))
+            except Exception as error:
+                broadcast_object_list([("failed", f"{type(error).__name__}: {error}")])
+                raise
+            return broadcast_object_list([answer])[0][1]
+        while True:
+            kind, content = broadcast_object_list([None])[0]
+            if kind == "failed":
+                raise RuntimeError(f"The first process could not choose prompts: {content}")
+            if kind == "dealt":
+                return content
+            assert self._believe is not None
+            self._believe(content)
+
+    def _ask(self, rows: list[int]) -> tuple[Belief, float]:
+        assert self._believe is not None
+        broadcast_object_list([("asked", rows)])
+        return self._believe(rows)
+
+
 def resample(
-    sample: Callable[[Rows, list], Round],
+    sample: Callable[..., Round],
     inputs: Rows,
     prompts: list,
     indices: Sequence[int | None],
-    stream: PromptStream | None,
+    draw: Draw | None,
     read: Callable[[list[int]], Rows],
     num_generations: int,
     max_rounds: int,
@@ -38,11 +77,12 @@ def resample(
     and each round is examined.
 
     Args:
-        sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
+        sample (`Callable`): generates and scores one completion for each of this rank's rows and their prompts; is
+            told the indices of all ranks' groups where they were drawn. Collective.
         inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
         indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
-        stream (`PromptStream`, *optional*): where fresh prompts come from, as indices into the dataset. Moves on rank
-            0 alone. `None`: nothing is resampled.
+        draw ([`Draw`], *optional*): where fresh prompts come from, as indices into the dataset. `None`: nothing is
+            resampled.
         read (`Callable`): indices to rows, which share no object, rows of the same index neither.
         num_generations (`int`): attempts in a group.
         max_rounds (`int`): of resampling, beyond the first.
@@ -50,15 +90,14 @@ def resample(
     """
     rounds = [sample(inputs, prompts)]
     missing = len(rounds[0].where(alive=False))
-    if stream is None or not missing:
+    if draw is None or not missing:
         return rounds
     dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
-    fresh = _Fresh(stream, read, dealt)
+    fresh = _Fresh(draw, read, dealt)
     # A round must hold whole groups, and as many rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
-        drawn = fresh.draw(-(-missing // unit) * unit, unit) if rank == 0 else []
-        drawn = broadcast_object_list([drawn])[0]
+        drawn = fresh.draw(-(-missing // unit) * unit, unit)
         if not drawn:
             logger.warning_once(
                 "Resampling found no row in the dataset that this step has not seen: it holds too few. The groups "
@@ -68,7 +107,7 @@ def resample(
         everyone = [index for index in drawn for _ in range(num_generations)]
         share = len(everyone) // world_size
         here = read(everyone[rank * share : (rank + 1) * share])
-        rounds.append(sample(here, [row["prompt"] for row in here]))
+        rounds.append(sample(here, [row["prompt"] for row in here], drawn))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 
@@ -77,13 +116,13 @@ class _Fresh:
     """Rows of the dataset that a step has not seen.
 
     Args:
-        stream (`PromptStream`): what they are drawn from.
+        draw ([`Draw`]): what they are drawn from.
         read (`Callable`): as for [`resample`].
         dealt (`list`): for each row that the step began with its index, or the row itself where that is not known.
     """
 
-    def __init__(self, stream: PromptStream, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
-        self._stream, self._read = stream, read
+    def __init__(self, draw: Draw, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
+        self._draw, self._read = draw, read
         self._seen = {row for row in dealt if isinstance(row, int)}
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
@@ -91,7 +130,7 @@ class _Fresh:
         """Indices of the next `count` or fewer, a multiple of `unit`."""
         # Only where many rows are equal to one whose index is not known is more refused than the step has seen.
         patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
-        drawn = self._stream.take(count, self._is_fresh, multiple_of=unit, patience=patience)
+        drawn = self._draw(count, self._is_fresh, unit, patience)
         self._seen.update(drawn)
         return drawn
 

@@ -158,8 +158,9 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) ->
         live = at is not None and plan.live[at]
         line = dict.fromkeys(KEYS)
         line |= {"step": sampled.step, "split": split, "batch": batch, "round": r, "group": group, "size": size}
-        line |= {"verdict": verdict, "advantage": None if verdict == "alive" else 0.0}
-        line["reason"] = "evaluation" if split != "train" else _reason(at, live, verdict)
+        dead = verdict in sampled.rounds[r].dead
+        line |= {"verdict": verdict, "advantage": 0.0 if dead else None}
+        line["reason"] = "evaluation" if split != "train" else _reason(at, live, verdict, dead)
         line["kept"] = line["reason"] is None
         first = (groups_before[r] + group) * size
         for attempt, known in enumerate(of_group):
@@ -227,11 +228,11 @@ def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Se
     return [status or ("abstain" if score is None else "ok") for status, score in zip(known, scores, strict=True)]
 
 
-def _reason(at: int | None, live: bool, verdict: str) -> str | None:
+def _reason(at: int | None, live: bool, verdict: str, dead: bool) -> str | None:
     if verdict == "truncated":  # in the batch or not
         return "truncated"
     if live:
         return None
     if at is not None:
         return "filler"
-    return "surplus" if verdict == "alive" else "zero_variance"
+    return "zero_variance" if dead else "surplus"

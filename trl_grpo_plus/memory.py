@@ -1,0 +1,153 @@
+"""What a run remembers of its prompts: beliefs about all that it centres by or chooses by, and a prior they share.
+
+One belief for each quantity: the total reward, or under normalize_then_sum each reward with a weight; and where prompts
+are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for the prior.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .beliefs import Belief, Beliefs
+from .common.values import Refusal, near
+from .groups import totals
+from .head import Ridge
+
+
+TOTAL = "total"
+PRIOR_STRENGTH, HEAD_STRENGTH = 2.0, 4.0  # attempts that the prior counts for, and a head's prediction
+
+States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
+
+
+class Memory:
+    """Beliefs of one run, the same on every rank.
+
+    Args:
+        config ([`GRPOPlusConfig`]): of the run.
+        train_set ([`~datasets.Dataset`]): what is trained on.
+        names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
+        states (`Callable`, *optional*): what the head reads. Collective.
+
+    Raises:
+        ValueError: rows that cannot be told apart, or no column `belief_key`.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        train_set: Any,
+        names: Sequence[str],
+        weights: Sequence[float],
+        states: States | None = None,
+    ):
+        check_rows(train_set, config)
+        self._weights, self._states = torch.tensor(weights), states
+        weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
+        self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
+        named = config.filter_metric in names and config.chooses_prompts
+        self._chosen_by = [config.filter_metric] if named else self._credited
+        self._names = list(names)
+        keys = train_set[config.belief_key] if config.belief_key else None
+        limits = (config.failed_reward, config.solved_reward)
+        quantities = dict.fromkeys([*self._credited, *self._chosen_by])
+        strength = HEAD_STRENGTH if states else PRIOR_STRENGTH
+        self._beliefs = {name: Beliefs(len(train_set), *limits, keys, strength) for name in quantities}
+        self._heads = {name: Ridge(*limits, seed=config.seed) for name in quantities} if states else {}
+        self._seen: dict[int, Tensor] = {}  # states of this batch's rows
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether a belief takes all ranks."""
+        return self._states is not None
+
+    def look(self, rows: Sequence[int]) -> None:
+        """Have the policy read these rows' prompts, once a batch. Every rank must call it alike."""
+        unseen = [row for row in dict.fromkeys(rows) if row not in self._seen]
+        if self._states is not None and unseen:
+            self._seen.update(zip(unseen, self._states(unseen).cpu(), strict=True))
+
+    def credited(self, rows: Sequence[int]) -> list[Belief]:
+        """Of what advantages are made of: the total, or each reward with a weight."""
+        return [self._of(name, rows) for name in self._credited]
+
+    def promise(self, rows: list[int]) -> tuple[Belief, float]:
+        """Of what prompts are chosen by, and how good beliefs are. Collective where there is a head.
+
+        Under normalize_then_sum its variance is that of a weighted sum of independent rewards.
+        """
+        self.look(rows)
+        parts = [self._of(name, rows) for name in self._chosen_by]
+        skills = [self._beliefs[name].skill for name in self._chosen_by]
+        if len(parts) == 1:
+            return parts[0], skills[0]
+        weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
+        mean = sum(w * part.mean for w, part in zip(weights, parts, strict=True))
+        variance = sum(w**2 * part.variance for w, part in zip(weights, parts, strict=True))
+        return Belief(mean, variance, parts[0].count), sum(skills) / len(skills)
+
+    def observe(self, rows: Sequence[int], rewards: Tensor) -> None:
+        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step."""
+        for name, beliefs in self._beliefs.items():
+            column = self._column(name, rewards)
+            head = self._heads.get(name)
+            believed = self._of(name, rows)
+            if head is not None:
+                head.learn(self._states_of(rows), column)
+            beliefs.observe(rows, column, believed)
+        self._seen = {}
+
+    def metrics(self) -> dict[str, float]:
+        """`beliefs/*` of what prompts are chosen by, or else of the first quantity."""
+        name = self._chosen_by[0]
+        values = self._beliefs[name].metrics()
+        if name in self._heads:
+            values["beliefs/head_skill"] = self._heads[name].skill
+        return values
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        parts = {"beliefs": self._beliefs, "heads": self._heads}
+        return {kind: {name: one.state_dict() for name, one in of.items()} for kind, of in parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. Raises ValueError where that was of other data or rewards."""
+        for kind, of in (("beliefs", self._beliefs), ("heads", self._heads)):
+            if set(state[kind]) != set(of):
+                raise Refusal(
+                    f"The checkpoint has {kind} about {', '.join(state[kind]) or 'nothing'}, this run about "
+                    f"{', '.join(of) or 'nothing'}. Resume with the same rewards and options, or start a new run from "
+                    "the checkpoint's weights."
+                )
+            for name, one in of.items():
+                one.load_state_dict(state[kind][name])
+
+    def _of(self, name: str, rows: Sequence[int]) -> Belief:
+        head = self._heads.get(name)
+        foretells = head is not None and head.skill > 0 and len(rows)
+        return self._beliefs[name].of(rows, head.predict(self._states_of(rows)) if foretells else None)
+
+    def _states_of(self, rows: Sequence[int]) -> Tensor:
+        return torch.stack([self._seen[row] for row in rows])
+
+    def _column(self, name: str, rewards: Tensor) -> Tensor:
+        if name == TOTAL:
+            return totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
+        return rewards[..., self._names.index(name)]
+
+
+def check_rows(train_set: Any, config: Any) -> None:
+    """Beliefs are of rows that come back, and a key is one of their columns."""
+    if not hasattr(train_set, "__len__"):
+        raise Refusal(
+            f"{config.what_believes} remembers each row of the training set, which {type(train_set).__name__} deals "
+            "once and without a number. Load it without streaming, or leave that option at its default."
+        )
+    columns = getattr(train_set, "column_names", None) or []
+    if config.belief_key and config.belief_key not in columns:
+        raise Refusal(
+            f"belief_key={config.belief_key!r} is no column of the training set, which has "
+            f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
+        )
