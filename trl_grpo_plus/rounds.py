@@ -14,7 +14,7 @@ from packaging.version import Version
 
 from .common.values import Refusal
 from .groups import Attempt, Plan, Round, Rows, plan_batch, shares
-from .selection import PromptStream
+from .streams import Stream
 
 
 logger = get_logger(__name__)
@@ -25,7 +25,7 @@ def resample(
     inputs: Rows,
     prompts: list,
     indices: Sequence[int | None],
-    stream: PromptStream | None,
+    stream: Stream | None,
     read: Callable[[list[int]], Rows],
     num_generations: int,
     max_rounds: int,
@@ -41,7 +41,7 @@ def resample(
         sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
         inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
         indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
-        stream (`PromptStream`, *optional*): where fresh prompts come from, as indices into the dataset. Moves on rank
+        stream (`Stream`, *optional*): where fresh prompts come from, as indices into the dataset. Moves on rank
             0 alone. `None`: nothing is resampled.
         read (`Callable`): indices to rows, which share no object, rows of the same index neither.
         num_generations (`int`): attempts in a group.
@@ -77,12 +77,12 @@ class _Fresh:
     """Rows of the dataset that a step has not seen.
 
     Args:
-        stream (`PromptStream`): what they are drawn from.
+        stream (`Stream`): what they are drawn from.
         read (`Callable`): as for [`resample`].
         dealt (`list`): for each row that the step began with its index, or the row itself where that is not known.
     """
 
-    def __init__(self, stream: PromptStream, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
+    def __init__(self, stream: Stream, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
         self._stream, self._read = stream, read
         self._seen = {row for row in dealt if isinstance(row, int)}
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
