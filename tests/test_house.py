@@ -17,9 +17,9 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
-    "groups sandbox scoring",
-    "advantages filler kl traces registry selection indexed_rows",
-    "alarms credit rounds uploads view",
+    "beliefs groups sandbox scoring",
+    "advantages filler kl traces registry streams indexed_rows",
+    "alarms credit rounds selection uploads view",
     "batch config_checks recorder",
     "config model_card resume rewards",
     "trainer",

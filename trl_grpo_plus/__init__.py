@@ -12,7 +12,8 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     batch         the batch in flight               recorder   a batch -> traces/, alarms/, trackers (view/)
     credit        rewards -> advantages             rounds     resampling, and the hand-over between ranks
     config        the options                       resume     what a checkpoint holds of all this
-    groups        verdicts on groups                selection  which prompts are sampled next
+    groups        verdicts on groups                selection  what may be trained on
+    beliefs       what is known of each prompt      streams    which prompts are sampled next
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards

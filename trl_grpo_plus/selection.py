@@ -1,91 +1,10 @@
-"""Which prompts are sampled next, beyond the ones that TRL's own sampler deals."""
+"""What may be trained on, and where prompts beyond the ones that TRL's own sampler deals come from."""
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import torch
-
 from .common.values import Refusal
-
-
-class PromptStream:
-    """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
-
-    It never looks at a rank's own random state, and it is resumable. An index that a caller cannot use now is not
-    lost: it is dealt first next time. Where there are several ranks, the first one's deals for all.
-
-    Args:
-        num_prompts (`int`): rows of the dataset.
-        seed (`int`): of the permutations.
-    """
-
-    def __init__(self, num_prompts: int, seed: int):
-        self._num_prompts = num_prompts
-        self._seed = seed
-        self._deferred: deque[int] = deque()
-        self._begin_pass(0, position=0)
-
-    def take(
-        self, count: int, wanted: Callable[[int], bool], multiple_of: int = 1, patience: int | None = None
-    ) -> list[int]:
-        """The next indices that `wanted` accepts.
-
-        Args:
-            count (`int`): how many to deal at most.
-            wanted (`Callable[[int], bool]`): asked once about each index in turn; may remember what it accepted.
-            multiple_of (`int`, *optional*, defaults to `1`): what is dealt is a multiple of this.
-            patience (`int`, *optional*): refusals after which to look no further. `None`: the whole dataset.
-
-        Returns:
-            `list[int]`: distinct indices; fewer than `count` where no more that are wanted were found.
-        """
-        taken: list[int] = []
-        passed: list[int] = []
-        seen: set[int] = set()
-        while len(taken) < count and len(seen) < self._num_prompts and (patience is None or len(passed) <= patience):
-            index = self._next()
-            # An index can come twice in a call, at the end of one pass and the start of the next.
-            accepted = index not in seen and wanted(index)
-            seen.add(index)
-            (taken if accepted else passed).append(index)
-        kept = len(taken) - len(taken) % multiple_of
-        self._deferred.extendleft(reversed(passed + taken[kept:]))
-        return taken[:kept]
-
-    def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands; plain numbers and lists."""
-        return {
-            "num_prompts": self._num_prompts,
-            "seed": self._seed,
-            "pass": self._pass,
-            "position": self._position,
-            "deferred": list(self._deferred),
-        }
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood. Raises ValueError when it was saved with another dataset size."""
-        if state["num_prompts"] != self._num_prompts:
-            raise Refusal(
-                f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
-                f"{self._num_prompts}. Resume with the same dataset, or start a new run from the checkpoint's weights."
-            )
-        self._seed, self._deferred = state["seed"], deque(state["deferred"])
-        self._begin_pass(state["pass"], state["position"])
-
-    def _next(self) -> int:
-        if self._deferred:
-            return self._deferred.popleft()
-        if self._position == self._num_prompts:
-            self._begin_pass(self._pass + 1, position=0)
-        self._position += 1
-        return int(self._order[self._position - 1])
-
-    def _begin_pass(self, number: int, position: int) -> None:
-        # Away from TRL's RepeatSampler, which shuffles with `seed` itself: that would resample what comes next anyway.
-        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
-        self._order = torch.randperm(self._num_prompts, generator=generator)
-        self._pass, self._position = number, position
+from .streams import PromptStream
 
 
 def stream_of(train_set: Any, args: Any) -> PromptStream:

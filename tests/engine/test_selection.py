@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from properties import tried
 
-from trl_grpo_plus.selection import PromptStream
+from trl_grpo_plus.streams import PromptStream
 
 
 def any_prompt(index: int) -> bool:

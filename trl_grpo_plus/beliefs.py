@@ -1,0 +1,342 @@
+"""What is known of each prompt's reward before it is sampled again: a memory of its attempts, forgotten by age.
+
+    own_H  = sum over past attempts of 0.5 ** (age / H) x (1, r, r^2)          age in generation batches
+    n      = strength + own count
+    mean   = (strength x m0 + own sum) / n
+    E[r^2] = (strength x (m0^2 + v0) + own sum of squares) / n                 variance = E[r^2] - mean^2
+    v0     = ratio x (m0 - low) x (high - m0)
+
+For rewards of `low` and `high` alone the ratio is 1, and this is a Beta posterior with a + b = n. m0 is what prompts
+share: the running mean of all, of the row's key, or a head's prediction. In such a mean a group weighs (strength / n)^2,
+so that a choice of prompts does not pull it to those that are chosen often. The ratio, of the variance within a prompt
+to the most that its mean allows, is measured on the groups (with Bessel's correction) and shared by all.
+
+The half-life H is the one of several, kept side by side, whose beliefs were nearest to the group means that came next.
+
+Forgotten counts for a policy that moves: MoPPS (arXiv 2507.04632), which decays towards its prior once a step; a
+baseline made of them, that no attempt of its own step is in: SPO (arXiv 2509.13232), which decays by the policy's
+drift. Half-lives side by side and `skill` are this project's.
+"""
+
+import math
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .common.values import Number, Refusal
+
+
+KEEP_SHARED = 0.9  # of the shared mean, a batch
+KEEP_KEY = 0.97  # of a key's mean, a prompt
+KEY_STRENGTH = 4.0  # prompts that the mean of all counts for in a key's
+KEEP_WINDOW = 0.95  # of skill and calibration, a batch: about the last 20
+KEEP_ERRORS = 0.98  # of the half-lives' errors, a batch
+FEW_GROUPS = 16.0  # skill is pulled to 0 by as many groups
+ENOUGH_GROUPS = 32.0  # seen again, before a half-life is chosen
+BINS = 10  # of the calibration
+SURE = 0.05  # of the range of rewards: within it of an end, a prompt is solved or hopeless
+SURE_ATTEMPTS = 3.0
+
+
+@dataclass(frozen=True)
+class Belief:
+    """What is expected of P prompts, fixed before their attempts are scored; float64.
+
+    Args:
+        mean (`Tensor`): `(P,)`, expected reward.
+        variance (`Tensor`): `(P,)`, of one reward, >= 0; m(1-m) for rewards of 0 and 1.
+        count (`Tensor`): `(P,)`, effective attempts behind it, the prior's strength among them.
+    """
+
+    mean: Tensor
+    variance: Tensor
+    count: Tensor
+
+    @property
+    def learnability(self) -> Tensor:
+        """`(P,)`, expected variance within a prompt: variance x n / (n + 1), which is E[p(1-p)] under a Beta."""
+        return self.variance * self.count / (self.count + 1)
+
+
+class Beliefs:
+    """Beliefs about the rows of a dataset. One generation batch is one step.
+
+    68 bytes a row, 6.8 MB at 100,000 rows. All is vectorised, and what a step costs depends on its batch, but for
+    `metrics`, which reads two numbers of each row (together 2 ms a step at 100,000 rows and 48 prompts, on one core).
+
+    Args:
+        num_rows (`int`): of the dataset.
+        low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. Wider from the first reward on
+            that is outside.
+        keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
+            their prior's mean, pulled to that of all where the key was seen little. `None`: all rows share one.
+        strength (`float`, *optional*, defaults to `2.0`): attempts that the prior counts for.
+        half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle one is
+            used until some 32 groups of rows seen before tell which is best.
+
+    Attributes:
+        step (`int`): batches observed.
+
+    Raises:
+        ValueError: `low` is not below `high`, `keys` are not as many as the rows, or a number is out of its bounds.
+    """
+
+    def __init__(
+        self,
+        num_rows: int,
+        low: float = 0.0,
+        high: float = 1.0,
+        keys: Sequence[Hashable] | None = None,
+        strength: float = 2.0,
+        half_lives: Sequence[float] = (8, 16, 32, 64, 128),
+    ):
+        Number().check("low", low)
+        Number(above=low).check("high", high)
+        Number(above=0).check("strength", strength)
+        for half_life in half_lives:
+            Number(above=0).check("half_lives", half_life)
+        if not half_lives:
+            raise Refusal("half_lives is empty: give one or more numbers of steps.")
+        if keys is not None and len(keys) != num_rows:
+            raise Refusal(f"there are {len(keys)} keys for {num_rows} rows: give one a row.")
+        self.step = 0
+        self._strength = float(strength)
+        self._half_lives = sorted(map(float, half_lives))
+        self._range = (float(low), float(high))
+        self._origin = (low + high) / 2  # moments are about it: squares of what is far from 0 lose digits
+        self._last = torch.full((num_rows,), -1, dtype=torch.int32)
+        self._moments = torch.zeros(3, len(half_lives), num_rows, dtype=torch.float32)
+        self._errors = _zeros(len(half_lives))
+        self._compared = 0.0  # groups, decayed as the errors are
+        codes: dict[Hashable, int] = {}
+        self._codes = torch.tensor([codes.setdefault(key, len(codes)) for key in keys or ()], dtype=torch.int32)
+        self._by_key = _zeros(2, len(codes))  # prompts seen, and the sum of their means about the origin
+        self._shared = 0.0  # mean of all, about the origin
+        self._within = self._interior = 0.0
+        self._groups, self._bins = _zeros(5), _zeros(3, BINS)
+        self._batch: list[float] = []  # predicted and realised mean of the last one
+
+    def of(self, rows: Sequence[int] | Tensor, shared: Tensor | None = None) -> Belief:
+        """What is believed of rows now, before they are sampled.
+
+        Args:
+            rows (`Sequence[int]`): P indices.
+            shared (`Tensor`, *optional*): `(P,)`, the prior's mean in place of what prompts share.
+        """
+        rows = _indices(rows)
+        count, total, squares = self._remembered(rows)[:, self._best]
+        low, high = self._range
+        prior = self._prior(rows) if shared is None else shared.double().cpu()
+        prior = prior.clamp(low, high)
+        variance = self._ratio * (prior - low) * (high - prior)
+        prior = prior - self._origin
+        n = count + self._strength
+        mean = (total + self._strength * prior) / n
+        second = (squares + self._strength * (prior.square() + variance)) / n
+        return Belief(mean + self._origin, (second - mean.square()).clamp(min=0.0), n)
+
+    def observe(self, rows: Sequence[int] | Tensor, rewards: Tensor, believed: Belief) -> None:
+        """Learn from a generation batch; ends the step.
+
+        Args:
+            rows (`Sequence[int]`): P indices; a row may be there twice.
+            rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored. A row without any learns nothing.
+            believed ([`Belief`]): what [`of`] gave about these rows in this step, for skill and calibration.
+        """
+        rows, rewards = _indices(rows), rewards.double().cpu()
+        if rewards.dim() != 2 or len(rewards) != len(rows) or len(believed.mean) != len(rows):
+            raise ValueError(
+                f"rewards must be (P, G) and believed of as many prompts as rows: got {len(rows)} rows, rewards "
+                f"{tuple(rewards.shape)} and {len(believed.mean)} beliefs."
+            )
+        scored = rewards.isfinite()
+        some = scored.any(dim=1)
+        rows, rewards, scored = rows[some], rewards[some], scored[some]
+        believed = Belief(believed.mean[some].cpu(), believed.variance[some].cpu(), believed.count[some].cpu())
+        if len(rows):
+            seen = rewards[scored]
+            self._range = (min(self._range[0], float(seen.min())), max(self._range[1], float(seen.max())))
+            count = scored.sum(dim=1).double()
+            values = torch.where(scored, rewards - self._origin, 0.0)
+            mean = values.sum(dim=1) / count
+            deviations = torch.where(scored, values - mean.unsqueeze(1), 0.0).square().sum(dim=1)
+            within = deviations / (count - 1).clamp(min=1.0)
+            self._compare(rows, count, mean, believed)
+            self._measure(count, mean, within, believed)
+            self._remember(rows, torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)]))
+            self._share(rows, rewards, scored, mean, within, believed)
+        self.step += 1
+
+    @property
+    def skill(self) -> float:
+        """How much of what differs between prompts the beliefs foretold, in the last 20 batches or so; in [0, 1].
+
+        1 - (mean squared error of the group means - noise) / (their variance - noise), where the noise is that of G
+        attempts: the sample variance / G. Pulled to 0 while groups are few.
+        """
+        groups, total, squares, errors, noise = self._groups.tolist()
+        if not groups:
+            return 0.0
+        low, high = self._range
+        spread = squares - total**2 / groups - noise
+        explained = (spread - (errors - noise)) / max(spread, 1e-3 * (high - low) ** 2 * groups)
+        return min(max(explained, 0.0), 1.0) * groups / (groups + FEW_GROUPS)
+
+    @property
+    def half_life(self) -> float:
+        """The one in use, in steps."""
+        return self._half_lives[self._best]
+
+    @property
+    def calibration(self) -> Tensor:
+        """`(BINS, 3)`: over the last 20 batches or so, the mean predicted and realised in each tenth of the range, by
+        what was predicted (NaN where nothing was), and the groups there, decayed."""
+        groups, predicted, realised = self._bins
+        return torch.stack([predicted / groups + self._origin, realised / groups + self._origin, groups], dim=1)
+
+    def metrics(self) -> dict[str, float]:
+        """The metrics `beliefs/*`: skill; the means predicted and realised in the last batch, and calibration_error
+        (|predicted - realised| of each tenth of the range, its mean over groups; in the unit of rewards; chance leaves
+        some), once there was a batch; half_life; the shares of rows that were never_tried, that are solved and that
+        are hopeless: at least 3 attempts remembered at the last visit (longest half-life), whose mean is within 5 % of
+        the range of its upper, its lower end.
+        """
+        count, total, _ = self._moments[:, -1]
+        (low, high), own = self._range, total / count.clamp(min=1e-30) + self._origin
+        tried, margin = count >= SURE_ATTEMPTS, SURE * (high - low)
+        measured = {}
+        if self._batch:
+            gaps = (self._bins[1] - self._bins[2]).abs().sum() / self._bins[0].sum()
+            measured = dict(zip(("predicted", "realised"), self._batch, strict=True), calibration_error=float(gaps))
+        values = {
+            "skill": self.skill,
+            **measured,
+            "half_life": self.half_life,
+            "never_tried": _share_of(self._last < 0),
+            "solved": _share_of(tried & (own >= high - margin)),
+            "hopeless": _share_of(tried & (own <= low + margin)),
+        }
+        return {f"beliefs/{name}": value for name, value in values.items()}
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that was learned; tensors, numbers and lists of them."""
+        tensors = {name: getattr(self, f"_{name}").clone() for name in _TENSORS}
+        numbers = {name: getattr(self, f"_{name}") for name in _NUMBERS}
+        lists = {"range": list(self._range), "batch": list(self._batch), "half_lives": list(self._half_lives)}
+        return {"num_rows": len(self._last), "step": self.step, **lists, **numbers, **tensors}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` stood. Raises ValueError when it was saved with other rows, keys or half-lives."""
+        now = {"num_rows": len(self._last), "half_lives": self._half_lives, "keys": self._by_key.shape[1]}
+        saved = {**{name: state[name] for name in ("num_rows", "half_lives")}, "keys": state["by_key"].shape[1]}
+        for name, value in now.items():
+            if saved[name] != value:
+                raise Refusal(
+                    f"The checkpoint's beliefs have {name}={saved[name]}, this run's {value}. Resume with the same "
+                    "dataset and options, or start a new run from the checkpoint's weights."
+                )
+        for name in _TENSORS:
+            setattr(self, f"_{name}", state[name].clone())
+        for name in _NUMBERS:
+            setattr(self, f"_{name}", state[name])
+        self.step, self._batch = state["step"], list(state["batch"])
+        low, high = state["range"]
+        self._range = (low, high)
+
+    @property
+    def _best(self) -> int:
+        if self._compared < ENOUGH_GROUPS:
+            return len(self._half_lives) // 2
+        return int(self._errors.argmin())
+
+    @property
+    def _ratio(self) -> float:
+        most = self._within + self._interior
+        return self._within / most if most > 0 else 1.0
+
+    def _remembered(self, rows: Tensor) -> Tensor:
+        """Own moments as they count now, (3, half-lives, P): attempts, their sum and sum of squares."""
+        age = self.step - self._last[rows].double()
+        return self._moments[:, :, rows].double() * 0.5 ** (age / _column(self._half_lives))
+
+    def _prior(self, rows: Tensor) -> Tensor:
+        """What prompts share: the mean of all, or of the row's key."""
+        if not len(self._codes):
+            return torch.full((len(rows),), self._shared + self._origin, dtype=torch.float64)
+        prompts, total = self._by_key[:, self._codes[rows].long()]
+        return (total + KEY_STRENGTH * self._shared) / (prompts + KEY_STRENGTH) + self._origin
+
+    def _compare(self, rows: Tensor, count: Tensor, mean: Tensor, believed: Belief) -> None:
+        """The half-lives' squared errors, on rows with a history."""
+        again = self._last[rows] >= 0
+        own_count, total, _ = self._remembered(rows)[..., again]
+        # The prior as it was, which may have been a head's: what is left of the belief without the own attempts.
+        prior = (believed.mean - self._origin)[again] * believed.count[again] - total[self._best]
+        means = (total + prior) / (own_count + self._strength)
+        errors = ((means - mean[again]).square() * count[again]).sum(dim=1)
+        self._errors = KEEP_ERRORS * self._errors + errors
+        self._compared = KEEP_ERRORS * self._compared + int(again.sum())
+
+    def _measure(self, count: Tensor, mean: Tensor, within: Tensor, believed: Belief) -> None:
+        """What skill and calibration are made of."""
+        predicted = believed.mean - self._origin
+        noise = torch.where(count > 1, within, believed.learnability) / count
+        sums = [torch.ones_like(mean), mean, mean.square(), (mean - predicted).square(), noise]
+        self._groups = KEEP_WINDOW * self._groups + torch.stack(sums).sum(dim=1)
+        low, high = self._range
+        bins = ((believed.mean - low) / (high - low) * BINS).long().clamp(0, BINS - 1)
+        added = torch.zeros_like(self._bins).index_add_(1, bins, torch.stack([torch.ones_like(mean), predicted, mean]))
+        self._bins = KEEP_WINDOW * self._bins + added
+        self._batch = [float(believed.mean.mean()), float(mean.mean()) + self._origin]
+
+    def _remember(self, rows: Tensor, moments: Tensor) -> None:
+        """Add (3, P) moments to what is left of the rows' own."""
+        distinct, places = rows.unique(return_inverse=True)
+        added = _zeros(3, len(distinct)).index_add_(1, places, moments)
+        self._moments[:, :, distinct] = (self._remembered(distinct) + added.unsqueeze(1)).float()
+        self._last[distinct] = self.step
+
+    def _share(
+        self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, believed: Belief
+    ) -> None:
+        """The mean of all and of each key, and the variance within prompts."""
+        # Rows that are chosen again and again are no fair sample, and need no prior: the least-squares weight.
+        weight = (self._strength / believed.count).square()
+        self._shared += (1 - KEEP_SHARED) * (float((weight * mean).sum() / weight.sum()) - self._shared)
+        if len(self._codes):
+            codes = self._codes[rows].long()
+            both = _zeros(*self._by_key.shape).index_add_(1, codes, torch.stack([weight, weight * mean]))
+            prompts, total = both
+            kept = KEEP_KEY**prompts
+            new = (1 - kept) / (1 - KEEP_KEY)
+            self._by_key = kept * self._by_key + torch.stack([new, new * total / prompts.clamp(min=1e-30)])
+        several = scored.sum(dim=1) > 1
+        if several.any():
+            low, high = self._range
+            # (p - low)(high - p) = Var(r) + E[(r - low)(high - r)]; the latter is 0 where rewards are low or high.
+            inside = torch.where(scored, (rewards - low) * (high - rewards), 0.0).sum(dim=1) / scored.sum(dim=1)
+            self._within = KEEP_SHARED * self._within + (1 - KEEP_SHARED) * float(within[several].mean())
+            self._interior = KEEP_SHARED * self._interior + (1 - KEEP_SHARED) * float(inside[several].mean())
+
+
+_TENSORS = ("last", "moments", "errors", "by_key", "groups", "bins")
+_NUMBERS = ("compared", "shared", "within", "interior")
+
+
+def _zeros(*shape: int) -> Tensor:
+    return torch.zeros(shape, dtype=torch.float64)
+
+
+def _column(values: Iterable[float]) -> Tensor:
+    return torch.tensor(list(values), dtype=torch.float64).unsqueeze(1)
+
+
+def _indices(rows: Sequence[int] | Tensor) -> Tensor:
+    return torch.as_tensor(rows, dtype=torch.long, device="cpu")
+
+
+def _share_of(marked: Tensor) -> float:
+    return float(marked.double().mean()) if len(marked) else math.nan
