@@ -18,7 +18,7 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "groups sandbox scoring",
-    "advantages filler kl traces registry selection indexed_rows",
+    "advantages filler head kl states traces registry selection indexed_rows",
     "alarms credit rounds uploads view",
     "batch config_checks recorder",
     "config model_card resume rewards",
