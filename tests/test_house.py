@@ -17,8 +17,8 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
-    "beliefs groups sandbox scoring",
-    "advantages filler kl traces registry streams indexed_rows",
+    "beliefs groups head sandbox scoring states",
+    "advantages filler kl memory traces registry streams indexed_rows",
     "alarms credit rounds selection uploads view",
     "batch config_checks recorder",
     "config model_card resume rewards",

@@ -188,6 +188,12 @@ def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
     return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
 
 
+def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
+    """A rank's equal share of what is for all."""
+    share = len(rows) // world_size
+    return list(rows[rank * share : (rank + 1) * share])
+
+
 # -- TRL's table of completions
 
 

@@ -1,17 +1,64 @@
 """What may be trained on, and where prompts beyond the ones that TRL's own sampler deals come from."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from .common.values import Refusal
-from .streams import PromptStream
+from .common.loading import is_path, load
+from .common.values import Refusal, near, one_of
+from .streams import ORDERS, BeliefStream, ColumnStream, PromptStream, Stream
 
 
-def stream_of(train_set: Any, args: Any) -> PromptStream:
-    """Where a training set's other prompts come from; refuses one that has none."""
+BY_COLUMN = ("name", "column", "order")
+
+
+def _by_column(train_set: Any, args: Any) -> Stream:
+    column = args.prompt_selection["column"]
+    if column not in train_set.column_names:
+        raise Refusal(
+            f"prompt_selection: column={column!r} is none of the training set, which has "
+            f"{', '.join(map(repr, train_set.column_names))}.{near(column, train_set.column_names)}"
+        )
+    return ColumnStream(train_set[column], args.prompt_selection["order"], args.seed)
+
+
+# To add one: a class in streams.py and an entry.
+STREAMS: dict[str, Callable[[Any, Any], Stream]] = {
+    "shuffle": lambda train_set, args: PromptStream(len(train_set), args.seed),
+    "belief": lambda train_set, args: BeliefStream(len(train_set), args.seed, pool=args.selection_pool),
+    "by_column": _by_column,
+}
+
+
+def stream_of(train_set: Any, args: Any) -> Stream:
+    """Where a training set's prompts come from, as `prompt_selection` says; refuses one that has none.
+
+    Args:
+        train_set ([`~datasets.Dataset`]): what is trained on.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
     check_stream(train_set, args)
     check_rows(len(train_set), args)
-    return PromptStream(len(train_set), args.seed)
+    name = _name(args.prompt_selection)
+    make = STREAMS[name] if name in STREAMS else lambda train_set, args: load(name)(train_set, args.seed)
+    return make(train_set, args)
+
+
+def _name(selection: Any) -> str:
+    return selection["name"] if isinstance(selection, dict) else selection
+
+
+def check_selection(selection: Any) -> None:
+    """Refuse a `prompt_selection` that says nothing, or too little."""
+    if isinstance(selection, dict):
+        if set(selection) != set(BY_COLUMN) or selection["name"] != "by_column":
+            raise Refusal(
+                f"prompt_selection={selection!r}: with arguments it is "
+                '{"name": "by_column", "column": "level", "order": "easy_first"}.'
+            )
+        one_of("prompt_selection: order", selection["order"], ORDERS)
+    elif not isinstance(selection, str) or not (selection in ("shuffle", "belief") or is_path(selection)):
+        names = "'shuffle', 'belief', {'name': 'by_column', ...} and the path of a class"
+        raise Refusal(f"prompt_selection={selection!r} is none of {names}.{near(str(selection), STREAMS)}")
 
 
 def check_dataset(dataset: Any, what: str) -> None:
@@ -34,6 +81,11 @@ def check_stream(train_set: Any, training_args: Any) -> None:
         raise Refusal(
             "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
             f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
+        )
+    if training_args.chooses_prompts:
+        raise Refusal(
+            f"prompt_selection={training_args.prompt_selection!r} needs a map-style dataset to choose from, got "
+            f"{type(train_set).__name__}. Load it without streaming, or set prompt_selection='shuffle'."
         )
     if training_args.max_steps <= 0:
         raise Refusal("a stream has no length: set max_steps, or dataset_streaming: false.")

@@ -1,0 +1,97 @@
+"""What the policy makes of a prompt: its last hidden state at the prompt's last token."""
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from inspect import signature
+from typing import Any
+
+import torch
+from accelerate.utils import extract_model_from_parallel
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def prompt_states(
+    model: nn.Module, prompt_ids: Sequence[list[int]], device: torch.device, max_tokens: int, batch_size: int
+) -> Tensor:
+    """The state at the end of each prompt: what the map to the vocabulary gets there. One forward without gradient, in
+    evaluation mode, with the adapter of a PEFT model; one row of logits a prompt, and no random number is drawn.
+
+    Args:
+        model (`nn.Module`): a causal language model of transformers, also wrapped; it is called by its wrapper.
+        prompt_ids (`Sequence[list[int]]`): P prompts of one token or more, without padding.
+        device (`torch.device`): that the model computes on.
+        max_tokens (`int`): of the end of each prompt; what is before is not read.
+        batch_size (`int`): prompts at a time, those of about one length together.
+
+    Returns:
+        `Tensor`: `(P, hidden)` in float32, on `device`.
+
+    Raises:
+        RuntimeError: the model does not call its output embeddings.
+    """
+    ends = [ids[-max_tokens:] for ids in prompt_ids]
+    order = sorted(range(len(ends)), key=lambda row: len(ends[row]))
+    states = []
+    with _evaluating(model):
+        for start in range(0, len(order), batch_size):
+            states.append(_states(model, [ends[row] for row in order[start : start + batch_size]], device))
+    rows = torch.empty(len(order), dtype=torch.long, device=device)
+    rows[torch.tensor(order, device=device)] = torch.arange(len(order), device=device)
+    return torch.cat(states)[rows]
+
+
+def states_of_share(
+    model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, max_tokens: int, batch_size: int
+) -> Tensor:
+    """[`prompt_states`] of P prompts, the same on all ranks, of which each rank reads an equal share: all make as many
+    forwards, which sharded models need. Collective.
+
+    Args:
+        model, prompt_ids, max_tokens, batch_size: as [`prompt_states`]; all prompts, on every rank.
+        accelerator (`Accelerator`): of the run.
+
+    Returns:
+        `Tensor`: `(P, hidden)` in float64, on the CPU.
+    """
+    share = math.ceil(len(prompt_ids) / accelerator.num_processes)
+    own = list(prompt_ids[accelerator.process_index * share :][:share])
+    own += [prompt_ids[0]] * (share - len(own))
+    with accelerator.autocast():
+        states = prompt_states(model, own, accelerator.device, max_tokens, batch_size)
+    return accelerator.gather(states)[: len(prompt_ids)].to("cpu", torch.float64)
+
+
+def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device) -> Tensor:
+    causal = extract_model_from_parallel(model)
+    causal = causal.get_base_model() if hasattr(causal, "get_base_model") else causal
+    width = max(map(len, prompt_ids))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in prompt_ids], device=device)
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompt_ids], device=device)
+    # Without these the model works too: with more logits, a cache, and with places counted from the padding.
+    options = {"logits_to_keep": 1, "use_cache": False, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
+    options = {name: value for name, value in options.items() if name in signature(type(causal).forward).parameters}
+    seen: list[Tensor] = []
+    hook = causal.get_output_embeddings().register_forward_pre_hook(
+        lambda module, inputs: seen.append(inputs[0][:, -1].float())
+    )
+    try:
+        model(input_ids=ids, attention_mask=mask, **options)
+    finally:
+        hook.remove()
+    if not seen:
+        raise RuntimeError(f"{type(causal).__name__} does not call its output embeddings: its states cannot be read.")
+    return seen[-1]
+
+
+@contextmanager
+def _evaluating(model: nn.Module) -> Iterator[None]:
+    """Dropout and gradient checkpointing are off in evaluation mode; then each module is in the mode it was in."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
