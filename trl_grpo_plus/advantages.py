@@ -32,6 +32,7 @@ times and -1.732.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from itertools import repeat
 
 import torch
 from torch import Tensor
@@ -130,7 +131,7 @@ def normalize_then_sum(
     shaping = (baseline, scale, ddof, eps, floor, tolerance, lengths)
     parts = [
         compute(part.double(), *shaping, belief=belief, teaching=teaching)
-        for part, belief in zip(components.unbind(-1), beliefs or [None] * len(weights), strict=True)
+        for part, belief in zip(components.unbind(-1), beliefs or repeat(None), strict=False)
     ]
     weighted = torch.stack(parts, dim=-1) * weights.double()
     summed = weighted.sum(dim=-1)

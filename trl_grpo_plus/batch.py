@@ -107,7 +107,9 @@ class Batch:
     @property
     def live_groups(self) -> list[tuple[int, bool]]:
         """Of the groups that are trained on: the row in the training set, and whether the verdict leaves it alive."""
-        live = [(self.rounds[r], group) for (r, group), lives in zip(self.plan.order, self.plan.live, strict=True) if lives]
+        live = [
+            (self.rounds[r], group) for (r, group), lives in zip(self.plan.order, self.plan.live, strict=True) if lives
+        ]
         return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in live]
 
     @property

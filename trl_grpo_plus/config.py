@@ -272,6 +272,11 @@ class GRPOPlusConfig(GRPOConfig):
         return self.prompt_selection != "shuffle"
 
     @property
+    def draws_prompts(self) -> bool:
+        """Whether rows of the training set are drawn beyond the ones that TRL's sampler deals."""
+        return self.chooses_prompts or self.zero_variance_groups == "resample"
+
+    @property
     def what_believes(self) -> str:
         """The options that need beliefs about prompts, as one would write them; "" where there are none."""
         options = {"advantage_baseline": self.advantage_baseline, "prompt_selection": self.prompt_selection}

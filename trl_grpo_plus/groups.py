@@ -57,7 +57,7 @@ class Round:
     """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
 
     `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
-    `dead` are the verdicts of groups that leave; `rows` are the groups' rows in the training set, where they are known.
+    `dead` are the verdicts of groups that leave; `rows` are the groups' in the training set, where they are known.
     """
 
     attempts: tuple[Attempt, ...]

@@ -1,7 +1,7 @@
 """What a run remembers of its prompts: beliefs about all that it centres by or chooses by, and a prior they share.
 
-One belief for each quantity: the total reward, or under normalize_then_sum each reward with a weight; and where prompts
-are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for the prior.
+One belief for each quantity: the total reward, or under normalize_then_sum each reward with a weight; and where
+prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
 from collections.abc import Callable, Sequence
@@ -55,22 +55,12 @@ class Memory:
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
         strength = HEAD_STRENGTH if states else PRIOR_STRENGTH
         self._beliefs = {name: Beliefs(len(train_set), *limits, keys, strength) for name in quantities}
-        self._heads = {name: Ridge(*limits, seed=config.seed) for name in quantities} if states else {}
+        self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
         self._seen: dict[int, Tensor] = {}  # states of this batch's rows
 
-    @property
-    def is_collective(self) -> bool:
-        """Whether a belief takes all ranks."""
-        return self._states is not None
-
-    def look(self, rows: Sequence[int]) -> None:
-        """Have the policy read these rows' prompts, once a batch. Every rank must call it alike."""
-        unseen = [row for row in dict.fromkeys(rows) if row not in self._seen]
-        if self._states is not None and unseen:
-            self._seen.update(zip(unseen, self._states(unseen).cpu(), strict=True))
-
     def credited(self, rows: Sequence[int]) -> list[Belief]:
-        """Of what advantages are made of: the total, or each reward with a weight."""
+        """Of what advantages are made of: the total, or each reward with a weight. Collective, with a head."""
+        self._look(rows)
         return [self._of(name, rows) for name in self._credited]
 
     def promise(self, rows: list[int]) -> tuple[Belief, float]:
@@ -78,24 +68,28 @@ class Memory:
 
         Under normalize_then_sum its variance is that of a weighted sum of independent rewards.
         """
-        self.look(rows)
+        self._look(rows)
         parts = [self._of(name, rows) for name in self._chosen_by]
         skills = [self._beliefs[name].skill for name in self._chosen_by]
         if len(parts) == 1:
             return parts[0], skills[0]
         weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
-        mean = sum(w * part.mean for w, part in zip(weights, parts, strict=True))
-        variance = sum(w**2 * part.variance for w, part in zip(weights, parts, strict=True))
-        return Belief(mean, variance, parts[0].count), sum(skills) / len(skills)
+        means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
+        by = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
+        summed = Belief((by * means).sum(dim=0), (by**2 * variances).sum(dim=0), parts[0].count)
+        return summed, sum(skills) / len(skills)
 
     def observe(self, rows: Sequence[int], rewards: Tensor) -> None:
-        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step."""
+        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step. Collective, likewise."""
+        self._look(rows)
         for name, beliefs in self._beliefs.items():
-            column = self._column(name, rewards)
-            head = self._heads.get(name)
-            believed = self._of(name, rows)
-            if head is not None:
-                head.learn(self._states_of(rows), column)
+            column, believed = self._column(name, rewards), self._of(name, rows)
+            if name in self._heads:
+                scored = (~column.isnan()).sum(dim=1)
+                mean = column.double().nanmean(dim=1)
+                squares = (column.double() - mean.unsqueeze(1)).square().nansum(dim=1)
+                noise = squares / ((scored - 1).clamp(min=1) * scored.clamp(min=1))
+                self._heads[name].learn(self._states_of(rows), mean, noise=noise)
             beliefs.observe(rows, column, believed)
         self._seen = {}
 
@@ -109,25 +103,35 @@ class Memory:
 
     def state_dict(self) -> dict[str, Any]:
         """For a checkpoint."""
-        parts = {"beliefs": self._beliefs, "heads": self._heads}
-        return {kind: {name: one.state_dict() for name, one in of.items()} for kind, of in parts.items()}
+        return {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Raises ValueError where that was of other data or rewards."""
-        for kind, of in (("beliefs", self._beliefs), ("heads", self._heads)):
-            if set(state[kind]) != set(of):
+        for kind, parts in self._parts.items():
+            if set(state[kind]) != set(parts):
+                saved, now = (", ".join(names) or "nothing" for names in (state[kind], parts))
                 raise Refusal(
-                    f"The checkpoint has {kind} about {', '.join(state[kind]) or 'nothing'}, this run about "
-                    f"{', '.join(of) or 'nothing'}. Resume with the same rewards and options, or start a new run from "
-                    "the checkpoint's weights."
+                    f"The checkpoint has {kind} about {saved}, this run about {now}. Resume with the same rewards and "
+                    "options, or start a new run from the checkpoint's weights."
                 )
-            for name, one in of.items():
-                one.load_state_dict(state[kind][name])
+            for name, part in parts.items():
+                part.load_state_dict(state[kind][name])
+
+    @property
+    def _parts(self) -> dict[str, dict[str, Any]]:
+        return {"beliefs": self._beliefs, "heads": self._heads}
+
+    def _look(self, rows: Sequence[int]) -> None:
+        """Have the policy read these rows' prompts, once a batch. Every rank calls it alike."""
+        unseen = [row for row in dict.fromkeys(rows) if row not in self._seen]
+        if self._states is not None and unseen:
+            self._seen.update(zip(unseen, self._states(unseen), strict=True))
 
     def _of(self, name: str, rows: Sequence[int]) -> Belief:
         head = self._heads.get(name)
-        foretells = head is not None and head.skill > 0 and len(rows)
-        return self._beliefs[name].of(rows, head.predict(self._states_of(rows)) if foretells else None)
+        if head is None or not rows or head.skill <= 0:  # it foretells nothing
+            return self._beliefs[name].of(rows)
+        return self._beliefs[name].of(rows, head.predict(self._states_of(rows)))
 
     def _states_of(self, rows: Sequence[int]) -> Tensor:
         return torch.stack([self._seen[row] for row in rows])

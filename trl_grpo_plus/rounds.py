@@ -6,6 +6,7 @@ rounds, and rank 0 draws the fresh prompts of all.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from accelerate.logging import get_logger
@@ -60,7 +61,7 @@ class Draw:
 
 
 def resample(
-    sample: Callable[..., Round],
+    sample: Callable[[Rows, list], Round],
     inputs: Rows,
     prompts: list,
     indices: Sequence[int | None],
@@ -77,8 +78,7 @@ def resample(
     and each round is examined.
 
     Args:
-        sample (`Callable`): generates and scores one completion for each of this rank's rows and their prompts; is
-            told the indices of all ranks' groups where they were drawn. Collective.
+        sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
         inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
         indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
         draw ([`Draw`], *optional*): where fresh prompts come from, as indices into the dataset. `None`: nothing is
@@ -107,7 +107,7 @@ def resample(
         everyone = [index for index in drawn for _ in range(num_generations)]
         share = len(everyone) // world_size
         here = read(everyone[rank * share : (rank + 1) * share])
-        rounds.append(sample(here, [row["prompt"] for row in here], drawn))
+        rounds.append(replace(sample(here, [row["prompt"] for row in here]), rows=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 

@@ -16,7 +16,7 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 """
 
 import copy
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -25,7 +25,7 @@ from typing import Any
 import torch
 import trl
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list, send_to_device
+from accelerate.utils import send_to_device
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
@@ -41,13 +41,12 @@ from .common.values import Refusal
 from .config import GRPOPlusConfig, config_for
 from .credit import Credit
 from .indexed_rows import IndexedRows, pop_indices
-from .memory import Memory
+from .prompts import Prompts
 from .recorder import Recorder, Recording
 from .registry import resolve
 from .rounds import exchange
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
-from .streams import Stream
 from .traces import Sampled, split_name
 
 
@@ -99,9 +98,6 @@ class GRPOPlusTrainer(GRPOTrainer):
     ):
         args = config_for(model, args)
         self._batch = Batch()  # in flight; empty between two of them
-        self._stream: Stream | None = None
-        self._draw: rounds.Draw | None = None
-        self._memory: Memory | None = None
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
@@ -128,13 +124,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         groups.check_model(args, environments=self.environment_factories is not None, images=self._is_vlm)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
-        if args.what_believes:
-            states = self._prompt_states if args.belief_head else None
-            self._memory = Memory(args, self.train_dataset, names, weights, states)
-        if args.chooses_prompts or args.zero_variance_groups == "resample":
-            self._stream = selection.stream_of(self.train_dataset, args)
-            asked = self._memory and (self._memory.promise, self._memory.is_collective)
-            self._draw = rounds.Draw(self._stream, *(asked or (None, False)), self.accelerator.process_index)
+        self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
         self._layout = resume.layout(args, self.accelerator.num_processes)
         self._recorder = Recorder(args, names, weights, self.accelerator.process_index)
         # First, since trackio's own callback closes its run when training ends.
@@ -142,7 +132,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def get_train_dataloader(self) -> Any:
         """As TRL's. Where prompts are drawn beyond it, or remembered, each row says its index in the training set."""
-        if self._stream is None and self._memory is None:
+        if not (self.args.draws_prompts or self.args.what_believes):
             return super().get_train_dataloader()
         rows = IndexedRows(self._remove_unused_columns(self.train_dataset, description="training"))
         # A collator that removes columns would remove the index.
@@ -172,7 +162,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         size = self.num_generations if training else self.num_generations_eval
         self._batch = batch = Batch(size, inputs, pop_indices(inputs))
         if training:
-            self._begin(batch)
+            self._prompts.begin(batch, self._read)
         if self.args.filters_groups and training:
             batches.forget_logged(self._logs)
         try:
@@ -192,44 +182,10 @@ class GRPOPlusTrainer(GRPOTrainer):
                 batch.kl = kl.mean_of_tokens(old - ref, filler.loss_mask(output))
             self._record(batch.plan, output["advantages"])
             if training:
-                self._remember(batch)
+                self._log(self._prompts.remember(batch).items())
             return output
         finally:
             self._batch = Batch()
-
-    def _begin(self, batch: Batch) -> None:
-        """Prompts other than TRL's sampler dealt, where they are chosen; and which rows they are."""
-        if self.args.chooses_prompts:
-            assert self._draw is not None
-            rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
-            drawn = self._draw(len(batch.inputs) * world_size // batch.size, lambda row: True, 1, None)
-            batch.indices[:] = batches.share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
-            batch.inputs[:] = self._read(batch.indices)
-            batch.rows = tuple(drawn)
-        elif self._memory is not None:
-            indices = [-1 if index is None else index for index in batch.indices]
-            indices = self.accelerator.gather(torch.tensor(indices, device=self.accelerator.device)).tolist()
-            batch.rows = tuple(indices[:: batch.size])
-            if min(batch.rows) < 0:
-                raise Refusal(
-                    f"{self.args.what_believes} remembers rows by their index in the training set, and this batch's "
-                    "rows do not say theirs: get_train_dataloader was overridden. Leave it, or set the option back."
-                )
-
-    def _remember(self, batch: Batch) -> None:
-        """The batch was scored: what was sampled is known to beliefs, and to what chooses prompts."""
-        if self._memory is None and not self.args.chooses_prompts:
-            return
-        rows = [row for one_round in batch.rounds for row in one_round.rows]
-        rewards = batch.sampled.unflatten(0, (-1, batch.size))
-        if self._memory is not None:
-            self._memory.observe(rows, rewards)
-            self._log(self._memory.metrics().items())
-        if self.args.chooses_prompts and self._stream is not None and self.accelerator.process_index == 0:
-            summed = groups.totals(batch.sampled, self.reward_weights.cpu()).view(-1, batch.size)
-            verdicts = [verdict for one_round in batch.rounds for verdict in one_round.verdicts]
-            self._stream.observe(rows, summed, verdicts)
-            self._log(self._stream.metrics().items())
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
@@ -244,11 +200,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
-        resampled_from = self._draw if self.args.zero_variance_groups == "resample" else None
-        drawn_from = (batch.inputs, prompts, batch.indices, resampled_from, self._read)
+        draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
+        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read)
         limits = (self.num_generations, self.args.max_resample_rounds, *ranks)
         batch.rounds = rounds.resample(self._sample, *drawn_from, *limits)
-        fallback = "drop" if resampled_from is None else self.args.resample_fallback
+        fallback = "drop" if draw is None else self.args.resample_fallback
         unit = rounds.groups_at_least(self.args, self.accelerator.num_processes)
         try:
             plan = rounds.settle(batch.rounds, fallback, self.state.global_step, unit)
@@ -263,11 +219,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         batches.put_back_logged(self._logs, self._pending_extra_logs, attempts)
         return Generated.of(attempts, *rounds.carried(attempts, trl.__version__))
 
-    def _sample(
-        self, inputs: list[dict[str, Any]], prompts: list, rows: Sequence[int] | None = None
-    ) -> groups.Round:
-        """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards. `rows`:
-        where groups were drawn, all ranks' indices of them; otherwise they are those that the batch began with."""
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> groups.Round:
+        """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
         self._batch.generated = generated = Generated(*super()._generate(prompts))
         if len(generated.completion_ids) != len(prompts):
             raise Refusal(
@@ -275,8 +228,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 "drop or resample groups, it must return one for each prompt it is given."
             )
         inputs = generated.rows(inputs)
-        rows = self._batch.rows if rows is None else tuple(rows)
-        sampled = self._score(rows, inputs, prompts, generated.completions, generated.completion_ids)
+        sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # they travel with their rows
         return sampled
 
@@ -284,14 +236,12 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch = self._batch
         batch.hiding.close()
         if batch.filtered is None:
-            batch.rounds = [self._score(batch.rows, inputs, prompts, completions, completion_ids_list)]
+            batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
             if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
                 batches.put_back_logged(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
         return self._without_monitors(batch.rewards.to(self.accelerator.device))
 
-    def _score(
-        self, rows: tuple[int, ...], inputs: list[dict[str, Any]], prompts: list, *completions: Any
-    ) -> groups.Round:
+    def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
         """What was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
         batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
@@ -306,9 +256,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         trainable = accelerator.gather(torch.tensor(trainable, device=accelerator.device).int()).bool().cpu()
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
-        if self._memory is not None:
-            self._memory.look(rows)
-        return groups.Round(attempts, rewards, tuple(self._judge(rewards, trainable)), self.args.dead, rows)
+        return groups.Round(attempts, rewards, tuple(self._judge(rewards, trainable)), self.args.dead, batch.rows)
 
     def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
         """The verdict on each group; without `trainable`, on its rewards alone."""
@@ -335,12 +283,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.args.kl_placement == "reward":
             to_go = gather(self.accelerator.pad_across_processes(self._kl_to_go(output, num_live), dim=1))
         lengths = gather(filler.loss_mask(output).sum(dim=1))
-        shape, known = (num_live, self.num_generations), {}
-        if self.args.advantage_baseline == "belief" and self._memory is not None:
-            live = self._batch.live_groups
-            known = {"beliefs": self._memory.credited([row for row, _ in live]), "teaching": [alive for _, alive in live]}
-        given = (shape, self._batch.rewards, self.reward_weights, lengths, to_go, self.beta)
-        values = self._credit.advantages(*given, **known)
+        of_batch = (self._batch.rewards, self.reward_weights, lengths, to_go, self.beta)
+        known = self._prompts.known(self._batch)
+        values = self._credit.advantages((num_live, self.num_generations), *of_batch, **known)
         if to_go is not None:
             self._adapt_beta()
         own = batches.own_rows(values, self.accelerator).to(output["advantages"].device)
@@ -524,12 +469,9 @@ class GRPOPlusTrainer(GRPOTrainer):
             # TRL generates anew when it resumes, in the midst of a batch too.
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
-            # Rank 0 draws for all.
-            "stream": self._stream.state_dict() if self._stream and self.is_world_process_zero() else None,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
-            # As the stream.
-            "memory": self._memory.state_dict() if self._memory and self.is_world_process_zero() else None,
+            **self._prompts.state_dict(),
             **self._credit.state_dict(),
         }
 
@@ -544,10 +486,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             return
         if self.args.kl_target is not None:
             self.beta = state["beta"]
-        if self._stream is not None and state["stream"] is not None:
-            self._stream.load_state_dict(state["stream"])
-        if self._memory is not None and (memory := broadcast_object_list([state.get("memory")])[0]) is not None:
-            self._memory.load_state_dict(memory)
+        self._prompts.load_state_dict(state)
         self._credit.load_state_dict(state)
         self._recorder.load_state_dict(state.get("alarms"))
         self._entropy = state.get("entropy")

@@ -1,0 +1,108 @@
+"""Which prompts a run samples, and what it remembers of them: a stream that deals rows, a memory that believes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from . import selection
+from .batch import Batch, share_of
+from .common.values import Refusal
+from .groups import totals
+from .memory import Memory
+from .rounds import Draw
+from .streams import Stream
+
+
+class Prompts:
+    """Of one run.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        train_set ([`~datasets.Dataset`]): what is trained on.
+        names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
+        accelerator (`Accelerator`): of the run.
+        states (`Callable`): indices of rows to the policy's states at their prompts' ends; collective.
+
+    Attributes:
+        memory ([`~trl_grpo_plus.memory.Memory`], *optional*): where any option needs beliefs.
+        draw ([`~trl_grpo_plus.rounds.Draw`], *optional*): where prompts are drawn beyond TRL's sampler.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        train_set: Any,
+        names: Sequence[str],
+        weights: Sequence[float],
+        accelerator: Any,
+        states: Callable[[list[int]], Tensor],
+    ):
+        self._config, self._accelerator, self._weights = config, accelerator, torch.tensor(weights)
+        self.memory: Memory | None = None
+        self.draw: Draw | None = None
+        self._stream: Stream | None = None
+        if config.what_believes:
+            self.memory = Memory(config, train_set, names, weights, states if config.belief_head else None)
+        if config.draws_prompts:
+            self._stream = selection.stream_of(train_set, config)
+            believe = self.memory.promise if self.memory else None
+            self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
+
+    def begin(self, batch: Batch, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
+        """A batch of the training set begins. Where prompts are chosen, its rows are replaced by others, which `read`
+        reads; and where any are remembered it knows which rows they are. Collective."""
+        rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
+        if self._config.chooses_prompts:
+            assert self.draw is not None
+            drawn = self.draw(len(batch.inputs) * world_size // batch.size, lambda row: True, 1, None)
+            mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
+            batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
+        elif self.memory is not None:
+            indices = [-1 if index is None else index for index in batch.indices]
+            indices = self._accelerator.gather(torch.tensor(indices, device=self._accelerator.device)).tolist()
+            batch.rows = tuple(indices[:: batch.size])
+            if min(batch.rows) < 0:
+                raise Refusal(
+                    f"{self._config.what_believes} remembers rows by their index in the training set, and this "
+                    "batch's rows do not say theirs: the dataloader is not the trainer's own. Leave that, or set the "
+                    "option back to its default."
+                )
+
+    def known(self, batch: Batch) -> dict[str, Any]:
+        """For [`~trl_grpo_plus.credit.Credit`]: what is believed of the groups that are trained on. Collective."""
+        if self.memory is None or self._config.advantage_baseline != "belief":
+            return {}
+        live = batch.live_groups
+        return {"beliefs": self.memory.credited([row for row, _ in live]), "teaching": [alive for _, alive in live]}
+
+    def remember(self, batch: Batch) -> dict[str, float]:
+        """Learn from what was sampled, once its advantages are made and before the policy moves. Ends the step; gives
+        what is worth logging. Collective."""
+        rows = [row for one_round in batch.rounds for row in one_round.rows]
+        metrics: dict[str, float] = {}
+        if self.memory is not None:
+            self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)))
+            metrics |= self.memory.metrics()
+        if self._config.chooses_prompts and self._stream is not None and self._accelerator.process_index == 0:
+            summed = totals(batch.sampled, self._weights).view(-1, batch.size)
+            self._stream.observe(rows, summed, [verdict for one in batch.rounds for verdict in one.verdicts])
+            metrics |= self._stream.metrics()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; the first rank's is that of all."""
+        parts = {"stream": self._stream, "memory": self.memory}
+        first = self._accelerator.process_index == 0
+        return {name: part.state_dict() if part and first else None for name, part in parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. Collective."""
+        if self._stream is not None and state["stream"] is not None:
+            self._stream.load_state_dict(state["stream"])
+        if self.memory is not None:
+            memory = broadcast_object_list([state.get("memory")])[0]
+            if memory is not None:
+                self.memory.load_state_dict(memory)
