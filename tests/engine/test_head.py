@@ -93,17 +93,34 @@ def test_what_does_not_differ_teaches_the_mean_alone():
     assert one.predict(torch.randn(2, 3)).tolist() == pytest.approx([0.25, 0.25])
 
 
-@pytest.mark.parametrize("change", [lambda x: 1000 * x, lambda x: x + 300, lambda x: torch.cat([x, 0 * x], dim=1)])
+@pytest.mark.parametrize("change", [lambda x: 1000 * x, lambda x: x + 300, lambda x: torch.cat([x, 0 * x + 5], dim=1)])
 def test_the_penalty_means_the_same_whatever_the_norm_and_width(change):
     data = list(batches(truth(24), 10, 24))
-    plain = taught(Ridge(seed=0, penalty=30.0), data)
-    changed = taught(Ridge(seed=0, penalty=30.0), [(change(rows), *rest) for rows, *rest in data])
+    plain = taught(Ridge(seed=0, penalties=[3.0]), data)
+    changed = taught(Ridge(seed=0, penalties=[3.0]), [(change(rows), *rest) for rows, *rest in data])
     torch.testing.assert_close(changed.predict(change(data[0][0])), plain.predict(data[0][0]), atol=1e-7, rtol=0)
+
+
+def test_dimensions_that_are_much_larger_drown_no_others():
+    data = list(batches(truth(24), 20, 24))
+    sizes = torch.ones(24, dtype=torch.float64)
+    sizes[3] = 1000.0
+    grown = [(rows * sizes, *rest) for rows, *rest in data]
+    for options in ({}, {"max_features": 16}):
+        plain, large = taught(Ridge(seed=0, **options), data), taught(Ridge(seed=0, **options), grown)
+        torch.testing.assert_close(large.predict(grown[0][0]), plain.predict(data[0][0]), atol=1e-7, rtol=0)
+
+
+def test_the_penalty_that_predicts_best_is_in_use():
+    for rate, best in ((truth(24), 0.003), (lambda rows: torch.full((len(rows),), 0.3), 30.0)):
+        data = list(batches(rate, 30, 24))
+        chooses, alone = taught(Ridge(seed=0, penalties=[30.0, 0.003]), data), Ridge(seed=0, penalties=[best])
+        torch.testing.assert_close(chooses.predict(data[0][0]), taught(alone, data).predict(data[0][0]))
 
 
 def test_more_penalty_is_nearer_to_the_mean():
     data = list(batches(truth(24), 5, 24))
-    spreads = [taught(Ridge(seed=0, penalty=p), data).predict(data[0][0]).std() for p in (0.1, 10.0, 1000.0, 1e9)]
+    spreads = [taught(Ridge(seed=0, penalties=[p]), data).predict(data[0][0]).std() for p in (0.01, 1.0, 100.0, 1e9)]
     assert spreads == sorted(spreads, reverse=True)
     assert spreads[-1] < 1e-6
 
@@ -172,7 +189,7 @@ def test_it_goes_on_from_a_checkpoint_bit_for_bit():
 
 def test_a_penalty_below_rounding_is_solved():
     rows = torch.randn(40, 3, dtype=torch.float64)
-    ridge = Ridge(seed=0, penalty=1e-300)
+    ridge = Ridge(seed=0, penalties=[1e-300])
     ridge.learn(torch.cat([rows, rows, rows * 1e-9], dim=1), (0.5 + rows[:, 0] / 10).clamp(0, 1))
     assert ridge.predict(torch.cat([rows, rows, rows * 1e-9], dim=1)).isfinite().all()
 
