@@ -21,6 +21,7 @@ FLOORS = (  # from the ground up
     "advantages filler kl memory traces registry streams indexed_rows",
     "alarms credit rounds selection uploads view",
     "batch config_checks recorder",
+    "prompts",
     "config model_card resume rewards",
     "trainer",
     "trl_grpo_plus",  # the package's own face

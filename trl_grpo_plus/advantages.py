@@ -8,8 +8,8 @@
 | leave_one_out | mean of the other attempts (RLOO) |
 | median | median of the group |
 | length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
-| belief | (sum of the other attempts + k m) / (their number + k): m is what the prompt was believed to earn before it was
-  sampled, k = min(its effective attempts, 8); unbiased for any m, and defined for a group of one |
+| belief | (sum of the other attempts + k m) / (their number + k): the prompt was believed to earn m, on k effective
+  attempts (8 at most), before it was sampled; unbiased whatever m is, and defined for a group of one |
 
 | scale | what is divided by |
 |---|---|
@@ -21,10 +21,10 @@
 | running | a std that the caller keeps |
 | prior | std of one reward as it was believed before the group was sampled |
 
-A group whose rewards differ by no more than the tolerance has advantage exactly 0 (not under the baseline belief, where
-the caller says which teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
-([`compute_with_kl`]) they have that of the KL. Every group has one scale. Under group, mad and mean |A| <= G for rewards in [0, 1], whatever eps is. All in float64; the result is
-cast to the rewards' dtype.
+A group whose rewards differ by no more than the tolerance has advantage exactly 0 (the baseline belief apart, where the
+caller says which groups teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
+([`compute_with_kl`]) they have that of the KL. Every group has one scale. Under group, mad and mean |A| <= G for
+rewards in [0, 1], whatever eps is. All in float64; the result is cast to the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.

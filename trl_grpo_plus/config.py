@@ -199,7 +199,7 @@ class GRPOPlusConfig(GRPOConfig):
     advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
 
     # Parameters that control which prompts are sampled, and what is believed of them
-    prompt_selection: dict[str, Any] | str = "shuffle"
+    prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
     selection_pool: AtLeastOne = 8
     belief_key: str | None = None
     belief_head: str | None = None

@@ -3,6 +3,7 @@
 import itertools
 import math
 import statistics
+from typing import Any
 
 import pytest
 import torch
@@ -22,10 +23,12 @@ from trl_grpo_plus.advantages import (
     compute_with_kl,
     normalize_then_sum,
 )
+from trl_grpo_plus.beliefs import Belief
 
 
 PER_GROUP = [name for name, scale in SCALES.items() if scale.over == "group"]
 EVERY = list(itertools.product(BASELINES, SCALES))
+OF_GROUP = [name for name in BASELINES if name != "belief"]
 EPSILONS = [0.0, 1e-9, 1e-6, 1e-4]
 
 
@@ -36,7 +39,16 @@ def lengths_of(rewards: Tensor) -> Tensor:
 def advantages(rewards, baseline="mean", scale="group", **options) -> Tensor:
     """With whatever the baseline and the scale need."""
     rewards = rewards if isinstance(rewards, Tensor) else torch.tensor(rewards, dtype=torch.float64)
-    return compute(rewards, baseline, scale, **{"lengths": lengths_of(rewards), "running_std": 0.7, **options})
+    return compute(rewards, baseline, scale, **{**known(rewards), **options})
+
+
+def known(rewards: Tensor) -> dict[str, Any]:
+    """What some baselines and scales need."""
+    return {"lengths": lengths_of(rewards), "running_std": 0.7, "belief": belief_of(len(rewards))}
+
+
+def belief_of(prompts: int, mean: float = 0.4, variance: float = 0.24, count: float = 3.0) -> Belief:
+    return Belief(*(torch.full((prompts,), value, dtype=torch.float64) for value in (mean, variance, count)))
 
 
 def close(found, expected, **tolerance):
@@ -73,7 +85,7 @@ def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, s
     varying = torch.rand(3, dead.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     components = torch.stack([torch.cat([dead.flip(1), varying]), dead.expand(4, -1)], dim=-1).to(dtype)
     limits = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6, "lengths": lengths_of(components[..., 0])}
-    for baseline, scale in itertools.product(BASELINES, PER_GROUP):
+    for baseline, scale in itertools.product(OF_GROUP, PER_GROUP):
         found = normalize_then_sum(components, torch.ones(2), baseline, scale, **limits)
         assert found[0].count_nonzero() == 0, (baseline, scale)
         assert (found[1:] != 0).any(dim=1).all(), (baseline, scale)
@@ -113,7 +125,7 @@ def near_equal_groups(size: int) -> list[list[float]]:
 
 def assert_bounded(rewards, ddof, eps, tolerance, lengths):
     options = {"ddof": ddof, "eps": eps, "tolerance": tolerance, "lengths": lengths}
-    for baseline, scale in itertools.product(BASELINES, PER_GROUP):
+    for baseline, scale in itertools.product(OF_GROUP, PER_GROUP):
         found = advantages(rewards, baseline, scale, **options)
         slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
         assert found.isfinite().all(), (baseline, scale)
@@ -180,7 +192,10 @@ def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
         return math.sqrt(sum((v - mean) ** 2 for v in values) / max(len(values) - ddof, 1))
 
     def centred(place, group, value):
-        others = [other for other in group if other != place or baseline != "leave_one_out"]
+        others = [other for other in group if other != place or baseline not in ("leave_one_out", "belief")]
+        if baseline == "belief":  # as `belief_of`; what the others' KL is costs this one too
+            expected = 0.4 * (value is total) - sum(cost[p][i] for p, i in others) / max(len(others), 1)
+            return value[place] - (sum(value[other] for other in others) + 3 * expected) / (len(others) + 3)
         if baseline == "median":
             return value[place] - statistics.median([value[other] for other in group])
         weight = {other: lengths[other] if baseline == "length_weighted" else 1 for other in others}
@@ -198,9 +213,9 @@ def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
                 1.4826 * statistics.median(away) if statistics.median(away) > 1e-6 else 1.2533 * statistics.mean(away)
             )
             return max(robust, max(abs(centred(place, group, total)) for place in group) / len(group))
-        return {"group": std, "batch": lambda _: std([total[place] for place in scored]), "running": lambda _: 0.7}[
-            scale
-        ](values)
+        if scale in ("running", "prior"):
+            return 0.7 if scale == "running" else math.sqrt(0.24)
+        return std(values if scale == "group" else [total[place] for place in scored])
 
     scored = [(p, i) for p, i in places if not math.isnan(rewards[p][i])]
     found = [[0.0] * len(rewards[0]) for _ in rewards]
@@ -237,7 +252,7 @@ def test_with_a_kl_by_hand(rewards, ddof, eps, floor, seed):
     """A tied group, and an attempt that nobody scored, bear the KL alone."""
     to_go = torch.rand(*rewards.shape, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
     for baseline, scale in EVERY:
-        how = {"ddof": ddof, "eps": eps, "floor": floor, "lengths": lengths_of(rewards), "running_std": 0.7}
+        how = {"ddof": ddof, "eps": eps, "floor": floor, **known(rewards)}
         found = compute_with_kl(rewards, to_go, 0.1, False, baseline, scale, **how)
         expected = by_hand(rewards.tolist(), (0.1 * to_go[..., 0]).tolist(), baseline, scale, ddof, eps, floor)
         close(found, torch.tensor(expected, dtype=torch.float64), rtol=1e-7, atol=1e-9)
@@ -467,14 +482,6 @@ def test_a_batch_of_one_reward_has_scale_1():
 @given(groups(st.one_of(in_unit, st.just(NAN))))
 def test_without_a_kl_it_is_compute(rewards):
     for baseline, scale in EVERY:
-        found = compute_with_kl(
-            rewards,
-            torch.zeros(*rewards.shape, 3),
-            0.1,
-            False,
-            baseline,
-            scale,
-            lengths=lengths_of(rewards),
-            running_std=0.7,
-        )
+        to_go = torch.zeros(*rewards.shape, 3)
+        found = compute_with_kl(rewards, to_go, 0.1, False, baseline, scale, **known(rewards))
         close(found, advantages(rewards, baseline, scale))

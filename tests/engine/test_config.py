@@ -56,8 +56,9 @@ NEEDS_BETA = ("kl_estimator", "kl_placement", "kl_reward_form")
 
 
 def test_the_choices_are_those_of_the_dicts():
-    assert CHOICES["advantage_baseline"] == tuple(BASELINES) == ("mean", "leave_one_out", "median", "length_weighted")
-    assert CHOICES["scale_rewards"] == (*TRL_SCALES, "mad", "mean", "running")
+    assert CHOICES["advantage_baseline"] == tuple(BASELINES)
+    assert CHOICES["advantage_baseline"] == ("mean", "leave_one_out", "median", "length_weighted", "belief")
+    assert CHOICES["scale_rewards"] == (*TRL_SCALES, "mad", "mean", "running", "prior")
     assert CHOICES["kl_estimator"] == tuple(ESTIMATORS) == ("k1", "k2", "k3", "abs")
     assert len(CHOICES) == 8
 
@@ -80,7 +81,8 @@ def test_a_value_that_is_no_choice_is_refused_with_the_choices(make, name, value
     ("name", "value"), [(n, v) for n, values in CHOICES.items() if n not in NEEDS_BETA for v in values]
 )
 def test_each_choice_passes(make, name, value):
-    assert getattr(make(**{name: value}), name) == value
+    with_it = {"belief": {"scale_rewards": "prior"}, "prior": {"advantage_baseline": "belief"}}.get(value, {})
+    assert getattr(make(**{name: value}, **with_it), name) == value
 
 
 NUMBERS = [
@@ -88,6 +90,7 @@ NUMBERS = [
     ("solved_reward", [], "finite", [0.5, 1, 100.0]),
     ("failed_reward", [], "finite", [-1, 0.5, -100.0]),
     ("max_resample_rounds", [0, -1, 1.5, 2.0], "an integer and >= 1", [1, 3, 100]),
+    ("selection_pool", [0, -1, 1.5], "an integer and >= 1", [1, 64]),
     ("reward_workers", [0, -1, 1.5], "an integer and >= 1", [None, 1, 64]),
     ("reward_worker_memory_mb", [0, 255, 512.5], "an integer and >= 256", [256, 8192]),
     ("std_eps", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
@@ -316,7 +319,8 @@ def test_each_field_is_documented(field):
     assert len(field.metadata["help"]) > 15
     assert field.metadata["help"].endswith(".")
     kind = f"`{_type_name(field).removesuffix(' | None')}`"
-    of_several = {"scale_rewards": "`str` or `bool`", "alarm_thresholds": r"`dict\[str, Any\]` or `str`"}
+    of_several = {"scale_rewards": "`str` or `bool`", "prompt_selection": r"`str` or `dict\[str, Any\]`"}
+    of_several |= {"alarm_thresholds": r"`dict\[str, Any\]` or `str`", "dead_verdicts": r"`list\[str\]`"}
     kind = of_several.get(field.name, kind)
     default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
     entry = rf"(?m)^    {field.name} \({kind}, \*optional\*{default}\):\n        \S"

@@ -6,12 +6,14 @@ import pytest
 import torch
 
 from trl_grpo_plus import GRPOPlusConfig, advantages, kl
+from trl_grpo_plus.beliefs import Belief
 from trl_grpo_plus.credit import Credit
 
 
 def credit(**options):
     names = ("multi_objective_aggregation", "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor")
     names += ("zero_variance_tolerance", "running_std_decay", "advantage_clip", "kl_reward_form")
+    names += ("solved_reward", "failed_reward")
     defaults = {name: GRPOPlusConfig.__dataclass_fields__[name].default for name in names}
     return Credit(SimpleNamespace(**{**defaults, **options}))
 
@@ -19,6 +21,7 @@ def credit(**options):
 REWARDS = torch.tensor([[0.9, 1.0], [0.2, 0.0], [0.4, 1.0], [0.1, 0.0], [0.7, 0.0], [0.7, 1.0]])
 LENGTHS = torch.tensor([3, 1, 4, 1, 5, 9])
 WEIGHTS = torch.tensor([1.0, 0.0])  # the second is a monitor
+BELIEF = Belief(torch.tensor([0.5, 0.1]), torch.tensor([0.25, 0.001]), torch.tensor([2.0, 20.0]))
 
 
 @pytest.mark.parametrize("baseline", advantages.BASELINES)
@@ -26,11 +29,15 @@ WEIGHTS = torch.tensor([1.0, 0.0])  # the second is a monitor
 def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
     """Two live groups of two, and one of filler."""
     options = {"advantage_baseline": baseline, "scale_rewards": scale, "std_ddof": 0, "std_eps": 1e-6}
-    values = credit(**options, std_floor=0.05).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    of_batch = ((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    known = {"beliefs": [BELIEF], "teaching": [True, False]}
+    values = credit(**options, std_floor=0.05).advantages(*of_batch, **known)
     groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
-    expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, 0.05, lengths=groups[1])
+    floor = 0.02**0.5 if scale == "prior" else 0.05  # of rewards from 0 to 1
+    about = {"lengths": groups[1], "belief": BELIEF, "teaching": torch.tensor([True, False])}
+    expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, floor, **about)
     torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
-    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages(*of_batch, **known)
     torch.testing.assert_close(clipped, values.clamp(-0.1, 0.1))
     assert values.abs().max() > 0.1
 
