@@ -108,27 +108,3 @@ def test_the_judge_checks_the_columns_before_training():
     with pytest.raises(ValueError, match="Did you mean no_commas"):
         check({"rules": [bad]}, **judge, correct_args={"column": "rules"})
     check({"answer": ["46"]}, correct="exact_answer")
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ({}, "max_length"),
-        ({"max_length": 0}, "max_length=0"),
-        ({"max_length": 1.5}, "max_length=1.5"),
-        ({"max_length": 100, "correct": "exact_answr"}, "exact_answer"),
-        ({"max_length": 100, "correct_args": {"colum": "a"}}, "colum"),
-        ({"max_length": 100, "correct": "cosine_length"}, "max_length"),
-        ({"max_length": 100, "min_value_wrong": 0.7}, "min_value_wrong=0.7"),
-        ({"max_length": 100, "max_value_wrong": 0.7}, "max_value_wrong=0.7"),
-        ({"max_length": 100, "min_value_correct": 2.0}, "min_value_correct=2.0"),
-        ({"max_length": 100, "max_value_correct": 0.1}, "max_value_correct=0.1"),
-        ({"max_length": 100, "max_value_correct": float("nan")}, "max_value_correct=nan"),
-        ({"max_length": 100, "min_value_wrong": float("-inf")}, "min_value_wrong=-inf"),
-        ({"max_length": 100, "max_len": 5}, "max_len"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(args, says):
-    with pytest.raises(ValueError, match=r"cosine_length|reward 'exact_answer'|no reward named") as error:
-        get_reward("cosine_length", **{"correct": "exact_answer", **args})
-    assert says in str(error.value)

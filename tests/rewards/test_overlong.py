@@ -52,24 +52,3 @@ def test_the_text_does_not_matter():
     ids = [[1] * 3] * 5
     completions = ["", "a" * 1000, [{"role": "assistant", "content": "a"}], [], "\ud800\x00"]
     assert reward(completions, completion_ids=ids) == [-0.5] * 5
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ({}, "max_length"),
-        ({"max_length": 100}, "cache"),
-        ({"max_length": 0, "cache": 0}, "max_length=0"),
-        ({"max_length": -5, "cache": 0}, "max_length=-5"),
-        ({"max_length": 100, "cache": 101}, "cache=101"),
-        ({"max_length": 100, "cache": -1}, "cache=-1"),
-        ({"max_length": 100.5, "cache": 1}, "max_length=100.5"),
-        ({"max_length": "100", "cache": 1}, "max_length='100'"),
-        ({"max_length": True, "cache": 1}, "max_length=True"),
-        ({"max_length": 100, "cache": 20, "max_len": 3}, "max_len"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(args, says):
-    with pytest.raises(ValueError, match="overlong") as error:
-        get_reward("overlong", **args)
-    assert says in str(error.value)
