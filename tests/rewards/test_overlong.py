@@ -29,12 +29,6 @@ def test_the_punishment_grows_over_the_cache(length, expected):
     assert score([length]) == [pytest.approx(expected)]
 
 
-def test_a_batch_is_scored_one_by_one_and_an_empty_one_is_empty():
-    assert score([10, 90, 200]) == [0.0, -0.5, -1.0]
-    assert score([]) == []
-    assert all(type(found) is float for found in score([10, 90, 200]))
-
-
 @pytest.mark.parametrize(
     ("max_length", "cache"), [(100, 20), (100, 0), (100, 100), (1, 0), (1, 1), (7, 3), (20480, 4096)]
 )

@@ -102,9 +102,7 @@ JUNK = [
 def test_junk_never_gets_full_marks_and_never_raises(task):
     entry = item(task)
     scores = [score(f"<answer>{junk}</answer>", task, entry) for junk in JUNK if junk != entry["answer"]]
-    assert all(isinstance(found, float) and 0.0 <= found < 1.0 for found in scores), dict(
-        zip(JUNK, scores, strict=False)
-    )
+    assert [one for one in scores if not (isinstance(one, float) and 0.0 <= one < 1.0)] == []
 
 
 def test_scores_are_between_0_and_1(monkeypatch):
@@ -262,8 +260,8 @@ def test_in_worker_processes_it_scores_as_here():
     rows = make_dataset({"chain_sum": {}, "products": {}}, size=4, seed=0)
     answers = [f"<answer>{json.loads(entry)['answer']}</answer>" for entry in rows["entry"]]
     answers[1] = "no answer"
-    found = get_reward("reasoning_gym")(answers, task=[*rows["task"][:3], None], entry=rows["entry"][:])
-    assert found == [1.0, 0.0, 1.0, None]
+    scores = get_reward("reasoning_gym")(answers, task=[*rows["task"][:3], None], entry=rows["entry"][:])
+    assert scores == [1.0, 0.0, 1.0, None]
 
 
 def test_in_worker_processes_a_bad_row_stops_the_run():

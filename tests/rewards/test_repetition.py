@@ -48,10 +48,10 @@ def test_it_is_what_trl_gives_and_what_a_plain_count_gives(ngram):
     rng = random.Random(ngram)
     batch = [[rng.randrange(vocabulary) for _ in range(rng.randrange(130))] for vocabulary in (1, 2, 3, 9) * 20]
     batch += [(loop * 130)[: rng.randrange(130)] for loop in ([1, 2, 3], list(range(19)), list(range(60)))]
-    found = score(*batch, ngram=ngram)
-    assert found == pytest.approx(get_repetition_penalty_reward(ngram, -1.0)(completion_ids=batch))
-    assert found == pytest.approx([counted(ids, ngram) for ids in batch])
-    assert {type(value) for value in found} == {float}
+    scores = score(*batch, ngram=ngram)
+    assert scores == pytest.approx(get_repetition_penalty_reward(ngram, -1.0)(completion_ids=batch))
+    assert scores == pytest.approx([counted(ids, ngram) for ids in batch])
+    assert {type(value) for value in scores} == {float}
 
 
 @pytest.mark.parametrize(
