@@ -24,17 +24,29 @@ LONG = [*TIMED, "recipes", "check_recipe", "distributed", "wheel", "trackers", "
 LONG += ["viewer", "cli", "trainer", "hub", "tracing", "alarms", "drop"]
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(config, items):
-    def name(item):
-        return item.path.stem.removeprefix("test_")
+def _file(nodeid):
+    return nodeid.partition("::")[0].rpartition("/")[2].removeprefix("test_").removesuffix(".py")
 
+
+def pytest_collection_modifyitems(config, items):
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONG.index(name(item)) if name(item) in LONG else len(LONG))
-    if not config.pluginmanager.hasplugin("xdist"):  # as where vLLM is
-        return
-    for item in items:  # a file's tests stay together, since they share what is trained, built or launched for them
-        item.add_marker(pytest.mark.xdist_group("timed" if name(item) in TIMED else name(item)))
+        items.sort(key=lambda item: LONG.index(name) if (name := _file(item.nodeid)) in LONG else len(LONG))
+
+
+@pytest.hookimpl(optionalhook=True)  # where vLLM is there is no xdist
+def pytest_xdist_make_scheduler(config, log):
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        """A file's tests stay together, since they share what is trained, built or launched for them.
+
+        Not by `xdist_group`: with pytest 9.2 xdist 3.8 silently tells no group from another.
+        """
+
+        def _split_scope(self, nodeid):
+            return "timed" if _file(nodeid) in TIMED else _file(nodeid)
+
+    return ByFile(config, log)
 
 
 def pytest_collection_finish():
@@ -44,7 +56,7 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def no_burners(request):
-    if request.path.stem.removeprefix("test_") not in TIMED:
+    if _file(request.node.nodeid) not in TIMED:
         yield
         return
     from busy import no_burners

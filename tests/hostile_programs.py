@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 SECRET_VARIABLE = "WANDB_API_KEY"
 SECRET = "hf_5ecret0fTheTrainer"
-SECRET_FILE = "/tmp/trl_grpo_plus_test_secret"
+# Of one suite alone, and the same in what it starts.
+SECRET_FILE = os.environ.setdefault("TRL_GRPO_PLUS_TEST_SECRET", f"/tmp/trl_grpo_plus_test_secret_{os.getpid()}")
 TRACE = "trl_grpo_plus_TRACE"
 
 WRONG = "\n\ndef add(a, b):\n    return 0\n"

@@ -159,8 +159,9 @@ def _in_time() -> None:
 
 def test_what_is_not_refused_on_sight_has_a_limit() -> None:
     reward = get_reward("math_answer")
-    reward.timeout = 0.01
-    outcome = reward.score([r"\boxed{\sqrt{12}+\sin(x)\cos(y)}"], answer=[r"2\sqrt3+\sin x \cos y"])[0]
+    reward.timeout = 0.05
+    sums = ["+".join(rf"\sin({x})\cos({y})" for x in "abc" for y in letters) for letters in ("xyz", "yzw")]
+    outcome = reward.score([boxed(sums[0])], answer=[sums[1]])[0]  # takes five times as long
     assert (outcome.status, outcome.score) == ("timeout", 0.0)
 
 
