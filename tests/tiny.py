@@ -49,25 +49,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def qwen2(**sizes: Any) -> Qwen2Config:
+    """Of two layers, for the tokenizer above; with weights so large that what it writes varies."""
+    widths = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    ends = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 64}
+    shape = {"vocab_size": len(ALPHABET) + 3, "num_hidden_layers": 2, "tie_word_embeddings": False}
+    return Qwen2Config(**{**shape, **widths, **ends, "initializer_range": 0.3, **sizes})
+
+
 def model_path(folder: Path, seed: int = 0) -> str:
     """A random Qwen2 of two layers, saved: with beta > 0 TRL loads the reference from the policy's path."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=len(ALPHABET) + 3,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
     path = str(folder / f"model-{seed}")
-    Qwen2ForCausalLM(config).save_pretrained(path)  # on rank 0 alone
+    Qwen2ForCausalLM(qwen2()).save_pretrained(path)  # on rank 0 alone
     PartialState().wait_for_everyone()
     return path
 
@@ -118,16 +112,11 @@ def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTraine
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
     data = arguments.pop("data", None)
     extra = arguments.pop("extra", {})
-    if issubclass(cls, GRPOPlusTrainer):
-        config: Any = GRPOPlusConfig(**arguments)
-    else:
-        from trl import GRPOConfig
-
-        config = GRPOConfig(**arguments)
+    config: Any = GRPOPlusConfig if issubclass(cls, GRPOPlusTrainer) else trl.GRPOConfig
     return cls(
         model=model_path(folder),
         reward_funcs=reward,
-        args=config,
+        args=config(**arguments),
         train_dataset=prompts(30) if data is None else data,
         **{"processing_class": tokenizer(), **extra},
     )
