@@ -198,8 +198,7 @@ def test_the_table_of_options_is_the_config():
 
 
 @pytest.mark.parametrize(
-    ("page", "option"),
-    [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")],
+    ("page", "option"), [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")]
 )
 def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
     with pytest.raises(ValueError, match="is not one of") as refused:
