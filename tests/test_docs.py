@@ -172,8 +172,7 @@ def test_the_guides_curves_are_logged(tmp_path):
     told = [name for row in rows for name in re.findall(r"`([\w/<>*]+)`", row[0])]
     assert len(told) > 12
     evaluated = {"eval_dataset": {"held_out": tiny.prompts(4)}}
-    trainer = tiny.trainer(tmp_path, beta=0.01, num_iterations=2, eval_strategy="steps", eval_steps=3, extra=evaluated)
-    trainer.train()
+    trainer = tiny.trained(tmp_path, beta=0.01, num_iterations=2, eval_strategy="steps", eval_steps=3, extra=evaluated)
     logged = {key for entry in trainer.state.log_history for key in entry}
     for name in told:
         name = {"all_good": "groups/all_good", "all_bad": "groups/all_bad", "beta": "kl"}.get(name, name)

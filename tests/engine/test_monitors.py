@@ -40,8 +40,7 @@ def fourth(completions, **kwargs):
 
 def train(folder, rewards, weights, cls=tiny.GRPOPlusTrainer, **options):
     options = {"reward_weights": weights, "max_steps": 2, "data": tiny.prompts(12), "extra": SCRIPTED, **options}
-    trained = tiny.trainer(folder, rewards, cls=cls, **options)
-    trained.train()
+    trained = tiny.trained(folder, rewards, cls=cls, **options)
     return trained
 
 

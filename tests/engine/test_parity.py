@@ -18,10 +18,8 @@ BATCHINGS = {
 
 
 def both(tmp_path, **options):
-    ours = tiny.trainer(tmp_path, tiny.digits, **options)
-    ours.train()
-    theirs = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
-    theirs.train()
+    ours = tiny.trained(tmp_path, tiny.digits, **options)
+    theirs = tiny.trained(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
     return ours, theirs
 
 

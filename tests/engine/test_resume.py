@@ -40,8 +40,7 @@ CASES = {
 def whole(request, tmp_path_factory):
     """A run that never stopped, and its options."""
     options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
-    trained = tiny.trainer(tmp_path_factory.mktemp("whole"), **options)
-    trained.train()
+    trained = tiny.trained(tmp_path_factory.mktemp("whole"), **options)
     return trained, options
 
 
@@ -64,8 +63,7 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
 
 
 def checkpointed(tmp_path, **options):
-    trained = tiny.trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
-    trained.train()
+    tiny.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
     return str(tmp_path / "run" / "checkpoint-2")
 
 
