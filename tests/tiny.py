@@ -138,6 +138,17 @@ def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
 
 
+def assert_same(first: Any, second: Any) -> None:
+    """The same losses and weights, bit for bit."""
+    assert losses(first) == losses(second)
+    assert same_weights(weights(first), weights(second))
+
+
+def untimed(metrics: dict[str, float]) -> dict[str, float]:
+    """Without what a clock has measured."""
+    return {key: value for key, value in metrics.items() if not key.endswith(("runtime", "per_second", "time"))}
+
+
 def covering(is_covered, *choices):
     """All combinations of `choices`, for `parametrize`; what is not covered is left to `make test-full`."""
     import pytest

@@ -55,8 +55,7 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     torch.manual_seed(12345)
     resumed.train(resume_from_checkpoint=True)
 
-    assert tiny.losses(resumed) == tiny.losses(whole)
-    assert tiny.same_weights(tiny.weights(resumed), tiny.weights(whole))
+    tiny.assert_same(resumed, whole)
     assert tiny.logged(resumed, "groups/alive") == tiny.logged(whole, "groups/alive")
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))

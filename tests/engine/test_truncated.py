@@ -59,8 +59,7 @@ def test_it_is_told_apart(kept):
 def test_trls_share_of_equal_rewards_is_about_rewards(kept, tmp_path):
     theirs = train(tmp_path, cls=GRPOTrainer)
     assert tiny.logged(kept, "frac_reward_zero_std") == tiny.logged(theirs, "frac_reward_zero_std") == [0.0, 0.0]
-    assert tiny.losses(kept) == tiny.losses(theirs)
-    assert tiny.same_weights(tiny.weights(kept), tiny.weights(theirs))
+    tiny.assert_same(kept, theirs)
 
 
 @pytest.mark.parametrize(
