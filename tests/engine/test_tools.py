@@ -33,7 +33,7 @@ TOOL_TURN = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>
 LESSONS = 160
 # With this `top_p` only the digits are left to chance: what surrounds them has been learned too well.
 OPTIONS = {"top_p": 0.95, "max_completion_length": 48, "learning_rate": 1e-4, "scale_rewards": "none"}
-OPTIONS |= {"per_device_train_batch_size": 16, "shuffle_dataset": False}
+OPTIONS |= {"per_device_train_batch_size": 16}
 
 
 def adder(calls: list[tuple[int, int]]) -> Callable[[int, int], int]:
@@ -251,8 +251,9 @@ def check_batch(scored: list[Scored], buffered: list[Buffered]) -> None:
 @pytest.mark.parametrize(("micro_batches", "rows"), [(1, [8, 4, 4]), (8, [8, 8, 8])])
 def test_drop(policy, tmp_path, micro_batches, rows):
     """Of prompts 0 to 3, 4 to 7 and 8 to 11 those stay that 3 divides, with filler where there are 8 micro-batches."""
-    batches = {"per_device_train_batch_size": 16 // micro_batches, "gradient_accumulation_steps": micro_batches}
-    run = Run(policy, tmp_path, lambda number: number % 3 > 0, zero_variance_groups="drop", **batches)
+    options = {"per_device_train_batch_size": 16 // micro_batches, "gradient_accumulation_steps": micro_batches}
+    options |= {"zero_variance_groups": "drop", "shuffle_dataset": False}
+    run = Run(policy, tmp_path, dead=lambda number: number % 3 > 0, **options)
     check(run)
     assert [{row.number for row in live} for live in run.buffered] == [{0, 3}, {6}, {9}]
     assert run.rows == rows
@@ -264,8 +265,8 @@ def test_drop(policy, tmp_path, micro_batches, rows):
 
 def test_resample(policy, tmp_path):
     """Two prompts of each four are odd and replaced."""
-    options = {"zero_variance_groups": "resample", "max_resample_rounds": 8}
-    run = Run(policy, tmp_path, lambda number: number % 2 > 0, **options)
+    options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}
+    run = Run(policy, tmp_path, dead=lambda number: number % 2 > 0, **options)
     check(run)
     assert min(run.logged("groups/rounds")) > 0
     assert min(run.logged("groups/generated")) > 4
