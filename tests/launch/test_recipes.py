@@ -937,6 +937,7 @@ def test_two_processes_end_and_report_once(folder):
     ]
 
 
+@pytest.mark.full
 def test_accelerate_launch_as_in_the_readme(folder, stopped):
     """In a folder with an interrupted run: it says how that would be gone on with, by the launcher that was used."""
     if not (folder / "left").exists():
