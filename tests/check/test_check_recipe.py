@@ -403,7 +403,14 @@ def warm_smoke(monkeypatch):
     monkeypatch.setattr(check_smoke, "_launched", warm.accelerate)
 
 
-@pytest.mark.parametrize("name", list(launch.recipes()))
+# Of these is another with the same data, rewards and model's kind.
+ALIKE = {"arithmetic_gpu", "gsm8k_qwen2.5-0.5b_1gpu", "gsm8k_qwen2.5-1.5b_1gpu"}
+ALIKE |= {"math_drgrpo_qwen2.5-1.5b", "math_dapo_qwen2.5-7b_8gpu"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name in ALIKE)) for name in launch.recipes()]
+)
 def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     monkeypatch.chdir(tmp_path)
     rows = check_recipe(name, smoke=True)

@@ -69,7 +69,7 @@ def test_who_takes_too_long_on_an_idle_machine(source, fresh):
     assert end_of(source, 0.4, fresh=fresh)[0] is TooLong
 
 
-@pytest.mark.parametrize("fresh", [True, False])
+@pytest.mark.parametrize("fresh", [True, pytest.param(False, marks=pytest.mark.full)])
 def test_who_computes_and_is_not_let_is_starved(fresh):
     with burners(MANY):
         end, wall = end_of(SPIN, 0.2, fresh)

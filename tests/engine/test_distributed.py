@@ -50,7 +50,7 @@ def rest(tmp_path_factory):
     return folder
 
 
-EACH_LOSS = [("out", 9), pytest.param("rest", 7, marks=pytest.mark.full)]
+EACH_LOSS = [("out", 5), pytest.param("rest", 11, marks=pytest.mark.full)]
 
 
 def test_there_are_two_processes(out):

@@ -43,7 +43,7 @@ def whole(request, tmp_path_factory):
     return trained, options
 
 
-@pytest.mark.parametrize("stop", [5, 6])
+@pytest.mark.parametrize("stop", [pytest.param(5, marks=pytest.mark.full), 6])
 def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     whole, options = whole
     stopped = tiny.trainer(tmp_path, **options)

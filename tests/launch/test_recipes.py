@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -736,7 +735,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, long_steps):
+def whole(folder):
     """What an uninterrupted run prints; it is in `<folder>/whole`."""
     return Run([*SCRIPT, *SHORT, "--output_dir", "whole"], folder).end(0)
 
@@ -872,29 +871,20 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     assert names(folder / "warm") == []
 
 
-@pytest.fixture(scope="module")
-def long_steps(folder):
-    """What is printed by two processes, interrupted in a step of more than 30 seconds; to be waited for."""
+@pytest.mark.full
+def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder):
+    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
     options = ["--num_processes", "2", *SHORT[2:], "--zero_variance_groups", "keep", "--eval_on_start", "false"]
     options += ["--per_device_train_batch_size", "32", "--output_dir", "long_steps"]
     run = Run([*LAUNCH, *options], folder, REWARD_SECONDS="33")
-
-    def output():
-        run.wait_for("step +1  reward")
-        run.interrupt()
-        return run.end(130)
-
-    with ThreadPoolExecutor(1) as beside:
-        yield beside.submit(output)
-
-
-def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder, long_steps):
-    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
+    run.wait_for("step +1  reward")
+    run.interrupt()
     going_on = "trl-grpo-plus run arithmetic_cpu --num_processes 2 .* --resume_from_checkpoint long_steps/checkpoint-2"
-    assert re.search(rf"To go on from there:\n\n  {going_on}\n", long_steps.result())
+    assert re.search(rf"To go on from there:\n\n  {going_on}\n", run.end(130))
     assert checkpoints(folder / "long_steps") == ["checkpoint-2"]
 
 
+@pytest.mark.full
 def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
     """As a supervisor sends it; a terminal sends it to both."""
     command = [*LAUNCH, *SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
@@ -906,7 +896,7 @@ def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
 
 
 def test_two_processes_end_and_report_once(folder):
-    """A run that hung at its end would not come back here. Launched for good, two end in `long_steps` above."""
+    """A run that hung at its end would not come back here. Launched for good, two end above."""
     options = ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96", "--max_steps", "4"]
     options += ["--eval_on_start", "false", "--do_eval", "true", "--output_dir", "pair"]
     done = warm.run_ranks([*SCRIPT, *SHORT, *options], cwd=folder)
@@ -925,6 +915,7 @@ def test_two_processes_end_and_report_once(folder):
     assert sorted(states) == ["grpo_plus_state_0.pt", "grpo_plus_state_1.pt"]
 
 
+@pytest.mark.full
 def test_accelerate_launch_as_in_the_readme(folder, stopped):
     """In a folder with an interrupted run: it says how that would be gone on with, by the launcher that was used."""
     (checkpoint,) = checkpoints(folder / "left")

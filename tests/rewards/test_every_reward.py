@@ -200,12 +200,20 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_bombs_are_read_in_time_and_earn_nothing(name):
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=[pytest.mark.full] * (number > 0))
+        for name, rows_of in ROWS.items()
+        for number in range(len(rows_of))
+    ],
+)
+def test_bombs_are_read_in_time_and_earn_nothing(name, number):
     """The others read no text; `python_tests` and `reasoning_gym`, which hand it on, have tests of their own."""
     slow, paid = {}, {}
-    for (args, columns), (bomb, text) in itertools.product(ROWS[name], BOMBS.items()):
-        reward = here(name, args)
+    args, columns = ROWS[name][number]
+    reward = here(name, args)
+    for bomb, text in BOMBS.items():
         for place, completion in enumerate([*placed(text), *(place.format(text) for place in PLACES.get(name, ()))]):
             start = time.process_time()
             (score,) = reward([completion], **{column: [value] for column, value in columns.items()})

@@ -96,14 +96,18 @@ def test_honest_scripts():
 # -- who must not
 
 
+@pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 @pytest.mark.parametrize("form", RIGHT)
-def test_no_attack_is_paid(form):
+def test_no_attack_is_paid(form, turn):
+    """Each in one of its forms, in turn; in its others with `make test-full`."""
+
     def reward_of(name):
         return score(ATTACKS[name].source if form == "s" else ATTACKS[name].as_function(), form, time_s=HANG_S)
 
     score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
     before = descendants()
-    names = [name for name, attack in ATTACKS.items() if form in attack.forms]
+    turns = {name: attack.forms[number % len(attack.forms)] for number, (name, attack) in enumerate(ATTACKS.items())}
+    names = [name for name, attack in ATTACKS.items() if form in attack.forms and (turns[name] == form) == turn]
     assert {name: reward for name, reward in at_once(reward_of, names).items() if reward != 0.0} == {}
     assert descendants() == before
     assert files_left() == []
@@ -742,6 +746,7 @@ def test_who_kills_itself_earns_nothing(form):
     assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
 
 
+@pytest.mark.full  # what it is made of, the sandbox and the pool, has such a test of its own
 def test_right_programs_on_a_busy_machine_score():
     """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
     program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]

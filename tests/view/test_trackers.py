@@ -376,6 +376,7 @@ os._exit(0)
 
 
 @needs_wandb
+@pytest.mark.full
 def test_training_does_not_wait_for_a_wandb_that_stands_still(tmp_path):
     """Its service is stopped, as by a disk or a network that hangs, until a write to it blocks."""
     code = """
