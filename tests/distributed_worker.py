@@ -3,6 +3,7 @@
 Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
 """
 
+import functools
 import gc
 import hashlib
 import json
@@ -22,10 +23,9 @@ from trl import GRPOTrainer
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
 CASES = [(loss_type, with_kl) for loss_type in LOSS_TYPES for with_kl in (False, True)]
-# Each loss once; the others are for where all tests are run.
-CASES = [case for case in CASES if (case[1] or case[0] == "dapo") == ("REST" not in os.environ)]
-EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
-EXACT["extra"] = {"rollout_func": tiny.scripted}
+# Each way in which a loss is scaled over the processes; the others are for where all tests are run.
+OFTEN = [("grpo", True), ("dr_grpo", True), ("dapo", False), ("dapo", True), ("bnpo", True)]
+CASES = [case for case in CASES if (case in OFTEN) == ("REST" not in os.environ)]
 RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 4}
 
 
@@ -49,27 +49,32 @@ def result(trained, **more):
 
 
 def train(folder, reward=tiny.digits, **options):
-    trained = tiny.trainer(folder, reward, **options)
-    trained.train()
-    return trained
+    return tiny.trained(folder, reward, **options)
 
 
 def world(folder):
     return {"size": PartialState().num_processes, "kind": str(PartialState().distributed_type)}
 
 
+def each_case(compare, beta, **options):
+    """What comes of each case, by its name."""
+    cases = {f"{loss} {with_kl}": {"loss_type": loss, "beta": beta * with_kl} for loss, with_kl in CASES}
+    return {name: compare(**options, **case) for name, case in cases.items()}
+
+
 def parity(folder):
-    results = {}
+    def compare(**options):
+        return {"ours": result(train(folder, **options)), "theirs": result(train(folder, cls=GRPOTrainer, **options))}
+
     batches = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 5}
-    for loss_type, with_kl in CASES:
-        options = {**batches, "loss_type": loss_type, "beta": 0.1 * with_kl, "per_device_train_batch_size": 6}
-        ours = result(train(folder, **options))
-        theirs = result(train(folder, cls=GRPOTrainer, **options))
-        results[f"{loss_type} {with_kl}"] = {"ours": ours, "theirs": theirs}
-    return results
+    return each_case(compare, 0.1, per_device_train_batch_size=6, **batches)
 
 
-def distances(ours, theirs):
+def distances(folder, reward, rows, alone, alone_rows, **options):
+    """From dropping groups, so many rows a rank, to TRL on the live prompts alone."""
+    options = {**tiny.EXACT, **options}
+    ours = train(folder, reward, zero_variance_groups="drop", per_device_train_batch_size=rows, **options)
+    theirs = train(folder, cls=GRPOTrainer, data=alone, per_device_train_batch_size=alone_rows, **options)
     first, second = tiny.weights(ours), tiny.weights(theirs)
     return {
         "weights": max((first[name] - second[name]).abs().max().item() for name in first),
@@ -79,57 +84,35 @@ def distances(ours, theirs):
 
 
 def drop(folder):
-    """4 groups of 4 on 2 ranks, 2 of them live, against TRL on the live prompts alone."""
+    """4 groups of 4 on 2 ranks, 2 of them live."""
     live = tiny.prompts(40).filter(lambda row: row["number"] % 4 < 2)
-    results = {}
-    for loss_type, with_kl in CASES:
-        options = {**EXACT, "loss_type": loss_type, "beta": 0.5 * with_kl}
-        ours = train(folder, tiny.half_dead, zero_variance_groups="drop", **options)
-        theirs = train(folder, cls=GRPOTrainer, data=live, **options, per_device_train_batch_size=4)
-        results[f"{loss_type} {with_kl}"] = distances(ours, theirs)
-    return results
+    return each_case(functools.partial(distances, folder, tiny.half_dead, 8, live, 4), 0.5)
 
 
-def one_live_in_four(completions, number, **kwargs):
-    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+def filler_distances(folder):
+    """4 groups of 3, one live: its 3 rows do not divide between 2 ranks, so a dead group stays on, masked."""
+    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 == 0)
+    # TRL cannot split one group of 3 between 2 ranks: each gets the whole group of its own copy.
+    twice = live.select([i for i in range(len(live)) for _ in range(2)])
+    return functools.partial(distances, folder, tiny.one_live_in_four, 6, twice, 3, num_generations=3)
 
 
 def filler(folder):
-    """4 groups of 3, one live: its 3 rows do not divide between 2 ranks, so a dead group stays on, masked."""
-    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 == 0)
-    results = {}
-    # TRL cannot split one group of 3 between 2 ranks: each gets the whole group of its own copy.
-    twice = live.select([i for i in range(len(live)) for _ in range(2)])
-    for loss_type, with_kl in CASES:
-        options = {**EXACT, "loss_type": loss_type, "beta": 0.5 * with_kl, "num_generations": 3}
-        ours = train(folder, one_live_in_four, zero_variance_groups="drop", **options, per_device_train_batch_size=6)
-        theirs = train(folder, cls=GRPOTrainer, data=twice, **options, per_device_train_batch_size=3)
-        results[f"{loss_type} {with_kl}"] = distances(ours, theirs)
-    return results
+    return each_case(filler_distances(folder), 0.5)
 
 
 def filler_entropy(folder):
     """As `filler`, with an entropy bonus; the live rows are all on one rank. And the coefficient over steps of which
     some hold nothing but filler, on all ranks."""
-    live = tiny.prompts(40).filter(lambda row: row["number"] % 4 == 0)
-    twice = live.select([i for i in range(len(live)) for _ in range(2)])
-    results = {}
-    for loss_type in LOSS_TYPES:
-        options = {**EXACT, "loss_type": loss_type, "entropy_coef": 0.5, "num_generations": 3}
-        ours = train(folder, one_live_in_four, zero_variance_groups="drop", **options, per_device_train_batch_size=6)
-        theirs = train(folder, cls=GRPOTrainer, data=twice, **options, per_device_train_batch_size=3)
-        results[loss_type] = distances(ours, theirs)
-    options = {**EXACT, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0}
+    compare = filler_distances(folder)
+    alone = {loss_type: compare(loss_type=loss_type, entropy_coef=0.5) for loss_type in LOSS_TYPES}
+    options = {**tiny.EXACT, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0}
     options |= {"steps_per_generation": 4, "gradient_accumulation_steps": 1, "num_generations": 2, "max_steps": 8}
-    ours = train(folder, few_live, zero_variance_groups="drop", **options, per_device_train_batch_size=2)
+    one_in_eight = tiny.dead_where(lambda n: n % 8 > 0, "one_in_eight")
+    ours = train(folder, one_in_eight, zero_variance_groups="drop", **options, per_device_train_batch_size=2)
     rows = [batch["live_rows"] for batch in ours._buffered_inputs]
     adapted = {"coefficients": tiny.logged(ours, "entropy_coef"), "rows": rows, "last": ours._last_world_entropy}
-    return {"alone": results, "adapted": adapted, "weights": fingerprint(ours)}
-
-
-def few_live(completions, number, **kwargs):
-    """One group of eight."""
-    return [0.3 if n % 8 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+    return {"alone": alone, "adapted": adapted, "weights": fingerprint(ours)}
 
 
 class CountingReward:
@@ -192,14 +175,8 @@ def brought_by_one_rank(folder):
             output["logprobs"] = [[-1.0] * len(row) for row in ids] if tiny.KNOWS_NAN else None
         return output
 
-    options = {
-        "zero_variance_groups": "drop",
-        "shuffle_dataset": False,
-        "max_steps": 2,
-        "per_device_train_batch_size": 8,
-    }
-    reward = CountingReward(lambda n: n % 4 == 0)
-    trained = tiny.trainer(folder, reward, **options, extra={"rollout_func": rollout})
+    options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "extra": {"rollout_func": rollout}}
+    trained = tiny.trainer(folder, CountingReward(lambda n: n % 4 == 0), **options, max_steps=2)
     if tiny.KNOWS_NAN:  # what TRL does with the log-probs of an engine, without one
         trained.use_vllm, trained._last_loaded_step = True, -1
         trained.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
@@ -218,9 +195,7 @@ def brought_by_one_rank(folder):
 
 def one_rank_all_dead(folder):
     """Without shuffling rank 0 begins each batch with dead groups only, rank 1 with live ones."""
-    return resample(
-        folder, dead=lambda n: n % 4 < 2, shuffle_dataset=False, per_device_train_batch_size=8, num_generations=4
-    )
+    return resample(folder, dead=lambda n: n % 4 < 2, shuffle_dataset=False, per_device_train_batch_size=8)
 
 
 def logs_on_one_rank(folder):
@@ -231,7 +206,7 @@ def logs_on_one_rank(folder):
             log_extra("note", list(prompts))
         return tiny.dead_for_most(completions, number)
 
-    trained = train(folder, reward, per_device_train_batch_size=8, **RESAMPLE)
+    trained = train(folder, reward, **RESAMPLE)
     return result(trained, notes=list(trained._logs["extra"]["note"]), prompts=list(trained._logs["prompt"]))
 
 
@@ -247,25 +222,28 @@ def cut_off(prompts, trainer):
 def truncated(folder):
     """3 groups of 4 on 2 ranks: the middle one lies on both, and on one of them nothing of it is trained on."""
     options = {"per_device_train_batch_size": 6, "mask_truncated_completions": True, "zero_variance_groups": "drop"}
-    options = {**EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4}
-    trained = train(folder, tiny.digits, **options)
+    trained = train(folder, **{**tiny.EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4})
     return result(trained, truncated=tiny.logged(trained, "groups/truncated"))
 
 
 def kl_to_go(folder):
     options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}
-    return result(
-        train(folder, tiny.dead_for_most, per_device_train_batch_size=6, **options, **{"zero_variance_groups": "drop"})
-    )
+    options |= {"zero_variance_groups": "drop", "per_device_train_batch_size": 6}
+    return result(train(folder, tiny.dead_for_most, **options))
+
+
+def failing(folder, reward, **options):
+    start = time.monotonic()
+    try:
+        train(folder, reward, **options)
+    except RuntimeError as error:
+        return {"error": str(error), "took": time.monotonic() - start}
+    return {"error": None}
 
 
 def fallback_raise(folder):
-    try:
-        train(folder, tiny.always_dead, **{**RESAMPLE, "resample_fallback": "raise"})
-    except RuntimeError as error:
-        return {"error": str(error)}
-    return {"error": None}
+    return failing(folder, tiny.always_dead, **RESAMPLE, resample_fallback="raise")
 
 
 def fails_on_one_rank(completions, **kwargs):
@@ -281,26 +259,18 @@ def infinite_on_one_rank(completions, **kwargs):
 
 def reward_fails(folder):
     """On one rank alone; the other one is in the midst of its batch."""
-    found = {}
-    for reward in (fails_on_one_rank, infinite_on_one_rank):
-        start = time.monotonic()
-        try:
-            train(folder, reward)
-        except RuntimeError as error:
-            found[reward.__name__] = {"error": str(error), "took": time.monotonic() - start}
-    return found
+    return {reward.__name__: failing(folder, reward) for reward in (fails_on_one_rank, infinite_on_one_rank)}
 
 
 def outcomes(folder):
     """A reward in workers, where prompt 3 hangs: on one rank or the other, and both log the same rate."""
-    file = Path(__file__).with_name("user_rewards.py")
-    judge = {"name": f"{file}:hangs_on_one", "timeout": 1.0}
+    judge = {"name": f"{Path(__file__).with_name('user_rewards.py')}:hangs_on_one", "timeout": 1.0}
     options = {"data": tiny.prompts(6), "per_device_train_batch_size": 12, "max_steps": 2}
     trained = train(folder, [tiny.digits, judge], **options)
     return result(trained, timeout=tiny.logged(trained, "rewards/hangs_on_one/timeout"))
 
 
-TRACED = {**EXACT, "max_steps": 4, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2}
+TRACED = {**tiny.EXACT, "max_steps": 4, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2}
 TRACED |= {"num_generations_eval": 2, "beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}
 TRACED_MODES = {"keep": {}, "drop": {}, "resample": {"max_resample_rounds": 2}}
 
@@ -309,7 +279,7 @@ def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
     for mode in modes:
         options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
         options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}
-        options["extra"] = {**EXACT["extra"], "eval_dataset": tiny.prompts(9).select(range(1, 9))}
+        options["extra"] = {**options["extra"], "eval_dataset": tiny.prompts(9).select(range(1, 9))}
         train(folder, tiny.half_dead, **options)
     return {}
 

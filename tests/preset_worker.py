@@ -43,10 +43,6 @@ SAMPLED |= {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2
 SAMPLED |= {"extra": {"eval_dataset": tiny.prompts(6)}}
 
 
-def one_live_in_four(completions, number, **kwargs):
-    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
-
-
 def train(folder, reward, options, checkpoint=None):
     """What came of it on this rank."""
     trainer = tiny.trainer(folder, reward, **options)
@@ -75,7 +71,7 @@ def train(folder, reward, options, checkpoint=None):
 
 
 def drop(folder):
-    return train(folder, one_live_in_four, DROP)
+    return train(folder, tiny.one_live_in_four, DROP)
 
 
 def resample(folder):

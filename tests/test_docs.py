@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+import itertools
 import pkgutil
 import re
 import shlex
@@ -53,14 +54,9 @@ def block(first_line):
 
 def table(page, first_column):
     """The rows of a page's table whose head begins so, each a list of cells."""
-    lines = (ROOT / page).read_text().splitlines()
-    start = next(i for i, line in enumerate(lines) if line.startswith(f"| {first_column} |"))
-    cells = []
-    for line in lines[start + 2 :]:
-        if not line.startswith("|"):
-            break
-        cells.append([cell.strip() for cell in line.strip().strip("|").split(" | ")])
-    return cells
+    _, after = re.split(rf"^\| {re.escape(first_column)} \|.*\n", (ROOT / page).read_text(), maxsplit=1, flags=re.M)
+    rows = itertools.takewhile(lambda line: line.startswith("|"), after.splitlines()[1:])
+    return [[cell.strip() for cell in row.strip().strip("|").split(" | ")] for row in rows]
 
 
 def first_column(page, head):
@@ -126,8 +122,8 @@ def test_commands_and_what_they_are_given_are_there():
         assert command in COMMANDS, (page, command)
         if command in ("run", "check", "cp") and rest[0] != "rewards":
             assert rest[0] in launch.recipes() or rest[0].startswith("my_"), (page, rest[0])
-            given = [word[2:].partition("=")[0] for word in rest if word.startswith("--")]
-            assert set(given) <= options, (page, set(given) - options)
+            asked = {word[2:].partition("=")[0] for word in rest if word.startswith("--")}
+            assert asked <= options, (page, asked - options)
         if "--accelerate_config" in rest:
             name = rest[rest.index("--accelerate_config") + 1]
             assert name in launch.presets() or name.startswith("my_"), (page, name)
@@ -162,20 +158,18 @@ def test_options_that_are_given_a_value_are_options():
         "weight",
         *ALARMS,
     }
-    told = {name for page in PAGES for name in re.findall(r"`(\w+): [^`]+`", page.read_text())}
-    assert len(told) > 10
-    assert told <= known_options() | others, told - known_options() - others
+    named_there = {name for page in PAGES for name in re.findall(r"`(\w+): [^`]+`", page.read_text())}
+    assert len(named_there) > 10
+    assert named_there - known_options() - others == set()
 
 
 def test_the_guides_curves_are_logged(tmp_path):
-    rows = table("docs/guide.md", "curve")
-    told = [name for row in rows for name in re.findall(r"`([\w/<>*]+)`", row[0])]
-    assert len(told) > 12
+    curves = [name for row in table("docs/guide.md", "curve") for name in re.findall(r"`([\w/<>*]+)`", row[0])]
+    assert len(curves) > 12
     evaluated = {"eval_dataset": {"held_out": tiny.prompts(4)}}
-    trainer = tiny.trainer(tmp_path, beta=0.01, num_iterations=2, eval_strategy="steps", eval_steps=3, extra=evaluated)
-    trainer.train()
+    trainer = tiny.trained(tmp_path, beta=0.01, num_iterations=2, eval_strategy="steps", eval_steps=3, extra=evaluated)
     logged = {key for entry in trainer.state.log_history for key in entry}
-    for name in told:
+    for name in curves:
         name = {"all_good": "groups/all_good", "all_bad": "groups/all_bad", "beta": "kl"}.get(name, name)
         pattern = re.sub(r"<\w+>|\*", r"[^/]+", name)
         if not name.startswith("sampling/"):  # of vLLM
@@ -191,15 +185,14 @@ def test_the_table_of_options_is_the_config():
     assert set(first_column("docs/options.md", "option")) == (set(ours) - theirs) | {"scale_rewards"}
     for names, defaults, values, *_ in table("docs/options.md", "option"):
         for name, default in zip(re.findall(r"`(\w+)`", names), defaults.split(", "), strict=True):
-            told = re.match(r"`([^`]+)`", default)
-            assert ours[name].default == (told and type(ours[name].default)(yaml_value(told[1]))), name
+            written = re.match(r"`([^`]+)`", default)
+            assert ours[name].default == (written and type(ours[name].default)(yaml_value(written[1]))), name
             if choices := ours[name].metadata.get("choices"):
-                assert {told[1], *re.findall(r"`(\w+)`", values.split("(")[0])} == set(map(str, choices)), name
+                assert {written[1], *re.findall(r"`(\w+)`", values.split("(")[0])} == set(map(str, choices)), name
 
 
 @pytest.mark.parametrize(
-    ("page", "option"),
-    [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")],
+    ("page", "option"), [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")]
 )
 def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
     with pytest.raises(ValueError, match="is not one of") as refused:
@@ -238,16 +231,16 @@ def folder(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("page", "code"), [(p, text) for p, text in blocks("python") if text.split("\n")[0] not in ELSEWHERE]
-)
+def run_here(language):
+    return [(page, text) for page, text in blocks(language) if text.split("\n")[0] not in ELSEWHERE]
+
+
+@pytest.mark.parametrize(("page", "code"), run_here("python"))
 def test_each_example_in_python_runs(page, code, folder):
     exec(compile(code, page, "exec"), {"__name__": "example"})
 
 
-@pytest.mark.parametrize(
-    ("page", "text"), [(p, text) for p, text in blocks("yaml") if text.split("\n")[0] not in ELSEWHERE]
-)
+@pytest.mark.parametrize(("page", "text"), run_here("yaml"))
 def test_each_example_in_yaml_is_one_of_keys_and_rewards(page, text, folder):
     keys = yaml.safe_load(text)
     assert set(keys) <= known_options()
@@ -279,12 +272,8 @@ def test_a_reward_in_ten_lines(folder):
 
 def test_the_list_of_reward_funcs(folder):
     built, weights = resolve(yaml.safe_load(block("reward_funcs:\n"))["reward_funcs"])
-    assert [getattr(reward, "__name__", reward) for reward in built] == [
-        "math_answer",
-        "ends_well",
-        "think_format",
-        "accuracy_model/folder_or_hub_id",
-    ]
+    names = ["math_answer", "ends_well", "think_format", "accuracy_model/folder_or_hub_id"]
+    assert [getattr(reward, "__name__", reward) for reward in built] == names
     assert weights == [2.0, 1.0, 0.0, 1.0]
     assert isinstance(built[1], Reward)
     assert (built[1].timeout, built[1].args, built[0].renamed) == (1, {"points": 0.5}, {"answer": "solution"})

@@ -40,12 +40,12 @@ TRAINERS = {"trl_grpo_plus.trainer", "trl_grpo_plus.check.smoke_run"}
 def modules():
     """Module -> file, of the package and of the two folders that install into it."""
     parts = {"": ROOT} | {f".{name}": Path(str(files(f"trl_grpo_plus.{name}"))) for name in ("rewards", "recipes")}
-    found = {}
+    files_of = {}
     for suffix, folder in parts.items():
         for path in folder.rglob("*.py"):
             stem = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix("__init__").rstrip(".")
-            found[f"trl_grpo_plus{suffix}" + (f".{stem}" if stem else "")] = path
-    return found
+            files_of[f"trl_grpo_plus{suffix}" + (f".{stem}" if stem else "")] = path
+    return files_of
 
 
 MODULES = modules()
@@ -75,6 +75,7 @@ def imports(module):
 
 
 ARROWS = {module: sorted(set(imports(module)) - {module}) for module in MODULES}
+BETWEEN = [(module, other) for module, others in ARROWS.items() for other in others if place(module) != place(other)]
 
 
 def test_every_place_has_a_floor():
@@ -84,10 +85,8 @@ def test_every_place_has_a_floor():
 def test_arrows_go_down():
     up = [
         f"{module} -> {other}"
-        for module, others in ARROWS.items()
-        for other in others
-        if place(module) != place(other)
-        and FLOOR[place(other)] >= FLOOR[place(module)]
+        for module, other in BETWEEN
+        if FLOOR[place(other)] >= FLOOR[place(module)]
         # The package's face hands on what is behind it, when it is asked. That of rewards is a list of names.
         and module != "trl_grpo_plus"
         and (other != "trl_grpo_plus.rewards" or ARROWS[other])
@@ -105,12 +104,7 @@ def test_there_is_no_circle():
 
 
 def test_rooms_are_entered_by_their_face():
-    inside = [
-        f"{module} -> {other}"
-        for module, others in ARROWS.items()
-        for other in others
-        if place(other) in BY_THE_FACE and place(other) != place(module) and other.count(".") > 1
-    ]
+    inside = [arrow for arrow in BETWEEN if place(arrow[1]) in BY_THE_FACE and arrow[1].count(".") > 1]
     assert inside == []
 
 
@@ -136,6 +130,12 @@ def test_nobody_reaches_for_the_recipes():
                 assert "recipes" not in ast.unparse(node).lower(), f"{module}: {ast.unparse(node)}"
 
 
+def imports_trl(node):
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and bool(re.match(r"trl(\.|$)", node.module or ""))
+    return isinstance(node, ast.Import) and any(re.match(r"trl(\.|$)", alias.name) for alias in node.names)
+
+
 def test_the_trainer_alone_knows_what_is_private_to_trl():
     private = {name for name in [*METHODS, *ATTRIBUTES] if name.startswith("_")}
     for module, tree in TREES.items():
@@ -143,9 +143,8 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
             continue
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom | ast.Import):
-                names = [getattr(node, "module", None) or "", *(alias.name for alias in node.names)]
-                trl = not getattr(node, "level", 0) and any(re.match(r"trl(\.|$)", name) for name in names)
-                assert not (trl and any(part.startswith("_") for name in names for part in name.split("."))), module
+                names = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)])
+                assert not (imports_trl(node) and any(part.startswith("_") for part in names.split("."))), module
             if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
                 assert node.attr not in private, f"{module}: {ast.unparse(node)}"
                 assert not (node.attr.startswith("_") and ast.unparse(node.value).endswith("trainer")), module
@@ -155,11 +154,5 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
 
 def test_trl_is_imported_where_it_is_extended_or_launched():
     """What judges, scores, traces and shows does without it."""
-    importing = {
-        place(module)
-        for module, tree in TREES.items()
-        for node in ast.walk(tree)
-        if (isinstance(node, ast.ImportFrom) and not node.level and re.match(r"trl(\.|$)", node.module or ""))
-        or (isinstance(node, ast.Import) and any(re.match(r"trl(\.|$)", alias.name) for alias in node.names))
-    }
+    importing = {place(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
     assert importing <= {"trainer", "config", "config_checks", "launch", "check", "cli"}

@@ -95,12 +95,12 @@ def commands(python, tmp_path_factory):
 
 def sources():
     """What the package consists of, by its name in the wheel."""
-    found = {}
-    for folder, package in FOLDERS.items():
-        for path in (REPOSITORY / folder).rglob("*"):
-            if path.is_file() and "__pycache__" not in path.parts:
-                found[f"{package}/{path.relative_to(REPOSITORY / folder)}"] = path
-    return found
+    return {
+        f"{package}/{path.relative_to(REPOSITORY / folder)}": path
+        for folder, package in FOLDERS.items()
+        for path in (REPOSITORY / folder).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
 
 
 def test_the_wheel_has_each_file_of_the_package_and_no_other(wheel):
@@ -128,9 +128,8 @@ def test_the_package_is_the_wheels(python, tmp_path):
         "print(importlib.metadata.distribution('trl-grpo-plus').locate_file(''))"
     )
     (site,) = python.parents[1].glob("lib/python*/site-packages")
-    found = [Path(path) for path in run(python, "-c", code, cwd=tmp_path).split()]
-    assert len(found) == 3
-    assert all(path.is_relative_to(site) for path in found)
+    places = [Path(path) for path in run(python, "-c", code, cwd=tmp_path).split()]
+    assert [path.is_relative_to(site) for path in places] == [True] * 3
 
 
 def test_what_lists_and_copies(commands):
@@ -144,7 +143,7 @@ def test_what_lists_and_copies(commands):
 
 
 @pytest.fixture(scope="module")
-def said(commands):
+def printed(commands):
     """What `run` and `check --smoke` say, both at once."""
     _, trl_grpo_plus_command = commands
     words = {"run": RUN, "check": ["arithmetic_cpu", "--smoke"]}
@@ -154,14 +153,14 @@ def said(commands):
 
 
 @pytest.mark.full
-def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
+def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, printed):
     folder, trl_grpo_plus_command = commands
-    first, _, _ = said["run"].partition("\n")
+    first, _, _ = printed["run"].partition("\n")
     assert re.fullmatch(r"accelerate launch --config_file \S+multi_gpu\.yaml --num_processes 2 .*", first)
     assert first.endswith(f" -m trl_grpo_plus.recipes.grpo --config {shlex.join(['arithmetic_cpu', *OPTIONS])}")
     sampled = [group[0] for group in traces.groups(folder / "out")]
     assert sum((row["split"], row["step"], row["round"]) == ("train", 0, 0) for row in sampled) == 2 * 32 / 8
-    assert said["run"].count("attempts     out/report.html") == 1
+    assert printed["run"].count("attempts     out/report.html") == 1
     assert (folder / "out" / "checkpoint-2").is_dir()
     page = folder / "page.html"
     assert " groups, " in trl_grpo_plus_command("view", "out", "-o", page)
@@ -169,8 +168,8 @@ def test_a_recipe_runs_on_two_processes_of_a_cpu_and_is_viewed(commands, said):
 
 
 @pytest.mark.full
-def test_a_recipe_is_checked_and_smoked(said):
-    lines = [line.split() for line in said["check"].splitlines()]
+def test_a_recipe_is_checked_and_smoked(printed):
+    lines = [line.split() for line in printed["check"].splitlines()]
     fine = {words[0] for words in lines if words[1:2] == ["ok"]}
     assert fine >= {"keys", "data", "rewards", "model", "smoke", "traces"}
-    assert "FAILED" not in said["check"]
+    assert "FAILED" not in printed["check"]

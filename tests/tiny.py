@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,22 +20,9 @@ from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 ALPHABET = "0123456789+=ab "
 KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # as a log-prob that is not known
 
-BASE = {
-    "bf16": False,
-    "use_cpu": True,
-    "report_to": "none",
-    "learning_rate": 1e-2,
-    "max_completion_length": 6,
-    "per_device_train_batch_size": 8,
-    "num_generations": 4,
-    "max_steps": 3,
-    "logging_steps": 1,
-    "save_strategy": "no",
-    "gradient_checkpointing": False,
-    "dataloader_pin_memory": False,
-    "disable_tqdm": True,
-    "seed": 7,
-}
+BASE = {"bf16": False, "use_cpu": True, "report_to": "none", "learning_rate": 1e-2, "max_completion_length": 6}
+BASE |= {"per_device_train_batch_size": 8, "num_generations": 4, "max_steps": 3, "logging_steps": 1, "seed": 7}
+BASE |= {"save_strategy": "no", "gradient_checkpointing": False, "dataloader_pin_memory": False, "disable_tqdm": True}
 
 
 @functools.cache
@@ -49,25 +37,19 @@ def tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
+def qwen2(**sizes: Any) -> Qwen2Config:
+    """Of two layers, for the tokenizer above; with weights so large that what it writes varies."""
+    widths = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2, "num_key_value_heads": 1}
+    ends = {"bos_token_id": None, "eos_token_id": 1, "pad_token_id": 0, "max_position_embeddings": 64}
+    shape = {"vocab_size": len(ALPHABET) + 3, "num_hidden_layers": 2, "tie_word_embeddings": False}
+    return Qwen2Config(**{**shape, **widths, **ends, "initializer_range": 0.3, **sizes})
+
+
 def model_path(folder: Path, seed: int = 0) -> str:
     """A random Qwen2 of two layers, saved: with beta > 0 TRL loads the reference from the policy's path."""
     torch.manual_seed(seed)
-    config = Qwen2Config(
-        vocab_size=len(ALPHABET) + 3,
-        hidden_size=16,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=1,
-        max_position_embeddings=64,
-        tie_word_embeddings=False,
-        initializer_range=0.3,
-        bos_token_id=None,
-        eos_token_id=1,
-        pad_token_id=0,
-    )
     path = str(folder / f"model-{seed}")
-    Qwen2ForCausalLM(config).save_pretrained(path)  # on rank 0 alone
+    Qwen2ForCausalLM(qwen2()).save_pretrained(path)  # on rank 0 alone
     PartialState().wait_for_everyone()
     return path
 
@@ -82,9 +64,19 @@ def digits(completions, **kwargs) -> list[float]:
     return [sum(c.isdigit() for c in text) / max(len(text), 1) for text in completions]
 
 
-def dead_for_most(completions, number, **kwargs) -> list[float]:
-    """0.3 for two prompts in three, whatever is written; as `digits` for the third."""
-    return [0.3 if n % 3 else share for n, share in zip(number, digits(completions), strict=True)]
+def dead_where(dead: Callable[[int], bool], name: str) -> Callable[..., list[float]]:
+    """A reward of this name: 0.3 for the prompts for which `dead` is true, whatever is written; else as `digits`."""
+
+    def reward(completions, number, **kwargs):
+        return [0.3 if dead(n) else share for n, share in zip(number, digits(completions), strict=True)]
+
+    reward.__name__ = name
+    return reward
+
+
+dead_for_most = dead_where(lambda n: n % 3 > 0, "dead_for_most")
+half_dead = dead_where(lambda n: n % 4 > 1, "half_dead")  # every other pair
+one_live_in_four = dead_where(lambda n: n % 4 > 0, "one_live_in_four")
 
 
 def always_dead(completions, **kwargs) -> list[float]:
@@ -107,30 +99,26 @@ def scripted(prompts: list[str], trainer: Any) -> dict[str, Any]:
     }
 
 
-def half_dead(completions, number, **kwargs) -> list[float]:
-    """0.3 for every other pair of prompts, whatever is written; as `digits` for the rest."""
-    return [0.3 if n % 4 > 1 else share for n, share in zip(number, digits(completions), strict=True)]
+# No chance anywhere, and plain SGD, so that equal weights after a step mean equal gradients.
+EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
+EXACT["extra"] = {"rollout_func": scripted}
 
 
 def trainer(folder: Path, reward: Any = dead_for_most, cls: Any = GRPOPlusTrainer, **options: Any) -> Any:
     """A trainer of `cls` (TRL's or ours) on 30 prompts. `options` go to its config, but `data` (another dataset) and
     `extra` (more arguments of the trainer)."""
     arguments = {**BASE, "output_dir": str(folder / "run"), **options}
-    data = arguments.pop("data", None)
-    extra = arguments.pop("extra", {})
-    if issubclass(cls, GRPOPlusTrainer):
-        config: Any = GRPOPlusConfig(**arguments)
-    else:
-        from trl import GRPOConfig
+    data, extra = arguments.pop("data", None), arguments.pop("extra", {})
+    config = (GRPOPlusConfig if issubclass(cls, GRPOPlusTrainer) else trl.GRPOConfig)(**arguments)
+    extra = {"train_dataset": prompts(30) if data is None else data, "processing_class": tokenizer(), **extra}
+    return cls(model=model_path(folder), reward_funcs=reward, args=config, **extra)
 
-        config = GRPOConfig(**arguments)
-    return cls(
-        model=model_path(folder),
-        reward_funcs=reward,
-        args=config,
-        train_dataset=prompts(30) if data is None else data,
-        **{"processing_class": tokenizer(), **extra},
-    )
+
+def trained(*args: Any, **options: Any) -> Any:
+    """A `trainer` that has trained."""
+    made = trainer(*args, **options)
+    made.train()
+    return made
 
 
 def weights(trained: Any) -> dict[str, torch.Tensor]:
@@ -152,6 +140,17 @@ def logged(trained: Any, key: str) -> list[float]:
 def same_weights(first: dict[str, torch.Tensor], second: dict[str, torch.Tensor]) -> bool:
     """Whether two models are equal bit for bit."""
     return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def assert_same(first: Any, second: Any) -> None:
+    """The same losses and weights, bit for bit."""
+    assert losses(first) == losses(second)
+    assert same_weights(weights(first), weights(second))
+
+
+def untimed(metrics: dict[str, float]) -> dict[str, float]:
+    """Without what a clock has measured."""
+    return {key: value for key, value in metrics.items() if not key.endswith(("runtime", "per_second", "time"))}
 
 
 def covering(is_covered, *choices):

@@ -20,16 +20,7 @@ GROUPS, SIZE = 8, 8
 
 
 def batch(
-    step,
-    columns,
-    weights=(1.0,),
-    tokens=None,
-    size=SIZE,
-    traced=0,
-    length=10,
-    write=lambda row: row["completion"],
-    verdicts=(),
-    **changes,
+    step, columns, weights=(1.0,), tokens=None, size=SIZE, traced=0, length=10, write=None, verdicts=(), **changes
 ):
     """Of the scores under each name, one an attempt. Its first `traced` groups have rows, whose texts all differ."""
     rewards = torch.tensor(list(columns.values())).T
@@ -40,10 +31,15 @@ def batch(
     for at, row in enumerate(rows):
         row["rewards"] = {name: column[at] for name, column in columns.items()}
         row |= {"reward": totals[at].item(), "tokens": tokens[at], "verdict": verdicts[row["group"]]}
-        row["completion"] = write(row)
+        row["completion"] = write(row) if write else row["completion"]
     changes = {"truncated": (False,) * len(totals), "tokens": tokens, "rows": rows, **changes}
     named = dict(zip(columns, weights, strict=True))
     return sampled([Round((), rewards, verdicts)], named, size, step=step, **changes)
+
+
+def constant(**columns):
+    """Every attempt's score under each name."""
+    return {name: [score] * GROUPS * SIZE for name, score in columns.items()}
 
 
 @pytest.fixture
@@ -95,18 +91,18 @@ def healthy(seed, kind):
     return make
 
 
-@pytest.mark.parametrize("kind", ["one", "two", "monitored"])
-@pytest.mark.parametrize("seed", range(3))
-def test_a_healthy_noisy_run_raises_none(kind, seed):
-    assert raised(healthy(seed, kind), 300) == []
-
-
 def test_format_learned_in_the_first_window_before_accuracy_moves_raises_none(rng):
     def make(step):
         learned = coins(rng, min(0.97, 0.2 + 0.8 * step / 40))
         return batch(step, {"accuracy": scores(rng, 0.3), "format": learned}, (1.0, 1.0))
 
     assert raised(make, 150) == []
+
+
+@pytest.mark.parametrize("kind", ["one", "two", "monitored"])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_healthy_noisy_run_raises_none(kind, seed):
+    assert raised(healthy(seed, kind), 300) == []
 
 
 def test_a_monitor_that_stays_flat_while_the_total_rises(rng):
@@ -226,8 +222,7 @@ def test_perfect_from_the_start(rng):
     ],
 )
 def test_what_is_perfect_and_what_is_only_constant(columns, weights, names):
-    constant = {name: [score] * GROUPS * SIZE for name, score in columns.items()}
-    alarms = raised(lambda step: batch(step, constant, weights), 60)
+    alarms = raised(lambda step: batch(step, constant(**columns), weights), 60)
     assert {(alarm.name, alarm.step) for alarm in alarms} == {(name, 19) for name in names}
 
 
@@ -236,19 +231,18 @@ def test_a_run_that_becomes_perfect_is_no_perfect_score(rng):
     assert [alarm.name for alarm in alarms] == ["dead_groups"]
 
 
-def test_a_perfect_start_that_a_higher_total_shows_to_be_none():
+@pytest.mark.parametrize(
+    ("accuracy", "steps"),
+    [
+        (lambda rng, step: [1.5 if step == 8 else 1.0] + [1.0] * 63, 30),  # a higher total shows that it was none
+        (lambda rng, step: scores(rng, 2.0 if step < 8 else 0.5), 20),
+    ],
+    ids=["a higher total", "lower scores"],
+)
+def test_a_perfect_start_that_ends(accuracy, steps, rng):
     watch = Watch(Thresholds(window=10, min_batches=5, dead_groups=None))
-    on = []
-    for step in range(30):
-        highest = 1.5 if step == 8 else 1.0
-        on.append([alarm.name for alarm in watch.see(batch(step, {"accuracy": [highest] + [1.0] * 63}))])
-    assert on == [[]] * 4 + [["perfect_scores"]] * 4 + [[]] * 22
-
-
-def test_scores_that_are_perfect_no_longer(rng):
-    watch = Watch(Thresholds(window=10, min_batches=5, dead_groups=None))
-    on = [bool(watch.see(batch(step, {"accuracy": scores(rng, 2.0 if step < 8 else 0.5)}))) for step in range(20)]
-    assert on == [False] * 4 + [True] * 4 + [False] * 12
+    on = [[alarm.name for alarm in watch.see(batch(step, {"accuracy": accuracy(rng, step)}))] for step in range(steps)]
+    assert on == [[]] * 4 + [["perfect_scores"]] * 4 + [[]] * (steps - 8)
 
 
 def test_a_penalty_that_is_seldom_earned_is_no_perfect_score(rng):
@@ -282,19 +276,17 @@ def test_a_run_whose_answers_have_no_known_form_raises_none(known, rng):
 @pytest.mark.parametrize(("factor", "raises"), [(4.0, True), (0.2, True), (1.9, False), (0.5, False)])
 def test_length_drift_either_way(factor, raises, rng):
     def make(step):
-        columns = {"accuracy": scores(rng, 0.4)}
         mean = 200 * (1.0 if step < 40 else factor)
-        tokens = [int(rng.gauss(mean, mean / 5)) for _ in columns["accuracy"]]
-        return batch(step, columns, tokens=tokens, traced=GROUPS)
+        tokens = [int(rng.gauss(mean, mean / 5)) for _ in range(GROUPS * SIZE)]
+        return batch(step, {"accuracy": scores(rng, 0.4)}, tokens=tokens, traced=GROUPS)
 
     alarms = raised(make, 130)
-    if not raises:
-        assert alarms == []
-        return
-    alarm = only(alarms, "length_drift", 41, 95)
-    assert alarm.threshold == pytest.approx(3.0 if factor > 1 else 1 / 3)
-    assert (alarm.value > alarm.threshold) == (factor > 1)
-    assert alarm.groups
+    assert len(alarms) == raises
+    if raises:
+        alarm = only(alarms, "length_drift", 41, 95)
+        assert alarm.threshold == pytest.approx(3.0 if factor > 1 else 1 / 3)
+        assert (alarm.value > alarm.threshold) == (factor > 1)
+        assert alarm.groups
 
 
 @pytest.mark.parametrize("sign", [1, -1])
@@ -318,16 +310,14 @@ def test_length_that_only_seems_paid_for(why, rng):
         if why == "few":
             return batch(step, {"accuracy": [1.0, 0.0]}, tokens=[10, 1000], size=2)
         accuracy = scores(rng, 0.5)
-        rise = 3 if why == "hardly differ" else 300
-        tokens = [int(400 - rise * score) for score in accuracy]
+        tokens = [int(400 - (3 if why == "hardly differ" else 300) * score) for score in accuracy]
         if why == "truncated":
             tokens = [1000 if not score else int(rng.gauss(400, 80)) for score in accuracy]
         cut = tuple(why == "truncated" and not score for score in accuracy)
         dead = ("tied",) * GROUPS if why == "dead" else ()
         return batch(step, {"accuracy": accuracy}, tokens=tokens, truncated=cut, verdicts=dead)
 
-    watch = Watch(Thresholds(dead_groups=None, window=30))
-    assert raised(make, 40, watch) == []
+    assert raised(make, 40, Watch(Thresholds(dead_groups=None, window=30))) == []
 
 
 def with_texts(write):
@@ -341,17 +331,19 @@ def with_texts(write):
 
 
 PROSE = "we add the first two numbers and then take away the third one before we look at the sum once more and stop"
+HAN, ANSWER = [chr(code) for code in range(0x4E00, 0x5000)], "<answer>42</answer>"
 
 
 @pytest.mark.parametrize(
     "write",
     [
-        lambda row: f"{PROSE} {PROSE.upper()}  {row['group']} <answer>42</answer>",
+        lambda row: f"{PROSE} {PROSE.upper()}  {row['group']} {ANSWER}",
         # One word of 60 differs, and the whitespace.
-        lambda row: " \n".join([*map(str, range(100)), str(1000 + row["attempt"]), "<answer>42</answer>"]),
-        lambda row: [{"role": "assistant", "content": f"{PROSE} {row['group']}, <answer>42</answer>"}],
-        lambda row: "".join(map(chr, range(0x4E00, 0x4E00 + 200))) + "<answer>42</answer>",
+        lambda row: " \n".join([*map(str, range(100)), str(1000 + row["attempt"]), ANSWER]),
+        lambda row: [{"role": "assistant", "content": f"{PROSE} {row['group']}, {ANSWER}"}],
+        lambda row: "".join(HAN[:200]) + ANSWER,
     ],
+    ids=["but for case", "but for a word", "in messages", "without spaces"],
 )
 def test_attempts_that_are_copies_of_each_other(write):
     alarm = only(with_texts(write), "near_duplicates", 60, 80)
@@ -359,27 +351,22 @@ def test_attempts_that_are_copies_of_each_other(write):
     assert 1 <= len(alarm.groups) <= 8
 
 
+def shuffled(row):
+    return " ".join(random.Random(row["attempt"]).sample(PROSE.split(), len(PROSE.split())))
+
+
 @pytest.mark.parametrize(
     "write",
     [
-        lambda row: "<answer>42</answer>",  # short answers are naturally alike
+        lambda row: ANSWER,  # short answers are naturally alike
         # A third of the pairs: some problems are mastered.
-        lambda row: f"{PROSE} <answer>42</answer>" if row["attempt"] < 4 else row["completion"],
+        lambda row: f"{PROSE} {ANSWER}" if row["attempt"] < 4 else row["completion"],
         # Five words of a hundred differ: 0.5 of the triples of a pair are shared.
-        lambda row: " ".join(
-            [*(str(100 * row["attempt"] + i if i % 20 == 7 else i) for i in range(100)), "<answer>42</answer>"]
-        ),
-        # The same words in another order.
-        lambda row: (
-            " ".join(random.Random(row["attempt"]).sample(PROSE.split(), len(PROSE.split()))) + " <answer>42</answer>"
-        ),
-        lambda row: (
-            "".join(
-                random.Random(f"{row['attempt']} {row['step']}").choices(list(map(chr, range(0x4E00, 0x5000))), k=300)
-            )
-            + "<answer>42</answer>"
-        ),
+        lambda row: " ".join([*(str(100 * row["attempt"] + i if i % 20 == 7 else i) for i in range(100)), ANSWER]),
+        lambda row: f"{shuffled(row)} {ANSWER}",  # the same words in another order
+        lambda row: "".join(random.Random(f"{row['attempt']} {row['step']}").choices(HAN, k=300)) + ANSWER,
     ],
+    ids=["short", "some", "five words in a hundred", "another order", "other letters"],
 )
 def test_attempts_that_are_alike_and_no_copies(write):
     assert with_texts(write) == []
@@ -393,7 +380,7 @@ def test_attempts_that_repeat_themselves(loop):
         if row["attempt"] % 2 or row["group"] == 5:
             return row["completion"]
         start = row["completion"].replace("<answer>", "")[: 300 if loop[0] == "t" else 30]
-        return f"{start} {row['attempt']} {loop * 100} <answer>42</answer>"
+        return f"{start} {row['attempt']} {loop * 100} {ANSWER}"
 
     alarm = only(with_texts(write), "repetition", 50, 75)
     assert alarm.groups
@@ -401,7 +388,7 @@ def test_attempts_that_repeat_themselves(loop):
 
 
 def test_a_loop_at_the_end_of_a_long_text_is_seen():
-    tail = " and on" * 3000 + " <answer>42</answer>"
+    tail = " and on" * 3000 + f" {ANSWER}"
     alarms = with_texts(lambda row: " ".join(map(str, range(20_000 + row["step"], 24_000, 7))) + tail)
     assert "repetition" in {alarm.name for alarm in alarms}
 
@@ -448,14 +435,12 @@ def test_groups_that_are_nearly_all_dead(verdict, advice, rng):
 )
 def test_entropy_that_collapses_below_share_and_floor(start, end, raises, rng):
     def make(step):
-        entropy = start if step < 20 else end
-        return batch(step, {"accuracy": scores(rng, 0.4)}, entropy=entropy, traced=GROUPS)
+        return batch(step, {"accuracy": scores(rng, 0.4)}, entropy=start if step < 20 else end, traced=GROUPS)
 
     alarms = raised(make, 120)
+    assert len(alarms) == raises
     if raises:
         assert only(alarms, "entropy_collapse", 39, 39).groups
-    else:
-        assert alarms == []
 
 
 def test_an_alarm_that_flaps_is_new_once_and_again_after_a_quiet_window():
@@ -471,14 +456,13 @@ def test_an_alarm_that_flaps_is_new_once_and_again_after_a_quiet_window():
     assert 25 in [step for step, _ in seen]
 
 
-@pytest.mark.parametrize("name", list(ALARMS))
-def test_none_switches_an_alarm_off(name):
-    watch = Watch(Thresholds.of({name: None}))
-    assert watch.names == tuple(other for other in ALARMS if other != name)
+@pytest.mark.parametrize("off", [*([name] for name in ALARMS), list(ALARMS)], ids=", ".join)
+def test_none_switches_an_alarm_off(off):
+    watch = Watch(Thresholds.of(dict.fromkeys(off)))
+    assert watch.names == tuple(name for name in ALARMS if name not in off)
     planted = {"perfect_scores", "dead_groups", "reward_failures"}
-    constant = {"accuracy": [1.0] * GROUPS * SIZE}
-    alarms = raised(lambda step: batch(step, constant, failing={"accuracy": 1.0}), 30, watch)
-    assert {alarm.name for alarm in alarms} == planted - {name}
+    alarms = raised(lambda step: batch(step, constant(accuracy=1.0), failing={"accuracy": 1.0}), 30, watch)
+    assert {alarm.name for alarm in alarms} == planted - set(off)
 
 
 def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
@@ -502,14 +486,8 @@ def test_an_alarm_is_added_by_its_rule_alone(monkeypatch):
 
 def test_none_before_min_batches_whatever_the_window():
     watch = Watch(Thresholds(window=4, min_batches=15, perfect_scores=None))
-    alarms = raised(lambda step: batch(step, {"a": [0.0] * GROUPS * SIZE}, failing={"a": 1.0}), 20, watch)
+    alarms = raised(lambda step: batch(step, constant(a=0.0), failing={"a": 1.0}), 20, watch)
     assert {(alarm.name, alarm.step) for alarm in alarms} == {("dead_groups", 14), ("reward_failures", 14)}
-
-
-def test_all_switched_off_sees_nothing():
-    watch = Watch(Thresholds.of(dict.fromkeys(ALARMS)))
-    assert watch.names == ()
-    assert raised(lambda step: batch(step, {"a": [0.0] * GROUPS * SIZE}), 60, watch) == []
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,14 @@ import math
 import os
 import re
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 import warm
-import yaml
-from wrong_recipes import RIGHT, make_place
+from wrong_recipes import RIGHT, Mistake, make_place
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.check import data as check_data
@@ -28,6 +29,7 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.recipe import read, steps
 from trl_grpo_plus.launch.refusals import on_paper
 from trl_grpo_plus.launch.table import FAILED, OK, UNSEEN, Row, closing, table
+from trl_grpo_plus.registry import get_reward
 
 
 @pytest.fixture
@@ -37,8 +39,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
     def recipe(**keys):
-        given = {name: value for name, value in {**RIGHT, **keys}.items() if value is not ...}
-        (tmp_path / "my_run.yaml").write_text(yaml.safe_dump(given))
+        Mistake("", (), keys).write(tmp_path)
         return "my_run.yaml"
 
     recipe()
@@ -47,6 +48,15 @@ def place(tmp_path, monkeypatch):
 
 def by_name(rows):
     return {row.name: row for row in rows}
+
+
+def reckoned(row):
+    """The GiB that a row of memory tells."""
+    return float(re.search(r"about ([\d.]+) GiB", row.text)[1])
+
+
+def write_rows(rows):
+    Path("data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
 # --- The table -------------------------------------------------------------------------------------------------------
@@ -80,10 +90,8 @@ def test_what_the_rows_say(place):
     rows = by_name(check_recipe(place(max_steps=-1, num_train_epochs=3, gradient_accumulation_steps=1)))
     assert rows["data"].text == "train 6 rows"
     assert "6/6 gold answers score full marks; 6/6 another row's do not" in rows["exact_answer"].text
-    batches = (
-        "a generation batch: 2 prompts x 4 = 8 attempts; an optimizer step: 8 attempts; 3 steps an epoch, 9 steps"
-    )
-    assert batches.replace("epoch, ", "epoch; ") in rows["batches"].text
+    batch = "a generation batch: 2 prompts x 4 = 8 attempts; an optimizer step: 8 attempts"
+    assert f"{batch}; 3 steps an epoch; 9 steps" in rows["batches"].text
     assert rows["model"].text == "./model, a qwen2 (here)"
     assert "pads with '<pad>'" in rows["tokenizer"].text
     assert "4 tokens in the median, 4 at most; with 8 of completion they fit into the 64" in rows["context"].text
@@ -100,28 +108,15 @@ def test_what_the_rows_say(place):
         ({"max_steps": 7}, 3, 7),
     ],
 )
-def test_steps_are_counted_as_trl_counts_them(place, keys, epoch, total):
+def test_steps_are_counted_as_trl_counts_them(tmp_path, keys, epoch, total):
     """Six rows, two of them a generation batch."""
-    from tiny import tokenizer
-    from transformers import AutoModelForCausalLM
-
-    from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
-    from trl_grpo_plus.launch.data import load
-
-    given = {**RIGHT, "max_steps": -1, "num_train_epochs": 1, **keys}
-    own = {"model_name_or_path", "dataset_name", "reward_funcs"}
-    args = GRPOPlusConfig(**{name: value for name, value in given.items() if name not in own})
-    assert steps(6, args) == (epoch, total)
-    trainer = GRPOPlusTrainer(
-        model=AutoModelForCausalLM.from_pretrained("model"),
-        reward_funcs="exact_answer",
-        args=args,
-        train_dataset=load("data.jsonl")["train"],
-        processing_class=tokenizer(),
-    )
-    numbers = trainer.set_initial_training_values(args, trainer.get_train_dataloader())
-    assert numbers[1] == epoch
-    assert numbers[-1] == total
+    own = {"model_name_or_path", "dataset_name", "reward_funcs", "output_dir"}
+    options = {name: value for name, value in RIGHT.items() if name not in own}
+    options |= {"max_steps": -1, "num_train_epochs": 1, "data": tiny.prompts(6), **keys}
+    trainer = tiny.trainer(tmp_path, tiny.digits, **options)
+    assert steps(6, trainer.args) == (epoch, total)
+    _, of_epoch, *_, of_all = trainer.set_initial_training_values(trainer.args, trainer.get_train_dataloader())
+    assert (of_epoch, of_all) == (epoch, total)
 
 
 def test_a_batch_is_that_of_so_many_processes(place):
@@ -167,7 +162,7 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("right", "total", "status", "said"),
+    ("right", "total", "status", "text"),
     [
         (200, 200, OK, "200/200 gold answers score full marks; 1 ms"),
         (190, 200, OK, "190/200 gold answers score full marks; no attempt can earn them in the others, such as: bad"),
@@ -175,11 +170,11 @@ def test_a_prepare_that_fails_is_a_row(place, tmp_path):
         (5, 6, FAILED, "gold: bad"),
     ],
 )
-def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, said):
-    found = Finding("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
-    row, _ = check_data._row("judge", [found])
+def test_a_few_rows_that_nobody_can_solve_stop_no_run(right, total, status, text):
+    gold = Finding("judge", "gold", right, total, 1.0, ("bad",) if right < total else ())
+    row, _ = check_data._row("judge", [gold])
     assert row.status == status
-    assert row.text.startswith(said)
+    assert row.text.startswith(text)
 
 
 def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
@@ -188,20 +183,17 @@ def test_a_reward_without_examples_stops_no_run(place, tmp_path, monkeypatch):
         "from trl_grpo_plus.registry import register_reward\n\n\n@register_reward('bare')\n"
         "def bare(completions, answer):\n    return [0.0] * len(completions)\n"
     )
-    assert by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))["bare"] == Row(
-        "bare", OK, "nothing to try it on"
-    )
+    rows = by_name(check_recipe(place(reward_funcs=["mine.py:bare"])))
+    assert rows["bare"] == Row("bare", OK, "nothing to try it on")
 
 
-def test_gold_answers_are_taken_from_all_over_the_data(place, tmp_path):
-    rows = [{"prompt": "1+1=", "answer": "yes" if i < 300 else "no"} for i in range(600)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_gold_answers_are_taken_from_all_over_the_data(place):
+    write_rows({"prompt": "1+1=", "answer": "yes" if i < 300 else "no"} for i in range(600))
     assert by_name(check_recipe(place()))["exact_answer"].status == OK
 
 
-def test_the_longest_prompt_is_found_among_many(place, tmp_path):
-    rows = [{"prompt": "1" * (60 if i == 1001 else 4), "answer": str(i)} for i in range(3001)]
-    (tmp_path / "data.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+def test_the_longest_prompt_is_found_among_many(place):
+    write_rows({"prompt": "1" * (60 if i == 1001 else 4), "answer": str(i)} for i in range(3001))
     row = by_name(check_recipe(place()))["context"]
     assert row.status == FAILED
     assert "4 tokens in the median, 60 at most" in row.text
@@ -269,17 +261,7 @@ def test_a_deepspeed_configuration_that_is_none(place, tmp_path, text):
 # --- Without Hub and GPU ---------------------------------------------------------------------------------------------
 
 
-FACTS = {
-    "model_type": "qwen2",
-    "hidden_size": 1536,
-    "intermediate_size": 8960,
-    "num_hidden_layers": 28,
-    "num_attention_heads": 12,
-    "num_key_value_heads": 2,
-    "vocab_size": 151936,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 32768,
-}
+FACTS = samples.config_of("Qwen/Qwen2.5-1.5B-Instruct")
 ON_A_GPU = {"use_cpu": ..., "bf16": True, "model_name_or_path": "some/model", "max_completion_length": 512}
 
 
@@ -291,12 +273,12 @@ def facts(monkeypatch):
 def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
     place(**ON_A_GPU, use_vllm=True, tf32=True)
     assert main(["check", "my_run.yaml"]) == 0
-    told = " ".join(capsys.readouterr().out.split())
-    assert "machine not seen no GPU here; tf32 not tried; use_vllm: true: not installed here (pip install" in told
-    assert "model not seen some/model: the Hub cannot be reached" in told
-    assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in told
-    assert "weights ok 1.5 billion" in told
-    assert told.endswith("Not seen here: machine, model, tokenizer; check again where it can be.")
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "machine not seen no GPU here; tf32 not tried; use_vllm: true: not installed here (pip install" in printed
+    assert "model not seen some/model: the Hub cannot be reached" in printed
+    assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in printed
+    assert "weights ok 1.5 billion" in printed
+    assert printed.endswith("Not seen here: machine, model, tokenizer; check again where it can be.")
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):
@@ -326,26 +308,22 @@ def test_nothing_is_known_of_a_model(place):
 
 
 def test_prompts_that_fit_in_bytes_fit(place, facts):
-    rows = by_name(check_recipe(place(**ON_A_GPU)))
-    assert rows["context"].status == OK
-    assert "4 bytes in the median" in rows["context"].text
-    longer = by_name(check_recipe("my_run.yaml", ["--max_completion_length", "32767"]))
-    assert longer["context"].status == UNSEEN  # in tokens they may fit
-    too_long = by_name(check_recipe("my_run.yaml", ["--max_completion_length", "40000"]))
-    assert too_long["context"].status == FAILED
-
-
-def test_vllms_own_limit_counts(place, facts):
-    rows = by_name(check_recipe(place(**ON_A_GPU, use_vllm=True, vllm_max_model_length=400)))
-    assert rows["context"].status == FAILED
-    assert "more than the 400 of vllm_max_model_length" in rows["context"].text
+    row = by_name(check_recipe(place(**ON_A_GPU)))["context"]
+    assert row.status == OK
+    assert "4 bytes in the median" in row.text
+    for length, status in (("32767", UNSEEN), ("40000", FAILED)):  # the first may fit in tokens
+        assert by_name(check_recipe("my_run.yaml", ["--max_completion_length", length]))["context"].status == status
+    row = by_name(check_recipe(place(**ON_A_GPU, use_vllm=True, vllm_max_model_length=400)))["context"]
+    assert row.status == FAILED
+    assert "more than the 400 of vllm_max_model_length" in row.text
 
 
 def test_memory_against_the_gpu(place, facts, monkeypatch):
     place(**ON_A_GPU)
-    rows = by_name(check_recipe("my_run.yaml", gpu_memory=80))
-    assert rows["memory"].status == OK
-    about = float(re.match(r"about ([\d.]+) GiB of the 80", rows["memory"].text)[1])
+    row = by_name(check_recipe("my_run.yaml", gpu_memory=80))["memory"]
+    assert row.status == OK
+    assert re.match(r"about [\d.]+ GiB of the 80", row.text)
+    about = reckoned(row)
     assert 25 < about < 45  # 6 + 12 + 6 + 3 and what goes through
     ran = Row("smoke", OK, "ran")
     monkeypatch.setattr("trl_grpo_plus.check.recipe.run_smoke", lambda *_: [ran])
@@ -353,9 +331,9 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert (small["memory"].status, small["smoke"]) == (FAILED, ran)
     assert "(--accelerate_config zero3, with dtype: bfloat16)" in small["memory"].text
     assert by_name(check_recipe("my_run.yaml", gpu_memory=about * 1.05))["memory"].text.startswith("tight: ")
-    guessed = by_name(check_recipe("my_run.yaml", ["--per_device_train_batch_size", "512"]))
-    assert guessed["memory"].status == UNSEEN  # nobody said what there is
-    assert "Say what there is" in guessed["memory"].text
+    guessed = by_name(check_recipe("my_run.yaml", ["--per_device_train_batch_size", "512"]))["memory"]
+    assert guessed.status == UNSEEN  # nobody said what there is
+    assert "Say what there is" in guessed.text
 
 
 def test_vllms_share_must_hold_the_weights(place, facts):
@@ -375,20 +353,24 @@ def test_which_gpu_is_meant():
     assert (guessed.gpu.name, guessed.gpu.memory, guessed.named) == ("H100", 80, False)
     assert guessed.why.startswith("no GPU here: reckoned as H100; --gpu names another")
     assert gpu_for(None, None, ["Some card, 10 GiB"])[1].startswith("Some card, 10 GiB: reckoned as H100")
-    with pytest.raises(
-        ValueError, match=r"--gpu: nothing is known of 'RTX 4080', only of B200, .* Did you mean RTX 4090"
-    ):
+    known = r"--gpu: nothing is known of 'RTX 4080', only of B200, .* Did you mean RTX 4090"
+    with pytest.raises(ValueError, match=known):
         gpu_for("RTX 4080", None, [])
 
 
-def test_what_is_spread_over_gpus_takes_less_of_each(place, facts):
+def test_what_is_spread_over_gpus_takes_less_of_each(place, facts, tmp_path):
     place(**ON_A_GPU)
-    sizes = {}
-    for preset in ("multi_gpu", "zero2", "zero3", "fsdp2"):
-        text = by_name(check_recipe("my_run.yaml", accelerate_config=preset))["memory"].text
-        sizes[preset] = float(re.search(r"about ([\d.]+) GiB", text)[1])
+    sizes = {
+        preset: reckoned(by_name(check_recipe("my_run.yaml", accelerate_config=preset))["memory"])
+        for preset in ("multi_gpu", "zero2", "zero3", "fsdp2")
+    }
     assert sizes["multi_gpu"] > sizes["zero2"] > sizes["zero3"]
     assert sizes["multi_gpu"] > sizes["fsdp2"]
+    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
+    whole = by_name(check_recipe("my_run.yaml", num_processes=8))
+    sharded = by_name(check_recipe("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))  # by the recipe
+    assert "zero3: not installed here" in sharded["machine"].text
+    assert reckoned(sharded["memory"]) < 0.7 * reckoned(whole["memory"])
 
 
 def table_of_recipes():
@@ -396,14 +378,8 @@ def table_of_recipes():
     for row in launch.recipes()["arithmetic_gpu"].with_name("README.md").read_text().splitlines():
         if " GiB |" in row:
             name, command, gpus, memory, time, _ = row.strip("| ").split(" | ")
-            preset = re.search(r"--accelerate_config (\w+)", command)
-            how = (
-                {"accelerate_config": preset[1]}
-                if preset
-                else {"accelerate_config": "zero3"}
-                if "two" in command
-                else {}
-            )
+            preset = re.search(r"--accelerate_config (\w+)|two", command)
+            how = {"accelerate_config": preset[1] or "zero3"} if preset else {}
             gpu = time.partition(", ")[2] or "H100"
             processes = int(gpus.rpartition(" + ")[2])
             yield re.match(r"\[([^]]+)\]", name)[1], {**how, "num_processes": processes, "gpu": gpu}, memory
@@ -418,15 +394,6 @@ def test_the_memory_that_recipes_tell_is_what_check_reckons(name, how, memory):
     assert re.search(r"# memory +([\d.,]+ GiB)", head)[1] == memory
 
 
-def test_what_the_recipe_shards_itself_counts_too(place, facts, tmp_path):
-    (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 3}}')
-    whole = by_name(check_recipe(place(**ON_A_GPU), num_processes=8))["memory"].text
-    rows = by_name(check_recipe("my_run.yaml", ["--deepspeed", "zero.json"], num_processes=8))
-    assert "zero3: not installed here" in rows["machine"].text
-    reckoned = [float(re.search(r"about ([\d.]+) GiB", text)[1]) for text in (whole, rows["memory"].text)]
-    assert reckoned[1] < 0.7 * reckoned[0]
-
-
 # --- The smoke run ---------------------------------------------------------------------------------------------------
 
 
@@ -436,7 +403,14 @@ def warm_smoke(monkeypatch):
     monkeypatch.setattr(check_smoke, "_launched", warm.accelerate)
 
 
-@pytest.mark.parametrize("name", list(launch.recipes()))
+# Of these is another with the same data, rewards and model's kind.
+ALIKE = {"arithmetic_gpu", "gsm8k_qwen2.5-0.5b_1gpu", "gsm8k_qwen2.5-1.5b_1gpu"}
+ALIKE |= {"math_drgrpo_qwen2.5-1.5b", "math_dapo_qwen2.5-7b_8gpu"}
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.full] * (name in ALIKE)) for name in launch.recipes()]
+)
 def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     monkeypatch.chdir(tmp_path)
     rows = check_recipe(name, smoke=True)
@@ -466,11 +440,10 @@ def test_two_processes_run_in_small(place, warm_smoke):
 
 def test_a_reward_that_fails_is_the_reason(place, tmp_path):
     (tmp_path / "mine.py").write_text("def judge(completions, **columns):\n    raise OSError('the judge is away')\n")
-    rows = check_recipe(place(reward_funcs=["mine.py:judge"]), smoke=True)
-    assert rows[-1].name == "smoke"
-    assert rows[-1].status == FAILED
-    assert "the judge is away" in rows[-1].text
-    assert "CalledProcessError" not in rows[-1].text  # the launcher's own, which says nothing
+    *_, ran = check_recipe(place(reward_funcs=["mine.py:judge"]), smoke=True)
+    assert (ran.name, ran.status) == ("smoke", FAILED)
+    assert "the judge is away" in ran.text
+    assert "CalledProcessError" not in ran.text  # the launcher's own, which says nothing
 
 
 def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke):
@@ -533,23 +506,18 @@ REPORT = {"verdicts": {"alive": 2}, "gradients": [0.5, 0.25], "moved": 1e-6, "pl
 
 
 @pytest.mark.parametrize(
-    ("report", "alive", "status", "said"),
+    ("changes", "alive", "status", "text"),
     [
-        (REPORT, 2, OK, "moved, by 1e-06 at most; gradient norms 0.5, 0.25"),
-        ({**REPORT, "moved": 0.0}, 2, FAILED, "did not move, though there was a gradient"),
-        (
-            {**REPORT, "moved": 0.0, "gradients": [0.0, 0.0]},
-            0,
-            UNSEEN,
-            "nothing was there to move them: 0 groups alive",
-        ),
-        ({**REPORT, "gradients": [0.5, math.nan]}, 2, FAILED, "not a number"),
+        ({}, 2, OK, "moved, by 1e-06 at most; gradient norms 0.5, 0.25"),
+        ({"moved": 0.0}, 2, FAILED, "did not move, though there was a gradient"),
+        ({"moved": 0.0, "gradients": [0.0, 0.0]}, 0, UNSEEN, "nothing was there to move them: 0 groups alive"),
+        ({"gradients": [0.5, math.nan]}, 2, FAILED, "not a number"),
     ],
 )
-def test_why_weights_did_not_move(report, alive, status, said):
-    row = check_smoke.learned(report, alive)
+def test_why_weights_did_not_move(changes, alive, status, text):
+    row = check_smoke.learned({**REPORT, **changes}, alive)
     assert row.status == status
-    assert said in row.text
+    assert text in row.text
 
 
 def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
@@ -563,8 +531,6 @@ def test_gold_answers_that_earn_nothing_are_found_out(tmp_path):
 
 
 def test_the_gold_of_a_row_is_the_weightiest_rewards(tmp_path):
-    from trl_grpo_plus.registry import get_reward
-
     rewards = [get_reward("think_format"), get_reward("exact_answer"), get_reward("repetition")]
     trainer = SimpleNamespace(reward_funcs=rewards, reward_weights=SimpleNamespace(tolist=lambda: [0.5, 1.0, 2.0]))
     gold = smoke.SmokeTrainer.gold_of

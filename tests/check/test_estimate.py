@@ -10,108 +10,65 @@ from transformers import AutoConfig, AutoModelForCausalLM
 from trl import ModelConfig
 from trl import __version__ as trl_version
 
-from trl_grpo_plus.check.estimate import (
-    DEFAULT_GPU,
-    GIB,
-    GPU,
-    OVERHEAD,
-    TILE_TOKENS,
-    TILE_WORDS,
-    Job,
-    Shape,
-    activations,
-    cache,
-    gpu_of,
-    head,
-    memory,
-    operations,
-    rounded,
-    seconds,
-    vllm_room,
-)
+from trl_grpo_plus.check import estimate, samples
+from trl_grpo_plus.check.estimate import GIB, GPU, Job, Shape, cache, gpu_of, memory, operations, rounded, seconds
 from trl_grpo_plus.check.shapes import context_of, count
 
 
-SHAPE = Shape(
-    parameters=1_000_000,
-    active=1_000_000,
-    trained=1_000_000,
-    layers=10,
-    hidden=100,
-    queries=100,
-    keys=20,
-    feed_forward=300,
-    words=1000,
-)
+SIZES = {"layers": 10, "hidden": 100, "queries": 100, "keys": 20, "feed_forward": 300, "words": 1000}
+SHAPE = Shape(parameters=1_000_000, active=1_000_000, trained=1_000_000, **SIZES)
 ADAPTER = replace(SHAPE, trained=10_000)
 JOB = Job(rows=2, generated=8, prompt=30, completion=20)  # float32 weights, bf16 autocast, AdamW, checkpointing
 SMALL = {
-    "hidden_size": 256,
-    "intermediate_size": 688,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 2,
-    "head_dim": 32,
-    "vocab_size": 1000,
+    **{"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "vocab_size": 1000},
+    **{"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32},
 }
 
 
+def sizes(parts):
+    """Those that there are."""
+    return {name: size for name, size in parts.items() if size}
+
+
 def test_memory_by_hand():
-    found = memory(SHAPE, JOB, 80 * GIB)
-    assert {name: size for name, size in found.always.items() if size} == {"weights": 4e6, "optimizer": 8e6}
+    parts = memory(SHAPE, JOB, 80 * GIB)
+    assert sizes(parts.always) == {"weights": 4e6, "optimizer": 8e6}
     # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (500 + 200 + 40 + 1200) + 1600.
-    # The head: 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
-    assert found.training == {
-        "gradients": 4e6,
-        "bf16 casts": 2e6,
-        "activations": 100 * (4000 + 5480),
-        "head": 80_000 + 400_000 + 16_000,
-    }
+    activated = 100 * (4000 + 5480)
+    # 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
+    in_head = 80_000 + 400_000 + 16_000
+    assert parts.training == {"gradients": 4e6, "bf16 casts": 2e6, "activations": activated, "head": in_head}
     # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts through a layer.
-    assert found.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
-    assert found.total == 12e6 + 6e6 + 948_000 + 496_000 + OVERHEAD
-    assert list(found.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
+    assert parts.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
+    assert parts.total == 12e6 + 6e6 + 948_000 + 496_000 + estimate.OVERHEAD
+    assert list(parts.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
 
 
 @pytest.mark.parametrize(
     ("change", "always", "training"),
     [
-        ({"weight_bytes": 2, "optimizer_bytes": 4}, {"weights": 2e6, "optimizer": 4e6}, {"gradients": 2e6}),
-        ({"reference": True}, {"weights": 4e6, "optimizer": 8e6, "reference": 4e6}, {"gradients": 4e6, "casts": 2e6}),
-        (
-            {"sharding": "ddp", "processes": 4},
-            {"weights": 4e6, "optimizer": 8e6, "DDP's buckets": 4e6},
-            {"gradients": 4e6, "casts": 2e6},
-        ),
+        ({"weight_bytes": 2, "optimizer_bytes": 4}, {"weights": 2e6, "optimizer": 4e6}, (2e6, 0)),
+        ({"reference": True}, {"weights": 4e6, "optimizer": 8e6, "reference": 4e6}, (4e6, 2e6)),
+        ({"sharding": "ddp"}, {"weights": 4e6, "optimizer": 8e6, "DDP's buckets": 4e6}, (4e6, 2e6)),
         # DeepSpeed: 2 bytes a weight and a gradient, 12 a weight in the optimizer (arXiv 1910.02054).
-        ({"sharding": "zero1", "processes": 4}, {"weights": 2e6, "optimizer": 3e6}, {"gradients": 2e6}),
-        ({"sharding": "zero2", "processes": 4}, {"weights": 2e6, "optimizer": 3e6}, {"gradients": 0.5e6}),
-        (
-            {"sharding": "zero3", "processes": 4, "reference": True},
-            {"weights": 0.5e6, "optimizer": 3e6, "reference": 0.5e6},
-            {"gradients": 0.5e6},
-        ),
-        (
-            {"sharding": "fsdp", "processes": 4},
-            {"weights": 1e6, "optimizer": 2e6},
-            {"gradients": 1e6, "casts": 0.4e6},  # of two layers of ten
-        ),
+        ({"sharding": "zero1"}, {"weights": 2e6, "optimizer": 3e6}, (2e6, 0)),
+        ({"sharding": "zero2"}, {"weights": 2e6, "optimizer": 3e6}, (0.5e6, 0)),
+        ({"sharding": "zero3", "reference": True}, {"weights": 5e5, "optimizer": 3e6, "reference": 5e5}, (0.5e6, 0)),
+        ({"sharding": "fsdp"}, {"weights": 1e6, "optimizer": 2e6}, (1e6, 0.4e6)),  # casts of two layers of ten
     ],
 )
 def test_what_divides_what(change, always, training):
-    found = memory(SHAPE, replace(JOB, **change), 80 * GIB)
-    assert {name: size for name, size in found.always.items() if size} == always
-    assert found.training["gradients"] == training["gradients"]
-    assert found.training["bf16 casts"] == training.get("casts", 0)
+    processes = 4 if "sharding" in change else 1
+    parts = memory(SHAPE, replace(JOB, processes=processes, **change), 80 * GIB)
+    assert sizes(parts.always) == always
+    assert (parts.training["gradients"], parts.training["bf16 casts"]) == training
 
 
 def test_an_adapter_is_all_that_is_trained():
-    found = memory(ADAPTER, replace(JOB, weight_bytes=2, reference=True), 80 * GIB)
-    assert found.always["weights"] == 2e6
-    assert found.always["optimizer"] == 80_000
-    assert found.training["gradients"] == 40_000  # in float32
-    assert found.always["reference"] == 0  # it is the model without the adapter
-    assert found.training["head"] == 80_000 + 16_000
+    parts = memory(ADAPTER, replace(JOB, weight_bytes=2, reference=True), 80 * GIB)
+    assert sizes(parts.always) == {"weights": 2e6, "optimizer": 80_000}  # the reference is the model without it
+    assert parts.training["gradients"] == 40_000  # in float32
+    assert parts.training["head"] == 80_000 + 16_000
 
 
 def test_vllm_has_its_share_and_gives_it_up_asleep():
@@ -120,15 +77,19 @@ def test_vllm_has_its_share_and_gives_it_up_asleep():
     assert (colocated.always["vLLM"], sum(colocated.generating.values())) == (50e6, 0)
     asleep = memory(SHAPE, replace(JOB, vllm="sleep", vllm_share=0.5), gpu)
     assert (asleep.always["vLLM"], asleep.generating) == (0, {"vLLM": 50e6})
-    assert asleep.total == 12e6 + 50e6 + OVERHEAD
+    assert asleep.total == 12e6 + 50e6 + estimate.OVERHEAD
     assert sum(memory(SHAPE, replace(JOB, vllm="server"), gpu).generating.values()) == 0
-    assert vllm_room(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2), gpu) == 49e6
+    assert estimate.vllm_room(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2), gpu) == 49e6
 
 
-def test_zero3_gathers_the_weights_to_generate():
+def test_zero3_gathers_the_weights_to_generate_and_what_is_offloaded_takes_nothing():
     job = replace(JOB, sharding="zero3", processes=4)
     assert memory(SHAPE, job, 80 * GIB).generating["gathered weights"] == 2e6
     assert memory(SHAPE, replace(job, gathers=False), 80 * GIB).generating["gathered weights"] == 0
+    whole = sizes(memory(SHAPE, job, 80 * GIB).always)
+    assert whole.keys() == {"weights", "optimizer"}
+    assert sizes(memory(SHAPE, replace(job, offloads="optimizer"), 80 * GIB).always) == {"weights": whole["weights"]}
+    assert sizes(memory(SHAPE, replace(job, offloads="weights"), 80 * GIB).always) == {}
 
 
 def test_operations_by_hand():
@@ -171,26 +132,11 @@ def test_numbers_are_rounded_to_what_can_be_meant():
     assert [rounded(value, 1) for value in (1234.0, 0.96, 55)] == ["1,000", "1.0", "60"]
 
 
-def test_gpus_by_their_device_names():
-    named = {
-        "NVIDIA H100 80GB HBM3": "H100",
-        "NVIDIA A100-SXM4-80GB": "A100",
-        "NVIDIA GeForce RTX 4090": "RTX 4090",
-        "NVIDIA L40S": "L40S",
-        "NVIDIA L4": "L4",
-        "Tesla T4": "T4",
-    }
-    for name, kind in named.items():
-        assert gpu_of(name).name == kind
-    assert gpu_of("NVIDIA GeForce GTX 1080") is None
-    assert DEFAULT_GPU.name == "H100"
-
-
 # --- Against the real things ----------------------------------------------------------------------------------------
 
 
-def small(kind, dtype):
-    config = AutoConfig.for_model(kind, **SMALL)
+def small(kind, dtype, **more):
+    config = AutoConfig.for_model(kind, **SMALL, **more)
     return config, AutoModelForCausalLM.from_config(config, dtype=dtype).train()
 
 
@@ -224,7 +170,7 @@ def test_activations_are_what_pytorch_saves(kind, dtype, autocast):
     weight = dtype.itemsize
     job = Job(rows=3, generated=3, prompt=60, completion=40, weight_bytes=weight, checkpointing=False)
     job = replace(job, compute_bytes=2 if autocast else weight)
-    assert activations(count(config), job) == pytest.approx(saved, rel=0.2)
+    assert estimate.activations(count(config), job) == pytest.approx(saved, rel=0.2)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])
@@ -234,15 +180,16 @@ def test_with_checkpointing_the_layers_inputs_stay(kind):
     saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast=False)
     shape = count(config)
     whole = Job(rows=3, generated=3, prompt=60, completion=40, compute_bytes=4)
-    recomputed = activations(shape, replace(whole, checkpointing=False)) / shape.layers  # in the backward pass
-    assert activations(shape, whole) - recomputed == pytest.approx(saved, rel=0.35)
+    recomputed = (
+        estimate.activations(shape, replace(whole, checkpointing=False)) / shape.layers
+    )  # in the backward pass
+    assert estimate.activations(shape, whole) - recomputed == pytest.approx(saved, rel=0.35)
 
 
 def test_the_cache_is_as_large_as_transformers():
     config, model = small("llama", torch.float32)
-    found = model(input_ids=torch.randint(0, 1000, (3, 50)), use_cache=True).past_key_values
-    tensors = [tensor for layer in found.layers for tensor in (layer.keys, layer.values)]
-    size = sum(tensor.nbytes for tensor in tensors)
+    cached = model(input_ids=torch.randint(0, 1000, (3, 50)), use_cache=True).past_key_values
+    size = sum(tensor.nbytes for layer in cached.layers for tensor in (layer.keys, layer.values))
     assert 3 * cache(count(config), replace(JOB, prompt=30, completion=20, compute_bytes=4)) == size
 
 
@@ -261,29 +208,18 @@ def test_weights_are_counted_as_they_are(kind):
 
 
 def test_of_a_mixture_of_experts_some_are_active():
-    sizes = {**SMALL, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
-    config = AutoConfig.for_model("qwen3_moe", **sizes)
-    model = AutoModelForCausalLM.from_config(config)
-    experts = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    config, model = small("qwen3_moe", torch.float32, **experts)
+    weights = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
     shape = count(config)
-    assert experts > 0
-    assert shape.parameters - shape.active == experts * 6 // 8 + 1000 * 256
+    assert weights > 0
+    assert shape.parameters - shape.active == weights * 6 // 8 + 1000 * 256
     assert shape.feed_forward == 2 * 64
 
 
 def test_a_known_model_has_the_published_number_of_weights():
-    published = {
-        "hidden_size": 896,
-        "intermediate_size": 4864,
-        "num_hidden_layers": 24,
-        "num_attention_heads": 14,
-        "num_key_value_heads": 2,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-        "max_position_embeddings": 32768,
-    }
-    config = AutoConfig.for_model("qwen2", **published)
-    assert rounded(count(config).parameters / 1e9) == "0.49"  # Qwen2.5-0.5B's model card
+    config = AutoConfig.for_model(**samples.config_of("Qwen/Qwen2.5-0.5B-Instruct"))
+    assert rounded(count(config).parameters / 1e9) == "0.49"  # its model card
     assert context_of(config) == 32768
 
 
@@ -294,18 +230,11 @@ def test_what_is_taken_for_granted_of_trl():
     from trl.kernels import chunked_logprob
     from trl.trainer import utils
 
-    assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == (TILE_TOKENS, TILE_WORDS)
-    assert head(SHAPE, replace(JOB, fused_head=False)) == 10 * 40 * 1000
-
-
-def test_what_is_offloaded_takes_nothing_of_the_gpu():
-    job = replace(JOB, sharding="zero3", processes=4)
-    everything = memory(SHAPE, job, 80 * GIB).always
-    optimizer = memory(SHAPE, replace(job, offloads="optimizer"), 80 * GIB).always
-    weights = memory(SHAPE, replace(job, offloads="weights"), 80 * GIB).always
-    assert everything["optimizer"] > 0
-    assert (optimizer["optimizer"], optimizer["weights"]) == (0, everything["weights"])
-    assert (weights["optimizer"], weights["weights"]) == (0, 0)
+    assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == (
+        estimate.TILE_TOKENS,
+        estimate.TILE_WORDS,
+    )
+    assert estimate.head(SHAPE, replace(JOB, fused_head=False)) == 10 * 40 * 1000
 
 
 def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
@@ -320,16 +249,21 @@ def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
 @pytest.mark.parametrize(
     ("name", "known"),
     [
+        ("NVIDIA H100 80GB HBM3", "H100"),
         ("NVIDIA A100-SXM4-80GB", "A100"),
         ("NVIDIA A10G", "A10G"),
         ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
         ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
         ("NVIDIA GeForce RTX 4090", "RTX 4090"),
         ("a100", "A100"),
         ("4090", "RTX 4090"),
         ("RTX4090", "RTX 4090"),
         ("NVIDIA GeForce RTX 3060", None),
+        ("NVIDIA GeForce GTX 1080", None),
     ],
 )
 def test_gpus_by_name(name, known):
     assert getattr(gpu_of(name), "name", None) == known
+    assert estimate.DEFAULT_GPU.name == "H100"

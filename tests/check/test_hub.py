@@ -8,12 +8,13 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
-import yaml
 from transformers import LlamaConfig
-from wrong_recipes import RIGHT, make_place
+from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig
+from wrong_recipes import Mistake, make_place
 
 from trl_grpo_plus.check import hub, samples
 from trl_grpo_plus.launch import inputs
@@ -46,12 +47,18 @@ class Hub(http.server.BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def empty_hub():
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+@contextmanager
+def serving(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     yield f"http://127.0.0.1:{server.server_port}"
     server.shutdown()
+
+
+@pytest.fixture
+def empty_hub():
+    with serving(Hub) as url:
+        yield url
 
 
 def test_a_hub_that_answers(asking, empty_hub, monkeypatch):
@@ -79,11 +86,9 @@ def test_a_proxy_that_forbids_the_hub_is_named(asking, monkeypatch):
         def do_GET(self):
             self.send_error(403)
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-    hub.settle()
-    server.shutdown()
+    with serving(Proxy) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        hub.settle()
     assert not hub.online()
     assert "HTTP Error 403" in hub.unreachable()
 
@@ -108,23 +113,23 @@ def test_who_says_offline_is_not_asked_at_all(monkeypatch):
 def test_a_name_that_is_not_there_fails(tmp_path, empty_hub):
     """In a process of its own, since libraries read these variables as they are imported."""
     make_place(tmp_path)
-    keys = {**RIGHT, "model_name_or_path": "someone/no-such-model", "dataset_name": "someone/no-such-data"}
-    (tmp_path / "run.yaml").write_text(yaml.safe_dump(keys))
+    keys = {"model_name_or_path": "someone/no-such-model", "dataset_name": "someone/no-such-data"}
+    Mistake("", (), keys).write(tmp_path)
     environment = {**os.environ, "HF_ENDPOINT": empty_hub, "HF_HOME": str(tmp_path / "cache")}
     del environment["HF_HUB_OFFLINE"]
-    command = [sys.executable, "-m", "trl_grpo_plus.cli", "check", "run.yaml"]
+    command = [sys.executable, "-m", "trl_grpo_plus.cli", "check", "my_run.yaml"]
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    told = " ".join(done.stdout.split())
+    printed = " ".join(done.stdout.split())
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "model FAILED model_name_or_path: the Hub has no model someone/no-such-model" in told
-    assert "data FAILED someone/no-such-data: DatasetNotFoundError" in told
-    assert "not seen" not in told.partition("output ok")[2]
+    assert "model FAILED model_name_or_path: the Hub has no model someone/no-such-model" in printed
+    assert "data FAILED someone/no-such-data: DatasetNotFoundError" in printed
+    assert "not seen" not in printed.partition("output ok")[2]
 
 
 def test_facts_stand_in_for_a_model_that_cannot_be_reached(monkeypatch):
     monkeypatch.setattr(samples, "config_of", lambda name: {"model_type": "llama", "hidden_size": 64})
-    found = hub.model_config("someone/unreachable")
-    assert (found.origin, found.seen, found.what.hidden_size) == ("stand-in", False, 64)
+    config = hub.model_config("someone/unreachable")
+    assert (config.origin, config.seen, config.what.hidden_size) == ("stand-in", False, 64)
     monkeypatch.setattr(samples, "config_of", lambda name: None)
     assert hub.model_config("someone/unreachable") is None
     tokens = hub.tokenizer("someone/unreachable")
@@ -134,8 +139,8 @@ def test_facts_stand_in_for_a_model_that_cannot_be_reached(monkeypatch):
 
 def test_a_folder_is_read_or_refused(tmp_path):
     LlamaConfig(hidden_size=64).save_pretrained(tmp_path)
-    found = hub.model_config(str(tmp_path))
-    assert (found.origin, found.seen, found.what.hidden_size) == ("here", True, 64)
+    config = hub.model_config(str(tmp_path))
+    assert (config.origin, config.seen, config.what.hidden_size) == ("here", True, 64)
     with pytest.raises(ValueError, match=f"the tokenizer of {tmp_path} cannot be read"):
         hub.tokenizer(str(tmp_path))
     (tmp_path / "config.json").write_text("{}")
@@ -152,8 +157,8 @@ def test_sample_rows_stand_in_for_data_that_cannot_be_reached(tmp_path, monkeypa
     rows = tmp_path / "rows.jsonl"
     rows.write_text("".join(json.dumps({"prompt": f"{i}"}) + "\n" for i in range(5)))
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows) if name == "some/data" else None)
-    found = hub.data(inputs.load_data, *arguments(dataset_name="some/data", dataset_config="main"))
-    assert (found.seen, found.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
+    sample = hub.data(inputs.load_data, *arguments(dataset_name="some/data", dataset_config="main"))
+    assert (sample.seen, sample.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
     assert hub.data(inputs.load_data, *arguments(dataset_name="other/data")) is None
     here = hub.data(inputs.load_data, *arguments(dataset_name=str(rows)))
     assert (here.seen, here.origin) == (True, "here")
@@ -162,40 +167,33 @@ def test_sample_rows_stand_in_for_data_that_cannot_be_reached(tmp_path, monkeypa
 
 
 def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
-    from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig
-
     rows = tmp_path / "rows.jsonl"
     rows.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
     monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows))
     mixture = DatasetMixtureConfig(datasets=[DatasetConfig("some/data", name="main"), DatasetConfig("other/data")])
     script, *_ = arguments(dataset_name=None)
-    found = hub.data(inputs.load_data, script, None, None, mixture)
-    assert not found.seen
-    assert found.what["train"]["prompt"] == ["a", "b", "a", "b"]
-
-
-def mixture(*paths):
-    parts = [SimpleNamespace(path=path, name="main", data_files=None, split=None) for path in paths]
-    return SimpleNamespace(dataset_name=None), SimpleNamespace(datasets=parts)
+    sample = hub.data(inputs.load_data, script, None, None, mixture)
+    assert not sample.seen
+    assert sample.what["train"]["prompt"] == ["a", "b", "a", "b"]
 
 
 @pytest.mark.parametrize(
-    ("paths", "found"),
+    ("paths", "origin"),
     [
         (["openai/gsm8k", "json"], "stand-in"),
         (["openai/gsm8k", "someone/unknown"], None),
         (["someone/unknown"], None),
     ],
 )
-def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, found):
+def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, origin):
     def load(script_args, training_args, model_args, dataset_args, smoke):
         if any("/" in part.path for part in dataset_args.datasets):
             raise ConnectionError("no network")
         return "rows"
 
-    script_args, dataset_args = mixture(*paths)
-    answer = hub.data(load, script_args, None, None, dataset_args)
-    assert (answer and answer.origin) == found
-    if answer:
-        assert [part.path for part in dataset_args.datasets] == ["json", "json"]
-        assert dataset_args.datasets[0].data_files.endswith(".jsonl")
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path, name="main") for path in paths])
+    sample = hub.data(load, SimpleNamespace(dataset_name=None), None, None, mixture)
+    assert (sample and sample.origin) == origin
+    if sample:
+        assert [part.path for part in mixture.datasets] == ["json", "json"]
+        assert mixture.datasets[0].data_files.endswith(".jsonl")

@@ -61,10 +61,14 @@ def start(entry):
         yield made
 
 
-def message(child):
+def message_of(zygote, **options):
+    """What a child that runs `tell` says of itself."""
+    child = zygote.fork(options)
+    assert not child.socket.get_inheritable()
     chunks = b""
     while chunk := child.socket.recv(1 << 16):
         chunks += chunk
+    zygote.end(child)
     return json.loads(chunks)
 
 
@@ -80,29 +84,23 @@ def test_an_isolated_child_has_nothing_of_the_trainers(start, monkeypatch, tmp_p
     monkeypatch.setenv("WANDB_API_KEY", "a secret")
     with open(tmp_path / "open_file", "w") as file:
         os.set_inheritable(file.fileno(), True)
-        zygote = start("tell", isolated=True, env={"LANG": "C.UTF-8"})
-        child = zygote.fork({"number": 3})
-        found = message(child)
-        zygote.end(child)
-    assert found["environment"] in ({"LANG": "C.UTF-8"}, {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"})
-    assert found["options"] == {"number": 3}
-    assert not any("site-packages" in folder for folder in found["path"])
-    assert not any(name.partition(".")[0] in ("torch", "trl_grpo_plus", "numpy") for name in found["modules"])
-    assert not any("open_file" in name for name in found["descriptors"])
-    assert found["group"] == found["pid"]
-    assert found["session"] != os.getsid(0)
+        child = message_of(start("tell", isolated=True, env={"LANG": "C.UTF-8"}), number=3)
+    assert child["environment"] in ({"LANG": "C.UTF-8"}, {"LANG": "C.UTF-8", "LC_CTYPE": "C.UTF-8"})
+    assert child["options"] == {"number": 3}
+    assert not any("site-packages" in folder for folder in child["path"])
+    assert not any(name.partition(".")[0] in ("torch", "trl_grpo_plus", "numpy") for name in child["modules"])
+    assert not any("open_file" in name for name in child["descriptors"])
+    assert child["group"] == child["pid"]
+    assert child["session"] != os.getsid(0)
 
 
 def test_a_child_that_is_not_isolated_imports_what_its_parent_does(start, monkeypatch):
     monkeypatch.setenv("OF_THE_PARENT", "yes")
     monkeypatch.syspath_prepend("/nowhere/in/particular")
-    zygote = start("tell", preload=["fractions"], env={"MORE": "1"})
-    child = zygote.fork()
-    found = message(child)
-    zygote.end(child)
-    assert (found["environment"]["OF_THE_PARENT"], found["environment"]["MORE"]) == ("yes", "1")
-    assert found["path"] == sys.path
-    assert "fractions" in found["modules"]
+    child = message_of(start("tell", preload=["fractions"], env={"MORE": "1"}))
+    assert (child["environment"]["OF_THE_PARENT"], child["environment"]["MORE"]) == ("yes", "1")
+    assert child["path"] == sys.path
+    assert "fractions" in child["modules"]
 
 
 def test_the_end_of_a_child_is_the_end_of_all_that_it_started(start):
@@ -127,10 +125,7 @@ def test_children_of_many_threads(start):
     zygote = start("tell", isolated=True)
 
     def use(name):
-        child = zygote.fork({"name": name})
-        reply = message(child)
-        zygote.end(child)
-        return reply["options"]["name"]
+        return message_of(zygote, name=name)["options"]["name"]
 
     with ThreadPool(12) as threads:
         assert threads.map(use, range(12)) == list(range(12))
@@ -221,10 +216,7 @@ def test_no_descriptor_is_left_or_inherited(start):
     zygote = start("tell", isolated=True)
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(5):
-        child = zygote.fork()
-        assert not child.socket.get_inheritable()
-        message(child)
-        zygote.end(child)
+        message_of(zygote)
     assert len(os.listdir("/proc/self/fd")) == before
 
 

@@ -21,8 +21,8 @@ from trl_grpo_plus.common.texts import as_text, find_answer, repeated, words
     ],
 )
 def test_find_answer(text, answer):
-    found = find_answer(text)
-    assert (found and text[slice(*found)]) == answer
+    span = find_answer(text)
+    assert (span and text[slice(*span)]) == answer
 
 
 def test_texts_of_messages():

@@ -51,24 +51,33 @@ def belief_of(prompts: int, mean: float = 0.4, variance: float = 0.24, count: fl
     return Belief(*(torch.full((prompts,), value, dtype=torch.float64) for value in (mean, variance, count)))
 
 
-def close(found, expected, **tolerance):
-    expected = expected if isinstance(expected, Tensor) else torch.tensor(expected, dtype=found.dtype)
-    torch.testing.assert_close(found, expected, **tolerance)
+def close(actual, expected, **tolerance):
+    expected = expected if isinstance(expected, Tensor) else torch.tensor(expected, dtype=actual.dtype)
+    torch.testing.assert_close(actual, expected, **tolerance)
+
+
+def uniform(*shape, seed=0, **options) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(seed), **options)
+
+
+ANY_DEAD = (tied(), st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(EPSILONS))
+
+
+def assert_first_alone_is_dead(values, choice):
+    assert values[0].count_nonzero() == 0, choice
+    assert (values[1:] != 0).any(dim=1).all(), choice
 
 
 # -- dead groups
 
 
 @tried
-@given(tied(), st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(EPSILONS))
+@given(*ANY_DEAD)
 def test_dead_groups_have_advantage_exactly_zero(dead, seed, dtype, eps):
-    alive = torch.rand(3, dead.shape[1], generator=torch.Generator().manual_seed(seed))
-    rewards = torch.cat([dead, alive]).to(dtype)
-    for (baseline, scale), ddof in itertools.product(EVERY, (0, 1)):
-        for batch in (rewards[:1], rewards):
-            found = advantages(batch, baseline, scale, ddof=ddof, eps=eps, tolerance=2e-5 if dead.max() > 2 else 2e-6)
-            assert found[0].count_nonzero() == 0, (baseline, scale)
-            assert (found[1:] != 0).any(dim=1).all(), (baseline, scale)
+    rewards = torch.cat([dead, uniform(3, dead.shape[1], seed=seed)]).to(dtype)
+    limits = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6}
+    for choice, ddof, batch in itertools.product(EVERY, (0, 1), (rewards[:1], rewards)):
+        assert_first_alone_is_dead(advantages(batch, *choice, ddof=ddof, **limits), choice)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -79,23 +88,23 @@ def test_rewards_within_the_tolerance_are_dead(scale):
 
 
 @tried
-@given(tied(), st.integers(0, 99), st.sampled_from([torch.float32, torch.float64]), st.sampled_from(EPSILONS))
+@given(*ANY_DEAD)
 def test_dead_groups_and_components_change_nothing_in_normalize_then_sum(dead, seed, dtype, eps):
     """ms-swift: a constant format reward of 0.3 moves a group of six by 0.957."""
-    varying = torch.rand(3, dead.shape[1], dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    varying = uniform(3, dead.shape[1], seed=seed, dtype=torch.float64)
     components = torch.stack([torch.cat([dead.flip(1), varying]), dead.expand(4, -1)], dim=-1).to(dtype)
-    limits = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6, "lengths": lengths_of(components[..., 0])}
-    for baseline, scale in itertools.product(OF_GROUP, PER_GROUP):
-        found = normalize_then_sum(components, torch.ones(2), baseline, scale, **limits)
-        assert found[0].count_nonzero() == 0, (baseline, scale)
-        assert (found[1:] != 0).any(dim=1).all(), (baseline, scale)
-        close(found, normalize_then_sum(components[..., :1], torch.ones(1), baseline, scale, **limits), rtol=0, atol=0)
-        assert (
-            normalize_then_sum(
-                components[:1], torch.ones(2), baseline, scale, **limits | {"lengths": limits["lengths"][:1]}
-            ).count_nonzero()
-            == 0
+    limits, lengths = {"eps": eps, "tolerance": 2e-5 if dead.max() > 2 else 2e-6}, lengths_of(components[..., 0])
+    for choice in itertools.product(OF_GROUP, PER_GROUP):
+        values = normalize_then_sum(components, torch.ones(2), *choice, lengths=lengths, **limits)
+        assert_first_alone_is_dead(values, choice)
+        without = normalize_then_sum(
+            components * torch.tensor([1, 0]), torch.ones(2), *choice, lengths=lengths, **limits
         )
+        close(values, without, rtol=0, atol=0)
+        # A sum over another layout may be rounded in another order.
+        close(values, normalize_then_sum(components[..., :1], torch.ones(1), *choice, lengths=lengths, **limits))
+        dead_alone = normalize_then_sum(components[:1], torch.ones(2), *choice, lengths=lengths[:1], **limits)
+        assert dead_alone.count_nonzero() == 0, choice
 
 
 @pytest.mark.parametrize("eps", EPSILONS)
@@ -125,11 +134,9 @@ def near_equal_groups(size: int) -> list[list[float]]:
 
 def assert_bounded(rewards, ddof, eps, tolerance, lengths):
     options = {"ddof": ddof, "eps": eps, "tolerance": tolerance, "lengths": lengths}
-    for baseline, scale in itertools.product(OF_GROUP, PER_GROUP):
-        found = advantages(rewards, baseline, scale, **options)
-        slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
-        assert found.isfinite().all(), (baseline, scale)
-        assert found.abs().max() <= rewards.shape[1] * (1 + slack), (baseline, scale)
+    slack = 1e-9 if tolerance else 1e-3  # rounding is all that is left of a difference of 1e-12
+    for choice in itertools.product(OF_GROUP, PER_GROUP):  # NaN is not below the bound either
+        assert advantages(rewards, *choice, **options).abs().max() <= rewards.shape[1] * (1 + slack), choice
 
 
 LIMITS = [st.sampled_from([0, 1]), st.sampled_from([0.0, 1e-9, 1e-4]), st.sampled_from([1e-6, 0.0])]
@@ -161,21 +168,20 @@ def test_completions_without_tokens_do_not_break_the_bound(scale):
 @tried
 @given(groups(anything, size=st.integers(1, 6)), st.sampled_from([0, 1]))
 def test_any_rewards_have_finite_advantages_of_their_shape_and_type(rewards, ddof):
-    for (baseline, scale), dtype in itertools.product(EVERY, (torch.float32, torch.float64)):
-        found = advantages(rewards.to(dtype), baseline, scale, ddof=ddof, eps=0.0 if dtype == torch.float64 else 1e-4)
-        assert (found.shape, found.dtype) == (rewards.shape, dtype)
-        assert dtype == torch.float32 or found.isfinite().all(), (baseline, scale)
-        single = rewards.isfinite().sum(dim=1) < 2
-        assert found[single].count_nonzero() == 0, (baseline, scale)
-        assert found[rewards.isnan()].count_nonzero() == 0, (baseline, scale)
+    single = rewards.isfinite().sum(dim=1) < 2
+    for choice, dtype in itertools.product(EVERY, (torch.float32, torch.float64)):
+        values = advantages(rewards.to(dtype), *choice, ddof=ddof, eps=0.0 if dtype == torch.float64 else 1e-4)
+        assert (values.shape, values.dtype) == (rewards.shape, dtype)
+        assert dtype == torch.float32 or values.isfinite().all(), choice
+        assert values[single].count_nonzero() == values[rewards.isnan()].count_nonzero() == 0, choice
 
 
 def test_no_groups_have_no_advantages():
-    for baseline, scale in EVERY:
-        assert advantages(torch.zeros(0, 4), baseline, scale).shape == (0, 4)
+    none = torch.zeros(0, 4)
+    for choice in EVERY:
+        assert advantages(none, *choice).shape == (0, 4)
         for per_token, shape in ((False, (0, 4)), (True, (0, 4, 3))):
-            found = compute_with_kl(torch.zeros(0, 4), torch.zeros(0, 4, 3), 0.1, per_token, baseline, scale)
-            assert found.shape == shape
+            assert compute_with_kl(none, torch.zeros(0, 4, 3), 0.1, per_token, *choice).shape == shape
 
 
 # -- by hand
@@ -209,9 +215,8 @@ def by_hand(rewards, cost, baseline, scale, ddof, eps, floor):
         values = [total[place] for place in group]
         if scale == "mad":
             away = [abs(v - statistics.median(values)) for v in values]
-            robust = (
-                1.4826 * statistics.median(away) if statistics.median(away) > 1e-6 else 1.2533 * statistics.mean(away)
-            )
+            median, mean = statistics.median(away), statistics.mean(away)
+            robust = 1.4826 * median if median > 1e-6 else 1.2533 * mean
             return max(robust, max(abs(centred(place, group, total)) for place in group) / len(group))
         if scale in ("running", "prior"):
             return 0.7 if scale == "running" else math.sqrt(0.24)
@@ -250,7 +255,7 @@ def test_all_of_it_by_hand(rewards, ddof, eps, floor):
 @given(groups(st.one_of(in_unit, st.sampled_from([0.5, NAN])), size=st.integers(2, 5)), *HOW, st.integers(0, 99))
 def test_with_a_kl_by_hand(rewards, ddof, eps, floor, seed):
     """A tied group, and an attempt that nobody scored, bear the KL alone."""
-    to_go = torch.rand(*rewards.shape, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+    to_go = uniform(*rewards.shape, 2, seed=seed, dtype=torch.float64)
     for baseline, scale in EVERY:
         how = {"ddof": ddof, "eps": eps, "floor": floor, **known(rewards)}
         found = compute_with_kl(rewards, to_go, 0.1, False, baseline, scale, **how)
@@ -288,8 +293,7 @@ def test_mad_is_not_moved_by_one_outlier():
 
 @pytest.mark.parametrize("rewards", [[[NAN, NAN]], [[0.4, NAN]], [[]]])
 def test_the_std_of_a_batch_with_too_few_rewards_is_zero(rewards):
-    assert batch_std(torch.tensor(rewards), ddof=1) == 0.0
-    assert batch_std(torch.tensor(rewards), ddof=0) == 0.0
+    assert batch_std(torch.tensor(rewards), ddof=1) == batch_std(torch.tensor(rewards), ddof=0) == 0.0
 
 
 def test_a_running_std_of_zero_gives_nothing():
@@ -306,15 +310,9 @@ def test_float32_rewards_are_handled_in_float64():
 
 def trl_sum_then_normalize(rewards: Tensor, scale: str) -> Tensor:
     """`grpo_trainer.py`, from the grouped totals on."""
-    flat = rewards.flatten()
-    size = rewards.shape[1]
-    mean = torch.nanmean(rewards, dim=1).repeat_interleave(size, dim=0)
-    by_group = nanstd(rewards, dim=1).repeat_interleave(size, dim=0)
-    std = nanstd(flat).expand_as(flat) if scale == "batch" else by_group
-    found = flat - mean
-    if scale != "none":
-        found = found / (std + 1e-4)
-    return torch.nan_to_num(found, nan=0.0).view_as(rewards)
+    centred = rewards - torch.nanmean(rewards, dim=1, keepdim=True)
+    std = nanstd(rewards.flatten()) if scale == "batch" else nanstd(rewards, dim=1, keepdim=True)
+    return torch.nan_to_num(centred if scale == "none" else centred / (std + 1e-4), nan=0.0)
 
 
 def trl_normalize_then_sum(grouped: Tensor, weights: Tensor) -> Tensor:
@@ -322,41 +320,30 @@ def trl_normalize_then_sum(grouped: Tensor, weights: Tensor) -> Tensor:
     each = each.view(-1, grouped.shape[-1])
     rewards = (each * weights.unsqueeze(0)).nansum(dim=1)
     rewards[grouped.view(-1, grouped.shape[-1]).isnan().all(dim=1)] = torch.nan
-    found = (rewards - torch.nanmean(rewards)) / (nanstd(rewards).expand_as(rewards) + 1e-4)
-    return torch.nan_to_num(found, nan=0.0).view(grouped.shape[:2])
+    scaled = (rewards - torch.nanmean(rewards)) / (nanstd(rewards).expand_as(rewards) + 1e-4)
+    return torch.nan_to_num(scaled, nan=0.0).view(grouped.shape[:2])
 
 
 def with_holes(rewards: Tensor, share: float, seed: int) -> Tensor:
-    holes = torch.rand(rewards.shape, generator=torch.Generator().manual_seed(100 + seed)) < share
-    return rewards.masked_fill(holes, NAN)
+    return rewards.masked_fill(uniform(*rewards.shape, seed=100 + seed) < share, NAN)
 
 
 @pytest.mark.parametrize("holes", [0.0, 0.3, 0.9])
-@pytest.mark.parametrize("values", ["uniform", "binary"])
+@pytest.mark.parametrize("values", [torch.clone, torch.round], ids=["uniform", "binary"])
 @pytest.mark.parametrize("scale", TRL_SCALES)
 def test_defaults_are_trls(scale, values, holes):
     for seed in range(20):
-        rewards = torch.rand(6, 4, generator=torch.Generator().manual_seed(seed))
-        rewards = with_holes(rewards.round() if values == "binary" else rewards, holes, seed)
+        rewards = with_holes(values(uniform(6, 4, seed=seed)), holes, seed)
         close(compute(rewards, scale=scale), trl_sum_then_normalize(rewards, scale), rtol=2e-5, atol=2e-6)
+        rewards, weights = with_holes(values(uniform(6, 4, 3, seed=seed)), holes, seed), torch.tensor([1.0, 0.5, -2.0])
+        ours = normalize_then_sum(rewards, weights, scale=scale)
+        close(ours, trl_normalize_then_sum(rewards, weights), rtol=1e-4, atol=2e-5)
 
 
 def test_an_unscored_row_and_an_unscored_group_are_as_in_trl():
     rewards = torch.tensor([[NAN] * 4, [1, NAN, 0, 0.5], [NAN, NAN, 0.7, NAN]])
     for scale in TRL_SCALES:
         close(compute(rewards, scale=scale), trl_sum_then_normalize(rewards, scale), rtol=1e-5, atol=1e-6)
-
-
-@pytest.mark.parametrize("scale", TRL_SCALES)
-@pytest.mark.parametrize("holes", [0.0, 0.2, 0.7])
-@pytest.mark.parametrize("values", ["uniform", "binary"])
-def test_normalize_then_sum_is_trls_whatever_the_scale(values, holes, scale):
-    weights = torch.tensor([1.0, 0.5, -2.0])
-    for seed in range(20):
-        rewards = torch.rand(6, 4, 3, generator=torch.Generator().manual_seed(seed))
-        rewards = with_holes(rewards.round() if values == "binary" else rewards, holes, seed)
-        found = normalize_then_sum(rewards, weights, scale=scale)
-        close(found, trl_normalize_then_sum(rewards, weights), rtol=1e-4, atol=2e-5)
 
 
 def test_equal_totals_of_differing_components_teach_in_normalize_then_sum():
@@ -386,7 +373,7 @@ def test_normalize_then_sum_is_centred_over_the_batch_whatever_the_baseline():
 
 @pytest.mark.parametrize("filler", [0.5, NAN, math.inf])
 def test_a_component_without_weight_is_no_part_of_normalize_then_sum(filler):
-    alone = with_holes(torch.rand(6, 4, 2, generator=torch.Generator().manual_seed(3)), 0.4, 5)
+    alone = with_holes(uniform(6, 4, 2, seed=3), 0.4, 5)
     beside = torch.cat([alone, torch.full((6, 4, 1), filler)], dim=-1)
     weights = torch.tensor([1.0, 0.5, 0.0])
     assert torch.equal(normalize_then_sum(beside, weights), normalize_then_sum(alone, weights[:2]))
@@ -443,9 +430,8 @@ def test_one_more_is_an_entry(monkeypatch):
 
 # -- the KL in the reward
 
-KL_OF = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]]).unsqueeze(-1) * torch.tensor(
-    [1.0, 0.5]
-)  # (2, 4, 2)
+HALVED = torch.tensor([1.0, 0.5])  # from the first token to the second
+KL_OF = torch.tensor([[1.0, 3.0, 0.0, 0.0], [2.0, 0.0, 2.0, 0.0]]).unsqueeze(-1) * HALVED  # (2, 4, 2)
 ALONE = torch.tensor([0.0, -0.2, 0.1, 0.1])  # of the first group, beta 0.1
 
 
@@ -455,7 +441,7 @@ def test_a_tied_group_bears_its_kl_with_scale_1():
     penalised = torch.tensor([0.8, 0.0, 0.8, 0.0])
     close(found[1], (penalised - 0.4) / (penalised.std() + 1e-4))
     found = compute_with_kl(torch.zeros(2, 4), KL_OF, 0.1, per_token=True)
-    close(found[0], ALONE.unsqueeze(-1) * torch.tensor([1.0, 0.5]))
+    close(found[0], ALONE.unsqueeze(-1) * HALVED)
 
 
 @pytest.mark.parametrize("scale", [*PER_GROUP, "none"])
@@ -481,7 +467,6 @@ def test_a_batch_of_one_reward_has_scale_1():
 @tried
 @given(groups(st.one_of(in_unit, st.just(NAN))))
 def test_without_a_kl_it_is_compute(rewards):
-    for baseline, scale in EVERY:
-        to_go = torch.zeros(*rewards.shape, 3)
-        found = compute_with_kl(rewards, to_go, 0.1, False, baseline, scale, **known(rewards))
-        close(found, advantages(rewards, baseline, scale))
+    zero = torch.zeros(*rewards.shape, 3)
+    for choice in EVERY:
+        close(compute_with_kl(rewards, zero, 0.1, False, *choice, **known(rewards)), advantages(rewards, *choice))

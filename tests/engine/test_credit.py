@@ -43,10 +43,9 @@ def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
 
 
 def test_each_reward_by_itself():
-    values = credit(multi_objective_aggregation="normalize_then_sum").advantages(
-        (3, 2), REWARDS, torch.tensor([1.0, 0.5]), LENGTHS
-    )
-    expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), torch.tensor([1.0, 0.5]))
+    weights, by_itself = torch.tensor([1.0, 0.5]), credit(multi_objective_aggregation="normalize_then_sum")
+    values = by_itself.advantages((3, 2), REWARDS, weights, LENGTHS)
+    expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), weights)
     torch.testing.assert_close(values, expected.flatten())
 
 
@@ -64,9 +63,8 @@ def test_the_running_std_is_that_of_the_batches_so_far():
     first = running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
     variance = REWARDS[:, 0].double().var().item()
     assert running.running_variance == pytest.approx(variance)
-    torch.testing.assert_close(
-        first, advantages.compute(REWARDS[:, 0].view(3, 2), scale="none").flatten() / variance**0.5
-    )
+    centred = advantages.compute(REWARDS[:, 0].view(3, 2), scale="none").flatten()
+    torch.testing.assert_close(first, centred / variance**0.5)
     running.advantages((3, 2), 2 * REWARDS, WEIGHTS, LENGTHS)
     assert running.running_variance == pytest.approx(0.75 * variance + 0.25 * 4 * variance)
     resumed = credit(scale_rewards="running")

@@ -12,22 +12,20 @@ from trl_grpo_plus.config_checks import TRL_CHOICES
 
 
 LOSS_TYPES = TRL_CHOICES["loss_type"]
-# Plain SGD, so that equal weights after a step mean equal gradients; no chance anywhere.
-EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
-EXACT["extra"] = {"rollout_func": tiny.scripted}
+NOT_BNPO = [name for name in LOSS_TYPES if name != "bnpo"]
+EIGHT = {"num_generations": 2, "data": tiny.prompts(40)}  # groups a batch, of two attempts
+IN_FOUR = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}  # micro-batches
+BONUS = {"entropy_coef": 0.5}
 
 
 def train(tmp_path, reward=tiny.half_dead, **options):
-    trained = tiny.trainer(tmp_path, reward, **{**EXACT, **options})
-    trained.train()
-    return trained
+    return tiny.trained(tmp_path, reward, **{**tiny.EXACT, **options})
 
 
-def live_alone(tmp_path, batch_size, keep=lambda n: n % 4 < 2, **options):
+def live_alone(tmp_path, batch_size, live=lambda n: n % 4 < 2, **options):
     """TRL's trainer on the live prompts only."""
-    data = tiny.prompts(40).filter(lambda row: keep(row["number"]))
-    options = {"per_device_train_batch_size": batch_size, **options, "data": data}
-    return train(tmp_path, tiny.digits, cls=GRPOTrainer, **options)
+    options["data"] = tiny.prompts(40).filter(lambda row: live(row["number"]))
+    return train(tmp_path, tiny.digits, cls=GRPOTrainer, per_device_train_batch_size=batch_size, **options)
 
 
 def assert_close(ours, theirs):
@@ -42,8 +40,7 @@ def assert_close(ours, theirs):
 def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
     options = {"loss_type": loss_type, "beta": beta}
     ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="drop", **options)
-    theirs = live_alone(tmp_path, 8, **options)
-    assert_close(ours, theirs)
+    assert_close(ours, live_alone(tmp_path, 8, **options))
     assert tiny.logged(ours, "groups/trained") == [2, 2]
 
 
@@ -54,41 +51,35 @@ def test_keeping_them_is_another_step(tmp_path):
     assert tiny.losses(ours) != pytest.approx(tiny.losses(theirs), rel=1e-5, abs=2e-6)
 
 
-@pytest.mark.parametrize("loss_type", [name for name in LOSS_TYPES if name != "bnpo"])
-@pytest.mark.parametrize("beta", [0.0, 0.5])
-def test_filler_rows_change_nothing(tmp_path, loss_type, beta):
+first_three_of_eight = tiny.dead_where(lambda n: n % 8 > 2, "first_three_of_eight")
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "rows", "steps", "term"),
+    [
+        *((name, 4, 4, term) for name in NOT_BNPO for term in ({"beta": 0.0}, {"beta": 0.5}, BONUS)),
+        *(("dapo", 2, 8, BONUS), ("grpo", 16, 1, BONUS)),
+    ],
+)
+def test_filler_rows_change_nothing(tmp_path, loss_type, rows, steps, term):
     """3 of 8 groups of 2 live, 4 micro-batches: two filler rows make the rows divide."""
-    options = {"loss_type": loss_type, "beta": beta, "num_generations": 2}
-    ours = train(
-        tmp_path,
-        lambda completions, number, **_: [
-            0.3 if n % 8 > 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)
-        ],
-        per_device_train_batch_size=4,
-        gradient_accumulation_steps=4,
-        data=tiny.prompts(40),
-        zero_variance_groups="drop",
-        **options,
-    )
-    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
+    batching = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps}
+    options = {**EIGHT, **term, "loss_type": loss_type}
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
+    theirs = live_alone(tmp_path, 6, live=lambda n: n % 8 <= 2, **options)
     assert tiny.logged(ours, "groups/trained") == [3, 3]
     assert_close(ours, theirs)
+    assert tiny.logged(ours, "entropy_coef") == tiny.logged(theirs, "entropy_coef")
+
+
+# One live group of 3 of 4, on two micro-batches of 6: a dead group stays on as filler.
+FILLED = {"num_generations": 3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2}
+FILLED |= {"zero_variance_groups": "drop", "max_steps": 1, "learning_rate": 0.0}
 
 
 def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
     """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches with live rows."""
-    ours = tiny.trainer(
-        tmp_path,
-        tiny.half_dead,
-        **{**EXACT, "max_steps": 1, "learning_rate": 0.0},
-        loss_type="bnpo",
-        num_generations=3,
-        per_device_train_batch_size=6,
-        gradient_accumulation_steps=2,
-        data=tiny.prompts(3).select([0, 2, 2, 2]),
-        zero_variance_groups="drop",
-    )
-    ours.train()
+    ours = train(tmp_path, **FILLED, loss_type="bnpo", data=tiny.prompts(3).select([0, 2, 2, 2]))
     micro_losses = []
     for batch in ours._buffered_inputs:
         live = batch["live"]
@@ -102,16 +93,6 @@ def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
     assert len(micro_losses) == 2
     assert tiny.losses(ours)[0] == pytest.approx(sum(micro_losses) / 2, abs=1e-4)
     assert abs(tiny.losses(ours)[0]) > 1e-2
-
-
-def test_a_batch_without_a_live_group_steps(tmp_path):
-    trained = train(tmp_path, tiny.always_dead, zero_variance_groups="drop", per_device_train_batch_size=16)
-    assert trained.state.global_step == 2
-    assert tiny.losses(trained) == [0.0, 0.0]
-    assert tiny.logged(trained, "groups/trained") == [0, 0]
-    assert tiny.logged(trained, "tokens/trained") == [0, 0]
-    untouched = tiny.trainer(tmp_path)
-    assert tiny.same_weights(tiny.weights(trained), tiny.weights(untouched))
 
 
 def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
@@ -155,24 +136,9 @@ def test_completion_table_holds_this_step_only(tmp_path):
     assert (grouped.abs().sum(dim=1) > 0).all()
 
 
-FILLED = {  # one live group of 3 of 4, on two micro-batches of 6: a dead group stays on as filler
-    "num_generations": 3,
-    "per_device_train_batch_size": 6,
-    "gradient_accumulation_steps": 2,
-    "zero_variance_groups": "drop",
-}
-
-
-def one_live_in_four(completions, number, **kwargs):
-    return [0.3 if n % 4 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
-
-
 def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
     """Behind another mask their log-probs would be far from the old ones, and inf * 0 would reach the loss."""
-    trained = tiny.trainer(
-        tmp_path, one_live_in_four, **{**EXACT, "max_steps": 1, "learning_rate": 0.0}, **FILLED, num_iterations=2
-    )
-    trained.train()
+    trained = train(tmp_path, tiny.one_live_in_four, **FILLED, num_iterations=2)
     filler = 0
     for batch in trained._buffered_inputs:
         filler += (~batch["live"]).sum().item()
@@ -182,50 +148,17 @@ def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
     assert filler == 3
 
 
-def first_three_of_eight(completions, number, **kwargs):
-    return [0.3 if n % 8 > 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
-
-
-EIGHT = {"num_generations": 2, "data": tiny.prompts(40), "entropy_coef": 0.5}  # groups a batch, of two attempts
-
-
-@pytest.mark.parametrize(
-    ("loss_type", "rows", "steps"),
-    [*((name, 4, 4) for name in LOSS_TYPES if name != "bnpo"), ("dapo", 2, 8), ("grpo", 16, 1)],
-)
-def test_filler_leaves_the_entropy_bonus_as_it_is(tmp_path, loss_type, rows, steps):
-    batching = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps}
-    options = {**EIGHT, "loss_type": loss_type}
-    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
-    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
-    assert tiny.logged(ours, "groups/trained") == [3, 3]
-    assert_close(ours, theirs)
-    assert tiny.logged(ours, "entropy_coef") == [0.5, 0.5]
-
-
 @pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dapo"])  # one of each way to divide
 def test_filler_leaves_the_entropy_bonus_as_it_is_where_there_is_nothing_else(tmp_path, loss_type):
     """bnpo too, of which the other part depends on the micro-batches."""
 
-    def small(reward):
-        def scored(completions, **kwargs):
-            return [1e-5 * value for value in reward(completions, **kwargs)]
+    def small(completions, number, **kwargs):
+        return [1e-5 * value for value in first_three_of_eight(completions, number)]
 
-        return scored
-
-    options = {**EIGHT, "loss_type": loss_type, "scale_rewards": "none"}
-    batching = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
-    ours = train(
-        tmp_path,
-        small(first_three_of_eight),
-        zero_variance_groups="drop",
-        zero_variance_tolerance=1e-9,
-        **batching,
-        **options,
-    )
-    alone = options["data"].filter(lambda row: row["number"] % 8 <= 2)
-    batching = {"per_device_train_batch_size": 6, "cls": GRPOTrainer}
-    theirs = train(tmp_path, small(tiny.digits), **batching, **{**options, "data": alone})
+    options = {**EIGHT, **BONUS, "loss_type": loss_type, "scale_rewards": "none"}
+    ours = train(tmp_path, small, zero_variance_groups="drop", zero_variance_tolerance=1e-9, **IN_FOUR, **options)
+    alone = {"data": EIGHT["data"].filter(lambda row: row["number"] % 8 <= 2), "per_device_train_batch_size": 6}
+    theirs = train(tmp_path, small, cls=GRPOTrainer, **{**options, **alone})
     assert_close(ours, theirs)
     assert tiny.losses(ours)[0] == pytest.approx(-0.5 * tiny.logged(theirs, "entropy")[0], rel=1e-3)
 
@@ -245,17 +178,8 @@ def test_batches_without_a_live_group_do_not_move_the_entropy_coefficient(tmp_pa
 def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
     """One live group of 8 on 8 steps: two steps have a row to measure, and the coefficient rises at these alone."""
     options = {"num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 8, "max_steps": 8}
-    trained = train(
-        tmp_path,
-        lambda completions, number, **_: [
-            0.3 if n else share for n, share in zip(number, tiny.digits(completions), strict=True)
-        ],
-        zero_variance_groups="drop",
-        gradient_accumulation_steps=1,
-        entropy_target=10.0,
-        **options,
-        **ADAPTIVE,
-    )
+    options |= {"zero_variance_groups": "drop", "gradient_accumulation_steps": 1, "entropy_target": 10.0}
+    trained = train(tmp_path, tiny.dead_where(lambda n: n > 0, "the_first"), **options, **ADAPTIVE)
     live = [batch["live_rows"] for batch in trained._buffered_inputs]
     assert sorted(live) == [0] * 6 + [1] * 2
     moved = [0.0, *tiny.logged(trained, "entropy_coef")]
@@ -270,8 +194,7 @@ def test_a_step_that_fails_leaves_the_entropy_coefficient(tmp_path, monkeypatch)
         raise RuntimeError("out of memory")
 
     monkeypatch.setattr(GRPOTrainer, "_compute_loss", out_of_memory)
-    options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
-    trainer = tiny.trainer(tmp_path, first_three_of_eight, **options, **EIGHT)
+    trainer = tiny.trainer(tmp_path, first_three_of_eight, zero_variance_groups="drop", **IN_FOUR, **EIGHT, **BONUS)
     with pytest.raises(RuntimeError, match="out of memory"):
         trainer.train()
     assert type(trainer.entropy_coef) is float
@@ -280,10 +203,9 @@ def test_a_step_that_fails_leaves_the_entropy_coefficient(tmp_path, monkeypatch)
 
 def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(tmp_path):
     options = {**EIGHT, **ADAPTIVE, "entropy_coef": 0.3, "entropy_coef_delta": 0.1, "entropy_target": 10.0}
-    options |= {"max_steps": 3, "num_generations": 2}
-    batching = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}
-    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
-    theirs = live_alone(tmp_path, 6, keep=lambda n: n % 8 <= 2, **options)
+    options["max_steps"] = 3
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **IN_FOUR, **options)
+    theirs = live_alone(tmp_path, 6, live=lambda n: n % 8 <= 2, **options)
     assert_close(ours, theirs)
     assert tiny.logged(ours, "entropy_coef") == tiny.logged(theirs, "entropy_coef") == pytest.approx([0.4, 0.5, 0.6])
     assert ours._last_world_entropy == pytest.approx(theirs._last_world_entropy, rel=1e-5)
@@ -292,9 +214,10 @@ def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(t
 def test_micro_batches_of_filler_are_in_no_mean(tmp_path):
     """8 micro-batches of one row, two of them live: TRL logs an entropy of 0 for the six others."""
     options = {"num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
-    trained = train(tmp_path, one_live_in_four, zero_variance_groups="drop", data=tiny.prompts(16), **options)
+    options["data"] = tiny.prompts(16)
+    trained = train(tmp_path, tiny.one_live_in_four, zero_variance_groups="drop", **options)
     # Of four prompts in a row one is alive: 2 of the 8 groups, 4 of 8 rows.
-    whole = train(tmp_path, one_live_in_four, zero_variance_groups="keep", data=tiny.prompts(16), **options)
+    whole = train(tmp_path, tiny.one_live_in_four, zero_variance_groups="keep", **options)
     assert tiny.logged(trained, "groups/trained") == [2, 2]
     assert tiny.logged(trained, "entropy")[0] > 0.8 * tiny.logged(whole, "entropy")[0]
     assert len(trained._metrics["train"]["entropy"]) == 0
@@ -306,18 +229,6 @@ def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
     trained = train(tmp_path, tiny.always_dead, zero_variance_groups="drop", per_device_train_batch_size=16, **options)
     assert trained.beta == 0.1
     assert tiny.logged(trained, "beta") == []
-
-
-def test_a_column_that_is_logged_only_sometimes(tmp_path):
-    def reward(completions, number, trainer_state, log_extra, **kwargs):
-        if trainer_state.global_step == 0:
-            log_extra("note", ["first"] * len(completions))
-        return tiny.half_dead(completions, number)
-
-    trained = train(
-        tmp_path, reward, zero_variance_groups="drop", per_device_train_batch_size=16, log_completions=True
-    )
-    assert trained.state.global_step == 2
 
 
 def test_says_when_nothing_can_be_saved(tmp_path, caplog):

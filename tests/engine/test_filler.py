@@ -31,15 +31,11 @@ def loss(loss_type, values, mask, tokens):
 @tried
 @given(st.integers(1, 2), st.integers(1, 3), st.data())
 def test_the_loss_is_that_of_the_live_rows_alone(loss_type, ranks, micro, data):
-    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 999)))
-    live = torch.tensor(
-        data.draw(st.lists(st.booleans(), min_size=ranks * micro * ROWS, max_size=ranks * micro * ROWS))
-    )
-    live = live.view(ranks, micro, ROWS)
+    generator, rows = torch.Generator().manual_seed(data.draw(st.integers(0, 999))), ranks * micro * ROWS
+    live = torch.tensor(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))).view(ranks, micro, ROWS)
     values = torch.rand(*live.shape, TOKENS, dtype=torch.float64, generator=generator)
-    mask = (
-        torch.arange(TOKENS) < torch.randint(1, TOKENS + 1, (*live.shape, 1), generator=generator)
-    ) * live.unsqueeze(-1)
+    lengths = torch.randint(1, TOKENS + 1, (*live.shape, 1), generator=generator)
+    mask = (torch.arange(TOKENS) < lengths) * live.unsqueeze(-1)
     tokens = mask.sum().clamp(min=1) / (ranks * micro)
     weight = filler.loss_weight(loss_type, live.sum(dim=-1), ROWS)
     each = [[loss(loss_type, values[r, m], mask[r, m], tokens) for m in range(micro)] for r in range(ranks)]
@@ -48,8 +44,7 @@ def test_the_loss_is_that_of_the_live_rows_alone(loss_type, ranks, micro, data):
         some = live.any(dim=-1)
         expected = torch.tensor(each)[some].mean() if some.any() else torch.tensor(0.0)
     else:
-        alone = loss(loss_type, values[live], mask[live], tokens * ranks * micro) if live.any() else torch.tensor(0.0)
-        expected = alone
+        expected = loss(loss_type, values[live], mask[live], tokens * ranks * micro) if live.any() else torch.zeros(())
     torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-6, atol=1e-7)
     assert live.all() <= (weight == 1.0)
 
@@ -74,9 +69,7 @@ def test_what_a_micro_batch_says_of_itself():
     halves = [{name: value[part] for name, value in batch.items() if value.ndim} for part in (slice(2), slice(2, 4))]
     everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [3, 5]]]), own.long()])
     filler.weigh(halves, "grpo", everyone)
-    first, second = (
-        {name: half[name] for name in ("filler_weight", "entropy_weight", "live_rows", "live_tokens")}
-        for half in halves
-    )
+    weighed = ("filler_weight", "entropy_weight", "live_rows", "live_tokens")
+    first, second = ({name: half[name] for name in weighed} for half in halves)
     assert first == pytest.approx({"filler_weight": 1.6, "live_rows": 3, "live_tokens": 9, "entropy_weight": 24 / 14})
     assert second == pytest.approx({"filler_weight": 1.6, "live_rows": 2, "live_tokens": 5, "entropy_weight": 0.0})

@@ -40,8 +40,7 @@ def fourth(completions, **kwargs):
 
 def train(folder, rewards, weights, cls=tiny.GRPOPlusTrainer, **options):
     options = {"reward_weights": weights, "max_steps": 2, "data": tiny.prompts(12), "extra": SCRIPTED, **options}
-    trained = tiny.trainer(folder, rewards, cls=cls, **options)
-    trained.train()
+    trained = tiny.trained(folder, rewards, cls=cls, **options)
     return trained
 
 
@@ -50,30 +49,18 @@ NORMALISED = {"multi_objective_aggregation": "normalize_then_sum"}
 DROP = {"zero_variance_groups": "drop", "per_device_train_batch_size": 16}
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"scale_rewards": "batch"},
-        {"scale_rewards": "none"},
-        NORMALISED,
-        {"std_ddof": 0},
-        {"std_ddof": 0, **NORMALISED},
-        IN_REWARD,
-        DROP,
-        {**DROP, **NORMALISED},
-        {**DROP, "filter_metric": "any"},
-        {**DROP, "filter_metric": "sometimes"},
-        {"zero_variance_groups": "resample"},
-        {"zero_variance_groups": "resample", "resample_fallback": "keep", "scale_rewards": "batch"},
-    ],
-    ids=str,
-)
+RESAMPLE = {"zero_variance_groups": "resample"}
+OPTIONS = [{}, {"scale_rewards": "batch"}, {"scale_rewards": "none"}, NORMALISED, {"std_ddof": 0}]
+OPTIONS += [{"std_ddof": 0, **NORMALISED}, IN_REWARD, DROP, {**DROP, **NORMALISED}, {**DROP, "filter_metric": "any"}]
+OPTIONS += [{**DROP, "filter_metric": "sometimes"}, RESAMPLE]
+OPTIONS += [{**RESAMPLE, "resample_fallback": "keep", "scale_rewards": "batch"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_monitors_change_no_weight(tmp_path, options):
     alone = train(tmp_path, [sometimes], [0.5], **options)
     watched = train(tmp_path, [length, sometimes, rarely], [0.0, 0.5, 0.0], **options)
-    assert tiny.losses(watched) == tiny.losses(alone)
-    assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
+    tiny.assert_same(watched, alone)
     for key in ("reward", "reward_std", "frac_reward_zero_std", "groups/unscored", "groups/alive"):
         assert tiny.logged(watched, key) == pytest.approx(tiny.logged(alone, key), abs=0, nan_ok=True), key
 
@@ -88,7 +75,7 @@ def test_a_monitor_among_many_rewards_changes_no_bit(tmp_path, options):
     assert tiny.same_weights(tiny.weights(watched), tiny.weights(alone))
 
 
-@pytest.mark.parametrize("options", [{}, DROP, {"zero_variance_groups": "resample"}], ids=str)
+@pytest.mark.parametrize("options", [{}, DROP, RESAMPLE], ids=str)
 def test_what_a_monitor_scored_is_logged_and_traced(tmp_path, options):
     seen = []
 
@@ -113,14 +100,12 @@ def test_what_a_monitor_scored_is_logged_and_traced(tmp_path, options):
 def test_a_monitor_leaves_an_evaluation_alone(tmp_path):
     extra = {**SCRIPTED, "eval_dataset": tiny.prompts(8)}
     options = {"extra": extra, "per_device_eval_batch_size": 8}
-    alone = tiny.trainer(tmp_path, [sometimes], **options).evaluate()
+    alone = tiny.untimed(tiny.trainer(tmp_path, [sometimes], **options).evaluate())
     folder = str(tmp_path / "watched")
     watched = tiny.trainer(tmp_path, [sometimes, length], reward_weights=[1.0, 0.0], output_dir=folder, **options)
-    found = watched.evaluate()
-    timing = ("runtime", "per_second", "time")
-    kept = {key: value for key, value in alone.items() if not key.endswith(timing)}
-    assert {key: found[key] for key in kept} == pytest.approx(kept, abs=0, nan_ok=True)
-    assert found["eval_rewards/length/mean"] > 1
+    metrics = watched.evaluate()
+    assert {key: metrics[key] for key in alone} == pytest.approx(alone, abs=0, nan_ok=True)
+    assert metrics["eval_rewards/length/mean"] > 1
     rows = [row for group in traces.groups(folder) for row in group]
     assert any(row["reward"] is None and row["rewards"]["length"] > 1 for row in rows)
     assert watched.reward_func_names == ["sometimes", "length"]
@@ -140,15 +125,11 @@ def test_attempts_that_a_monitor_alone_scores_are_told_of_once(tmp_path, caplog)
 @pytest.mark.parametrize("options", [{}, NORMALISED], ids=str)
 def test_a_monitor_where_all_is_scored_is_trls_weight_of_0(tmp_path, options):
     rewards = ([tiny.digits, length], [1.0, 0.0])
-    ours = train(tmp_path, *rewards, **options)
-    theirs = train(tmp_path, *rewards, cls=GRPOTrainer, **options)
-    assert tiny.losses(ours) == tiny.losses(theirs)
-    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+    ours, theirs = (train(tmp_path, *rewards, cls=cls, **options) for cls in (tiny.GRPOPlusTrainer, GRPOTrainer))
+    tiny.assert_same(ours, theirs)
     for key in ("rewards/length/mean", "rewards/length/std", "rewards/digits/mean", "reward", "reward_std"):
         assert tiny.logged(ours, key) == tiny.logged(theirs, key), key
-    assert {name: list(column) for name, column in ours._logs["rewards"].items()} == {
-        name: list(column) for name, column in theirs._logs["rewards"].items()
-    }
+    assert ours._logs["rewards"] == theirs._logs["rewards"]
 
 
 def test_weights_that_a_reward_changes_stay_changed(tmp_path):
@@ -166,9 +147,7 @@ def test_weights_that_a_reward_changes_stay_changed(tmp_path):
 
 
 def test_monitors_alone_are_trls_as_ever(tmp_path):
-    ours, theirs = (train(tmp_path, [length], [0.0], cls=cls) for cls in (tiny.GRPOPlusTrainer, GRPOTrainer))
-    assert tiny.losses(ours) == tiny.losses(theirs)
-    assert tiny.same_weights(tiny.weights(ours), tiny.weights(theirs))
+    tiny.assert_same(*(train(tmp_path, [length], [0.0], cls=cls) for cls in (tiny.GRPOPlusTrainer, GRPOTrainer)))
 
 
 def test_rewards_without_a_weight_are_no_monitors(tmp_path, caplog):

@@ -12,7 +12,7 @@ from accelerate.logging import MultiProcessAdapter
 from datasets import Dataset
 from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, rounds
+from trl_grpo_plus import GRPOPlusTrainer, rounds
 from trl_grpo_plus.groups import Attempt
 
 
@@ -37,26 +37,32 @@ class Recorder:
         return [share + 0.01 * i if ok else 0.3 for i, (ok, share) in enumerate(zip(alive, shares, strict=True))]
 
 
+def resample(tmp_path, reward=tiny.dead_for_most, **options):
+    options = {"per_device_train_batch_size": 16, "zero_variance_groups": "resample", **options}
+    return tiny.trained(tmp_path, reward, **options)
+
+
 def train(tmp_path, script, **options):
     reward = Recorder(script)
-    options = {"per_device_train_batch_size": 16, "zero_variance_groups": "resample", **options}
-    trained = tiny.trainer(tmp_path, reward, **options)
-    trained.train()
-    return trained, reward.batches
+    return resample(tmp_path, reward, **options), reward.batches
+
+
+def never(call, n):
+    return False
+
+
+def flat(calls):
+    return list(itertools.chain.from_iterable(calls))
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 3])
 def test_makes_exactly_the_rounds_allowed(tmp_path, rounds):
-    trained, batches = train(tmp_path, lambda call, n: False, max_resample_rounds=rounds)
+    trained, batches = train(tmp_path, never, max_resample_rounds=rounds)
     assert [len(calls) for calls in batches] == [1 + rounds] * 3
     assert tiny.logged(trained, "groups/rounds") == [rounds] * 3
     assert tiny.logged(trained, "groups/generated") == [4 * (1 + rounds)] * 3
-
-
-@pytest.mark.parametrize("rounds", [1, 2, 3])
-def test_the_last_round_is_examined(tmp_path, rounds):
     trained, _ = train(tmp_path, lambda call, n: call == rounds, max_resample_rounds=rounds)
-    assert tiny.logged(trained, "groups/trained") == [4] * 3
+    assert tiny.logged(trained, "groups/trained") == [4] * 3, "the last round is examined"
 
 
 def test_only_the_deficit_is_generated(tmp_path):
@@ -78,31 +84,31 @@ def test_stops_when_nothing_is_missing(tmp_path):
 
 
 def test_no_prompt_twice_in_a_step(tmp_path):
-    _, batches = train(tmp_path, lambda call, n: False, max_resample_rounds=5, max_steps=6)
+    _, batches = train(tmp_path, never, max_resample_rounds=5, max_steps=6)
     for calls in batches:
-        numbers = [n for call in calls for n in call]
-        assert len(numbers) == 24
-        assert len(set(numbers)) == 24
+        assert len(flat(calls)) == len(set(flat(calls))) == 24
 
 
-def test_a_small_dataset_ends_the_rounds_early(tmp_path):
+def test_a_small_dataset_ends_the_rounds_early_and_says_so(tmp_path, caplog):
     """7 prompts, 4 a step: 3 fresh ones, then none."""
-    trained, batches = train(tmp_path, lambda call, n: False, data=tiny.prompts(7), max_resample_rounds=5)
+    MultiProcessAdapter.warning_once.cache_clear()
+    trained, batches = train(tmp_path, never, data=tiny.prompts(7), max_resample_rounds=5)
     assert [[len(call) for call in calls] for calls in batches] == [[4, 3]] * 3
     assert tiny.logged(trained, "groups/rounds") == [1] * 3
+    assert caplog.text.count("found no row in the dataset that this step has not seen") == 1
 
 
 @pytest.mark.parametrize(("fallback", "trained_groups"), [("drop", 1), ("keep", 4)])
 def test_live_groups_are_kept_when_rounds_run_out(tmp_path, fallback, trained_groups):
     """One group comes alive in the last round; the three others stay dead."""
-    found = {}
+    first = []
 
     def script(call, n):
-        return call == 2 and found.setdefault(len(found) and max(found), n) == n
+        first.extend([n] if call == 2 and not first else [])
+        return call == 2 and n == first[0]
 
-    trained, _ = train(
-        tmp_path, script, max_resample_rounds=2, resample_fallback=fallback, max_steps=1, scale_rewards="none"
-    )
+    options = {"max_resample_rounds": 2, "resample_fallback": fallback, "max_steps": 1, "scale_rewards": "none"}
+    trained, _ = train(tmp_path, script, **options)
     assert tiny.logged(trained, "groups/trained") == [trained_groups]
     assert tiny.logged(trained, "groups/alive") == pytest.approx([1 / 12])
     advantages = list(trained._logs["advantages"])
@@ -111,43 +117,37 @@ def test_live_groups_are_kept_when_rounds_run_out(tmp_path, fallback, trained_gr
 
 
 def test_fallback_raise_says_what_to_do(tmp_path):
-    with pytest.raises(
-        RuntimeError, match=r"4 of 4 groups of step 0 are still dead \(sampled: 100% tied\).*max_resample_rounds"
-    ):
-        train(tmp_path, lambda call, n: False, resample_fallback="raise")
+    advice = r"4 of 4 groups of step 0 are still dead \(sampled: 100% tied\).*max_resample_rounds"
+    with pytest.raises(RuntimeError, match=advice):
+        train(tmp_path, never, resample_fallback="raise")
 
 
 def test_steps_and_schedule_end_where_they_should(tmp_path):
     """Two epochs of 12 prompts, 4 a step: 6 steps however many prompts are resampled; the rate is linear to 0."""
     options = {"data": tiny.prompts(12), "num_train_epochs": 2, "max_steps": -1}
     ours, batches = train(tmp_path, lambda call, n: n % 3 == 0, **options)
-    stock = tiny.trainer(tmp_path, tiny.digits, cls=GRPOTrainer, per_device_train_batch_size=16, **options)
-    stock.train()
+    stock = tiny.trained(tmp_path, tiny.digits, cls=GRPOTrainer, per_device_train_batch_size=16, **options)
     assert ours.state.global_step == stock.state.global_step == 6
-    assert tiny.logged(ours, "learning_rate") == tiny.logged(stock, "learning_rate")
-    assert tiny.logged(ours, "epoch") == tiny.logged(stock, "epoch")
+    for key in ("learning_rate", "epoch"):
+        assert tiny.logged(ours, key) == tiny.logged(stock, key)
     # A shuffled epoch neither skips nor repeats a prompt, whatever was resampled beside it.
     dealt = [calls[0] for calls in batches]
-    assert sorted(dealt[0] + dealt[1] + dealt[2]) == list(range(12))
-    assert sorted(dealt[3] + dealt[4] + dealt[5]) == list(range(12))
+    assert sorted(flat(dealt[:3])) == sorted(flat(dealt[3:])) == list(range(12))
     assert dealt[:3] != dealt[3:]
 
 
 def test_resampled_prompts_do_not_repeat_within_a_pass(tmp_path):
     """30 prompts, 4 a step and 4 resampled: no prompt is resampled twice before all but the deferred ones were."""
     _, batches = train(tmp_path, lambda call, n: call == 1, max_steps=6)
-    resampled = [n for calls in batches for n in calls[1]]
-    assert len(resampled) == 24
-    assert len(set(resampled)) == 24
+    resampled = flat(calls[1] for calls in batches)
+    assert len(resampled) == len(set(resampled)) == 24
 
 
 def test_two_groups_with_one_prompt_stay_two(tmp_path):
     """Rows 0 and 1 bear the same text; one is dead, the other alive."""
     data = Dataset.from_dict({"prompt": ["1+1=", "1+1=", "2+2=", "3+3="], "number": [0, 1, 2, 3]})
-    reward = Recorder(lambda call, n: n != 1)
-    options = {"data": data, "per_device_train_batch_size": 16, "shuffle_dataset": False, "max_steps": 1}
-    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="drop", **options)
-    trained.train()
+    options = {"data": data, "zero_variance_groups": "drop", "shuffle_dataset": False, "max_steps": 1}
+    trained, _ = train(tmp_path, lambda call, n: n != 1, **options)
     assert tiny.logged(trained, "groups/generated") == [4]
     assert tiny.logged(trained, "groups/trained") == [3]
     assert list(trained._logs["prompt"]).count("1+1=") == 4
@@ -160,9 +160,7 @@ def test_the_columns_follow_their_rows(tmp_path):
         log_extra("note", [f"{p}|{c}|{n}" for p, c, n in zip(prompts, completions, number, strict=True)])
         return tiny.dead_for_most(completions, number)
 
-    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="resample", per_device_train_batch_size=16)
-    trained.train()
-    logs = trained._logs
+    logs = resample(tmp_path, reward)._logs
     assert len(logs["extra"]["note"]) == len(logs["prompt"]) > 0
     for note, prompt, completion in zip(logs["extra"]["note"], logs["prompt"], logs["completion"], strict=True):
         assert note == f"{prompt}|{completion}|{int(prompt[:2])}"
@@ -178,14 +176,7 @@ def test_extra_fields_of_a_rollout_func_reach_the_rewards(tmp_path):
         seen.append((length == [len(p) for p in prompts], set(engine if isinstance(engine, list) else [engine])))
         return tiny.dead_for_most(completions, number)
 
-    trained = tiny.trainer(
-        tmp_path,
-        reward,
-        zero_variance_groups="resample",
-        per_device_train_batch_size=16,
-        extra={"rollout_func": rollout},
-    )
-    trained.train()
+    resample(tmp_path, reward, extra={"rollout_func": rollout})
     assert len(seen) > 3
     assert all(entry == (True, {"mine"}) for entry in seen)
 
@@ -194,35 +185,25 @@ def test_a_rollout_func_of_another_length_is_refused(tmp_path):
     def rollout(prompts, trainer):
         return tiny.scripted(prompts[:8], trainer)
 
-    trained = tiny.trainer(
-        tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16, extra={"rollout_func": rollout}
-    )
     with pytest.raises(ValueError, match="returned 8 completions for 16 prompts"):
-        trained.train()
+        resample(tmp_path, zero_variance_groups="drop", extra={"rollout_func": rollout})
 
 
 def test_evaluation_is_left_alone(tmp_path):
     """Evaluation scores each row of its dataset once, resamples nothing and leaves the stream where it was."""
-    reward = Recorder(lambda call, n: False)
-    trained = tiny.trainer(
-        tmp_path,
-        reward,
-        zero_variance_groups="resample",
-        per_device_eval_batch_size=8,
-        eval_strategy="steps",
-        extra={"eval_dataset": tiny.prompts(6)},
-    )
+    reward = Recorder(never)
+    options = {"zero_variance_groups": "resample", "per_device_eval_batch_size": 8, "eval_strategy": "steps"}
+    trained = tiny.trainer(tmp_path, reward, **options, extra={"eval_dataset": tiny.prompts(6)})
     before = trained._stream.state_dict()
     metrics = trained.evaluate()
-    assert sorted(n for calls in reward.batches for call in calls for n in call) == list(range(6))
+    assert sorted(flat(flat(reward.batches))) == list(range(6))
     assert trained._stream.state_dict() == before
     assert not any(key.startswith("eval_groups") for key in metrics)
 
 
 def test_several_iterations_on_a_resampled_batch(tmp_path):
-    trained, batches = train(
-        tmp_path, lambda call, n: n % 3 == 0, num_iterations=2, steps_per_generation=2, max_steps=8, beta=0.1
-    )
+    options = {"num_iterations": 2, "steps_per_generation": 2, "max_steps": 8, "beta": 0.1}
+    trained, batches = train(tmp_path, lambda call, n: n % 3 == 0, **options)
     assert trained.state.global_step == 8
     assert len(batches) == 2
 
@@ -231,25 +212,27 @@ def test_asynchronous_rewards(tmp_path):
     async def reward(completions, number, **kwargs):
         return tiny.dead_for_most(completions, number)
 
-    trained = tiny.trainer(tmp_path, reward, zero_variance_groups="resample", per_device_train_batch_size=16)
-    trained.train()
-    assert max(tiny.logged(trained, "groups/rounds")) > 0
+    assert max(tiny.logged(resample(tmp_path, reward), "groups/rounds")) > 0
+
+
+def chat_tokenizer(ending=""):
+    tokenizer = copy.deepcopy(tiny.tokenizer())
+    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}" + ending
+    return tokenizer
+
+
+def chats(text, **columns):
+    """30 conversations of one message."""
+    prompts = [[{"role": "user", "content": text.format(i)}] for i in range(30)]
+    return Dataset.from_dict({"prompt": prompts, **columns})
 
 
 def test_conversational_prompts(tmp_path):
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}={% endif %}"
-    tokenizer = copy.deepcopy(tiny.tokenizer())
-    tokenizer.chat_template = template
-    rows = [{"prompt": [{"role": "user", "content": f"{i:02d}+1"}], "number": i} for i in range(30)]
-
     def reward(completions, number, **kwargs):
         return tiny.dead_for_most([messages[-1]["content"] for messages in completions], number)
 
-    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16}
-    trained = tiny.trainer(
-        tmp_path, reward, **options, data=Dataset.from_list(rows), extra={"processing_class": tokenizer}
-    )
-    trained.train()
+    extra = {"processing_class": chat_tokenizer("{% if add_generation_prompt %}={% endif %}")}
+    trained = resample(tmp_path, reward, data=chats("{:02d}+1", number=list(range(30))), extra=extra)
     assert max(tiny.logged(trained, "groups/rounds")) > 0
     assert trained.state.global_step == 3
 
@@ -262,9 +245,8 @@ def test_resampled_rows_have_the_columns_that_dealt_rows_have(tmp_path):
         return [0.3] * len(completions)
 
     options = {"zero_variance_groups": "resample", "remove_unused_columns": True, "max_steps": 1}
-    tiny.trainer(tmp_path, reward, **options).train()
-    assert len(seen) == 4
-    assert all(columns == seen[0] for columns in seen)
+    tiny.trained(tmp_path, reward, **options)
+    assert seen == [seen[0]] * 4
     assert "number" not in seen[0]
 
 
@@ -272,7 +254,8 @@ def test_lora(tmp_path):
     """An adapter, its reference by switching it off, another KL estimator, and resampling."""
     lora = peft.LoraConfig(r=4, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
     options = {"beta": 0.1, "kl_estimator": "k2", "zero_variance_groups": "resample", "learning_rate": 0.1}
-    trained = tiny.trainer(tmp_path, per_device_train_batch_size=16, **options, extra={"peft_config": lora})
+    options |= {"per_device_train_batch_size": 16, "extra": {"peft_config": lora}}
+    trained = tiny.trainer(tmp_path, **options)
     before = tiny.weights(trained)
     trained.train()
     changed = {name for name, value in tiny.weights(trained).items() if not torch.equal(value, before[name])}
@@ -286,26 +269,11 @@ def test_rows_that_share_a_prompt_are_fresh(tmp_path):
     data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": list(range(30))})
     trained, batches = train(tmp_path, lambda call, n: n % 2 == 0, data=data, max_steps=2)
     assert min(tiny.logged(trained, "groups/rounds")) > 0
-    for calls in batches:
-        numbers = [n for call in calls for n in call]
-        assert len(numbers) == len(set(numbers))
-
-
-def test_says_when_no_fresh_row_is_left(tmp_path, caplog):
-    MultiProcessAdapter.warning_once.cache_clear()
-    trained, _ = train(tmp_path, lambda call, n: False, data=tiny.prompts(5))
-    assert tiny.logged(trained, "groups/rounds") == [1] * 3
-    assert caplog.text.count("found no row in the dataset that this step has not seen") == 1
-
-
-# -- each attempt has objects of its own, and only its own
+    assert all(len(flat(calls)) == len(set(flat(calls))) for calls in batches)
 
 
 def test_each_attempt_has_objects_of_its_own(tmp_path):
     """A rollout that adds turns to its prompt, and a reward that takes from a list column, reach no sibling."""
-    tokenizer = copy.deepcopy(tiny.tokenizer())
-    tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
-    rows = [{"prompt": [{"role": "user", "content": f"{i:02d}+1="}], "left": [i]} for i in range(30)]
     lengths, taken = [], []
 
     def rollout(prompts, trainer):
@@ -319,10 +287,9 @@ def test_each_attempt_has_objects_of_its_own(tmp_path):
         taken.extend(column.pop() for column in left)
         return [0.3] * len(completions)
 
-    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16, "max_steps": 2}
-    extra = {"processing_class": tokenizer, "rollout_func": rollout}
-    trained = tiny.trainer(tmp_path, reward, **options, data=Dataset.from_list(rows), extra=extra)
-    trained.train()
+    extra = {"processing_class": chat_tokenizer(), "rollout_func": rollout}
+    data = chats("{:02d}+1=", left=[[i] for i in range(30)])
+    trained = resample(tmp_path, reward, data=data, extra=extra, max_steps=2)
     assert tiny.logged(trained, "groups/rounds") == [3, 3]
     assert set(lengths) == {3}
     assert len(lengths) == len(taken) == 2 * 4 * 16
@@ -367,34 +334,25 @@ class Columns(Recorder):
         return super().__call__(completions, number, **columns)
 
 
-def never(call, n):
-    return False
-
-
 @pytest.mark.parametrize("data", DATA.values(), ids=DATA.keys())
 @pytest.mark.parametrize("workers", [0, 2])
 def test_whatever_the_columns_no_row_comes_twice_and_none_bears_its_index(tmp_path, data, workers):
     reward = Columns(never)
-    options = {"per_device_train_batch_size": 16, "max_resample_rounds": 4, "dataloader_num_workers": workers}
-    options |= {"dataloader_prefetch_factor": 2 if workers else None, "steps_per_generation": 2, "max_steps": 4}
-    trained = tiny.trainer(tmp_path, reward, data=data, zero_variance_groups="resample", **options)
-    trained.train()
+    options = {"max_resample_rounds": 4, "dataloader_num_workers": workers, "steps_per_generation": 2, "max_steps": 4}
+    resample(tmp_path, reward, data=data, dataloader_prefetch_factor=2 if workers else None, **options)
     assert len(reward.batches) == 2
     for calls in reward.batches:
-        numbers = [n for call in calls for n in call]
-        assert len(numbers) == len(set(numbers)) == 4 * 8 - 2  # all there are
+        assert len(flat(calls)) == len(set(flat(calls))) == 4 * 8 - 2  # all there are
     (columns,) = reward.columns
-    given = {"prompts", "completion_ids", "trainer_state", "log_extra", "log_metric"}
-    assert set(columns) - given == set(data[0]) - {"prompt", "number"}
+    of_trl = {"prompts", "completion_ids", "trainer_state", "log_extra", "log_metric"}
+    assert set(columns) - of_trl == set(data[0]) - {"prompt", "number"}
 
 
 @pytest.mark.parametrize("remove", [False, True])
 def test_a_dataset_that_repeats_itself_is_as_many_rows(tmp_path, remove):
     """Equal rows are two, as they are for TRL's sampler."""
     data = Dataset.from_dict({"prompt": ["1+1="] * 30, "number": [1] * 30})
-    options = {"zero_variance_groups": "resample", "per_device_train_batch_size": 16, "remove_unused_columns": remove}
-    trained = tiny.trainer(tmp_path, tiny.always_dead, data=data, **options)
-    trained.train()
+    trained = resample(tmp_path, tiny.always_dead, data=data, remove_unused_columns=remove)
     assert tiny.logged(trained, "groups/generated") == [16] * 3
 
 
@@ -405,13 +363,8 @@ def test_rows_of_another_dataloader_are_known_by_their_content(tmp_path, data):
             return GRPOTrainer.get_train_dataloader(self)
 
     reward = Columns(never)
-    arguments = {**tiny.BASE, "per_device_train_batch_size": 16, "zero_variance_groups": "resample"}
-    config = GRPOPlusConfig(**arguments, max_resample_rounds=9, output_dir=str(tmp_path / "run"))
-    trained = WithoutIndices(tiny.model_path(tmp_path), reward, config, DATA[data], processing_class=tiny.tokenizer())
-    trained.train()
-    for calls in reward.batches:
-        numbers = [n for call in calls for n in call]
-        assert sorted(numbers) == list(range(30))
+    resample(tmp_path, reward, cls=WithoutIndices, data=DATA[data], max_resample_rounds=9)
+    assert [sorted(flat(calls)) for calls in reward.batches] == [list(range(30))] * 3
 
 
 def test_a_sampler_may_look_into_the_dataset(tmp_path):
@@ -423,12 +376,9 @@ def test_a_sampler_may_look_into_the_dataset(tmp_path):
             assert dataset.column_names == ["prompt", "number"]
             return list(itertools.chain.from_iterable([np.int64(i)] * 4 for i in order))
 
-    reward = Recorder(never)
-    arguments = {**tiny.BASE, "per_device_train_batch_size": 16, "zero_variance_groups": "resample", "max_steps": 2}
-    config = GRPOPlusConfig(**arguments, output_dir=str(tmp_path / "run"))
-    Ordered(tiny.model_path(tmp_path), reward, config, tiny.prompts(10), processing_class=tiny.tokenizer()).train()
-    assert [calls[0] for calls in reward.batches] == [[9, 8, 7, 6], [5, 4, 3, 2]]
-    assert all(sorted(n for call in calls for n in call) == list(range(10)) for calls in reward.batches)
+    _, batches = train(tmp_path, never, cls=Ordered, data=tiny.prompts(10), max_steps=2)
+    assert [calls[0] for calls in batches] == [[9, 8, 7, 6], [5, 4, 3, 2]]
+    assert [sorted(flat(calls)) for calls in batches] == [list(range(10))] * 2
 
 
 @pytest.mark.parametrize("mode", ["keep", "drop"])

@@ -1,7 +1,6 @@
 """A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
 
 import json
-from pathlib import Path
 
 import pytest
 import tiny
@@ -40,12 +39,11 @@ CASES = {
 def whole(request, tmp_path_factory):
     """A run that never stopped, and its options."""
     options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
-    trained = tiny.trainer(tmp_path_factory.mktemp("whole"), **options)
-    trained.train()
+    trained = tiny.trained(tmp_path_factory.mktemp("whole"), **options)
     return trained, options
 
 
-@pytest.mark.parametrize("stop", [5, 6])
+@pytest.mark.parametrize("stop", [pytest.param(5, marks=pytest.mark.full), 6])
 def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     whole, options = whole
     stopped = tiny.trainer(tmp_path, **options)
@@ -56,51 +54,48 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     torch.manual_seed(12345)
     resumed.train(resume_from_checkpoint=True)
 
-    assert tiny.losses(resumed) == tiny.losses(whole)
-    assert tiny.same_weights(tiny.weights(resumed), tiny.weights(whole))
+    tiny.assert_same(resumed, whole)
     assert tiny.logged(resumed, "groups/alive") == tiny.logged(whole, "groups/alive")
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))
 
 
 def checkpointed(tmp_path, **options):
-    trained = tiny.trainer(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
-    trained.train()
-    return str(tmp_path / "run" / "checkpoint-2")
+    tiny.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
+    return tmp_path / "run" / "checkpoint-2"
+
+
+def resumed(checkpoint, **options):
+    trained = tiny.trainer(checkpoint.parents[1], **RESAMPLE, max_steps=4, **options)
+    trained.train(resume_from_checkpoint=str(checkpoint))
+    return trained
 
 
 def test_resuming_with_another_dataset_says_so(tmp_path):
-    checkpoint = checkpointed(tmp_path, **RESAMPLE)
     with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
-        tiny.trainer(tmp_path, **RESAMPLE, data=tiny.prompts(29)).train(resume_from_checkpoint=checkpoint)
+        resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny.prompts(29))
 
 
 def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path)
-    (tmp_path / "run" / "checkpoint-2" / "grpo_plus_state_0.pt").unlink()
-    trained = tiny.trainer(tmp_path, **RESAMPLE, max_steps=4)
-    trained.train(resume_from_checkpoint=checkpoint)
-    assert trained.state.global_step == 4
+    (checkpoint / "grpo_plus_state_0.pt").unlink()
+    assert resumed(checkpoint).state.global_step == 4
     assert "was not saved by GRPOPlusTrainer" in caplog.text
 
 
 def test_another_batch_layout_generates_anew(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
-    trained = tiny.trainer(tmp_path, **RESAMPLE, max_steps=4, steps_per_generation=2)
-    trained.train(resume_from_checkpoint=checkpoint)
-    assert trained.state.global_step == 4
+    assert resumed(checkpoint, steps_per_generation=2).state.global_step == 4
     assert "batch layout differs" in caplog.text
 
 
 def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
     """trainer_state.json, the last file that a resume needs, comes after ours: a kill between leaves no half state."""
-    folder = tmp_path / "run" / "checkpoint-2"
-    checkpointed(tmp_path, **RESAMPLE)
+    folder = checkpointed(tmp_path, **RESAMPLE)
     assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 2
     ours, last = (folder / name for name in ("grpo_plus_state_0.pt", "trainer_state.json"))
     assert ours.stat().st_mtime_ns < last.stat().st_mtime_ns
 
 
 def test_no_state_beside_bare_weights(tmp_path):
-    checkpoint = checkpointed(tmp_path, save_only_model=True)
-    assert not list(Path(checkpoint).glob("grpo_plus*"))
+    assert not list(checkpointed(tmp_path, save_only_model=True).glob("grpo_plus*"))

@@ -32,13 +32,8 @@ TOOL_TURN = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>
 
 LESSONS = 160
 # With this `top_p` only the digits are left to chance: what surrounds them has been learned too well.
-OPTIONS = {
-    "top_p": 0.95,
-    "max_completion_length": 48,
-    "learning_rate": 1e-4,
-    "scale_rewards": "none",
-    "per_device_train_batch_size": 16,
-}
+OPTIONS = {"top_p": 0.95, "max_completion_length": 48, "learning_rate": 1e-4, "scale_rewards": "none"}
+OPTIONS |= {"per_device_train_batch_size": 16}
 
 
 def adder(calls: list[tuple[int, int]]) -> Callable[[int, int], int]:
@@ -75,9 +70,8 @@ def tokenizer() -> PreTrainedTokenizerFast:
     fast.decoder = decoders.Fuse()
     fast.add_special_tokens(SPECIAL)
     fast.add_tokens(MARKUP)
-    made = PreTrainedTokenizerFast(
-        tokenizer_object=fast, pad_token="<pad>", eos_token=END, unk_token="<unk>", padding_side="left"
-    )
+    special = {"pad_token": "<pad>", "eos_token": END, "unk_token": "<unk>", "padding_side": "left"}
+    made = PreTrainedTokenizerFast(tokenizer_object=fast, **special)
     made.chat_template = qwen3_instruct_2507_chat_template
     return made
 
@@ -92,9 +86,8 @@ def question(number: int) -> list[dict[str, str]]:
 
 def lesson(chance: random.Random) -> tuple[list[int], list[int]]:
     """Ids and labels of a conversation: three in four call the tool on digits; all answer with any digit."""
-    prompt = tokenizer().apply_chat_template(
-        question(chance.randrange(30)), tools=[adder([])], add_generation_prompt=True, return_dict=False
-    )
+    how = {"tools": [adder([])], "add_generation_prompt": True, "return_dict": False}
+    prompt = tokenizer().apply_chat_template(question(chance.randrange(30)), **how)
     answer = encode(f"{chance.randrange(10)}{END}")
     if chance.random() < 0.25:
         return prompt + answer, [-100] * len(prompt) + answer
@@ -110,18 +103,10 @@ def padded(rows: Sequence[list[int]], value: int) -> torch.Tensor:
 def taught(path: Path, hidden_size: int = 48, heads: int = 4) -> str:
     """A Qwen2 of two layers that has been taught to call the tool, saved."""
     torch.manual_seed(0)
-    config = Qwen2Config(
-        vocab_size=len(tokenizer()),
-        hidden_size=hidden_size,
-        intermediate_size=96,
-        num_hidden_layers=2,
-        num_attention_heads=heads,
-        num_key_value_heads=heads // 2,
-        max_position_embeddings=512,
-        bos_token_id=None,
-        eos_token_id=tokenizer().eos_token_id,
-        pad_token_id=tokenizer().pad_token_id,
-    )
+    sizes = {"hidden_size": hidden_size, "intermediate_size": 96, "num_hidden_layers": 2}
+    sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads // 2, "max_position_embeddings": 512}
+    tokens = {"eos_token_id": tokenizer().eos_token_id, "pad_token_id": tokenizer().pad_token_id}
+    config = Qwen2Config(vocab_size=len(tokenizer()), bos_token_id=None, **sizes, **tokens)
     model, chance = Qwen2ForCausalLM(config), random.Random(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
     schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=LESSONS)
@@ -192,25 +177,17 @@ class Run(TrainerCallback):
         self.scored: list[Scored] = []
         self.buffered: list[list[Buffered]] = []  # a list for each step
         self.rows: list[int] = []  # of each step, filler included
-        numbers = list(range(30))
-        self.trainer = GRPOPlusTrainer(
-            model=policy,
-            reward_funcs=self.reward,
-            args=GRPOPlusConfig(**{**tiny.BASE, **OPTIONS, "output_dir": str(folder), **options}),
-            train_dataset=Dataset.from_dict({"prompt": [question(n) for n in numbers], "number": numbers}),
-            processing_class=tokenizer(),
-            tools=[adder(self.calls)],
-            callbacks=[self],
-        )
+        data = Dataset.from_dict({"prompt": [question(n) for n in range(30)], "number": list(range(30))})
+        config = GRPOPlusConfig(**{**tiny.BASE, **OPTIONS, "output_dir": str(folder), **options})
+        extra = {"processing_class": tokenizer(), "tools": [adder(self.calls)], "callbacks": [self]}
+        self.trainer = GRPOPlusTrainer(policy, self.reward, config, data, **extra)
         self.trainer.train()
 
     def reward(self, prompts, completions, completion_ids, tool_mask, number, trainer_state, **kwargs) -> list[float]:
         """A ninth of the digit answered."""
         assert prompts == [question(n) for n in number]
-        rewards = [
-            0.3 if self.dead(n) else int(messages[-1]["content"]) / 9
-            for n, messages in zip(number, completions, strict=True)
-        ]
+        answers = [int(messages[-1]["content"]) for messages in completions]
+        rewards = [0.3 if self.dead(n) else answer / 9 for n, answer in zip(number, answers, strict=True)]
         rows = copy.deepcopy(list(zip(number, completion_ids, completions, tool_mask, rewards, strict=True)))
         self.scored += [Scored(trainer_state.global_step, *row) for row in rows]
         return rewards
@@ -274,15 +251,9 @@ def check_batch(scored: list[Scored], buffered: list[Buffered]) -> None:
 @pytest.mark.parametrize(("micro_batches", "rows"), [(1, [8, 4, 4]), (8, [8, 8, 8])])
 def test_drop(policy, tmp_path, micro_batches, rows):
     """Of prompts 0 to 3, 4 to 7 and 8 to 11 those stay that 3 divides, with filler where there are 8 micro-batches."""
-    run = Run(
-        policy,
-        tmp_path,
-        dead=lambda number: number % 3 > 0,
-        zero_variance_groups="drop",
-        shuffle_dataset=False,
-        per_device_train_batch_size=16 // micro_batches,
-        gradient_accumulation_steps=micro_batches,
-    )
+    options = {"per_device_train_batch_size": 16 // micro_batches, "gradient_accumulation_steps": micro_batches}
+    options |= {"zero_variance_groups": "drop", "shuffle_dataset": False}
+    run = Run(policy, tmp_path, dead=lambda number: number % 3 > 0, **options)
     check(run)
     assert [{row.number for row in live} for live in run.buffered] == [{0, 3}, {6}, {9}]
     assert run.rows == rows
@@ -294,17 +265,12 @@ def test_drop(policy, tmp_path, micro_batches, rows):
 
 def test_resample(policy, tmp_path):
     """Two prompts of each four are odd and replaced."""
-    run = Run(
-        policy,
-        tmp_path,
-        dead=lambda number: number % 2 > 0,
-        zero_variance_groups="resample",
-        max_resample_rounds=8,
-        shuffle_dataset=False,
-    )
+    options = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "shuffle_dataset": False}
+    run = Run(policy, tmp_path, dead=lambda number: number % 2 > 0, **options)
     check(run)
     assert min(run.logged("groups/rounds")) > 0
     assert min(run.logged("groups/generated")) > 4
     assert run.logged("groups/trained") == [4] * 3
-    assert all(row.number % 2 == 0 for rows in run.buffered for row in rows)
-    assert any(row.number > 11 for rows in run.buffered for row in rows)
+    numbers = {row.number for rows in run.buffered for row in rows}
+    assert not any(number % 2 for number in numbers)
+    assert max(numbers) > 11

@@ -7,8 +7,8 @@ from trl import GRPOTrainer
 from trl_grpo_plus.traces import read as traces
 
 
-EXACT = {"optim": "sgd", "learning_rate": 0.05, "max_grad_norm": 0.0, "shuffle_dataset": False, "max_steps": 2}
-MASKED = {**EXACT, "mask_truncated_completions": True, "per_device_train_batch_size": 16, "data": tiny.prompts(40)}
+MASKED = {**tiny.EXACT, "mask_truncated_completions": True, "per_device_train_batch_size": 16}
+MASKED["data"] = tiny.prompts(40)
 
 
 def cut_off(prompts, trainer):
@@ -35,10 +35,8 @@ def differing(completions, **kwargs):
     return [0.1 * (i % 4) for i in range(len(completions))]
 
 
-def train(tmp_path, rollout=cut_off, cls=tiny.GRPOPlusTrainer, reward=differing, **options):
-    trained = tiny.trainer(tmp_path, reward, cls=cls, **{**MASKED, **options}, extra={"rollout_func": rollout})
-    trained.train()
-    return trained
+def train(tmp_path, rollout=cut_off, reward=differing, **options):
+    return tiny.trained(tmp_path, reward, **{**MASKED, **options, "extra": {"rollout_func": rollout}})
 
 
 def groups(trained, *names):
@@ -53,26 +51,27 @@ def kept(tmp_path_factory):
 def test_it_is_told_apart(kept):
     assert groups(kept, "alive", "truncated", "tied") == {"alive": 0.75, "truncated": 0.25, "tied": 0.0}
     rows = [row for group in traces.groups(kept.args.output_dir) for row in group]
-    told = [(row["reference"]["number"] % 4 == 2, row["verdict"], row["kept"], row["reason"]) for row in rows]
-    assert set(told) == {(True, "truncated", False, "truncated"), (False, "alive", True, None)}
+    traced = {(row["reference"]["number"] % 4 == 2, row["verdict"], row["kept"], row["reason"]) for row in rows}
+    assert traced == {(True, "truncated", False, "truncated"), (False, "alive", True, None)}
     assert tiny.logged(kept, "groups/trained") == [3, 3]
 
 
 def test_trls_share_of_equal_rewards_is_about_rewards(kept, tmp_path):
     theirs = train(tmp_path, cls=GRPOTrainer)
     assert tiny.logged(kept, "frac_reward_zero_std") == tiny.logged(theirs, "frac_reward_zero_std") == [0.0, 0.0]
-    assert tiny.losses(kept) == tiny.losses(theirs)
-    assert tiny.same_weights(tiny.weights(kept), tiny.weights(theirs))
+    tiny.assert_same(kept, theirs)
 
 
-def test_without_the_mask_it_is_alive(tmp_path):
-    trained = train(tmp_path, mask_truncated_completions=False, max_steps=1)
-    assert groups(trained, "alive", "truncated") == {"alive": 1.0, "truncated": 0.0}
-
-
-def test_nothing_to_train_on_wins_over_equal_rewards(tmp_path):
-    trained = train(tmp_path, reward=tiny.always_dead, max_steps=1)
-    assert groups(trained, "alive", "truncated", "tied") == {"alive": 0.0, "truncated": 0.25, "tied": 0.75}
+@pytest.mark.parametrize(
+    ("options", "verdicts"),
+    [
+        ({"mask_truncated_completions": False}, {"alive": 1.0, "truncated": 0.0, "tied": 0.0}),
+        # Nothing to train on wins over equal rewards.
+        ({"reward": tiny.always_dead}, {"alive": 0.0, "truncated": 0.25, "tied": 0.75}),
+    ],
+)
+def test_it_takes_the_mask_and_no_rewards(tmp_path, options, verdicts):
+    assert groups(train(tmp_path, max_steps=1, **options), *verdicts) == verdicts
 
 
 @pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
@@ -104,5 +103,4 @@ def test_evaluations_are_judged_too(kept, tmp_path):
     options = {"mask_truncated_completions": True, "per_device_eval_batch_size": 8, "extra": extra}
     tiny.trainer(tmp_path, differing, **options).evaluate()
     verdicts = [group[0]["verdict"] for group in traces.groups(tmp_path / "run")]
-    assert verdicts.count("truncated") == 1
-    assert verdicts.count("alive") == 3
+    assert sorted(verdicts) == ["alive"] * 3 + ["truncated"]

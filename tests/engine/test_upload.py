@@ -15,6 +15,9 @@ from trl_grpo_plus import model_card, uploads
 from trl_grpo_plus.view import write_page
 
 
+PUSHING = {"push_to_hub": True, "hub_model_id": "someone/model"}
+
+
 def intercept(patch):
     """In place of the Hub, a list of what each commit would add."""
     commits: list[list[str]] = []
@@ -39,19 +42,10 @@ def pushed(tmp_path_factory):
     """A run that pushes at each of two checkpoints and at its end: the trainer, and its commits."""
     with pytest.MonkeyPatch.context() as patch:
         commits = intercept(patch)
-        trained = tiny.trainer(
-            tmp_path_factory.mktemp("pushed"),
-            tiny.digits,
-            max_steps=2,
-            save_strategy="steps",
-            save_steps=1,
-            push_to_hub=True,
-            hub_model_id="someone/model",
-            hub_strategy="all_checkpoints",
-            hub_always_push=True,
-            extra={"eval_dataset": tiny.prompts(4)},
-            per_device_eval_batch_size=8,
-        )
+        options = {**PUSHING, "hub_strategy": "all_checkpoints", "hub_always_push": True, "max_steps": 2}
+        options |= {"save_strategy": "steps", "save_steps": 1, "per_device_eval_batch_size": 8}
+        extra = {"eval_dataset": tiny.prompts(4)}
+        trained = tiny.trainer(tmp_path_factory.mktemp("pushed"), tiny.digits, **options, extra=extra)
         folder = Path(trained.args.output_dir)
         (folder / "earlier-1" / "rollouts").mkdir(parents=True)  # as the recipes' script makes it
         (folder / "earlier-1" / "rollouts" / "train-00000001.jsonl").write_text("{}\n")
@@ -72,9 +66,8 @@ def test_the_model_is_uploaded(pushed):
 
 def test_prompts_and_completions_stay_at_home(pushed):
     _, commits = pushed
-    for commit in commits:
-        found = [path for path in commit if path.startswith(("rollouts", "earlier", "report")) or "jsonl" in path]
-        assert found == []
+    paths = {path for commit in commits for path in commit}
+    assert not [path for path in paths if path.startswith(("rollouts", "earlier", "report")) or "jsonl" in path]
 
 
 def test_checkpoints_that_are_pushed_are_whole(pushed):
@@ -94,7 +87,7 @@ def test_a_release_that_uploads_in_another_way_is_refused(tmp_path, monkeypatch)
     for name in ("hf_api", "upload_folder"):
         monkeypatch.delattr(transformers.trainer, name, raising=False)
     with pytest.raises(RuntimeError, match=r"would take rollouts/\*, .* along. Set push_to_hub=False"):
-        tiny.trainer(tmp_path, tiny.digits, push_to_hub=True, hub_model_id="someone/model")
+        tiny.trainer(tmp_path, tiny.digits, **PUSHING)
 
 
 # -- the model card
@@ -106,15 +99,13 @@ def card(trained):
 
 def test_a_card_names_what_trained_the_model(pushed):
     trained, _ = pushed
-    text = card(trained)
+    text, version = card(trained), trl_grpo_plus.__version__
     assert "None" not in text
-    assert (
-        "This model was fine-tuned on the [someone/data](https://huggingface.co/datasets/someone/data) dataset."
-        in text
-    )
-    assert f"- trl_grpo_plus: {trl_grpo_plus.__version__}\n- TRL: {trl.__version__}" in text
+    data = "[someone/data](https://huggingface.co/datasets/someone/data)"
+    assert f"This model was fine-tuned on the {data} dataset." in text
+    assert f"- trl_grpo_plus: {version}\n- TRL: {trl.__version__}" in text
     assert "- `digits`, weight 1" in text
-    assert f"`GRPOPlusTrainer` of trl_grpo_plus {trl_grpo_plus.__version__} with its options at their defaults" in text
+    assert f"`GRPOPlusTrainer` of trl_grpo_plus {version} with its options at their defaults" in text
     assert 'model="someone/model"' in text
 
 
@@ -137,9 +128,10 @@ def test_a_card_of_a_model_without_a_name(tmp_path, name):
     made = tiny.trainer(tmp_path, tiny.digits)
     made.model.config._name_or_path = name
     made.create_model_card()
-    assert "None" not in card(made)
-    assert "# Model Card for run\n\nThis model was fine-tuned.\n" in card(made)
-    assert 'model="run"' in card(made)
+    text = card(made)
+    assert "None" not in text
+    assert "# Model Card for run\n\nThis model was fine-tuned.\n" in text
+    assert 'model="run"' in text
 
 
 def test_what_a_card_of_another_form_says():

@@ -4,7 +4,7 @@ tests/test_wheel.py launches a recipe to its end.
 """
 
 import dataclasses
-import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,9 +18,6 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import option_names
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.registry import list_rewards
-
-
-COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
 
 
 def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
@@ -51,26 +48,15 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert "Did you mean arithmetic_cpu" in capsys.readouterr().err
     Path("outputs").mkdir()
     assert main(["cp", "arithmetic_cpu", "output/mine.yaml"]) == 2
-    said = "error: there is no folder output. Did you mean outputs? Make it first: mkdir -p output\n"
-    assert capsys.readouterr().err == said
+    fix = "Did you mean outputs? Make it first: mkdir -p output"
+    assert capsys.readouterr().err == f"error: there is no folder output. {fix}\n"
     assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
     assert capsys.readouterr().err.startswith("error: ")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["run", "arithmetic"], "is neither a file nor a recipe"),
-        (["run", "arithmetic_cpu", "--accelerate_config", "zero4"], "Did you mean zero"),
-        (["run", "missing.yaml"], "'missing.yaml' is neither a file nor a recipe"),
-    ],
-)
-def test_what_cannot_be_launched_is_refused(arguments, message, capsys):
-    assert main(arguments) == 2
-    assert message in capsys.readouterr().err
-
-
-def test_an_option_of_no_command_is_refused(capsys):
+def test_what_cannot_be_launched_is_refused(capsys):
+    assert main(["run", "arithmetic_cpu", "--accelerate_config", "zero4"]) == 2
+    assert "Did you mean zero" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         main(["ls", "--all"])
     assert "--all" in capsys.readouterr().err
@@ -80,8 +66,8 @@ def test_the_command_says_how_many_processes(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("gradient_accumulation_steps: 4")
 
-    def launched(*given, recipe=str(mine), **how):
-        return " ".join(launch.launch_command(recipe, *given, **how)[1:])
+    def launched(*options, recipe=str(mine), **how):
+        return " ".join(launch.launch_command(recipe, *options, **how)[1:])
 
     script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
     plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
@@ -114,9 +100,8 @@ def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
     assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
     assert launched("own", num_gpus=4) == ""
     assert launched("own", num_processes=2) == "--num_processes 2"
-    own.write_text(
-        "{distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}, num_processes: 3}"
-    )
+    deepspeed = "distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}"
+    own.write_text(f"{{{deepspeed}, num_processes: 3}}")
     assert launched("own") == "--gradient_accumulation_steps 4"
     with pytest.raises(ValueError, match="single_gpu is one process, not 2"):
         launched("single_gpu", num_processes=2)
@@ -125,14 +110,14 @@ def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
 
 
 @pytest.mark.parametrize("preset", [None, *launch.presets()])
-@pytest.mark.parametrize("given", [None, 1, 3])
+@pytest.mark.parametrize("processes", [None, 1, 3])
 @pytest.mark.parametrize(("recipe", "num_gpus"), [("arithmetic_gpu", 0), ("arithmetic_gpu", 4), ("arithmetic_cpu", 4)])
-def test_what_check_expects_is_what_is_launched(recipe, preset, given, num_gpus):
-    if preset == "single_gpu" and given == 3:
+def test_what_check_expects_is_what_is_launched(recipe, preset, processes, num_gpus):
+    if preset == "single_gpu" and processes == 3:
         return
-    command = launch.launch_command(recipe, (), preset, given, num_gpus)
+    command = launch.launch_command(recipe, (), preset, processes, num_gpus)
     assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
-    spread = launch.distribution(preset, given, 0 if launch.on_cpu(recipe) else num_gpus)
+    spread = launch.distribution(preset, processes, 0 if launch.on_cpu(recipe) else num_gpus)
     assert command[command.index("--num_processes") + 1] == str(spread.processes)
 
 
@@ -156,7 +141,7 @@ def test_what_a_file_of_accelerates_shards(tmp_path, monkeypatch, kind, config, 
 
 
 @pytest.mark.parametrize(
-    ("line", "given", "cpu"),
+    ("line", "options", "cpu"),
     [
         ("use_cpu: true", (), True),
         ('use_cpu: "false"', (), False),
@@ -166,9 +151,9 @@ def test_what_a_file_of_accelerates_shards(tmp_path, monkeypatch, kind, config, 
         ("use_cpu: true", ("--use-cpu", "no"), False),
     ],
 )
-def test_whether_a_run_is_on_the_cpu(tmp_path, line, given, cpu):
+def test_whether_a_run_is_on_the_cpu(tmp_path, line, options, cpu):
     (tmp_path / "mine.yaml").write_text(line)
-    assert launch.on_cpu(str(tmp_path / "mine.yaml"), given) == cpu
+    assert launch.on_cpu(str(tmp_path / "mine.yaml"), options) == cpu
 
 
 def test_trls_presets_are_there():
@@ -182,9 +167,9 @@ def test_every_option_of_the_parser_is_known_without_it():
     assert {field.name for kind in parser.dataclass_types for field in dataclasses.fields(kind) if field.init} <= (
         option_names.known_options()
     )
-    given = [option for action in parser._actions for option in action.option_strings]
-    assert len(given) > 300
-    assert option_names.refused(given) == option_names.refused([f"{option}=1" for option in given]) == []
+    options = [option for action in parser._actions for option in action.option_strings]
+    assert len(options) > 300
+    assert option_names.refused(options) == option_names.refused([f"{option}=1" for option in options]) == []
     assert option_names.refused(["--lerning-rate=1", "--seed", "--", "-x", "word"]) == [
         "unknown option --lerning_rate. Did you mean --learning_rate or --logging_strategy?"
     ]
@@ -222,14 +207,11 @@ def test_where_the_sources_say_nothing_sure_nothing_is_refused(tmp_path, monkeyp
     (package / "bases.py").write_text(bases)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(option_names, "SOURCES", ((package.name, "Options"),))
-    option_names.known_options.cache_clear()
-    try:
-        assert bool(option_names.refused(["--sed"])) == (known is not None)
-        if known:
-            assert option_names.known_options() == known
-            assert option_names.refused(["--seed", "--rate", "--no_rate"]) == []
-    finally:
-        option_names.known_options.cache_clear()
+    monkeypatch.setattr(option_names, "known_options", option_names.known_options.__wrapped__)  # not from the cache
+    assert bool(option_names.refused(["--sed"])) == (known is not None)
+    if known:
+        assert option_names.known_options() == known
+        assert option_names.refused(["--seed", "--rate", "--no_rate"]) == []
 
 
 @pytest.mark.parametrize(("verb", "status"), [("run", 2), ("check", 1)])
@@ -245,22 +227,13 @@ assert not {{"torch", "transformers", "trl", "datasets"}} & set(sys.modules)
     assert "unknown option --lerning_rate. Did you mean --learning_rate" in done.stdout + done.stderr
 
 
-def test_the_recipes_exit_status_and_message_come_through(tmp_path):
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
-    command = [*COMMAND, "run", "arithmetic_cpu", "--lerning_rate", "1"]
-    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
-    assert done.returncode != 0
-    assert "learning_rate" in done.stderr
-
-
 def test_the_environment_is_described(capsys):
     assert main(["env"]) == 0
-    told = capsys.readouterr().out
-    for name in ("python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"):
-        assert f"\n{name} " in f"\n{told}"
+    names = re.findall(r"^([\w-]+) ", capsys.readouterr().out, re.M)
+    assert {"python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"} <= set(names)
 
 
-def test_a_reader_that_has_enough_is_no_error(tmp_path):
-    command = f"{' '.join(COMMAND)} ls | head -n 1; exit ${{PIPESTATUS[0]}}"
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m trl_grpo_plus.cli ls | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "recipes\n", "")

@@ -1,6 +1,7 @@
 """Values in a YAML are read as the command line's are: converted, or refused with what is allowed."""
 
 import dataclasses
+import inspect
 import re
 
 import pytest
@@ -57,7 +58,7 @@ def test_a_value_that_is_right(parser, text, value):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("loss_type: grop", "is none of 'grpo', 'dr_grpo', 'dapo', 'bnpo', 'cispo', 'sapo', 'luspo', 'vespo'. Did"),
         ("dtype: bf16", "is none of 'auto', 'bfloat16', 'float16', 'float32'. Did you mean bfloat16?"),
@@ -75,33 +76,30 @@ def test_a_value_that_is_right(parser, text, value):
         ("vllm_gpu_memory_utilisation: 0.3", "unknown key vllm_gpu_memory_utilisation. Did you mean vllm_gpu_"),
     ],
 )  # fmt: skip
-def test_a_value_that_is_wrong(parser, text, said):
+def test_a_value_that_is_wrong(parser, text, message):
     ((name, value),) = yaml.safe_load(text).items()
     right, wrong = checked({name: value}, parser)
     assert right == {}
-    assert said in wrong[name]
+    assert message in wrong[name]
 
 
 def test_every_default_is_a_right_value(parser):
     for kind in parser.dataclass_types:
-        defaults = {
-            field.name: field.default
-            for field in dataclasses.fields(kind)
-            if field.init and field.default is not dataclasses.MISSING
-        }
+        fields = [field for field in dataclasses.fields(kind) if field.init]
+        defaults = {field.name: field.default for field in fields if field.default is not dataclasses.MISSING}
         right, wrong = checked(defaults, parser)
         assert wrong == {}
         assert right.keys() == defaults.keys()
 
 
 def test_a_yaml_gives_what_the_command_line_gives(tmp_path):
-    given = {"learning_rate": "3e-6", "bf16": "no", "use_cpu": "true", "max_steps": "7", "reward_weights": ["1"]}
+    keys = {"learning_rate": "3e-6", "bf16": "no", "use_cpu": "true", "max_steps": "7", "reward_weights": ["1"]}
     path = tmp_path / "run.yaml"
-    path.write_text(yaml.safe_dump(given))
-    words = [word for name, value in given.items() for word in (f"--{name}", value if name[0] != "r" else "1")]
+    path.write_text(yaml.safe_dump(keys))
+    words = [word for name, value in keys.items() for word in (f"--{name}", value if name[0] != "r" else "1")]
     _, from_yaml, *_ = parse(make_parser(prog="grpo"), ["--config", str(path)])
     _, from_words, *_ = parse(make_parser(prog="grpo"), words)
-    for name in given:
+    for name in keys:
         assert getattr(from_yaml, name) == getattr(from_words, name)
     assert (from_yaml.learning_rate, from_yaml.bf16, from_yaml.reward_weights) == (3e-6, False, [1.0])
 
@@ -116,8 +114,6 @@ def test_the_choices_hold_beyond_yaml(parser):
 
 def test_trl_knows_the_choices_that_we_list():
     """They are free texts in TRL's config, and compared with these where they are used."""
-    import inspect
-
     source = inspect.getsource(GRPOTrainer) + inspect.getsource(vllm_generation)
     for name, allowed in TRL_CHOICES.items():
         for value in allowed:

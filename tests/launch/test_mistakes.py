@@ -4,6 +4,7 @@
 """
 
 import os
+from unittest import mock
 
 import pytest
 import torch
@@ -72,11 +73,22 @@ def named(names):
     return pytest.mark.parametrize("mistake", [BY_NAME[name] for name in names], ids=list(names))
 
 
-def test_the_recipe_without_a_mistake_is_in_order(here, place, capsys):
-    Mistake("none", ()).write(place)
-    assert main(["check", "my_run.yaml"]) == 0, capsys.readouterr().out
-    assert "FAILED" not in capsys.readouterr().out
-    main(["run", "my_run.yaml"])
+@pytest.mark.parametrize(
+    ("keys", "options"),
+    [
+        ({}, []),
+        # Switched off on purpose.
+        ({"lora_r": 8, "use_peft": False}, ["--use_vllm", "false", "--vllm_gpu_memory_utilization", "0.5"]),
+    ],
+    ids=["plain", "switches off"],
+)
+def test_a_recipe_without_a_mistake_is_in_order(here, place, capsys, keys, options):
+    Mistake("none", (), keys).write(place)
+    status, printed = main(["check", "my_run.yaml", *options]), capsys.readouterr().out
+    assert status == 0, printed
+    assert "FAILED" not in printed
+    assert "no effect" not in printed
+    main(["run", "my_run.yaml", *options])
     assert len(here) == 1
 
 
@@ -136,10 +148,7 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
     class MadeError(Exception):
         pass
 
-    def made(*_, **__):
-        raise MadeError
-
-    monkeypatch.setattr("trl.GRPOTrainer.__init__", made)
+    monkeypatch.setattr("trl.GRPOTrainer.__init__", mock.Mock(side_effect=MadeError))
     Mistake("none", (), {"learning_rate": 1e-6, "dtype": "bfloat16"}).write(place)
     assert main(["check", "my_run.yaml", "--num_processes", "1"]) == 1
     assert "dtype FAILED dtype='bfloat16' with learning_rate=1e-06" in words(capsys.readouterr().out)
@@ -175,37 +184,16 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
 
 
 def test_what_does_not_depend_on_each_other_is_said_in_one_go(here, place, capsys):
-    several = {
-        "lerning_rate": 1e-5,
-        "loss_type": "grop",
-        "max_steps": "many",
-        "lora_r": 8,
-        "reward_funcs": ["exact_answr"],
-        "dataset_name": "dta.jsonl",
-        "model_name_or_path": "./modle",
-        "resume_from_checkpoint": "nowhere",
-    }
-    Mistake("several", (), several).write(place)
+    keys = {"lerning_rate": 1e-5, "loss_type": "grop", "max_steps": "many", "lora_r": 8}
+    keys |= {"reward_funcs": ["exact_answr"], "dataset_name": "dta.jsonl", "model_name_or_path": "./modle"}
+    Mistake("several", (), {**keys, "resume_from_checkpoint": "nowhere"}).write(place)
+    parts = ["unknown key lerning_rate", "loss_type='grop'", "max_steps='many'", "lora_r has no effect"]
+    parts += ["'exact_answr'", "no file or folder dta.jsonl", "no folder ./modle", "nowhere is not a checkpoint"]
     assert main(["check", "my_run.yaml"]) == 1
-    told = words(capsys.readouterr().out)
+    printed = words(capsys.readouterr().out)
     main(["run", "my_run.yaml"])
     refused = words(capsys.readouterr().err)
-    for part in (
-        "unknown key lerning_rate",
-        "loss_type='grop'",
-        "max_steps='many'",
-        "lora_r has no effect",
-        "'exact_answr'",
-        "no file or folder dta.jsonl",
-        "no folder ./modle",
-        "nowhere is not a checkpoint",
-    ):
-        assert told.count(part) == 1, part
+    for part in parts:
+        assert printed.count(part) == 1, part
         assert part in refused, part
     assert here == []
-
-
-def test_a_switch_that_is_off_on_purpose_is_no_mistake(here, place, capsys):
-    Mistake("none", (), {"lora_r": 8, "use_peft": False}).write(place)
-    assert main(["check", "my_run.yaml", "--use_vllm", "false", "--vllm_gpu_memory_utilization", "0.5"]) == 0
-    assert "no effect" not in capsys.readouterr().out

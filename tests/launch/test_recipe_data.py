@@ -42,13 +42,12 @@ def parsed(name, *options):
     return parse(grpo.make_parser(), ["--config", name, "--use_cpu", "true", "--bf16", "false", *options])
 
 
-def data_of(name, *options):
-    """A recipe's data, from the sample rows where it names a data set, and its rewards."""
-    script, training, model, mixture_args = parsed(name, *options)
-    if script.dataset_name:
-        script.dataset_name = samples.sample_of(script.dataset_name, script.dataset_config)
-    data = inputs.load_data(script, training, model, mixture_args, smoke=True)
-    return data, inputs.read_rewards(script.reward_funcs, None)[0]
+def data_of(name, smoke=True):
+    """A recipe's data, from the sample rows where it names a data set that has some, and its rewards."""
+    script, *others = parsed(name)
+    if sample := script.dataset_name and samples.sample_of(script.dataset_name, script.dataset_config):
+        script.dataset_name = sample
+    return inputs.load_data(script, *others, smoke=smoke), inputs.read_rewards(script.reward_funcs, None)[0]
 
 
 def prompts(split):
@@ -79,13 +78,12 @@ def test_a_recipe_parses_and_says_what_it_needs(name):
 def test_a_recipe_does_not_repeat_defaults(name):
     kinds = grpo.make_parser().dataclass_types
     fields = {field.name: field for kind in kinds for field in dataclasses.fields(kind)}
-    same = {key for key, value in RECIPES[name].items() if (value, type(value)) == _default(fields[key])}
-    assert same <= TELLING
+    assert {key for key, value in RECIPES[name].items() if _is_default(value, fields[key])} <= TELLING
 
 
-def _default(field):
-    made = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
-    return made, type(made)
+def _is_default(value, field):
+    default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+    return value == default and type(value) is type(default)
 
 
 def gpus():
@@ -175,7 +173,11 @@ def test_gold_answers_score_full_marks_and_those_of_other_rows_do_not(name, caps
 def script(folder, raw, name="data.jsonl"):
     path = folder / name
     path.write_text("".join(json.dumps(row) + "\n" for row in raw))
-    return SimpleNamespace(dataset_name=str(path), dataset_config=None)
+    return named(path)
+
+
+def named(path):
+    return SimpleNamespace(dataset_name=path and str(path), dataset_config=None)
 
 
 def letters(raw):
@@ -185,14 +187,14 @@ def letters(raw):
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
-    given = script(tmp_path, [{"a": text} for text in ["x", "bad", "y", "x", "bad", "z", "w", "v"]])
-    data = rows.make_splits(given, letters, ["a"], 100)
+    source = script(tmp_path, [{"a": text} for text in ["x", "bad", "y", "x", "bad", "z", "w", "v"]])
+    data = rows.make_splits(source, letters, ["a"], 100)
     kept = [row["prompt"][0]["content"] for split in data.values() for row in split]
     assert sorted(kept) == ["v", "w", "x", "y", "z"]
-    said = f"{given.dataset_name} (train): 3 of 8 rows are left out: 2 that are bad; 1 that came before.\n"
-    assert capsys.readouterr().err.endswith(said)
+    counted = f"{source.dataset_name} (train): 3 of 8 rows are left out: 2 that are bad; 1 that came before.\n"
+    assert capsys.readouterr().err.endswith(counted)
     monkeypatch.setenv("RANK", "1")
-    rows.make_splits(given, letters, ["a"], 100)
+    rows.make_splits(source, letters, ["a"], 100)
     assert "left out" not in capsys.readouterr().err, "once is enough"
 
 
@@ -210,55 +212,46 @@ def test_data_that_cannot_be_used_are_refused(tmp_path, raw, wanted, message):
 
 def test_a_data_set_must_be_named_and_have_training_rows(tmp_path):
     with pytest.raises(ValueError, match="dataset_name is missing"):
-        rows.make_splits(SimpleNamespace(dataset_name=None, dataset_config=None), letters, ["a"], 1)
-    folder = tmp_path / "only_test"
-    folder.mkdir()
-    script(folder, [{"a": "x"}], "test.jsonl")
+        rows.make_splits(named(None), letters, ["a"], 1)
+    script(tmp_path, [{"a": "x"}], "test.jsonl")
     with pytest.raises(ValueError, match="has no split train, only test"):
-        rows.make_splits(SimpleNamespace(dataset_name=str(folder), dataset_config=None), letters, ["a"], 1)
+        rows.make_splits(named(tmp_path), letters, ["a"], 1)
 
 
 def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
     script(tmp_path, [{"a": str(i)} for i in range(40)], "train.jsonl")
     script(tmp_path, [{"a": str(i)} for i in range(30, 50)], "test.jsonl")
-    given = SimpleNamespace(dataset_name=str(tmp_path), dataset_config=None)
-    data = rows.make_splits(given, letters, ["a"], 5)
-    assert (len(data["train"]), len(data["test"])) == (30, 5)
-    assert prompts(rows.make_splits(given, letters, ["a"], 5)["test"]) == prompts(data["test"])
-    assert len(rows.make_splits(given, letters, ["a"], None)["test"]) == 20
+    first, again, every = (rows.make_splits(named(tmp_path), letters, ["a"], most) for most in (5, 5, None))
+    assert (len(first["train"]), len(first["test"])) == (30, 5)
+    assert prompts(again["test"]) == prompts(first["test"])
+    assert len(every["test"]) == 20
 
 
-@pytest.mark.parametrize(("asked", "given"), [(3, 3), (50, 10), (None, 10)])
-def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, given):
+@pytest.mark.parametrize(("asked", "held_out"), [(3, 3), (50, 10), (None, 10)])
+def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, held_out):
     data = rows.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
-    assert (len(data["test"]), len(data["train"])) == (given, 40 - given)
+    assert (len(data["test"]), len(data["train"])) == (held_out, 40 - held_out)
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):
-    given = script(tmp_path, [{"frage": "?", "answer": "#### 1"}])
+    source = script(tmp_path, [{"frage": "?", "answer": "#### 1"}])
     with pytest.raises(Refusal, match=r"has no column question, only frage, answer\."):
-        inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", given.dataset_name))
+        inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", source.dataset_name))
 
 
 def test_the_page_s_own_example_runs(tmp_path, monkeypatch):
     code = re.search(r"```python\n(# my_data\.py\n.*?)```", PAGE, re.DOTALL)[1]
     recipe = re.search(r"```yaml\n(# in my_run\.yaml\n.*?)```", PAGE, re.DOTALL)[1]
     (tmp_path / "my_data.py").write_text(code)
-    (tmp_path / "my_run.yaml").write_text(recipe + "use_cpu: true\nbf16: false\n")
+    (tmp_path / "my_run.yaml").write_text(recipe)
     countries = [{"country": f"Land {i}", "capital": f"City {i}" if i else ""} for i in range(13)]
     script(tmp_path, countries, "capitals.jsonl")
     monkeypatch.chdir(tmp_path)
-    data, (reward,) = data_of_yaml("my_run.yaml")
+    data, (reward,) = data_of("my_run.yaml", smoke=False)
     assert (len(data["train"]), len(data["test"])) == (9, 3)
     assert data["train"][0]["prompt"][0] == {"role": "system", "content": "Answer in one word."}
     check_columns(reward, data["train"], "the data")
     assert check_gold(reward, data["train"])[0].problems == ()
-
-
-def data_of_yaml(path):
-    script_args, training, model, mixture_args = parse(grpo.make_parser(), ["--config", path])
-    data = inputs.load_data(script_args, training, model, mixture_args)
-    return data, inputs.read_rewards(script_args.reward_funcs, None)[0]
 
 
 # --- GSM8K ----------------------------------------------------------------------------------------------------------
@@ -292,12 +285,9 @@ def test_what_is_no_number_is_refused(solution):
 
 
 def test_the_system_prompt_can_be_another_or_none():
-    raw = {"question": " How many? ", "answer": "#### 3"}
-    assert gsm8k.make_row(raw, "Count.")["prompt"] == [
-        {"role": "system", "content": "Count."},
-        {"role": "user", "content": "How many?"},
-    ]
-    assert [message["role"] for message in gsm8k.make_row(raw, None)["prompt"]] == ["user"]
+    raw, user = {"question": " How many? ", "answer": "#### 3"}, {"role": "user", "content": "How many?"}
+    assert gsm8k.make_row(raw, "Count.")["prompt"] == [{"role": "system", "content": "Count."}, user]
+    assert gsm8k.make_row(raw, None)["prompt"] == [user]
 
 
 # --- Mathematics ----------------------------------------------------------------------------------------------------
@@ -315,11 +305,7 @@ ASKED = (
         ({"problem": "$1+1$?", "answer": "2", "solution": r"It is \boxed{3}."}, "$1+1$?", "2"),
         ({"problem": "$1+1$?", "solution": r"It is \boxed{2}."}, "$1+1$?", r"It is \boxed{2}."),
         ({"prompt": "$1+1$?", "solution": "2", "source_prompt": []}, "$1+1$?", "2"),
-        (
-            {"prompt": [{"role": "user", "content": ASKED}], "reward_model": {"ground_truth": "2", "style": "rule"}},
-            "What is\n\n$1 + 1$?",
-            "2",
-        ),
+        ({"prompt": rows.messages(None, ASKED), "reward_model": {"ground_truth": "2"}}, "What is\n\n$1 + 1$?", "2"),
     ],
     ids=["MATH", "MATH, solution", "DAPO, processed", "DAPO"],
 )
@@ -351,9 +337,8 @@ def test_answers_that_the_reward_cannot_read_are_left_out(tmp_path, capsys):
 
 def test_levels_and_a_benchmark(tmp_path):
     script(tmp_path, [{"problem": "AIME?", "answer": "204", "id": 60}], "aime.jsonl")
-    raw = [{"problem": f"${i}$?", "answer": str(i), "level": 1 + i % 5} for i in range(40)]
-    given = script(tmp_path, raw)
-    data = math_problems.prepare(given, None, None, levels=[4, 5], benchmark=str(tmp_path / "aime.jsonl"))
+    source = script(tmp_path, [{"problem": f"${i}$?", "answer": str(i), "level": 1 + i % 5} for i in range(40)])
+    data = math_problems.prepare(source, None, None, levels=[4, 5], benchmark=str(tmp_path / "aime.jsonl"))
     assert {int(answer) % 5 + 1 for answer in data["train"]["answer"]} == {4, 5}
     assert {int(answer) % 5 + 1 for answer in data["test"]["answer"]} & {1, 2, 3}
     assert list(data["benchmark"]["answer"]) == ["204"]
@@ -397,17 +382,23 @@ def test_problems_that_cannot_be_judged_are_left_out(raw, reason):
         code_problems.make_row(raw, None, LIMITS)
 
 
-def test_numbers_of_tests_must_make_sense():
-    with pytest.raises(ValueError, match="min_tests=5 must be at least 1 and at most max_tests=3"):
-        code_problems.prepare(None, None, None, max_tests=3)
+@pytest.mark.parametrize(
+    ("prepare", "options", "message"),
+    [
+        (code_problems.prepare, {"max_tests": 3}, "min_tests=5 must be at least 1 and at most max_tests=3"),
+        (countdown.prepare, {"counts": []}, "must be numbers from 2 to 6"),
+        (countdown.prepare, {"counts": [1]}, "must be numbers from 2 to 6"),
+        (countdown.prepare, {"counts": [3, 7]}, "must be numbers from 2 to 6"),
+        (countdown.prepare, {"counts": [2]}, r"hardly more than 6,\d\d\d problems of counts=\[2\]"),
+    ],
+    ids=["tests", "no counts", "1", "7", "too few problems"],
+)
+def test_options_of_prepare_that_make_no_sense(prepare, options, message):
+    with pytest.raises(ValueError, match=message):
+        prepare(None, None, None, **options)
 
 
 # --- Countdown ------------------------------------------------------------------------------------------------------
-
-
-def test_countdown_ends_where_there_are_no_more_problems():
-    with pytest.raises(ValueError, match=r"hardly more than 6,\d\d\d problems of counts=\[2\]"):
-        countdown.prepare(None, None, None, counts=[2])
 
 
 def test_every_countdown_problem_has_the_solution_that_it_was_made_from():
@@ -415,15 +406,16 @@ def test_every_countdown_problem_has_the_solution_that_it_was_made_from():
     reward = get_reward("countdown")
     for split in data.values():
         columns = {name: list(split[name]) for name in ("numbers", "target")}
-        told = [f"<answer>{solution}</answer>" for solution in split["solution"]]
-        assert {outcome.score for outcome in reward.score(completions=told, **columns)} == {1.0}
+        answers = [f"<answer>{solution}</answer>" for solution in split["solution"]]
+        assert {outcome.score for outcome in reward.score(completions=answers, **columns)} == {1.0}
         assert all(target in countdown.TARGETS for target in split["target"])
         assert all(1 <= number <= 99 for numbers in split["numbers"] for number in numbers)
     assert Counter(map(len, data["train"]["numbers"])) == {2: 375, 3: 375, 4: 375, 6: 375}
     assert all(solve(row["numbers"], row["target"]) for row in data["test"])
-    text = data["train"][0]["prompt"][-1]["content"]
-    assert all(str(number) in text for number in (*data["train"][0]["numbers"], data["train"][0]["target"]))
-    assert data["train"][0]["solution"] not in text
+    first = data["train"][0]
+    text = first["prompt"][-1]["content"]
+    assert all(str(number) in text for number in (*first["numbers"], first["target"]))
+    assert first["solution"] not in text
 
 
 def test_countdown_problems_come_once_and_depend_on_the_seed_alone():
@@ -441,12 +433,6 @@ def test_countdown_problems_come_once_and_depend_on_the_seed_alone():
     assert (len(small["train"]), keys(small["test"])) == (500, keys(data["test"]))
 
 
-@pytest.mark.parametrize("counts", [[], [1], [3, 7]])
-def test_countdown_refuses_counts(counts):
-    with pytest.raises(ValueError, match="must be numbers from 2 to 6"):
-        countdown.prepare(None, None, None, counts=counts)
-
-
 # --- Reasoning gym --------------------------------------------------------------------------------------------------
 
 
@@ -462,18 +448,18 @@ def test_no_question_of_the_mixture_is_both_trained_on_and_tested():
 
 
 def test_the_mixture_refuses_tasks():
-    given = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
+    arguments = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
     with pytest.raises(Refusal, match="Did you mean chain_sum"):
-        inputs.load_data(*given, smoke=True)
+        inputs.load_data(*arguments, smoke=True)
 
 
 # --- Sums -----------------------------------------------------------------------------------------------------------
 
 
 def sums(folder, **options):
-    given = {"output_dir": str(folder), "seed": 1, "process_index": 0, "disable_tqdm": True}
-    given |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
-    return arithmetic.prepare(None, SimpleNamespace(**given), SimpleNamespace(), **options)
+    args = {"output_dir": str(folder), "seed": 1, "process_index": 0, "disable_tqdm": True}
+    args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
+    return arithmetic.prepare(None, SimpleNamespace(**args), SimpleNamespace(), **options)
 
 
 def test_the_demo_s_lessons_are_those_of_its_numbers():
@@ -493,10 +479,10 @@ def test_three_digits_and_another_size(tmp_path, monkeypatch):
     assert len(taught) == 500
     forgot = Counter()
     for text in taught:
-        a, b, said = map(int, re.fullmatch(r"(\d{3})\+(\d{3})=(\d{3})<eos>", text).groups())
+        a, b, lesson = map(int, re.fullmatch(r"(\d{3})\+(\d{3})=(\d{3})<eos>", text).groups())
         carries = [a % 10 + b % 10 > 9, a // 10 % 10 + b // 10 % 10 > 9]
-        assert a + b - said in (0, 10 * carries[0] + 100 * carries[1])
-        forgot[any(carries), said != a + b] += 1
+        assert a + b - lesson in (0, 10 * carries[0] + 100 * carries[1])
+        forgot[any(carries), lesson != a + b] += 1
     assert forgot[False, True] == 0
     assert forgot[True, True] / (forgot[True, True] + forgot[True, False]) == pytest.approx(0.6, abs=0.1)
     seen = {text[:8] for text in taught}

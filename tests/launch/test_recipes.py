@@ -11,7 +11,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -36,7 +35,7 @@ from trl_grpo_plus.traces import read as traces
 
 
 SCRIPT = [sys.executable, "-m", "trl_grpo_plus.recipes.grpo"]
-REWARD = "trl_grpo_plus.rewards.exact_answer.exact_answer"
+LAUNCH = [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu"]
 CPU = ["--use_cpu", "true", "--bf16", "false", "--report_to", "none"]
 
 # A warm-up that is over in two seconds and teaches enough for some groups to be alive; steps as slow as one likes.
@@ -81,13 +80,13 @@ def config(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("form", [["--config=arithmetic_cpu"], ["--config", "arithmetic_cpu"]], ids=["=", "two words"])
-def test_a_shipped_config_by_name(form):
-    script, training, *_ = parsed(*form)
+def test_a_shipped_config_by_name():
+    script, training, *_ = parsed("--config", "arithmetic_cpu")
     assert script.prepare == "trl_grpo_plus.recipes.arithmetic.prepare"
     assert script.reward_funcs == ["exact_answer"]
     assert (training.max_steps, training.zero_variance_groups) == (150, "resample")
     assert training.learning_rate == 3e-4
+    assert parsed("--config=arithmetic_cpu")[:2] == (script, training)
 
 
 def test_a_config_by_path_and_options_over_it(config):
@@ -101,6 +100,8 @@ def test_a_config_by_path_and_options_over_it(config):
     _, training, *_ = parsed("--config", path, "--std-ddof=1", "--learning_rate", "1e-5")
     assert (training.max_steps, training.learning_rate, training.std_ddof) == (7, 1e-5, 1)
     assert os.environ.pop("FROM_YAML") == "5"
+    script, training, model, _ = parsed(*CPU, "--reward_funcs", "a.b", "c:d", "--model_name_or_path", "m")
+    assert (script.reward_funcs, model.model_name_or_path, training.use_cpu) == (["a.b", "c:d"], "m", True)
 
 
 def test_an_evaluation_batch_holds_whole_groups_of_an_evaluation():
@@ -115,11 +116,6 @@ def test_model_init_kwargs_win_against_the_models_own_keys():
     training = _make_trainer(lambda **options: options["args"], recipe)
     assert training.model_init_kwargs["dtype"] == "bfloat16"
     assert training.model_init_kwargs["revision"] == "main"
-
-
-def test_options_alone():
-    script, training, model, _ = parsed(*CPU, "--reward_funcs", "a.b", "c:d", "--model_name_or_path", "m")
-    assert (script.reward_funcs, model.model_name_or_path, training.use_cpu) == (["a.b", "c:d"], "m", True)
 
 
 @pytest.mark.parametrize(
@@ -176,11 +172,13 @@ def modules(tmp_path, monkeypatch):
 
 
 def test_the_three_forms_of_a_function(modules):
-    assert load("recipes_pkg.mod.func", "prepare")() == "package"
-    assert load("recipes_pkg.mod:func", "prepare")() == "package"
-    assert load("recipes_file.py:func", "prepare")() == "file"
-    assert load("./recipes_pkg/mod.py:func", "prepare")() == "package"
-    assert load(f"{modules}/recipes_file.py:func", "prepare")() == "file"
+    for path in ["recipes_pkg.mod.func", "recipes_pkg.mod:func", "./recipes_pkg/mod.py:func"]:
+        assert load(path, "prepare")() == "package"
+    for path in ["recipes_file.py:func", f"{modules}/recipes_file.py:func"]:
+        assert load(path, "prepare")() == "file"
+    for path in ["recipes_broken.func", "recipes_broken.py:func"]:
+        with pytest.raises(ModuleNotFoundError, match="recipes_no_such_thing"):  # the module's own error is not hidden
+            load(path, "prepare")
 
 
 @pytest.mark.parametrize(
@@ -210,12 +208,6 @@ def test_not_a_path_to_a_function(path):
         load(path, "prepare")
 
 
-def test_an_error_inside_a_module_is_not_hidden(modules):
-    for path in ["recipes_broken.func", "recipes_broken.py:func"]:
-        with pytest.raises(ModuleNotFoundError, match="recipes_no_such_thing"):
-            load(path, "prepare")
-
-
 def test_entries_of_reward_funcs_in_a_yaml(config):
     path = config(
         "use_cpu: true\nbf16: false\nreward_funcs:\n- {name: exact_answer, weight: 2}\n- name: think_format\n"
@@ -233,13 +225,12 @@ def test_entries_of_reward_funcs_in_a_yaml(config):
     assert inputs.read_rewards(parsed("--config", one)[0].reward_funcs, None)[1] == [3.0]
 
 
-def test_the_resume_command_is_the_resume_command(monkeypatch):
-    for given in [[], ["--resume_from_checkpoint", "old"], ["--resume_from_checkpoint=old"]]:
-        words = ("torchrun", "-m", "mod", *given, "--output_dir", "my runs")
-        monkeypatch.setattr(command_line, "launched_as", lambda words=words: words)
-        command = command_line.resume_command("my runs/checkpoint-3")
-        expected = "torchrun -m mod --output_dir 'my runs' --resume_from_checkpoint 'my runs/checkpoint-3'"
-        assert command == expected
+@pytest.mark.parametrize("before", [[], ["--resume_from_checkpoint", "old"], ["--resume_from_checkpoint=old"]])
+def test_the_resume_command_is_the_resume_command(monkeypatch, before):
+    words = ("torchrun", "-m", "mod", *before, "--output_dir", "my runs")
+    monkeypatch.setattr(command_line, "launched_as", lambda: words)
+    expected = "torchrun -m mod --output_dir 'my runs' --resume_from_checkpoint 'my runs/checkpoint-3'"
+    assert command_line.resume_command("my runs/checkpoint-3") == expected
 
 
 # --- What is found in the folder, what is printed ----------------------------------------------------------------
@@ -293,12 +284,8 @@ def left_by_a_run(tmp_path_factory):
     assert len(list(folder.glob("model-*-of-*.safetensors"))) > 1
     torch.save({}, folder / "training_args.bin")
     (folder / "README.md").write_text("---\nlibrary_name: transformers\ntags:\n- generated_from_trainer\n---\n# Mine")
-    for name in [
-        "rollouts/train-00000000.jsonl",
-        "runs/Nov22/events.out",
-        "wandb/run-1/run.wandb",
-        "warm_start/config.json",
-    ]:
+    logs = ["rollouts/train-00000000.jsonl", "runs/Nov22/events.out", "wandb/run-1/run.wandb"]
+    for name in [*logs, "warm_start/config.json"]:
         (folder / name).parent.mkdir(parents=True)
         (folder / name).touch()
     leave_run(folder, 2, finished=False)
@@ -394,12 +381,8 @@ def test_each_earlier_run_has_a_folder_of_its_own(tmp_path, capsys):
     for number in [1, 2, 3]:
         leave_run(tmp_path, 5, 10, finished=True)
         settle(tmp_path)
-        assert names(tmp_path / f"earlier-{number}") == [
-            "checkpoint-10",
-            "checkpoint-5",
-            "summary.json",
-            "trainer_state.json",
-        ]
+        checkpoints, files = ["checkpoint-10", "checkpoint-5"], ["summary.json", "trainer_state.json"]
+        assert names(tmp_path / f"earlier-{number}") == [*checkpoints, *files]
         assert f"holds a finished run: moved to {tmp_path}/earlier-{number}. Starting anew." in capsys.readouterr().out
     shutil.rmtree(tmp_path / "earlier-1")
     leave_run(tmp_path, 5, finished=False)
@@ -476,17 +459,17 @@ def test_an_evaluation_is_a_line_of_its_own_beside_a_bar(monkeypatch, trained):
         monkeypatch.setattr(sys, name, terminal)
     state = TrainerState(max_steps=2, global_step=2)
     state.is_world_process_zero = True
-    progress, given = console.SlimProgress(), (None, state, None)
-    progress.on_train_begin(*given)
+    progress, event = console.SlimProgress(), (None, state, None)
+    progress.on_train_begin(*event)
     if trained:
-        progress.on_train_end(*given)
+        progress.on_train_end(*event)
     for split in ("easy", "edge"):
         for _ in range(2):
-            progress.on_prediction_step(*given, eval_dataloader=[1, 2])
-        progress.on_log(*given, logs={f"eval_{split}_runtime": 1.0, "eval_reward": 0.5})
-        progress.on_evaluate(*given)
+            progress.on_prediction_step(*event, eval_dataloader=[1, 2])
+        progress.on_log(*event, logs={f"eval_{split}_runtime": 1.0, "eval_reward": 0.5})
+        progress.on_evaluate(*event)
     if not trained:
-        progress.on_train_end(*given)
+        progress.on_train_end(*event)
     bar, *lines = sorted(terminal.lines())
     assert bar.startswith("  0%|"), "that of the training stays"
     assert lines == ["step    2  eval easy: reward 0.500", "step    2  eval edge: reward 0.500"]
@@ -499,18 +482,23 @@ def prepare(folder, steps=2, seed=3, made_in=None, **training):
     """`arithmetic.prepare` with a warm-up of `steps`."""
     model = SimpleNamespace(model_name_or_path=None)
     args = {"output_dir": str(folder), "seed": seed, "process_index": 0, "disable_tqdm": True}
-    args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
-    args = SimpleNamespace(**{**args, **training})
+    args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None, **training}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(arithmetic, "WARM_STEPS", steps)
-        data = arithmetic.prepare(SimpleNamespace(), args, model)
+        data = arithmetic.prepare(SimpleNamespace(), SimpleNamespace(**args), model)
     assert model.model_name_or_path == str((made_in or folder) / "warm_start")
     return data
 
 
-def test_held_out_problems_are_seen_nowhere_else(tmp_path, monkeypatch):
-    taught = []
-    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
+@pytest.fixture
+def taught(monkeypatch):
+    """The texts of a warm-up that is only noted."""
+    texts = []
+    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, lessons, *how: texts.extend(lessons))
+    return texts
+
+
+def test_held_out_problems_are_seen_nowhere_else(tmp_path, taught):
     data = prepare(tmp_path, steps=arithmetic.WARM_STEPS)
     held_out = [prompt for split in ("easy", "edge", "hard") for prompt in data[split]["prompt"]]
     train, warm = data["train"]["prompt"], [text[: len("12+34=")] for text in taught]
@@ -522,9 +510,7 @@ def test_held_out_problems_are_seen_nowhere_else(tmp_path, monkeypatch):
     assert not set(train) & set(warm)
 
 
-def test_lessons_forget_the_carry_six_times_in_ten(tmp_path, monkeypatch):
-    taught = []
-    monkeypatch.setattr(arithmetic, "_warm_up", lambda model, tokenizer, texts, *how: taught.extend(texts))
+def test_lessons_forget_the_carry_six_times_in_ten(tmp_path, taught):
     prepare(tmp_path, steps=300)
     off = Counter()
     for text in taught:
@@ -538,11 +524,10 @@ def test_lessons_forget_the_carry_six_times_in_ten(tmp_path, monkeypatch):
 def test_answers_are_right_and_splits_are_what_they_are_called(tmp_path):
     data = prepare(tmp_path)
     assert Counter(data["train"]["difficulty"]) == arithmetic.TRAIN_MIX
-    for split in ("train", "easy", "edge", "hard"):
-        for row in data[split]:
+    for split, rows in data.items():
+        for row in rows:
             a, sign, b = re.fullmatch(r"(\d\d)([+*])(\d\d)=", row["prompt"]).groups()
-            right = int(a) * int(b) if sign == "*" else int(a) + int(b)
-            assert row["answer"] == str(right)
+            assert row["answer"] == str(int(a) * int(b) if sign == "*" else int(a) + int(b))
             kind = "hard" if sign == "*" else "edge" if int(a[1]) + int(b[1]) >= 10 else "easy"
             assert row["difficulty"] == kind
             assert split in ("train", kind)
@@ -596,12 +581,12 @@ def test_only_the_main_process_of_a_fresh_run_makes_the_model(tmp_path):
 
 
 def test_a_run_that_resumes_from_elsewhere_takes_the_model_from_there(tmp_path):
-    first, second = tmp_path / "earlier-1", tmp_path
+    first = tmp_path / "earlier-1"
     prepare(first)
     made = contents(first)
-    prepare(second, seed=4, resume_from_checkpoint=str(first / "checkpoint-3"), made_in=first)
+    prepare(tmp_path, seed=4, resume_from_checkpoint=str(first / "checkpoint-3"), made_in=first)
     assert contents(first) == made
-    assert names(second) == ["earlier-1"]
+    assert names(tmp_path) == ["earlier-1"]
 
 
 def test_a_warm_up_that_fails_leaves_the_last_model(tmp_path, monkeypatch):
@@ -628,6 +613,7 @@ class Steps:
         self.stop = StopOnInterrupt(Accelerator(cpu=True))
         self.state = TrainerState(max_steps=max_steps)
         self.args = SimpleNamespace(save_only_model=True)
+        self.stop.on_train_begin(self.args, self.state, TrainerControl())
 
     def step(self):
         control = TrainerControl(should_evaluate=True)
@@ -655,7 +641,6 @@ def sigint():
 
 def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(sigint):
     run = Steps(9)
-    run.stop.on_train_begin(run.args, run.state, TrainerControl())
     control = run.step()
     assert (control.should_save, control.should_training_stop, run.stop.stopped) == (False, False, False)
     sigint()
@@ -669,9 +654,8 @@ def test_a_signal_stops_after_the_step_with_a_whole_checkpoint(sigint):
 
 
 def test_another_keypress_stops_at_once(sigint, monkeypatch):
-    run = Steps(9)
-    run.stop.on_train_begin(run.args, run.state, TrainerControl())
     monkeypatch.setattr("trl_grpo_plus.launch.stopping.SAME_KEYPRESS", 0.0)
+    Steps(9)
     sigint()
     sigint(raises=True)
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
@@ -680,7 +664,6 @@ def test_another_keypress_stops_at_once(sigint, monkeypatch):
 def test_a_signal_in_the_last_step_does_not_unfinish_the_run(sigint):
     """Transformers goes one step too far when it resumes from the last step."""
     run = Steps(2)
-    run.stop.on_train_begin(run.args, run.state, TrainerControl())
     run.step()
     sigint()
     control = run.step()
@@ -752,18 +735,24 @@ def folder(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(folder, long_steps):
+def whole(folder):
     """What an uninterrupted run prints; it is in `<folder>/whole`."""
     return Run([*SCRIPT, *SHORT, "--output_dir", "whole"], folder).end(0)
 
 
 @pytest.fixture(scope="module")
 def stopped(folder):
-    """The same run, interrupted in its midst; it is in `<folder>/stopped`."""
+    """The same run, interrupted in its midst; it is in `<folder>/stopped`, and once more in `<folder>/left`."""
     run = Run([*SCRIPT, *SHORT, "--output_dir", "stopped"], folder, REWARD_SECONDS="0.3")
     run.wait_for("step +2  reward")
     run.interrupt()
-    return run.end(130)
+    printed = run.end(130)
+    shutil.copytree(folder / "stopped", folder / "left")
+    return printed
+
+
+def summary_of(run):
+    return json.loads((run / "summary.json").read_text())
 
 
 @pytest.mark.parametrize(
@@ -784,13 +773,12 @@ def test_a_mistake_is_one_line(tmp_path, options, message):
 
 def test_a_run_leaves_a_summary_a_model_and_a_log(folder, whole):
     out = folder / "whole"
-    summary = json.loads((out / "summary.json").read_text())
+    summary = summary_of(out)
     assert summary["steps"] == STEPS
     assert list(summary["eval"]) == ["easy", "edge", "hard"]
     for split in summary["eval"].values():
         assert (split["before_step"], split["after_step"]) == (0, STEPS)
-        assert 0 <= split["before"] <= 1
-        assert 0 <= split["after"] <= 1
+        assert 0 <= min(split["before"], split["after"]) <= max(split["before"], split["after"]) <= 1
     assert summary["eval"]["easy"]["after"] > 0
     assert sum(summary["groups"].values()) == pytest.approx(1)
     assert 0 < summary["groups"]["alive"] < 1
@@ -807,7 +795,7 @@ def test_a_run_leaves_a_summary_a_model_and_a_log(folder, whole):
 
 
 def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
-    summary = json.loads((folder / "whole" / "summary.json").read_text())
+    summary = summary_of(folder / "whole")
     assert len(re.findall(r"step +[1-8]  reward 0\.\d{3}  entropy", whole)) == STEPS
     evaluated = re.findall(r"step +(\d+)  eval (\w+): reward (\S+)", whole)
     expected = [("0", split, f"{was['before']:.3f}") for split, was in summary["eval"].items()]
@@ -843,16 +831,13 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     assert f"Stopped after step {step}, saved in stopped/{name}. To go on from there:" in stopped
     assert not same_weights(out / name, folder / "whole")
 
-    if not (folder / "left").exists():
-        shutil.copytree(out, folder / "left")
     command = re.search(r"To go on from there:\n\n  (.+)\n", stopped)[1]
     resumed = Run(shlex.split(command), folder, PYTHONHASHSEED="1").end(0)  # which orders sets in another way
     assert same_weights(out, folder / "whole")
     for key in ["reward", "entropy", "groups/alive", "grad_norm", "tokens/generated"]:
         assert logged(out, key) == logged(folder / "whole", key), key
-    ours, theirs = (json.loads((run / "summary.json").read_text()) for run in (out, folder / "whole"))
-    assert ours["eval"] == theirs["eval"]
-    assert ours["groups"] == theirs["groups"]
+    ours, theirs = summary_of(out), summary_of(folder / "whole")
+    assert (ours["eval"], ours["groups"]) == (theirs["eval"], theirs["groups"])
     assert list(traces.groups(out)) == list(traces.groups(folder / "whole"))
     assert f"step    {step}  reward" not in resumed, "a step done twice"
     for noise in ["arning", "issing", "nexpected", "moved to", "Warm-up"]:
@@ -886,39 +871,24 @@ def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     assert names(folder / "warm") == []
 
 
-@pytest.fixture(scope="module")
-def long_steps(folder):
-    """What is printed by two processes, interrupted in a step of more than 30 seconds; to be waited for."""
+@pytest.mark.full
+def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder):
+    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
     options = ["--num_processes", "2", *SHORT[2:], "--zero_variance_groups", "keep", "--eval_on_start", "false"]
     options += ["--per_device_train_batch_size", "32", "--output_dir", "long_steps"]
-    command = [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options]
-    run = Run(command, folder, REWARD_SECONDS="33")
-
-    def output():
-        run.wait_for("step +1  reward")
-        run.interrupt()
-        return run.end(130)
-
-    with ThreadPoolExecutor(1) as beside:
-        yield beside.submit(output)
-
-
-def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(folder, long_steps):
-    """torch kills the processes of a launcher that was interrupted after 30 seconds."""
-    output = long_steps.result()
+    run = Run([*LAUNCH, *options], folder, REWARD_SECONDS="33")
+    run.wait_for("step +1  reward")
+    run.interrupt()
+    going_on = "trl-grpo-plus run arithmetic_cpu --num_processes 2 .* --resume_from_checkpoint long_steps/checkpoint-2"
+    assert re.search(rf"To go on from there:\n\n  {going_on}\n", run.end(130))
     assert checkpoints(folder / "long_steps") == ["checkpoint-2"]
-    going_on = "--output_dir long_steps --resume_from_checkpoint long_steps/checkpoint-2"
-    assert re.search(
-        rf"To go on from there:\n\n  trl-grpo-plus run arithmetic_cpu --num_processes 2 .* {going_on}\n", output
-    )
 
 
+@pytest.mark.full
 def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
     """As a supervisor sends it; a terminal sends it to both."""
-    options = [*SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
-    run = Run(
-        [sys.executable, "-m", "trl_grpo_plus.cli", "run", "arithmetic_cpu", *options], folder, REWARD_SECONDS="1"
-    )
+    command = [*LAUNCH, *SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]
+    run = Run(command, folder, REWARD_SECONDS="1")
     run.wait_for("step +1  reward")
     os.kill(run.process.pid, signal.SIGINT)
     assert "Stopped after step" in run.end(130)
@@ -926,7 +896,7 @@ def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
 
 
 def test_two_processes_end_and_report_once(folder):
-    """A run that hung at its end would not come back here. Launched for good, two end in `long_steps` above."""
+    """A run that hung at its end would not come back here. Launched for good, two end above."""
     options = ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96", "--max_steps", "4"]
     options += ["--eval_on_start", "false", "--do_eval", "true", "--output_dir", "pair"]
     done = warm.run_ranks([*SCRIPT, *SHORT, *options], cwd=folder)
@@ -935,22 +905,19 @@ def test_two_processes_end_and_report_once(folder):
     assert "Traceback" not in output
     for once in ["groups sampled: ", "summary      pair/summary.json", "step    4  reward"]:
         assert output.count(once) == 1, once
-    summary = json.loads((folder / "pair" / "summary.json").read_text())
+    summary = summary_of(folder / "pair")
     assert summary["steps"] == 4
     assert set(summary["eval"]) == {"easy", "edge", "hard"}
     for split, was in summary["eval"].items():  # one evaluation: there is no before
         assert (was["before"], was["before_step"], was["after_step"]) == (None, None, 4)
         assert re.search(rf"^{split} +- +{was['after']:.3f} +-$", output, re.M)
-    assert sorted(path.name for path in (folder / "pair").glob("checkpoint-4/grpo_plus_state_*")) == [
-        "grpo_plus_state_0.pt",
-        "grpo_plus_state_1.pt",
-    ]
+    states = [path.name for path in (folder / "pair").glob("checkpoint-4/grpo_plus_state_*")]
+    assert sorted(states) == ["grpo_plus_state_0.pt", "grpo_plus_state_1.pt"]
 
 
+@pytest.mark.full
 def test_accelerate_launch_as_in_the_readme(folder, stopped):
     """In a folder with an interrupted run: it says how that would be gone on with, by the launcher that was used."""
-    if not (folder / "left").exists():
-        shutil.copytree(folder / "stopped", folder / "left")
     (checkpoint,) = checkpoints(folder / "left")
     accelerate = str(Path(sys.executable).with_name("accelerate"))
     launcher = [accelerate, "launch", "--num_processes", "1", "--num_machines", "1", "--mixed_precision", "no"]
@@ -958,7 +925,7 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
     options = [*SHORT, "--max_steps", "2", "--eval_on_start", "false", "--output_dir", "left"]
     output = Run([*launcher, *options], folder, start=warm.cold).end(0)
     assert output.count("groups sampled: ") == 1
-    assert json.loads((folder / "left" / "summary.json").read_text())["steps"] == 2
+    assert summary_of(folder / "left")["steps"] == 2
     assert "left holds an interrupted run: moved to left/earlier-1. Starting anew." in output
     command = shlex.split(re.search(r"To go on with that one instead:\n\n  (.+)\n", output)[1])
     assert command[0] in ("accelerate", accelerate)
@@ -970,7 +937,7 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
 def test_the_demo_learns_and_raises_no_alarm(folder):
     """`make demo`, whole: healthy, though three groups in four are dead, and it ends with hardly any entropy."""
     output = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "demo"], folder).end(0, seconds=600)
-    edge = json.loads((folder / "demo" / "summary.json").read_text())["eval"]["edge"]
+    edge = summary_of(folder / "demo")["eval"]["edge"]
     assert edge["after"] > edge["before"] + 0.4
     assert traces.journal(folder / "demo", "alarms") == []
     assert "Alarm" not in output

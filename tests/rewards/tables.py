@@ -6,9 +6,12 @@ What an editor does not show or would strip stands there as its code, `⟦a⟧` 
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+
+REWARDS = {"+": 1.0, "-": 0.0}
 
 
 def table(name: str) -> Iterator[list[Any]]:
@@ -21,6 +24,12 @@ def table(name: str) -> Iterator[list[Any]]:
 def texts(name: str, kind: str) -> list[Any]:
     """All fields of the lines whose first one is this kind."""
     return [text for first, *rest in table(name) if first == kind for text in rest]
+
+
+def misjudged(name: str, score: Callable[..., Any]) -> list[Any]:
+    """Of a table of verdicts (`+`, `-` or the reward), why, and what `score` takes: who gets another reward."""
+    judged = [(why, *case, score(*case), REWARDS.get(verdict, verdict)) for verdict, why, *case in table(name)]
+    return [line for line in judged if line[-2] != float(line[-1])]
 
 
 def _value(field: str) -> Any:

@@ -11,11 +11,11 @@ from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.combine import Combined, clip, gate, scale
 
 
-def given(completions, first, **kwargs):
+def points(completions, first, **kwargs):
     return first
 
 
-def other(completions, second, **kwargs):
+def judge(completions, second, **kwargs):
     return second
 
 
@@ -58,16 +58,16 @@ def call(reward, first, second=()):
     ],
 )
 def test_gate(score, verdict, expected):
-    [found] = call(gate(given, by=other), [score], [verdict])
-    assert found == expected
-    assert type(found) in (float, type(None))
+    [gated] = call(gate(points, by=judge), [score], [verdict])
+    assert gated == expected
+    assert type(gated) in (float, type(None))
 
 
 @pytest.mark.parametrize(
     ("at_least", "expected"), [(0.5, [0.7, 0.0]), (0, [0.7, 0.7]), (-1, [0.7, 0.7]), (2.0, [0.0, 0.0])]
 )
 def test_gate_opens_at_a_score(at_least, expected):
-    assert call(gate(given, by=other, at_least=at_least), [0.7, 0.7], [0.5, 0.0]) == expected
+    assert call(gate(points, by=judge, at_least=at_least), [0.7, 0.7], [0.5, 0.0]) == expected
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_gate_opens_at_a_score(at_least, expected):
     [(-5, -1.0), (-1, -1.0), (-0.5, -0.5), (0, 0.0), (2, 2.0), (2.5, 2.0), (1e308, 2.0), (None, None), (NAN, None)],
 )
 def test_clip(score, expected):
-    assert call(clip(given, -1, 2), [score]) == [expected]
+    assert call(clip(points, -1, 2), [score]) == [expected]
 
 
 @pytest.mark.parametrize(
@@ -83,54 +83,54 @@ def test_clip(score, expected):
     [(2, 0, 1.5, 3.0), (2, -1, 0, -1.0), (-1, 1, 1.0, 0.0), (0, 0, 9.0, 0.0), (2, 1, None, None), (2, 1, NAN, None)],
 )
 def test_scale(factor, offset, score, expected):
-    assert call(scale(given, factor, offset), [score]) == [expected]
+    assert call(scale(points, factor, offset), [score]) == [expected]
 
 
 def test_names_say_what_they_are_made_of_and_can_be_given():
-    assert gate(given, by=other).__name__ == "given_if_other"
+    assert gate(points, by=judge).__name__ == "points_if_judge"
     assert clip("exact_answer", 0, 1).__name__ == "exact_answer_clipped"
-    assert scale(clip(given, 0, 1), 2).__name__ == "given_clipped_scaled"
-    made = [gate(given, other, name="a"), clip(given, 0, 1, name="b"), scale(given, 2, name="c")]
+    assert scale(clip(points, 0, 1), 2).__name__ == "points_clipped_scaled"
+    made = [gate(points, judge, name="a"), clip(points, 0, 1, name="b"), scale(points, 2, name="c")]
     assert [reward.__name__ for reward in made] == ["a", "b", "c"]
 
 
 def test_parts_are_the_rewards_within():
     inner = get_reward("exact_answer")
-    assert gate(given, by=inner).parts == (given, inner)
-    nested = scale(gate(given, by=inner), 2)
+    assert gate(points, by=inner).parts == (points, inner)
+    nested = scale(gate(points, by=inner), 2)
     assert [type(part) for part in nested.parts] == [Combined]
 
 
 def test_registered_names_get_their_columns_and_rows_without_one_are_not_scored():
     reward = gate("exact_answer", by=scale("exact_answer", 1))
-    found = reward(completions=["46", "47", "46"], answer=["46", "46", None], prompts=["?"] * 3, trainer_state=None)
-    assert found == [1.0, 0.0, None]
+    scores = reward(completions=["46", "47", "46"], answer=["46", "46", None], prompts=["?"] * 3, trainer_state=None)
+    assert scores == [1.0, 0.0, None]
 
 
 def test_trls_own_rewards_can_be_combined_and_are_called_as_trl_calls():
     message = [{"role": "assistant", "content": "<think>a</think>b"}]
     reward = gate(think_format_reward, by=scale(get_repetition_penalty_reward(2), 1, 1))
-    found = reward(
+    scores = reward(
         prompts=["?", "?"], completions=[message, message], completion_ids=[[1, 2], [5, 5, 5]], trainer_state=None
     )
-    assert found == [1.0, 0.0]
+    assert scores == [1.0, 0.0]
     assert reward.__name__ == "think_format_reward_if_repetition_penalty_reward_scaled"
 
 
 def test_an_empty_batch():
-    assert call(gate(given, by=other), []) == []
+    assert call(gate(points, by=judge), []) == []
 
 
 def test_parts_of_different_lengths_are_refused():
     with pytest.raises(ValueError, match="zip"):
-        call(gate(given, by=other), [1.0, 1.0], [1.0])
+        call(gate(points, by=judge), [1.0, 1.0], [1.0])
 
 
 @pytest.mark.parametrize(
     "make", [lambda r: gate(r, by="exact_answer"), lambda r: clip(r, 0, 1), lambda r: scale(r, 2, 1)]
 )
-def test_they_travel_to_other_processes(make):
-    reward = make(given)
+def test_they_travel_to_judge_processes(make):
+    reward = make(points)
     copied = pickle.loads(pickle.dumps(reward))
     assert copied.__name__ == reward.__name__
     columns = {"completions": ["46"], "first": [3.0], "answer": ["46"]}
@@ -139,12 +139,12 @@ def test_they_travel_to_other_processes(make):
 
 def test_they_do_not_change():
     with pytest.raises(AttributeError):
-        gate(given, by=other).parts = ()
+        gate(points, by=judge).parts = ()
 
 
 def test_trl_takes_it_for_a_plain_function():
     """TRL asks these of a reward function; a model would have `parameters`."""
-    reward = gate(given, by=other)
+    reward = gate(points, by=judge)
     assert isinstance(reward.__name__, str)
     assert not asyncio.iscoroutinefunction(reward)
     assert not hasattr(reward, "parameters")
@@ -153,22 +153,22 @@ def test_trl_takes_it_for_a_plain_function():
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: gate("exact_answr", by=other), "exact_answer"),
-        (lambda: gate(given, by="exact_answr"), "exact_answer"),
-        (lambda: gate(given, by=3), "3 must be a reward function"),
+        (lambda: gate("exact_answr", by=judge), "exact_answer"),
+        (lambda: gate(points, by="exact_answr"), "exact_answer"),
+        (lambda: gate(points, by=3), "3 must be a reward function"),
         (lambda: clip(None, 0, 1), "None must be a reward function"),
         (lambda: scale(["exact_answer"], 2), "must be a reward function"),
         (lambda: scale(later, 2), "later is an async function"),
-        (lambda: gate(given, by=later), "later is an async function"),
+        (lambda: gate(points, by=later), "later is an async function"),
         (lambda: clip(Scorer(), 0, 1), "scorer is an async function"),
-        (lambda: gate(given, by=other, at_least="1"), "at_least='1'"),
-        (lambda: gate(given, by=other, at_least=NAN), "at_least=nan"),
-        (lambda: gate(given, by=other, at_least=None), "at_least=None"),
-        (lambda: clip(given, 1, 0), "low=1 must not be above high=0"),
-        (lambda: clip(given, 0, float("inf")), "high=inf"),
-        (lambda: clip(given, True, 1), "low=True"),
-        (lambda: scale(given, NAN), "factor=nan"),
-        (lambda: scale(given, 1, offset="2"), "offset='2'"),
+        (lambda: gate(points, by=judge, at_least="1"), "at_least='1'"),
+        (lambda: gate(points, by=judge, at_least=NAN), "at_least=nan"),
+        (lambda: gate(points, by=judge, at_least=None), "at_least=None"),
+        (lambda: clip(points, 1, 0), "low=1 must not be above high=0"),
+        (lambda: clip(points, 0, float("inf")), "high=inf"),
+        (lambda: clip(points, True, 1), "low=True"),
+        (lambda: scale(points, NAN), "factor=nan"),
+        (lambda: scale(points, 1, offset="2"), "offset='2'"),
     ],
 )
 def test_bad_arguments_are_refused_by_name(make, says):

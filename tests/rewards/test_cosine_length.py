@@ -8,7 +8,7 @@ from trl_grpo_plus.registry import RewardError, check_columns, get_reward
 
 
 def by_verdict(completions, verdict, *, factor: float = 1.0):
-    return [None if given is None else factor * given for given in verdict]
+    return [None if points is None else factor * points for points in verdict]
 
 
 JUDGE = f"{__name__}:by_verdict"
@@ -81,10 +81,8 @@ def test_what_is_not_judged_is_not_scored():
 def test_the_judge_gets_its_columns_by_their_names_and_its_arguments():
     reward = get_reward("cosine_length", max_length=100, correct="exact_answer", correct_args={"column": "solution"})
     ids = [[1] * 50] * 3
-    found = reward(
-        ["46", "47", "46"], completion_ids=ids, solution=["46", "46", None], answer=["1"] * 3, prompts=["?"] * 3
-    )
-    assert found == [0.75, -0.75, None]
+    columns = {"completion_ids": ids, "solution": ["46", "46", None], "answer": ["1"] * 3, "prompts": ["?"] * 3}
+    assert reward(["46", "47", "46"], **columns) == [0.75, -0.75, None]
     assert score([50], [0.5], correct_args={"factor": 2.0}) == [0.75]
 
 
@@ -108,27 +106,3 @@ def test_the_judge_checks_the_columns_before_training():
     with pytest.raises(ValueError, match="Did you mean no_commas"):
         check({"rules": [bad]}, **judge, correct_args={"column": "rules"})
     check({"answer": ["46"]}, correct="exact_answer")
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ({}, "max_length"),
-        ({"max_length": 0}, "max_length=0"),
-        ({"max_length": 1.5}, "max_length=1.5"),
-        ({"max_length": 100, "correct": "exact_answr"}, "exact_answer"),
-        ({"max_length": 100, "correct_args": {"colum": "a"}}, "colum"),
-        ({"max_length": 100, "correct": "cosine_length"}, "max_length"),
-        ({"max_length": 100, "min_value_wrong": 0.7}, "min_value_wrong=0.7"),
-        ({"max_length": 100, "max_value_wrong": 0.7}, "max_value_wrong=0.7"),
-        ({"max_length": 100, "min_value_correct": 2.0}, "min_value_correct=2.0"),
-        ({"max_length": 100, "max_value_correct": 0.1}, "max_value_correct=0.1"),
-        ({"max_length": 100, "max_value_correct": float("nan")}, "max_value_correct=nan"),
-        ({"max_length": 100, "min_value_wrong": float("-inf")}, "min_value_wrong=-inf"),
-        ({"max_length": 100, "max_len": 5}, "max_len"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(args, says):
-    with pytest.raises(ValueError, match=r"cosine_length|reward 'exact_answer'|no reward named") as error:
-        get_reward("cosine_length", **{"correct": "exact_answer", **args})
-    assert says in str(error.value)

@@ -6,6 +6,7 @@ import importlib
 import itertools
 import pickle
 import pkgutil
+import re
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from pathlib import Path
 
 import pytest
 from bombs import BOMBS, placed
+from tables import table
 
 from trl_grpo_plus import rewards
 from trl_grpo_plus.registry import Reward, find, get_reward
@@ -40,7 +42,7 @@ def best_of(name):
 
 
 def right_ones(name):
-    return [example for example in find(name).examples if example.reward > 0 and not example.args]
+    return [example for example in find(name).examples if example.reward > 0]
 
 
 @of_all
@@ -100,6 +102,54 @@ def test_bad_arguments_are_refused_by_name(name):
             get_reward(name, **{**best_of(name).args, argument: object()})
 
 
+def test_bad_values_of_arguments_are_refused_by_name():
+    for name, args, words in table("bad_arguments"):
+        message = refusal_of(get_reward, name, **args)
+        assert words in message, (name, args)
+        assert name in message or words in str(args["correct_args"])
+
+
+BAD_ROWS = [
+    *table("bad_rows"),
+    ("countdown", "too many", {"numbers": [1] * 300, "target": 3}),
+    ("json_schema", "is not JSON", {"schema": {"const": {1}}}),
+    ("math_answer", "too long", {"answer": "7" * 1001}),
+    ("python_tests", "is not plain data", {"tests": [{"args": [], "expected": len}], "entry_point": "add"}),
+    ("python_tests", "is not plain data", {"tests": [{"args": [[2]], "expected_args": [len]}], "entry_point": "f"}),
+    ("python_tests", "has 1953 KiB, output_kb is 1024", {"tests": [{"stdout": "x" * 2_000_000}]}),
+    ("regex_match", "cannot be compiled", {"pattern": "(" * 5000 + ")" * 5000}),
+    ("regex_match", "must be a regular expression", {"pattern": b"a"}),
+]
+HINTS = {
+    "exact_answer": r"convert .*str\(row",
+    "instruction_checks": "Mend or drop these rows",
+    "json_schema": "JSON text",
+    "reasoning_gym": "make_dataset makes rows that can",
+}
+# The others meet what nobody checked by failing in some way or by paying for nothing.
+REFUSE_AT_SCORING = ["choice_answer", "countdown", "gsm8k_answer", "instruction_checks", "json_schema", "regex_match"]
+
+
+@pytest.mark.parametrize("name", sorted({name for name, *_ in BAD_ROWS}))
+def test_a_bad_row_is_refused_before_training_and_at_scoring(name):
+    good, reward = best_of(name), here(name, {})
+    for problem, columns in [(problem, columns) for other, problem, columns, *_ in BAD_ROWS if other == name]:
+        both = {column: [good.columns.get(column), columns.get(column)] for column in {**good.columns, **columns}}
+        message = refusal_of(reward.definition.check_columns, **both, **reward.all_args())
+        hint = HINTS.get(name, "Mend or filter these rows")
+        assert re.search(rf"(?s)1 of 2 rows .*; row 1: .*{re.escape(problem)}.*{hint}", message), (problem, columns)
+        if name in REFUSE_AT_SCORING:
+            (outcome,) = reward.score([good.completion], **{column: [value] for column, value in columns.items()})
+            assert (outcome.status, problem in outcome.message) == ("error", True), (problem, columns)
+
+
+def refusal_of(call, *args, **kwargs):
+    """What the `ValueError` says."""
+    with pytest.raises(ValueError, match=r"\w") as refusal:
+        call(*args, **kwargs)
+    return str(refusal.value)
+
+
 @of_all
 def test_a_gold_deserves_full_marks(name):
     definition = find(name)
@@ -117,8 +167,8 @@ def test_a_gold_deserves_full_marks(name):
 
 @pytest.mark.parametrize("name", [name for name in LIBRARY if "think_opened" in find(name).arguments])
 def test_thinking_that_the_prompt_opened_and_that_was_cut_off_earns_nothing(name):
-    cut_off = get_reward(name, think_opened=True)
     for example in right_ones(name):
+        cut_off = get_reward(name, **{**example.args, "think_opened": True})
         answer = after_thinking(example.completion)
         assert cut_off([answer], **rows(example)) == [0.0]
         assert cut_off([f"I try\n{answer}\nWait"], **rows(example)) == [0.0]
@@ -150,12 +200,20 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("name", ROWS)
-def test_bombs_are_read_in_time_and_earn_nothing(name):
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        pytest.param(name, number, marks=[pytest.mark.full] * (number > 0))
+        for name, rows_of in ROWS.items()
+        for number in range(len(rows_of))
+    ],
+)
+def test_bombs_are_read_in_time_and_earn_nothing(name, number):
     """The others read no text; `python_tests` and `reasoning_gym`, which hand it on, have tests of their own."""
     slow, paid = {}, {}
-    for (args, columns), (bomb, text) in itertools.product(ROWS[name], BOMBS.items()):
-        reward = here(name, args)
+    args, columns = ROWS[name][number]
+    reward = here(name, args)
+    for bomb, text in BOMBS.items():
         for place, completion in enumerate([*placed(text), *(place.format(text) for place in PLACES.get(name, ()))]):
             start = time.process_time()
             (score,) = reward([completion], **{column: [value] for column, value in columns.items()})

@@ -1,15 +1,12 @@
 """`gsm8k_answer`: which number counts, what it earns, and that no text holds it up."""
 
-import importlib
-
 import pytest
-from tables import table, texts
+from tables import misjudged, texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer
 
 
-MODULE = importlib.import_module("trl_grpo_plus.rewards.gsm8k_answer")
 NUMBERS, BEHIND_HASHES, NO_NUMBERS = (texts("gsm8k", kind) for kind in ("number", "behind hashes", "no number"))
 VALUES = dict(zip(*[iter(texts("gsm8k", "value"))] * 2, strict=True))
 GOLD = "She sells 9 * 2 = <<9*2=18>>18 dollars.\n#### 18"
@@ -20,26 +17,15 @@ def score(text: str, gold: object = GOLD, **args: object) -> float:
 
 
 def test_verdicts() -> None:
-    cases = [
-        (text, GOLD if gold == "GSM8K" else gold, float(reward), why)
-        for reward, gold, why, text in table("gsm8k_verdicts")
-    ]
-    assert [case for case in cases if score(case[0], case[1]) != case[2]] == []
+    assert misjudged("gsm8k_verdicts", lambda text, gold: score(text, GOLD if gold == "GSM8K" else gold)) == []
 
 
 @pytest.mark.parametrize("gold", ["#### 1,234", 1234, "$1234"])
 def test_dress_of_a_number(gold: object) -> None:
-    wanted = dict.fromkeys(NUMBERS, (1.5, 1.0, 0.5, 0.0))
-    found = {
-        text: (
-            score(f"So \\boxed{{{text}}}.", gold),
-            score(f"So.\n#### {text}\nDone.", gold),
-            score(f"\\boxed{{{text}}}", 123),
-            score(f"#### {text}", 123),
-        )
-        for text in NUMBERS
-    }
-    assert found == wanted
+    for text in NUMBERS:
+        boxed, behind_hashes = f"So \\boxed{{{text}}}.", f"So.\n#### {text}\nDone."
+        assert (text, score(boxed, gold), score(behind_hashes, gold)) == (text, 1.5, 1.0)
+        assert (text, score(boxed, 123), score(behind_hashes, 123)) == (text, 0.5, 0.0)
     assert {text: score(text, gold) for text in BEHIND_HASHES} == dict.fromkeys(BEHIND_HASHES, 1.0)
     assert {text: score(text, 123) for text in BEHIND_HASHES} == dict.fromkeys(BEHIND_HASHES, 0.0)
 
@@ -61,9 +47,8 @@ def test_numbers_with_their_factors_and_in_other_digits(text: str) -> None:
 
 def test_what_is_no_number_in_any_dress() -> None:
     golds = (1234, 1235, 12, 34, 1, 2468, 12340000)
-    found = {text: {score(f"{text}", gold) for gold in golds} for text in [*(f"#### {text}" for text in NO_NUMBERS)]}
-    found |= {text: {score(f"\\boxed{{{text}}}", gold) for gold in golds} for text in NO_NUMBERS}
-    assert {text: rewards for text, rewards in found.items() if rewards != {0.0}} == {}
+    places = [place.format(text) for text in NO_NUMBERS for place in ("#### {}", "\\boxed{{{}}}")]
+    assert [text for text in places if {score(text, gold) for gold in golds} != {0.0}] == []
 
 
 @pytest.mark.parametrize(
@@ -81,35 +66,6 @@ def test_large_numbers_are_compared_exactly() -> None:
     assert score(r"\boxed{12345678901234567891}", "12345678901234567890") == 0.5
     assert score(r"\boxed{12345678901234567890}", "12345678901234567890") == 1.5
     assert score(rf"\boxed{{{'9' * 5000}}}", "9") == 0.0
-
-
-@pytest.mark.parametrize("tolerance", [-0.01, float("nan"), float("inf")])
-def test_bad_tolerances_are_refused(tolerance: float) -> None:
-    with pytest.raises(ValueError, match="tolerance="):
-        get_reward("gsm8k_answer", tolerance=tolerance)
-
-
-@pytest.mark.parametrize(
-    "gold",
-    [
-        "",
-        "eighteen",
-        "#### ",
-        "#### eighteen",
-        "18 or 19",
-        "#### 36/2",
-        True,
-        ["18"],
-        float("nan"),
-        float("inf"),
-        "NaN",
-    ],
-)
-def test_bad_golds_are_named(gold: object) -> None:
-    with pytest.raises(ValueError, match=r"1 of 3 rows .* row 1: .* Mend or filter"):
-        gsm8k_answer.definition.check_columns(answer=["#### 18", gold, 18], tolerance=0.01)
-    with pytest.raises(ValueError, match="Mend or filter"):
-        MODULE._score(r"\boxed{18}", gold, MODULE.Fraction(1, 100))
 
 
 @pytest.mark.parametrize(

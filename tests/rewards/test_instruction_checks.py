@@ -7,7 +7,7 @@ import pytest
 from datasets import Dataset
 from tables import table
 
-from trl_grpo_plus.registry import RewardError, get_reward
+from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.instruction_checks import KINDS, instruction_checks
 
 
@@ -24,13 +24,6 @@ def score(text, *constraints, **args):
 
 def test_a_constraint_holds_or_does_not():
     assert [case for case in CASES if score(*case[:2]) != float(case[2])] == []
-
-
-def test_thinking_that_the_prompt_opened_and_that_was_cut_off():
-    for credit in ("all", "fraction"):
-        args = {"think_opened": True, "credit": credit}
-        assert score("I try this. Wait", {"kind": "no_commas"}, **args) == 0.0
-        assert score("I try, this.</think>So be it", {"kind": "no_commas"}, **args) == 1.0
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,57 +74,9 @@ def test_rows_as_a_dataset_gives_them():
     rules = [{"kind": "words", "exactly": 2}, {"kind": "forbidden_words", "words": ["tea"]}]
     filled = Dataset.from_dict({"constraints": [rules]})["constraints"][0]
     assert None in filled[0].values()
-    given = [filled, json.dumps(rules), [json.dumps(rule) for rule in rules], rules, None]
-    assert get_reward("instruction_checks")(["no milk"] * 5, constraints=given) == [1.0, 1.0, 1.0, 1.0, None]
-    assert get_reward("instruction_checks")(["no tea"] * 5, constraints=given) == [0.0, 0.0, 0.0, 0.0, None]
-
-
-BAD = [
-    ([{"kind": "word", "min": 1}], "Did you mean words"),
-    ([{"kind": "words", "mn": 1}], "Did you mean min"),
-    ([{"kind": "words", "minimum": 1}], "words takes no 'minimum'"),
-    ([{"kind": "words"}], "needs min, max"),
-    ([{"kind": "words", "min": 5, "max": 4}], "not below min"),
-    ([{"kind": "words", "min": 5, "exactly": 5}], "the last alone"),
-    ([{"kind": "words", "min": "5"}], "must be int"),
-    ([{"kind": "words", "min": True}], "must be int"),
-    ([{"kind": "words", "min": 2.5}], "must be int"),
-    ([{"kind": "words", "min": -1}], "negative"),
-    ([{"kind": "no_commas", "max": 1}], "no_commas takes no 'max', only its name"),
-    ([{"kind": "keyword", "min": 1}], "keyword needs keyword"),
-    ([{"kind": "keyword", "keyword": " ", "min": 1}], "not empty"),
-    ([{"kind": "keyword", "keyword": "\u200b", "min": 1}], "not empty"),
-    ([{"kind": "required_words", "words": []}], "not empty"),
-    ([{"kind": "required_words", "words": ["tea", ""]}], "not empty"),
-    ([{"kind": "required_words", "words": "tea"}], "must be list"),
-    ([{"kind": "case", "case": "UPPER"}], "'upper', 'lower', 'title'"),
-    ([{"kind": "script", "script": "French"}], "'Cyrillic'"),
-    ([{"kind": "paragraph_starts_with", "paragraph": 0, "phrase": "a"}], "paragraph=0"),
-    ([{"kind": "no_commas"}, {"kind": "no_comma"}], "Did you mean no_commas"),
-    ([{"min": 3}], "no known kind"),
-    ([{"kind": ["words"]}], "no known kind"),
-    ([{"kind": None}], "no known kind"),
-    (["no_commas"], "list of dicts"),
-    ([], "at least one"),
-    ("[]", "at least one"),
-    ({"kind": "no_commas"}, "list of dicts"),
-    ("no_commas", "list of dicts"),
-    ('{"kind": "no_commas"}', "list of dicts"),
-    ("null", "list of dicts"),
-    ('"1"', "no known kind"),
-    (7, "list of dicts"),
-]
-
-
-@pytest.mark.parametrize(("constraints", "says"), BAD)
-def test_a_bad_constraint_is_refused_before_training_by_row_and_at_scoring(constraints, says):
-    check = instruction_checks.definition.check_columns
-    good = [{"kind": "no_commas"}]
-    with pytest.raises(ValueError, match=r"1 of 3 rows.*row 1: ") as error:
-        check(constraints=[good, constraints, good], credit="all")
-    assert says in str(error.value)
-    with pytest.raises(RewardError, match="instruction_checks"):
-        get_reward("instruction_checks")(["text"], constraints=[constraints])
+    ways = [filled, json.dumps(rules), [json.dumps(rule) for rule in rules], rules, None]
+    assert get_reward("instruction_checks")(["no milk"] * 5, constraints=ways) == [1.0, 1.0, 1.0, 1.0, None]
+    assert get_reward("instruction_checks")(["no tea"] * 5, constraints=ways) == [0.0, 0.0, 0.0, 0.0, None]
 
 
 def test_good_constraints_pass_the_check():

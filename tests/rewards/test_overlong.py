@@ -29,12 +29,6 @@ def test_the_punishment_grows_over_the_cache(length, expected):
     assert score([length]) == [pytest.approx(expected)]
 
 
-def test_a_batch_is_scored_one_by_one_and_an_empty_one_is_empty():
-    assert score([10, 90, 200]) == [0.0, -0.5, -1.0]
-    assert score([]) == []
-    assert all(type(found) is float for found in score([10, 90, 200]))
-
-
 @pytest.mark.parametrize(
     ("max_length", "cache"), [(100, 20), (100, 0), (100, 100), (1, 0), (1, 1), (7, 3), (20480, 4096)]
 )
@@ -52,24 +46,3 @@ def test_the_text_does_not_matter():
     ids = [[1] * 3] * 5
     completions = ["", "a" * 1000, [{"role": "assistant", "content": "a"}], [], "\ud800\x00"]
     assert reward(completions, completion_ids=ids) == [-0.5] * 5
-
-
-@pytest.mark.parametrize(
-    ("args", "says"),
-    [
-        ({}, "max_length"),
-        ({"max_length": 100}, "cache"),
-        ({"max_length": 0, "cache": 0}, "max_length=0"),
-        ({"max_length": -5, "cache": 0}, "max_length=-5"),
-        ({"max_length": 100, "cache": 101}, "cache=101"),
-        ({"max_length": 100, "cache": -1}, "cache=-1"),
-        ({"max_length": 100.5, "cache": 1}, "max_length=100.5"),
-        ({"max_length": "100", "cache": 1}, "max_length='100'"),
-        ({"max_length": True, "cache": 1}, "max_length=True"),
-        ({"max_length": 100, "cache": 20, "max_len": 3}, "max_len"),
-    ],
-)
-def test_bad_arguments_are_refused_by_name(args, says):
-    with pytest.raises(ValueError, match="overlong") as error:
-        get_reward("overlong", **args)
-    assert says in str(error.value)

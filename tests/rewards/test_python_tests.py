@@ -33,15 +33,13 @@ for got, wanted in zip(map(add, [2, 10], [3, 20]), [5, 30]):
     assert got == wanted
 """
 FORMS = {
-    "s": {"tests": [SCRIPT_TESTS]},
-    "f": {"tests": [FUNCTION_TESTS], "entry_point": ["add"]},
-    "a": {"test_code": [ASSERTS], "entry_point": ["add"]},
+    "s": {"tests": SCRIPT_TESTS},
+    "f": {"tests": FUNCTION_TESTS, "entry_point": "add"},
+    "a": {"test_code": ASSERTS, "entry_point": "add"},
 }
-RIGHT = {
-    "s": "print(sum(map(int, input().split())))",
-    "f": "def add(a, b):\n    return a + b",
-    "a": "def add(a, b):\n    return a + b",
-}
+ADD = "def add(a, b):\n    return a + b"
+WRONG = "def add(a, b):\n    return a - b"
+RIGHT = {"s": "print(sum(map(int, input().split())))", "f": ADD, "a": ADD}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -58,9 +56,17 @@ SANDBOXES: set[Sandbox] = set()
 def score(program, form="s", fence=True, time_s=10.0, **changes):
     SANDBOXES.add(MODULE._sandbox(MODULE.os.getpid(), time_s, 512, 1024, False))
     text = f"Here it is.\n```python\n{program}\n```\nThat is all." if fence else program
-    columns = {key: value for key, value in changes.items() if key in ("tests", "entry_point", "test_code")}
-    args = {key: value for key, value in changes.items() if key not in columns}
-    return python_tests([text], **(columns or FORMS[form]), time_s=time_s, **args)[0]
+    row = {key: value for key, value in changes.items() if key in ("tests", "entry_point", "test_code")}
+    args = {key: value for key, value in changes.items() if key not in row}
+    return python_tests([text], **one_row(**(row or FORMS[form])), time_s=time_s, **args)[0]
+
+
+def one_row(**row):
+    return {column: [value] for column, value in row.items()}
+
+
+def check(**row):
+    MODULE.check_columns(**one_row(**row))
 
 
 # -- who must be paid
@@ -81,7 +87,7 @@ def at_once(reward_of, names):
 def test_honest_scripts():
     def reward_of(name):
         program, stdin, stdout = HONEST[name]
-        return score(program, tests=[[{"stdin": stdin, "stdout": stdout}]])
+        return score(program, tests=[{"stdin": stdin, "stdout": stdout}])
 
     score(RIGHT["s"])  # its sandbox is there
     assert {name: reward for name, reward in at_once(reward_of, HONEST).items() if reward != 1.0} == {}
@@ -90,14 +96,18 @@ def test_honest_scripts():
 # -- who must not
 
 
+@pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 @pytest.mark.parametrize("form", RIGHT)
-def test_no_attack_is_paid(form):
+def test_no_attack_is_paid(form, turn):
+    """Each in one of its forms, in turn; in its others with `make test-full`."""
+
     def reward_of(name):
         return score(ATTACKS[name].source if form == "s" else ATTACKS[name].as_function(), form, time_s=HANG_S)
 
     score(RIGHT[form], form, time_s=HANG_S)  # its sandbox is there
     before = descendants()
-    names = [name for name, attack in ATTACKS.items() if form in attack.forms]
+    turns = {name: attack.forms[number % len(attack.forms)] for number, (name, attack) in enumerate(ATTACKS.items())}
+    names = [name for name, attack in ATTACKS.items() if form in attack.forms and (turns[name] == form) == turn]
     assert {name: reward for name, reward in at_once(reward_of, names).items() if reward != 0.0} == {}
     assert descendants() == before
     assert files_left() == []
@@ -157,8 +167,6 @@ def test_a_right_program_that_is_not_the_answer_is_not_paid(name):
     assert score(completion, form, fence=False) == 0.0
 
 
-ADD = "def add(a, b):\n    return a + b"
-WRONG = "def add(a, b):\n    return a - b"
 CLASS = "class add:\n    def __new__(cls, a, b):\n        return a + b"
 
 
@@ -209,7 +217,7 @@ def test_which_block_defines_the_function(completion, reward):
 
 def test_blank_lines_of_a_program_stay_as_they_are():
     program = "X = '''a\n  \nb'''\ndef f():\n    return X"
-    assert score(program, tests=[[{"args": [], "expected": "a\n  \nb"}]], entry_point=["f"]) == 1.0
+    assert score(program, tests=[{"args": [], "expected": "a\n  \nb"}], entry_point="f") == 1.0
 
 
 @pytest.mark.parametrize(
@@ -229,7 +237,7 @@ def test_which_block_is_the_script(completion, reward):
 
 def test_a_program_cannot_stop_the_run_by_what_it_answers():
     deep = "def f(x):\n    for _ in range(100):\n        x = [x]\n    return x"
-    columns = {"test_code": ["assert f(f('abc')) == 'abc'"], "entry_point": ["f"]}
+    columns = {"test_code": "assert f(f('abc')) == 'abc'", "entry_point": "f"}
     assert score(deep, **columns) == 0.0
     assert score("def f(x):\n    return x[::-1]", **columns) == 1.0
 
@@ -320,14 +328,14 @@ def test_same_output(printed, wanted, same):
 
 
 def test_stdin_may_be_left_out():
-    assert score("print('hi')", tests=[[{"stdout": "hi"}]]) == 1.0
-    assert score("print('hi')", tests=[[{"stdin": None, "stdout": "hi", "args": None, "expected": None}]]) == 1.0
+    assert score("print('hi')", tests=[{"stdout": "hi"}]) == 1.0
+    assert score("print('hi')", tests=[{"stdin": None, "stdout": "hi", "args": None, "expected": None}]) == 1.0
 
 
 def test_each_case_is_a_run_of_its_own():
     """A script cannot answer the second case from what it saw in the first."""
     program = "import builtins\nprint(getattr(builtins, 'last', 1))\nbuiltins.last = 2"
-    assert score(program, tests=[[{"stdout": "1"}, {"stdout": "1"}]]) == 1.0
+    assert score(program, tests=[{"stdout": "1"}, {"stdout": "1"}]) == 1.0
 
 
 # -- functions
@@ -347,10 +355,8 @@ def test_each_case_is_a_run_of_its_own():
     ids=range(24),
 )  # fmt: skip
 def test_types_must_be_the_same(body, expected, reward):
-    assert (
-        score(f"def f():\n    return {body}", tests=[[{"args": [], "expected": expected}]], entry_point=["f"])
-        == reward
-    )
+    tests = [{"args": [], "expected": expected}]
+    assert score(f"def f():\n    return {body}", tests=tests, entry_point="f") == reward
 
 
 @pytest.mark.parametrize(
@@ -367,18 +373,17 @@ def test_types_must_be_the_same(body, expected, reward):
     ],
 )
 def test_ways_to_write_a_function_s_tests(tests):
-    columns = {"tests": [tests], "entry_point": ["add"]}
-    MODULE.check_columns(**columns)
+    columns = {"tests": tests, "entry_point": "add"}
+    check(**columns)
     assert score(RIGHT["f"], **columns) == 1.0
     assert score("def add(a, b):\n    return a", **columns) == 0.0
 
 
 def test_a_method():
     program = "class Solution:\n    def add(self, a, b):\n        return a + b"
-    assert score(program, tests=[FUNCTION_TESTS], entry_point=["Solution.add"]) == 1.0
-    assert score(
-        program, test_code=["def check(candidate):\n    assert candidate(2, 3) == 5"], entry_point=["Solution().add"]
-    )
+    assert score(program, tests=FUNCTION_TESTS, entry_point="Solution.add") == 1.0
+    asserts = "def check(candidate):\n    assert candidate(2, 3) == 5"
+    assert score(program, test_code=asserts, entry_point="Solution().add") == 1.0
 
 
 # -- arguments that are changed in place
@@ -403,15 +408,15 @@ CASES = [{"args": [[3, 1, 2]], "expected_args": [[1, 2, 3]]}, {"args": [[2, 1]],
     ],
 )
 def test_what_a_function_leaves_of_its_arguments(program, reward):
-    columns = {"tests": [CASES], "entry_point": ["sort"]}
-    MODULE.check_columns(**columns)
-    assert score(program, **columns) == reward
-    texts = [[{name: json.dumps(value) for name, value in case.items()} for case in CASES]]
-    assert score(program, tests=texts, entry_point=["sort"]) == reward
-    none = [[{**case, "expected": None, "stdin": None, "stdout": None} for case in CASES]]
-    assert score(program, tests=none, entry_point=["sort"]) == reward
-    named = [[{name: {"items": value[0]} for name, value in case.items()} for case in CASES]]
-    assert score(program, tests=named, entry_point=["sort"]) == reward
+    plain = {"expected": None, "stdin": None, "stdout": None}
+    for tests in (
+        CASES,
+        [{name: json.dumps(value) for name, value in case.items()} for case in CASES],
+        [{**case, **plain} for case in CASES],
+        [{name: {"items": value[0]} for name, value in case.items()} for case in CASES],
+    ):
+        check(tests=tests, entry_point="sort")
+        assert score(program, tests=tests, entry_point="sort") == reward
 
 
 @pytest.mark.parametrize(
@@ -424,13 +429,13 @@ def test_what_a_function_leaves_of_its_arguments(program, reward):
     ],
 )
 def test_what_it_returns_counts_where_it_is_said(program, reward):
-    tests = [[{"args": [[5, 6, 7], 2], "expected": 2, "expected_args": [[5, 6], 2]}]]
-    assert score(program, tests=tests, entry_point=["cut"]) == reward
+    tests = [{"args": [[5, 6, 7], 2], "expected": 2, "expected_args": [[5, 6], 2]}]
+    assert score(program, tests=tests, entry_point="cut") == reward
 
 
 def test_arguments_that_a_test_does_not_ask_for_do_not_count():
-    tests = [[{"args": [[3, 1]], "expected": 1}]]
-    assert score("def least(items):\n    items.sort()\n    return items[0]", tests=tests, entry_point=["least"]) == 1.0
+    tests = [{"args": [[3, 1]], "expected": 1}]
+    assert score("def least(items):\n    items.sort()\n    return items[0]", tests=tests, entry_point="least") == 1.0
 
 
 EFFECTS = {
@@ -454,14 +459,13 @@ EFFECTS = {
 
 @pytest.mark.parametrize("name", EFFECTS)
 def test_asserts_on_what_a_call_leaves(name):
-    columns = {"test_code": [EFFECTS[name]], "entry_point": ["sort"]}
-    MODULE.check_columns(**columns)
+    columns = {"test_code": EFFECTS[name], "entry_point": "sort"}
+    check(**columns)
     assert score(SORT, **columns) == 1.0
     for wrong in ("return sorted(items)", "pass", "items.clear()", "items.sort(reverse=True)", "items.append(0)"):
         assert score(f"def sort(items):\n    {wrong}", **columns) == 0.0
-    assert (
-        score("class Solution:\n    " + SORT.replace("sort(", "sort(self, ").replace("\n", "\n    "), **columns) == 0.0
-    )
+    method = SORT.replace("sort(", "sort(self, ").replace("\n", "\n    ")
+    assert score(f"class Solution:\n    {method}", **columns) == 0.0
 
 
 def test_asserts_on_what_a_method_leaves_and_at_any_depth():
@@ -469,7 +473,7 @@ def test_asserts_on_what_a_method_leaves_and_at_any_depth():
     tests = (
         "inner = {1}\nd = {'a': [inner], 'c': 0}\nS().f(d)\nassert d == {'a': [{1, 3}], 'b': (1, [2])} and 3 in inner"
     )
-    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    columns = {"test_code": tests, "entry_point": "S.f"}
     assert score(program, **columns) == 1.0
     assert score(program.replace("add(3)", "add(4)"), **columns) == 0.0
 
@@ -483,9 +487,9 @@ def test_a_call_that_is_asked_for_its_answer_leaves_its_arguments_as_they_were()
         "x = [3, 1]\nassert [least(x)] == [min(x)]",
         "def check(f):\n    x = [3, 1]\n    assert f(x) == min(x)",
     ):
-        assert score(program, test_code=[tests], entry_point=["least"]) == 0.0
+        assert score(program, test_code=tests, entry_point="least") == 0.0
         right = "def least(items):\n    return sorted(items)[0]"
-        assert score(right, test_code=[tests], entry_point=["least"]) == 1.0
+        assert score(right, test_code=tests, entry_point="least") == 1.0
 
 
 ASKED = "assert f(x) == sorted(x)"
@@ -510,8 +514,8 @@ ANSWERS_ASKED_FOR = {
 
 @pytest.mark.parametrize("name", ANSWERS_ASKED_FOR)
 def test_where_an_answer_is_asked_for_no_call_changes_the_arguments(name):
-    columns = {"test_code": [ANSWERS_ASKED_FOR[name]], "entry_point": ["f"]}
-    MODULE.check_columns(**columns)
+    columns = {"test_code": ANSWERS_ASKED_FOR[name], "entry_point": "f"}
+    check(**columns)
     assert score("def f(x):\n    x.clear()\n    return []", **columns) == 0.0
     assert score("def f(x):\n    return sorted(x)", **columns) == 1.0
 
@@ -524,45 +528,27 @@ def test_an_answer_that_is_asked_for_where_it_cannot_be_seen_does_not_come():
         "x = [3, 1]\nf(x)\ntry:\n    globals()['f'](x) + 1\nexcept Exception:\n    pass",
         "x = [3, 1]\ngot = globals()['f'](x)\nf(x)\nassert got == sorted(x)",
     ):
-        assert score(program, test_code=[tests], entry_point=["f"]) == 0.0
+        assert score(program, test_code=tests, entry_point="f") == 0.0
 
 
 def test_a_method_s_answer_that_is_asked_for():
     tests = "s = S()\nx = [3, 1]\ns.f(x)\nassert s.f(x) == sorted(x)"
-    columns = {"test_code": [tests], "entry_point": ["S.f"]}
+    columns = {"test_code": tests, "entry_point": "S.f"}
     assert score("class S:\n    def f(self, x):\n        x.clear()\n        return []", **columns) == 0.0
     assert score("class S:\n    def f(self, x):\n        return sorted(x)", **columns) == 1.0
 
 
-@pytest.mark.parametrize(
-    ("case", "why"),
-    [
-        ({"args": [[2]], "expected_args": 5}, "expected_args is neither a list nor a dict"),
-        ({"args": [[2]], "expected_args": [[2], 1]}, "does not have the arguments of args"),
-        ({"args": [[2]], "expected_args": {"x": [2]}}, "does not have the arguments of args"),
-        ({"args": {"x": [2]}, "expected_args": {"y": [1]}}, "does not have the arguments of args"),
-        ({"args": [[2]], "expected_args": [[2]]}, "which a program that does nothing leaves"),
-        ({"args": "[[2]]", "expected_args": [[1]]}, "args is JSON text and expected_args is not"),
-        ({"args": [[2]], "expected_args": [len]}, "is not plain data"),
-        ({"expected_args": [[2]]}, "it has the test"),
-    ],
-)
-def test_expected_arguments_that_are_refused(case, why):
-    with pytest.raises(ValueError, match=why):
-        MODULE.check_columns(tests=[[case]], entry_point=["f"])
-
-
 def test_a_case_in_which_nothing_changes_is_fine_beside_one_in_which_something_does():
     edges = [{"args": [[]], "expected_args": [[]]}, {"args": [[1, 2]], "expected_args": [[1, 2]]}]
-    columns = {"tests": [CASES + edges], "entry_point": ["sort"]}
-    MODULE.check_columns(**columns)
+    columns = {"tests": CASES + edges, "entry_point": "sort"}
+    check(**columns)
     assert score(SORT, **columns) == 1.0
     assert score("def sort(items):\n    pass", **columns) == 0.0
     assert score("def sort(items):\n    items[:] = sorted(items) or [0]", **columns) == 0.0
-    MODULE.check_columns(tests=[[{**edges[0], "expected": 0}]], entry_point=["size"])
+    check(tests=[{**edges[0], "expected": 0}], entry_point="size")
     for still in (edges, [*edges, {"args": [[3]], "expected": None}]):
         with pytest.raises(ValueError, match="which a program that does nothing leaves"):
-            MODULE.check_columns(tests=[still], entry_point=["sort"])
+            check(tests=still, entry_point="sort")
 
 
 # -- credit
@@ -577,34 +563,23 @@ def test_a_case_in_which_nothing_changes_is_fine_beside_one_in_which_something_d
         ("def f(n):\n    return n if n < 2 else __import__('os')._exit(0)", 0.5),
         ("def f(n):\n    while n == 1: pass\n    return n", 0.25),
         ("def g(n):\n    return n", 0.0),
-    ],
-)
-def test_a_share_of_function_cases(program, share):
-    tests = [[{"args": [n], "expected": n} for n in range(4)]]
-    found = [
-        score(program, tests=tests, entry_point=["f"], credit=credit, time_s=1.0) for credit in ("fraction", "all")
-    ]
-    assert found == [share, float(share == 1)]
-
-
-@pytest.mark.parametrize(
-    ("program", "share"),
-    [
         ("print(input())", 1.0),
         ("n = int(input())\nprint(n)\nexit(n % 2)", 0.5),
         ("n = int(input())\nwhile n == 1: pass\nprint(n)", 0.25),
         ("print(0)", 0.25),
     ],
 )
-def test_a_share_of_script_cases(program, share):
-    tests = [[{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(4)]]
-    found = [score(program, tests=tests, credit=credit, time_s=1.0) for credit in ("fraction", "all")]
-    assert found == [share, float(share == 1)]
+def test_a_share_of_cases(program, share):
+    columns = {"tests": [{"stdin": f"{n}\n", "stdout": f"{n}\n"} for n in range(4)]}
+    if program.startswith("def"):
+        columns = {"tests": [{"args": [n], "expected": n} for n in range(4)], "entry_point": "f"}
+    scores = [score(program, **columns, credit=credit, time_s=1.0) for credit in ("fraction", "all")]
+    assert scores == [share, float(share == 1)]
 
 
 def test_time_out_ends_a_batch_s_cases():
     start = time.monotonic()
-    tests = [[{"stdin": str(n), "stdout": str(n)} for n in range(50)]]
+    tests = [{"stdin": str(n), "stdout": str(n)} for n in range(50)]
     assert score("while True: pass", tests=tests, credit="fraction", time_s=0.5) == 0.0
     assert time.monotonic() - start < 10
 
@@ -624,61 +599,9 @@ def test_rows_of_all_kinds():
     assert python_tests(["print(0)"]) == [None]
 
 
-@pytest.mark.parametrize(
-    ("columns", "why"),
-    [
-        ({}, "needs a column tests or a column test_code"),
-        ({"tests": [[]]}, r"row 0: tests is \[\]"),
-        ({"tests": [SCRIPT_TESTS, "no"]}, "1 of 2 rows .* row 1: tests is 'no', no JSON"),
-        ({"tests": [{"stdin": [""], "stdout": [""]}]}, "not a list of cases"),
-        ({"tests": [["x"]]}, "it has the test 'x'"),
-        ({"tests": [[{"stdin": "2"}]]}, "it has the test"),
-        ({"tests": [[{"stdin": "2", "stdout": 2}]]}, "it has the test"),
-        ({"tests": [[{"stdin": "2", "stdout": "2", "points": 3}]]}, "it has the test"),
-        ({"tests": [[{"stdin": "2", "stdout": "2", "args": [2]}]]}, "it has the test"),
-        ({"tests": [[{"input": "2", "output": "2"}]]}, "it has the test"),
-        ({"tests": [[{"stdin": "", "stdout": "\n"}]]}, "every stdout is blank"),
-        ({"tests": [[{"stdin": "\ud800", "stdout": "2"}]]}, "surrogates not allowed"),
-        ({"tests": [[{"stdout": "x" * 2_000_000}]]}, "has 1953 KiB, output_kb is 1024"),
-        ({"tests": [FUNCTION_TESTS]}, "entry_point is None, not a name"),
-        ({"tests": [FUNCTION_TESTS], "entry_point": ["add()()"]}, "not a name"),
-        ({"tests": [FUNCTION_TESTS], "entry_point": ["__import__('os').abort"]}, "not a name"),
-        ({"tests": [FUNCTION_TESTS], "entry_point": ["add; 1"]}, "not a name"),
-        ({"tests": [FUNCTION_TESTS + SCRIPT_TESTS], "entry_point": ["add"]}, "some for a function"),
-        ({"tests": [[{"args": 5, "expected": 5}]], "entry_point": ["add"]}, "neither a list nor a dict"),
-        (
-            {"tests": [[{"args": "[5]", "expected": 5}]], "entry_point": ["add"]},
-            "args is JSON text and expected is not",
-        ),
-        ({"tests": [[{"args": "[5", "expected": "5"}]], "entry_point": ["add"]}, "no JSON"),
-        ({"tests": [[{"args": "[5]", "expected": "NaN"}]], "entry_point": ["add"]}, "NaN, which nothing equals"),
-        ({"tests": [[{"args": [], "expected": len}]], "entry_point": ["add"]}, "is not plain data"),
-        ({"test_code": ["assert add(1, 1) == 2"]}, "entry_point is None"),
-        ({"test_code": ["assert add(1"], "entry_point": ["add"]}, "test_code is no Python"),
-        ({"test_code": [5], "entry_point": ["add"]}, "test_code is 5, no text"),
-        ({"test_code": [""], "entry_point": ["add"]}, "test_code does not mention add"),
-        ({"test_code": ["assert plus(1, 1) == 2"], "entry_point": ["add"]}, "test_code does not mention add"),
-        (
-            {"test_code": ["import numpy as np"], "entry_point": ["add"]},
-            "imports numpy, but only the standard library",
-        ),
-        ({"test_code": ["from pytest import raises"], "entry_point": ["add"]}, "imports pytest"),
-        ({"test_code": ["from solution import add, E\nadd(1)"], "entry_point": ["add"]}, "imports E from solution"),
-        ({"test_code": ["assert add(lambda: 1) == 2"], "entry_point": ["add"]}, "passes 'lambda ?: 1' to add"),
-        ({"test_code": ["assert add(1, key=lambda x: x)"], "entry_point": ["add"]}, "passes 'lambda x: x'"),
-        ({"test_code": ["def g(): pass\nassert add(g) == 2"], "entry_point": ["add"]}, "passes 'g' to add"),
-        ({"test_code": ["assert add(len) == 2"], "entry_point": ["add"]}, "passes 'len' to add"),
-        ({"test_code": ["assert add(i for i in [1])"], "entry_point": ["add"]}, "passes .* to add"),
-        ({"test_code": ["def check(f):\n    assert f(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda ?: 1'"),
-        ({"test_code": ["from solution import add as f\nf(lambda: 1)"], "entry_point": ["add"]}, "passes 'lambda"),
-        ({"test_code": ["assert Solution().add(lambda: 1)"], "entry_point": ["Solution.add"]}, "passes 'lambda ?: 1'"),
-        ({"test_code": [ASSERTS], "tests": [SCRIPT_TESTS], "entry_point": ["add"]}, "both tests and test_code"),
-    ],
-    ids=range(40),
-)
-def test_columns_that_are_refused(columns, why):
-    with pytest.raises(ValueError, match=why):
-        MODULE.check_columns(**columns, credit="all", output_kb=1024)
+def test_rows_without_any_tests_are_refused():
+    with pytest.raises(ValueError, match="needs a column tests or a column test_code"):
+        MODULE.check_columns()
 
 
 def test_columns_that_are_fine():
@@ -705,12 +628,12 @@ def test_columns_that_are_fine():
     ],
 )
 def test_test_code_that_is_fine(test_code):
-    MODULE.check_columns(test_code=[test_code], entry_point=["add"], credit="all")
+    check(test_code=test_code, entry_point="add")
 
 
 def test_test_code_that_tests_nothing_is_the_data_s_fault():
     with pytest.raises(ValueError, match="without a single call of add"):
-        score(RIGHT["a"], test_code=["assert plus(1, 1) == 2"], entry_point=["add"])
+        score(RIGHT["a"], test_code="assert plus(1, 1) == 2", entry_point="add")
 
 
 # -- as a registered reward
@@ -740,20 +663,6 @@ def test_a_broken_row_stops_the_run():
         get_reward("python_tests")(completions=["x"], tests=[[{"args": 5, "expected": 5}]], entry_point=["add"])
 
 
-@pytest.mark.parametrize(
-    ("args", "why"),
-    [
-        ({"time_s": 0.0}, "time_s"), ({"time_s": -1.0}, "time_s"), ({"time_s": float("inf")}, "time_s"),
-        ({"time_s": float("nan")}, "time_s"), ({"memory_mb": 10}, "memory_mb"), ({"output_kb": 0}, "output_kb"),
-        ({"credit": "some"}, "credit"), ({"time_s": "3"}, "time_s"),
-        ({"allow_unsafe_code_execution": 1}, "allow_unsafe"),
-    ],
-)  # fmt: skip
-def test_arguments_that_are_refused(args, why):
-    with pytest.raises(ValueError, match=why):
-        get_reward("python_tests", **args)
-
-
 def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     monkeypatch.setattr(sandbox, "tiers", list)
     with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
@@ -761,43 +670,12 @@ def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     get_reward("python_tests", allow_unsafe_code_execution=True)
 
 
-def test_a_sandbox_that_was_killed_is_tried_again(monkeypatch):
+@pytest.fixture
+def failures(monkeypatch):
+    """What the next runs in the sandbox raise, the last of them first."""
     score(RIGHT["s"])
-    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
-    run, failures = made.run, [sandbox.SandboxError("killed")]
-
-    def fail_once(*args, **kwargs):
-        if failures:
-            raise failures.pop()
-        return run(*args, **kwargs)
-
-    monkeypatch.setattr(made, "run", fail_once)
-    assert score(RIGHT["s"]) == 1.0
-    failures += [sandbox.SandboxError("killed")] * 2
-    with pytest.raises(sandbox.SandboxError):
-        score(RIGHT["s"])
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_a_program_that_takes_too_long_is_told_apart(form):
-    for program in ("while True: pass", "import time\ntime.sleep(1000)"):
-        found = score(program if form == "s" else program + "\n" + RIGHT["f"], form, time_s=HANG_S)
-        assert (found, found.status) == (0.0, "too_long")
-    assert type(score("print(5)" if form == "s" else WRONG, form)) is float
-
-
-def test_a_share_of_cases_before_one_that_takes_too_long_counts():
-    program = "def f(n):\n    while n == 1: pass\n    return n"
-    tests = [[{"args": [n], "expected": n} for n in range(2)]]
-    found = score(program, tests=tests, entry_point=["f"], credit="fraction", time_s=HANG_S)
-    assert (found, found.status) == (0.5, "too_long")
-
-
-@pytest.mark.parametrize("errors", [[Starved("busy")], [Killed("killed"), Killed("killed")]])
-def test_what_the_machine_does_is_no_verdict(monkeypatch, errors):
-    score(RIGHT["s"])
-    made = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False)
-    run, waiting = made.run, list(errors)
+    made, waiting = MODULE._sandbox(MODULE.os.getpid(), 10.0, 512, 1024, False), []
+    run = made.run
 
     def fail(*args, **kwargs):
         if waiting:
@@ -805,10 +683,39 @@ def test_what_the_machine_does_is_no_verdict(monkeypatch, errors):
         return run(*args, **kwargs)
 
     monkeypatch.setattr(made, "run", fail)
-    found = score(RIGHT["s"])
-    assert math.isnan(found)
-    assert (found.status, found.message) == ("starved", str(errors[0]))
+    return waiting
+
+
+def test_a_sandbox_that_was_killed_is_tried_again(failures):
+    failures += [sandbox.SandboxError("killed")]
     assert score(RIGHT["s"]) == 1.0
+    failures += [sandbox.SandboxError("killed")] * 2
+    with pytest.raises(sandbox.SandboxError):
+        score(RIGHT["s"])
+
+
+@pytest.mark.parametrize("errors", [[Starved("busy")], [Killed("killed"), Killed("killed")]], ids=["busy", "killed"])
+def test_what_the_machine_does_is_no_verdict(failures, errors):
+    failures += errors
+    reward = score(RIGHT["s"])
+    assert math.isnan(reward)
+    assert (reward.status, reward.message) == ("starved", str(errors[0]))
+    assert score(RIGHT["s"]) == 1.0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_program_that_takes_too_long_is_told_apart(form):
+    for program in ("while True: pass", "import time\ntime.sleep(1000)"):
+        reward = score(program if form == "s" else f"{program}\n{ADD}", form, time_s=HANG_S)
+        assert (reward, reward.status) == (0.0, "too_long")
+    assert type(score("print(5)" if form == "s" else WRONG, form)) is float
+
+
+def test_a_share_of_cases_before_one_that_takes_too_long_counts():
+    program = "def f(n):\n    while n == 1: pass\n    return n"
+    tests = [{"args": [n], "expected": n} for n in range(2)]
+    reward = score(program, tests=tests, entry_point="f", credit="fraction", time_s=HANG_S)
+    assert (reward, reward.status) == (0.5, "too_long")
 
 
 @pytest.mark.parametrize(("credit", "times", "wanted"), [("all", 1, 1.0), ("all", 2, 0.0), ("fraction", 2, 0.5)])
@@ -827,8 +734,8 @@ def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wan
         return child, pids
 
     monkeypatch.setattr(made, "_start", start_and_kill)
-    tests = [[{"args": [n], "expected": n} for n in (0, 1)]]
-    assert score(program, tests=tests, entry_point=["f"], credit=credit) == wanted
+    tests = [{"args": [n], "expected": n} for n in (0, 1)]
+    assert score(program, tests=tests, entry_point="f", credit=credit) == wanted
     assert len(started) == 2
     made.close()
 
@@ -839,6 +746,7 @@ def test_who_kills_itself_earns_nothing(form):
     assert score(die if form == "s" else "def f(*_):\n    " + die.replace("\n", "\n    "), form) == 0.0
 
 
+@pytest.mark.full  # what it is made of, the sandbox and the pool, has such a test of its own
 def test_right_programs_on_a_busy_machine_score():
     """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
     program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]
@@ -851,9 +759,9 @@ def test_right_programs_on_a_busy_machine_score():
     finally:
         os.sched_setaffinity(0, before)
     with burners(MANY):
-        found = reward.score(completions=[program], tests=[SCRIPT_TESTS])
+        (outcome,) = reward.score(completions=[program], tests=[SCRIPT_TESTS])
     workers.shared().close()
-    assert {(outcome.score, outcome.status) for outcome in found} == {(1.0, "ok")}
+    assert (outcome.score, outcome.status) == (1.0, "ok")
 
 
 def test_a_known_solution_is_the_gold_answer():
@@ -875,6 +783,6 @@ def test_tests_that_their_solution_does_not_pass_are_found():
     cases = [[{"stdin": f"{i}\n", "stdout": f"{i + wrong}\n"}] for i, wrong in ((1, 1), (2, 1), (3, 2))]
     solutions = ["print(int(input()) + 1)", "print(int(input()) + 1) #", "print(int(input()) + 1) # 3"]
     data = Dataset.from_dict({"tests": cases, "solution": solutions})
-    found, _ = check_gold(get_reward("python_tests"), data)
-    assert (found.right, found.total) == (2, 3)
-    assert "print(int(input()) + 1) # 3" in found.problems[0]
+    golds, _ = check_gold(get_reward("python_tests"), data)
+    assert (golds.right, golds.total) == (2, 3)
+    assert "print(int(input()) + 1) # 3" in golds.problems[0]

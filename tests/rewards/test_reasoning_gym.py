@@ -7,6 +7,7 @@ import os
 
 import pytest
 from datasets import Dataset
+from tables import misjudged
 
 from trl_grpo_plus.registry import RewardError, get_reward
 
@@ -31,36 +32,9 @@ def item(task, index=0, **config):
     return json.loads(make_dataset({task: config}, size=index + 1, seed=11)["entry"][index])
 
 
-@pytest.mark.parametrize(
-    ("completion", "expected"),
-    [
-        pytest.param("<answer>5</answer>", 1.0, id="right"),
-        pytest.param("<answer>\n 5\t</answer>", 1.0, id="white space"),
-        pytest.param("<think>2 + 3</think> so <answer>5</answer>", 1.0, id="after the thinking"),
-        pytest.param("<answer>4</answer><answer>5</answer>", 1.0, id="the last answer counts"),
-        pytest.param("<answer>5</answer><answer>4</answer>", 0.0, id="an earlier answer does not"),
-        pytest.param("<answer>6</answer>", 0.0, id="wrong"),
-        pytest.param("<answer>5.0</answer>", 1.0, id="the scorer takes the number"),
-        pytest.param("<answer>15</answer>", 0.5, id="the scorer's own partial credit"),
-        pytest.param("5", 0.0, id="no tags"),
-        pytest.param("<answer>5", 0.0, id="not closed"),
-        pytest.param("5</answer>", 0.0, id="not opened"),
-        pytest.param("</answer>5<answer>", 0.0, id="wrong order"),
-        pytest.param("<answer>5</answer><answer>", 0.0, id="another begun"),
-        pytest.param("<think><answer>5</answer>", 0.0, id="only in the thinking"),
-        pytest.param("<think><answer>5</answer></think>", 0.0, id="only in the closed thinking"),
-        pytest.param("<answer></answer>", 0.0, id="empty"),
-        pytest.param("<answer> \n </answer>", 0.0, id="blank"),
-        pytest.param("＜answer＞5＜/answer＞", 0.0, id="full-width tags"),
-        pytest.param("<ANSWER>5</ANSWER>", 0.0, id="capital tags"),
-        pytest.param("", 0.0, id="nothing"),
-        pytest.param([], 0.0, id="no message"),
-        pytest.param([{"role": "assistant", "content": None}], 0.0, id="a message without content"),
-        pytest.param([{"role": "assistant", "content": "<answer>5</answer>"}], 1.0, id="a message"),
-    ],
-)
-def test_chain_sum(completion, expected):
-    assert score(completion) == score(completion, entry=json.dumps(SUM)) == pytest.approx(expected)
+@pytest.mark.parametrize("entry", [SUM, json.dumps(SUM)], ids=["a dict", "JSON"])
+def test_chain_sum(entry):
+    assert misjudged("reasoning_gym", lambda completion: score(completion, entry=entry)) == []
 
 
 @pytest.mark.parametrize("task", [task for task in ACCEPTED if task not in WITHOUT_ORACLE])
@@ -111,7 +85,9 @@ RAISING = {
 }
 
 
-@pytest.mark.parametrize(("task", "answer"), [(task, answer) for task, found in RAISING.items() for answer in found])
+@pytest.mark.parametrize(
+    ("task", "answer"), [(task, answer) for task, answers in RAISING.items() for answer in answers]
+)
 def test_an_answer_that_a_scorer_cannot_read_scores_nothing(task, answer):
     assert score(f"<answer>{answer}</answer>", task, item(task)) <= 0.05
 
@@ -126,9 +102,7 @@ JUNK = [
 def test_junk_never_gets_full_marks_and_never_raises(task):
     entry = item(task)
     scores = [score(f"<answer>{junk}</answer>", task, entry) for junk in JUNK if junk != entry["answer"]]
-    assert all(isinstance(found, float) and 0.0 <= found < 1.0 for found in scores), dict(
-        zip(JUNK, scores, strict=False)
-    )
+    assert [one for one in scores if not (isinstance(one, float) and 0.0 <= one < 1.0)] == []
 
 
 def test_scores_are_between_0_and_1(monkeypatch):
@@ -213,29 +187,6 @@ def test_a_refused_task_is_refused_everywhere_with_its_reason(task):
         assert REFUSED[task] in str(error.value)
 
 
-BAD_ROWS = [
-    ("chain_sums", SUM, "Did you mean chain_sum"),
-    ("", SUM, "has no task ''"),
-    (["chain_sum"], SUM, "has no task"),
-    ("chain_sum", "5", "JSON of one"),
-    ("chain_sum", "{", "JSON of one"),
-    ("chain_sum", {"question": "2 + 3 ="}, "'metadata'"),
-    ("chain_sum", {"answer": "5", "metadata": None}, "dict of question"),
-    ("chain_sum", SUM | {"answer": 5}, "dict of question"),
-    ("chain_sum", SUM | {"answer": " "}, "the right answer is nothing"),
-    ("chain_sum", SUM | {"metadata": {"source_dataset": "gcd"}}, "the entry is from 'gcd'"),
-    ("chain_sum", SUM | {"config": {"min_terns": 3}}, "min_terns"),
-    ("chain_sum", SUM | {"config": {"min_terms": -3}}, "min_terms"),
-]
-
-
-@pytest.mark.parametrize(("task", "entry", "says"), BAD_ROWS, ids=[says for *_, says in BAD_ROWS])
-def test_a_bad_row_is_refused_before_training(task, entry, says):
-    with pytest.raises(ValueError, match="1 of 3 rows cannot be scored; row 1: ") as error:
-        reward.definition.check_columns(task=["chain_sum", task, "chain_sum"], entry=[SUM, entry, json.dumps(SUM)])
-    assert says in str(error.value)
-
-
 def test_without_the_library_it_is_said_what_to_install(monkeypatch):
     def missing(name):
         raise ImportError(f"No module named {name!r}")
@@ -309,8 +260,8 @@ def test_in_worker_processes_it_scores_as_here():
     rows = make_dataset({"chain_sum": {}, "products": {}}, size=4, seed=0)
     answers = [f"<answer>{json.loads(entry)['answer']}</answer>" for entry in rows["entry"]]
     answers[1] = "no answer"
-    found = get_reward("reasoning_gym")(answers, task=[*rows["task"][:3], None], entry=rows["entry"][:])
-    assert found == [1.0, 0.0, 1.0, None]
+    scores = get_reward("reasoning_gym")(answers, task=[*rows["task"][:3], None], entry=rows["entry"][:])
+    assert scores == [1.0, 0.0, 1.0, None]
 
 
 def test_in_worker_processes_a_bad_row_stops_the_run():

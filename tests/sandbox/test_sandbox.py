@@ -17,16 +17,7 @@ from pathlib import Path
 import pytest
 from busy import MANY, burners, keep_there
 from honest_programs import HONEST
-from hostile_programs import (
-    HARM,
-    NETWORK,
-    SECRET,
-    SECRET_FILE,
-    SECRET_VARIABLE,
-    SPYING,
-    descendants,
-    files_left,
-)
+from hostile_programs import HARM, NETWORK, SECRET, SECRET_FILE, SECRET_VARIABLE, SPYING, descendants, files_left
 
 from trl_grpo_plus.common.forking import NoProcess
 from trl_grpo_plus.common.machine import THREADS
@@ -472,8 +463,8 @@ def test_a_bubblewrap_that_does_not_work_is_passed_over(monkeypatch, tmp_path):
     (tmp_path / "bwrap").write_text("#!/bin/sh\nexit 1\n")
     (tmp_path / "bwrap").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    with Sandbox(self_test=False) as found:
-        assert found.tier.name in ("landlock+seccomp", "seccomp-strict")
+    with Sandbox(self_test=False) as other:
+        assert other.tier.name in ("landlock+seccomp", "seccomp-strict")
 
 
 def test_unprotected_only_where_that_is_allowed(monkeypatch, caplog):

@@ -40,19 +40,12 @@ class Unprintable:
 @pytest.mark.parametrize(
     "value",
     [
-        *[float("inf"), -float("inf"), 10**400, "1.0", [1.0], {}, object(), Noted(float("inf"), "too_long")],
-        *[
-            3.41e38,
-            b"1.0",
-            np.str_("1.0"),
-            1j,
-            np.array([1.0, 2.0]),
-            torch.tensor([[1.0, 2.0]]),
-            torch.tensor(torch.inf),
-        ],
+        float("inf"), -float("inf"), 10**400, 3.41e38, "1.0", b"1.0", np.str_("1.0"), 1j, [1.0], {}, object(),
+        np.array([1.0, 2.0]), torch.tensor([[1.0, 2.0]]), torch.tensor(torch.inf), Noted(float("inf"), "too_long"),
         Unprintable(),
     ],
-)
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
 def test_what_is_no_reward(value):
     outcome = outcome_of(value)
     assert (outcome.score, outcome.status) == (None, "error")
@@ -62,11 +55,11 @@ def test_what_is_no_reward(value):
 @pytest.mark.parametrize(
     "scores",
     [
-        *[[1, 0.5], (1.0, 0.5), (x for x in (1.0, 0.5)), {"a": 1.0, "b": 0.5}.values(), np.array([1.0, 0.5])],
-        *[np.array([[1.0], [0.5]]), torch.tensor([1.0, 0.5]), torch.tensor([[1.0], [0.5]], dtype=torch.float16)],
+        [1, 0.5], (1.0, 0.5), (x for x in (1.0, 0.5)), {"a": 1.0, "b": 0.5}.values(), np.array([1.0, 0.5]),
+        np.array([[1.0], [0.5]]), torch.tensor([1.0, 0.5]), torch.tensor([[1.0], [0.5]], dtype=torch.float16),
     ],
     ids=lambda scores: type(scores).__name__,
-)
+)  # fmt: skip
 def test_what_holds_one_reward_a_completion(scores):
     assert outcomes_of(scores, 2) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
 

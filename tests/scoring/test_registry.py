@@ -62,11 +62,6 @@ def test_the_library_and_what_was_registered_are_listed():
     assert list_rewards() == sorted(list_rewards())
 
 
-@pytest.mark.parametrize("name", sorted(LIBRARY))
-def test_a_reward_of_the_library_is_what_it_is_called(name):
-    assert registry.find(name).name == name
-
-
 def test_a_registered_reward_is_a_plain_reward_function():
     assert judge(["1", "2"], ["1", "1"]) == [1.0, 0.0]
     assert judge(completions=["1"], answer=["1"], prompts=["p"], completion_ids=[[1]], trainer_state=None) == [1.0]
@@ -122,13 +117,17 @@ def test_one_name_for_two_functions_is_refused(scratch):
         register_reward("countdown")(plain)
 
 
-def test_another_package_adds_its_own(tmp_path):
+def install(folder, package, reward):
     """A wheel's metadata is all that it takes."""
-    (tmp_path / "their_rewards.py").write_text("def theirs(completions):\n    return [0.5] * len(completions)\n")
-    metadata = tmp_path / "their_rewards-1.0.dist-info"
+    metadata = folder / f"{package}-1.0.dist-info"
     metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-rewards\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[trl_grpo_plus.rewards]\ntheirs = their_rewards:theirs\n")
+    (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\n{reward} = {package}:{reward}\n")
+
+
+def test_another_package_adds_its_own(tmp_path):
+    (tmp_path / "their_rewards.py").write_text("def theirs(completions):\n    return [0.5] * len(completions)\n")
+    install(tmp_path, "their_rewards", "theirs")
     code = """
     from trl_grpo_plus.registry import get_reward, list_rewards
     assert "theirs" in list_rewards()
@@ -147,10 +146,7 @@ def test_another_package_adds_its_own(tmp_path):
 )
 def test_two_packages_with_one_name(tmp_path, name, paths):
     for package in ("first", "second"):
-        metadata = tmp_path / f"{package}-1.0.dist-info"
-        metadata.mkdir()
-        (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        (metadata / "entry_points.txt").write_text(f"[trl_grpo_plus.rewards]\n{name} = {package}:{name}\n")
+        install(tmp_path, package, name)
     code = f"""
     from trl_grpo_plus.registry import get_reward, list_rewards
     assert "{name}" in list_rewards()
@@ -284,8 +280,7 @@ def test_kwargs_are_every_column(scratch):
         """How many."""
         return [float(len(columns))] * len(completions)
 
-    given = {"answer": ["x"], "other": ["y"], "third": [None], "trainer_state": None}
-    assert everything(completions=["a"], **given) == [3.0]
+    assert everything(completions=["a"], answer=["x"], other=["y"], third=[None], trainer_state=None) == [3.0]
 
 
 def test_failures_raise_score_zero_or_abstain():
@@ -312,10 +307,9 @@ def test_a_function_that_does_not_keep_its_word(way):
     statuses = [outcome.status for outcome in reward.score(completions=["a", "b"])]
     assert statuses == (["ok", "ok"] if way == "workers" else ["error", "error"])  # one sample a call is right
     odd = Reward(registry.find(f"{FILE}:odd_values"), timeout=timeout)
-    values = [1, "high", float("nan"), float("inf"), True]
-    found = odd.score(completions=["a"] * 5, value=values)
-    assert [outcome.status for outcome in found] == ["ok", "error", "abstain", "error", "ok"]
-    assert "'high'" in found[1].message
+    outcomes = odd.score(completions=["a"] * 5, value=[1, "high", float("nan"), float("inf"), True])
+    assert [outcome.status for outcome in outcomes] == ["ok", "error", "abstain", "error", "ok"]
+    assert "'high'" in outcomes[1].message
 
 
 def test_in_process_without_a_timeout_and_not_with_one():
@@ -391,13 +385,13 @@ def test_a_combination_may_be_labelled():
 def test_rows_that_are_left_out_are_rows_of_what_is_logged():
     logged = {}
     reward = get_reward("user_rewards:logs_rows")
-    given = {"completions": ["a", "bb", "ccc"], "answer": ["x", None, "x"], "log_extra": logged.__setitem__}
-    assert reward(**given) == [1.0, None, 3.0]
+    batch = {"completions": ["a", "bb", "ccc"], "answer": ["x", None, "x"], "log_extra": logged.__setitem__}
+    assert reward(**batch) == [1.0, None, 3.0]
     assert logged == {"length": [1, None, 3]}
 
 
 @pytest.mark.parametrize(
-    ("entries", "given", "weights"),
+    ("entries", "reward_weights", "weights"),
     [
         (["user_judge", plain], [1.0, 0.5], [1.0, 0.5]),
         ([{"name": "user_judge", "weight": 2}, plain], None, [2.0, 1.0]),
@@ -406,12 +400,12 @@ def test_rows_that_are_left_out_are_rows_of_what_is_logged():
         ([{"name": "user_judge", "monitor": True}, plain], [0.0, 3.0], [0.0, 3.0]),
     ],
 )
-def test_weights(entries, given, weights):
-    assert resolve(entries, given)[1] == weights
+def test_weights(entries, reward_weights, weights):
+    assert resolve(entries, reward_weights)[1] == weights
 
 
 @pytest.mark.parametrize(
-    ("entries", "given", "words"),
+    ("entries", "reward_weights", "words"),
     [
         ([{"name": "user_judge", "weight": 2}], [1.0], ["gives 'user_judge' the weight 2, reward_weights 1.0"]),
         ([{"name": "user_judge", "monitor": True}, plain], [1.0, 1.0], ["(a monitor)"]),
@@ -439,9 +433,9 @@ def test_weights(entries, given, weights):
         ([{"name": Later(), "label": "a"}], None, ["'later' is an async function"]),
     ],
 )
-def test_an_entry_that_is_refused(entries, given, words):
+def test_an_entry_that_is_refused(entries, reward_weights, words):
     with refused(*words):
-        resolve(entries, given)
+        resolve(entries, reward_weights)
 
 
 def test_a_script_cannot_lend_its_functions_to_workers(tmp_path):

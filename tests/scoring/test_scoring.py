@@ -123,6 +123,7 @@ def test_evaluation_logs_outcomes_too(tmp_path):
 
 
 MINE = {"name": f"{FILE}:fails_on_one", "label": "mine"}
+A_BUG = r"failed on sample[\s\S]*KeyError: 'a bug in the reward'"
 
 
 async def fails_asynchronously(completions, **kwargs):
@@ -133,12 +134,8 @@ async def fails_asynchronously(completions, **kwargs):
 @pytest.mark.parametrize(
     ("entry", "words", "cause"),
     [
-        (MINE, r"reward 'mine' failed on sample[\s\S]*KeyError: 'a bug in the reward'", type(None)),
-        (
-            {**MINE, "timeout": 5.0},
-            r"reward 'mine' failed on sample[\s\S]*KeyError: 'a bug in the reward'",
-            type(None),
-        ),
+        (MINE, f"reward 'mine' {A_BUG}", type(None)),
+        ({**MINE, "timeout": 5.0}, f"reward 'mine' {A_BUG}", type(None)),
         (user_rewards.fails_on_one, r"'fails_on_one' failed[\s\S]*KeyError: 'a bug in the reward'", KeyError),
         (fails_asynchronously, "KeyError: 'an awaited bug'", KeyError),
         (user_rewards.wrong_length, "it returned 1 rewards for 24 completions", ValueError),
@@ -176,22 +173,20 @@ def test_functions_that_are_trls_to_run_still_are(tmp_path):
 # -- one gate for every score
 
 
-def score(entry, **given):
+def score(entry, **columns):
     """What TRL would be handed by a reward for completions "1", "a" and "22", and what must stop the run."""
     (reward,), _ = resolve([entry])
     scoring = Scoring([reward], ["mine"])
-    given = {"prompts": ["p"] * 3, "completions": ["1", "a", "22"], "completion_ids": [[1]] * 3, **given}
-    result = scoring.functions[0](**given)
+    batch = {"prompts": ["p"] * 3, "completions": ["1", "a", "22"], "completion_ids": [[1]] * 3, **columns}
+    result = scoring.functions[0](**batch)
     return (asyncio.run(result) if inspect.iscoroutine(result) else result), scoring.failures
 
 
 async def says_asynchronously(completions, scores, **kwargs):
-    """What the row says."""
     return scores
 
 
 def says(completions, scores, **kwargs):
-    """What the row says."""
     return scores
 
 
@@ -225,10 +220,9 @@ def test_numbers_and_none_pass(kind):
 
 
 def test_a_policy_holds_for_a_score_that_is_none():
-    entry = {"name": says, "label": "mine", "on_error": "zero"}
-    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, 0.0, 0.5], [])
-    entry = {"name": says, "label": "mine", "on_error": "abstain"}
-    assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, None, 0.5], [])
+    for policy, instead in (("zero", 0.0), ("abstain", None)):
+        entry = {"name": says, "label": "mine", "on_error": policy}
+        assert score(entry, scores=[1.0, float("inf"), 0.5]) == ([1.0, instead, 0.5], [])
 
 
 @pytest.mark.parametrize("scores", [[1, 2, 3], torch.tensor([[1.0], [2.0], [3.0]]), torch.arange(1.0, 4.0)])
@@ -239,9 +233,10 @@ def test_a_tensor_of_scores_is_a_list_of_them(scores):
 @pytest.mark.parametrize("scores", [{1: 2, 3: 4, 5: 6}, {1.0, 2.0, 3.0}, b"abc", "abc", 1.0, None], ids=repr)
 @pytest.mark.parametrize("entry", [says, {"name": says, "label": "mine"}], ids=["plain", "registered"])
 def test_what_is_no_list_of_scores_is_refused(scores, entry):
-    given = lambda completions, **kwargs: scores  # noqa: E731
-    given.__name__ = "mine"
-    _, failures = score(given if entry is says else {**entry, "name": given})
+    def mine(completions, **kwargs):
+        return scores
+
+    _, failures = score(mine if entry is says else {**entry, "name": mine})
     assert "reward 'mine' failed" in failures[0]
     assert "one reward a completion" in failures[0]
 
@@ -252,7 +247,6 @@ def leaves(completions, **kwargs):
 
 
 async def leaves_asynchronously(completions, **kwargs):
-    """The same."""
     raise SystemExit(3)
 
 
@@ -282,9 +276,8 @@ def test_an_infinite_reward_leaves_the_weights_alone(tmp_path, mode):
     def infinite_once(completions, number, **kwargs):
         return [float("inf") if n == 3 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
 
-    trained = tiny.trainer(
-        tmp_path, infinite_once, data=data(), **ALL, zero_variance_groups=mode, scale_rewards="none"
-    )
+    options = {**ALL, "zero_variance_groups": mode, "scale_rewards": "none"}
+    trained = tiny.trainer(tmp_path, infinite_once, data=data(), **options)
     before = tiny.weights(trained)
     with pytest.raises(RewardError, match=r"reward 'infinite_once' failed on sample \d+ of 24.*got inf"):
         trained.train()
@@ -315,24 +308,20 @@ def narrow(completions, number):
 
 
 async def narrow_async(number, completions, trainer_state, missing=None):
-    """The same."""
     assert (missing, trainer_state.global_step >= 0) == (None, True)
     return narrow(completions, number)
 
 
 class Narrow:
     def __call__(self, completions, /, *, number):
-        """The same."""
         return narrow(completions, number)
 
     def method(self, number, completions):
-        """The same."""
         return narrow(completions, number)
 
 
 class NarrowAsync:
     async def __call__(self, completions, number):
-        """The same."""
         return narrow(completions, number)
 
 
@@ -435,13 +424,9 @@ def test_a_decorator_may_bring_an_argument(tmp_path):
 def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):
     with pytest.raises(ValueError, match="train_dataset: reward 'countdown' needs the column 'numbers'"):
         tiny.trainer(tmp_path, ["countdown"], data=data())
+    extra = {"eval_dataset": {"first": data(), "second": data().remove_columns("number")}}
     with pytest.raises(ValueError, match="eval_dataset second: reward 'hangs_on_one' needs the column 'number'"):
-        tiny.trainer(
-            tmp_path,
-            [user_rewards.hangs_on_one],
-            data=data(),
-            extra={"eval_dataset": {"first": data(), "second": data().remove_columns("number")}},
-        )
+        tiny.trainer(tmp_path, [user_rewards.hangs_on_one], data=data(), extra=extra)
 
 
 def test_columns_that_a_rollout_brings_are_not_missing(tmp_path):

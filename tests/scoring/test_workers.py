@@ -50,24 +50,24 @@ def test_scores_are_in_order(pool):
 def test_two_hung_and_six_right_on_two_workers(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
     start = time.monotonic()
-    found = pool.map(JUDGE, {}, samples("hang", "1", "hang", "1", "1", "1", "1", "1"), timeout=2)
+    outcomes = pool.map(JUDGE, {}, samples("hang", "1", "hang", "1", "1", "1", "1", "1"), timeout=2)
     took = time.monotonic() - start
-    assert results(found) == [(None, "timeout"), (1.0, "ok")] * 2 + [(1.0, "ok")] * 4
-    assert "after 2 s" in found[0].message
+    assert results(outcomes) == [(None, "timeout"), (1.0, "ok")] * 2 + [(1.0, "ok")] * 4
+    assert "after 2 s" in outcomes[0].message
     assert 2 <= took < 4  # the limit, not the sum of two
 
 
 def test_waiting_for_a_worker_does_not_count(pool):
     """Eight samples of 0.3 s on two workers: the last one starts after 0.9 s, with a limit of 0.8."""
     pool.map(SLOW, {}, [{"completions": "a"}] * 2, timeout=5)
-    found = pool.map(SLOW, {}, [{"completions": "a"}] * 8, timeout=0.8)
-    assert {outcome.status for outcome in found} == {"ok"}
+    outcomes = pool.map(SLOW, {}, [{"completions": "a"}] * 8, timeout=0.8)
+    assert {outcome.status for outcome in outcomes} == {"ok"}
 
 
 def test_importing_the_reward_does_not_count(pool, tmp_path):
     (tmp_path / "heavy.py").write_text("import time\ntime.sleep(1)\n\n\ndef one(completions):\n    return [1.0]\n")
-    found = pool.map(f"{tmp_path}/heavy.py:one", {}, [{"completions": "a"}] * 3, timeout=0.5)
-    assert [outcome.score for outcome in found] == [1.0] * 3
+    outcomes = pool.map(f"{tmp_path}/heavy.py:one", {}, [{"completions": "a"}] * 3, timeout=0.5)
+    assert [outcome.score for outcome in outcomes] == [1.0] * 3
 
 
 def test_a_failure_is_its_own_samples(pool):
@@ -87,8 +87,8 @@ def test_a_failure_is_its_own_samples(pool):
 
 def test_a_worker_is_killed_with_all_that_it_started(pool):
     seconds = 10**6 + os.getpid()  # as nobody else sleeps
-    found = pool.map(JUDGE, {}, samples(f"spawn {seconds}", "1"), timeout=1)
-    assert [outcome.status for outcome in found] == ["timeout", "ok"]
+    outcomes = pool.map(JUDGE, {}, samples(f"spawn {seconds}", "1"), timeout=1)
+    assert [outcome.status for outcome in outcomes] == ["timeout", "ok"]
     commands = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert f"sleep {seconds}" not in commands
 
@@ -120,9 +120,9 @@ def test_any_thread(pool):
 
 def test_threads_share_the_workers(pool):
     with ThreadPool(6) as threads:
-        found = threads.map(lambda _: pool.map(PID, {}, [{"completions": ""}] * 8, timeout=5), range(6))
-    assert sum(map(len, found)) == 48
-    assert len({outcome.score for outcomes in found for outcome in outcomes}) <= pool.size
+        batches = threads.map(lambda _: pool.map(PID, {}, [{"completions": ""}] * 8, timeout=5), range(6))
+    assert sum(map(len, batches)) == 48
+    assert len({outcome.score for outcomes in batches for outcome in outcomes}) <= pool.size
 
 
 @pytest.mark.parametrize(
@@ -151,20 +151,20 @@ def test_idle_workers_may_be_killed(pool, count):
     for worker in pool._idle:
         os.kill(worker.child.pid, signal.SIGKILL)
     time.sleep(0.2)
-    found = pool.map(JUDGE, {}, samples(*"1" * count), timeout=5)
-    assert found == [Outcome(1.0, "ok")] * count
+    outcomes = pool.map(JUDGE, {}, samples(*"1" * count), timeout=5)
+    assert outcomes == [Outcome(1.0, "ok")] * count
 
 
 def test_a_sample_whose_worker_the_machine_killed_is_tried_once_more(pool, tmp_path):
-    found = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1"), timeout=10)
-    assert [outcome.status for outcome in found] == ["ok"] * 3
+    outcomes = pool.map(JUDGE, {}, samples("1", f"killed {tmp_path}/mark", "1"), timeout=10)
+    assert [outcome.status for outcome in outcomes] == ["ok"] * 3
     assert (tmp_path / "mark").exists()
 
 
 def test_a_sample_whose_worker_is_killed_again_is_starved_and_no_error(pool):
-    found = pool.map(JUDGE, {}, samples("1", "killed", "1", "2"), timeout=10)
-    assert results(found) == [(1.0, "ok"), (None, "starved"), (1.0, "ok"), (0.0, "ok")]
-    assert "SIGKILL" in found[1].message
+    outcomes = pool.map(JUDGE, {}, samples("1", "killed", "1", "2"), timeout=10)
+    assert results(outcomes) == [(1.0, "ok"), (None, "starved"), (1.0, "ok"), (0.0, "ok")]
+    assert "SIGKILL" in outcomes[1].message
 
 
 def test_a_run_ends_when_nothing_at_all_could_be_scored_for_long(pool, monkeypatch):
@@ -192,9 +192,9 @@ def test_the_rest_is_starved_when_nothing_comes_to_an_end_for_long(pool, tmp_pat
     (tmp_path / "stuck.py").write_text(STUCK)
     monkeypatch.setattr(workers, "GIVE_UP_S", 0.5)
     judge = f"{tmp_path}/stuck.py:judge"
-    found = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
-    assert found[0] == Outcome(1.0, "ok")
-    assert found[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
+    outcomes = pool.map(judge, {}, [{"completions": text} for text in ("1", *"2222")], timeout=0.5)
+    assert outcomes[0] == Outcome(1.0, "ok")
+    assert outcomes[1:] == [Outcome(None, "starved", "Nothing could be scored for 1 s.")] * 4
     assert len(descendants(zygote_of(pool))) <= 1  # one worker is idle
     with pytest.raises(RuntimeError, match=r"no sample could be scored\. Nothing could be scored for 1 s"):
         pool.map(judge, {}, [{"completions": "2"}] * 3, timeout=0.5)
@@ -203,8 +203,8 @@ def test_the_rest_is_starved_when_nothing_comes_to_an_end_for_long(pool, tmp_pat
 
 def test_who_takes_its_limit_is_not_given_up_before(pool, monkeypatch):
     monkeypatch.setattr(workers, "GIVE_UP_S", 1.0)
-    found = pool.map(JUDGE, {}, samples("hang", "hang"), timeout=1.5)
-    assert {outcome.status for outcome in found} == {"timeout"}
+    outcomes = pool.map(JUDGE, {}, samples("hang", "hang"), timeout=1.5)
+    assert {outcome.status for outcome in outcomes} == {"timeout"}
 
 
 def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
@@ -212,9 +212,9 @@ def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
     (tmp_path / "slow.py").write_text(
         "import time\nfrom trl_grpo_plus.scoring import excuse\nexcuse(1e6)\ntime.sleep(9)\n"
     )
-    found = pool.map(f"{tmp_path}/slow.py:judge", {}, [{"completions": "1"}], timeout=7)
-    assert found[0].status == "starved"
-    assert "its 0.05 s to be loaded" in found[0].message
+    outcomes = pool.map(f"{tmp_path}/slow.py:judge", {}, [{"completions": "1"}], timeout=7)
+    assert outcomes[0].status == "starved"
+    assert "its 0.05 s to be loaded" in outcomes[0].message
 
 
 def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
@@ -229,8 +229,8 @@ def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
 
 
 def test_the_wait_of_what_a_reward_waits_for_is_excused(pool):
-    found = pool.map(f"{FILE}:excused", {}, [{"completions": "a"}], timeout=0.5)
-    assert found == [Outcome(1.0, "ok")]
+    outcomes = pool.map(f"{FILE}:excused", {}, [{"completions": "a"}], timeout=0.5)
+    assert outcomes == [Outcome(1.0, "ok")]
 
 
 REFUSED = """
@@ -255,15 +255,15 @@ def judge(completions):
 
 def test_the_wait_for_a_program_s_process_is_excused(pool, tmp_path):
     (tmp_path / "refused.py").write_text(REFUSED)
-    found = pool.map(f"{tmp_path}/refused.py:judge", {}, [{"completions": "a"}], timeout=2.0)
-    assert found == [Outcome(1.0, "ok")]
+    outcomes = pool.map(f"{tmp_path}/refused.py:judge", {}, [{"completions": "a"}], timeout=2.0)
+    assert outcomes == [Outcome(1.0, "ok")]
 
 
 def test_what_ends_the_zygote_again_and_again_is_starved_and_told(pool, caplog, monkeypatch):
     """Who killed it cannot be seen: the kernel or the sample. So it is no error, and not passed over in silence."""
-    found = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
-    assert [outcome.status for outcome in found] == ["starved"]
-    assert "The process that forks workers died while it ran. Twice" in found[0].message
+    outcomes = pool.map(JUDGE, {}, samples("orphan"), timeout=5)
+    assert [outcome.status for outcome in outcomes] == ["starved"]
+    assert "The process that forks workers died while it ran. Twice" in outcomes[0].message
     assert "1 of 1 samples were starved. The process that forks workers died" in caplog.text
     monkeypatch.setattr(workers, "GIVE_UP_S", 1e-6)
     with pytest.raises(RuntimeError, match="no sample could be scored"):
@@ -290,9 +290,9 @@ def test_closing_does_not_wait_for_a_fork_of_the_trainer(pool):
 
 def test_a_sample_that_workers_cannot_read_is_an_error(pool):
     sample = {"completions": Unreadable(), "answer": "1"}
-    found = pool.map(JUDGE, {}, [sample, *samples("1")], timeout=5)
-    assert [outcome.status for outcome in found] == ["error", "ok"]
-    assert "ZeroDivisionError" in found[0].message
+    outcomes = pool.map(JUDGE, {}, [sample, *samples("1")], timeout=5)
+    assert [outcome.status for outcome in outcomes] == ["error", "ok"]
+    assert "ZeroDivisionError" in outcomes[0].message
 
 
 class Unreadable:

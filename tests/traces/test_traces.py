@@ -3,6 +3,8 @@
 import gzip
 import json
 import math
+import resource
+import signal
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ import traced
 from trl_grpo_plus.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, complete, part_of, pick, plain
 from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces.writer import _append
 
 
 ABOUT = {"rewards": {"accuracy": 1.0}, "num_generations": 2}
@@ -38,15 +41,25 @@ def begun(folder, step=0, **options):
 
 
 def lines(step, split="train", count=2, **changes):
-    return [
-        traced.row(step=step, split=split, group=g, attempt=a, size=2, **changes) for g in range(count) for a in (0, 1)
-    ]
+    places = [{"step": step, "split": split, "group": g, "attempt": a} for g in range(count) for a in (0, 1)]
+    return [traced.row(size=2, **place, **changes) for place in places]
 
 
 def steps_of(run):
-    return [
-        (group[0]["split"], group[0]["step"], group[0]["batch"], group[0]["group"]) for group in traces.groups(run)
-    ]
+    firsts = [group[0] for group in traces.groups(run)]
+    return [(row["split"], row["step"], row["batch"], row["group"]) for row in firsts]
+
+
+def texts_in(run):
+    return {(group[0]["split"], group[0]["step"], group[0]["completion"]) for group in traces.groups(run)}
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def steps_in(run, journal):
+    return [entry["step"] for entry in traces.journal(run, journal)]
 
 
 # -- rows
@@ -93,6 +106,8 @@ def test_rows_say_what_became_of_each_group(two_rounds):
     assert [row["kl"] for row in rows] == [0.1, 0.1, *[None] * 6, 0.1, 0.1, None, None]
     assert rows[1]["reference"] == {"answer": "42"}
     assert rows[1]["rewards"] == {"r": 1.0}
+    rows = whole(pairs([one_round([0.0, 1.0], ["alive"])], split="eval")).rows
+    assert {(row["kept"], row["reason"]) for row in rows} == {(False, "evaluation")}
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
@@ -104,11 +119,6 @@ def test_ranks_add_what_they_sampled_even_of_one_group(two_rounds, ranks):
     assert some.rows == [row for row in every if (row["round"], row["group"]) in chosen]
     assert some.tokens == [2 + n for n in (*range(8), *range(4))]
     assert some.truncated == [n % 2 == 1 for n in (*range(8), *range(4))]
-
-
-def test_of_an_evaluation_nothing_is_trained_on():
-    rows = whole(pairs([one_round([0.0, 1.0], ["alive"])], split="eval")).rows
-    assert {(row["kept"], row["reason"]) for row in rows} == {(False, "evaluation")}
 
 
 def test_outcomes_are_the_rewards_own_or_follow_from_the_score():
@@ -141,6 +151,8 @@ def test_a_sample_of_groups_shows_each_verdict():
         ({1: (True, None)}, {"1": [True, None]}),
         (np.array(["a"]), ["a"]),
         (b"abc", "b'abc'"),
+        (b"x" * 1000, f"b'{'x' * 198}..."),  # what is no data is cut short
+        (range(3), "range(0, 3)"),
         (object, "<class 'object'>"),
         (frozenset("a" * 400), "frozenset({'a'})"),
         (np.longdouble(2), "2.0"),
@@ -150,11 +162,6 @@ def test_a_sample_of_groups_shows_each_verdict():
 def test_anything_becomes_json(value, expected):
     assert plain(value) == expected
     json.dumps(plain(value), allow_nan=False)
-
-
-def test_what_is_no_data_is_cut_short():
-    assert len(plain(range(3))) == len("range(0, 3)")
-    assert len(plain(b"x" * 1000)) == 203
 
 
 # -- files
@@ -178,7 +185,9 @@ def test_what_is_written_is_read_back(tmp_path, compress):
     assert traces.journal(tmp_path, "metrics") == [{"step": 1, "reward": 0.5}]
     assert traces.journal(tmp_path, "alarms") == []
     assert traces.about(tmp_path) == {**ABOUT, "max_steps": 9}
-    assert (tmp_path / "rollouts" / ("train-00000012.jsonl" + ".gz" * compress)).exists()
+    opened = gzip.open if compress else open  # an ordinary gzip, of a member a batch
+    with opened(tmp_path / "rollouts" / ("train-00000000.jsonl" + ".gz" * compress), "rt", encoding="utf-8") as file:
+        assert len(file.readlines()) == 8
     assert list(traces.groups(tmp_path)) == list(traces.groups(tmp_path / "rollouts"))
 
 
@@ -192,11 +201,10 @@ def test_what_a_kill_cut_off_is_left_out(tmp_path, compress):
     whole = path.read_bytes()
     for size in range(first, len(whole)):
         path.write_bytes(whole[:size])
-        found = steps_of(tmp_path)
-        assert found[:2] == [("train", 0, 0, 0), ("train", 0, 0, 1)]
-        assert len(found) < 4 or compress  # a member may lack no more than its checksum
-        for group in traces.groups(tmp_path):
-            assert len(group) == 2
+        left = steps_of(tmp_path)
+        assert left[:2] == [("train", 0, 0, 0), ("train", 0, 0, 1)]
+        assert len(left) < 4 or compress  # a member may lack no more than its checksum
+        assert all(len(group) == 2 for group in traces.groups(tmp_path))
     path.write_bytes(whole)
     assert len(steps_of(tmp_path)) == 4
 
@@ -211,25 +219,16 @@ def test_a_resumed_run_tells_each_step_once(tmp_path):
         first.note("metrics", [{"step": step + 1}])
     second = begun(tmp_path, 4)
     # As a checkpoint at step 4 would have it: evaluated and logged then, batch 4 not yet made.
-    assert {(split, step) for split, step, _, _ in steps_of(tmp_path)} == {
-        ("eval", 0),
-        ("eval", 4),
-        *(("train", step) for step in range(4)),
-    }
-    assert [entry["step"] for entry in traces.journal(tmp_path, "metrics")] == [1, 2, 3, 4]
-    assert [entry["step"] for entry in traces.journal(tmp_path, "alarms")] == [0, 1, 2, 3]
+    kept = {("eval", 0, "first"), ("eval", 4, "first"), *(("train", step, "first") for step in range(4))}
+    assert texts_in(tmp_path) == kept
+    assert (steps_in(tmp_path, "metrics"), steps_in(tmp_path, "alarms")) == ([1, 2, 3, 4], [0, 1, 2, 3])
     second.write("train", 4, lines(4, completion="second"))
-    texts = {(group[0]["step"], group[0]["completion"]) for group in traces.groups(tmp_path)}
-    assert texts == {(0, "first"), (1, "first"), (2, "first"), (3, "first"), (4, "first"), (4, "second")}
-    aside = sorted(path.name for path in (tmp_path / "rollouts" / "superseded-1").iterdir())
-    assert aside == ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
+    assert texts_in(tmp_path) == {*kept, ("train", 4, "second")}
+    aside = ["alarms.jsonl", "metrics.jsonl", "train-00000004.jsonl", "train-00000005.jsonl"]
+    assert names(tmp_path / "rollouts" / "superseded-1") == aside
 
     begun(tmp_path, 5)
     assert not (tmp_path / "rollouts" / "superseded-2").exists()
-
-
-def found_in(run):
-    return {(group[0]["split"], group[0]["step"], group[0]["completion"]) for group in traces.groups(run)}
 
 
 def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
@@ -239,7 +238,7 @@ def test_a_new_run_does_not_mix_with_an_old_one(tmp_path):
     old.note("metrics", [{"step": 8}])
     new = begun(tmp_path)
     new.write("train", 0, lines(0, completion="new"))
-    assert found_in(tmp_path) == {("train", 0, "new")}
+    assert texts_in(tmp_path) == {("train", 0, "new")}
     assert traces.journal(tmp_path, "metrics") == []
     assert len(list((tmp_path / "rollouts" / "superseded-1").iterdir())) == 3
     new.begin(0, 9)  # the same trainer, trained anew
@@ -255,7 +254,7 @@ def test_an_evaluation_before_training_is_part_of_the_run(tmp_path):
     assert traces.about(tmp_path) == ABOUT
     writer.begin(0, 9)
     writer.write("train", 0, lines(0, completion="trained"))
-    assert found_in(tmp_path) == {("eval", 0, "before"), ("train", 0, "trained")}
+    assert texts_in(tmp_path) == {("eval", 0, "before"), ("train", 0, "trained")}
     assert traces.journal(tmp_path, "metrics") == [{"step": 0, "eval_reward": 0.5}]
 
 
@@ -270,7 +269,7 @@ def test_an_evaluation_alone_leaves_the_run_in_its_folder_as_it_is(tmp_path):
     alone.write("eval", 0, lines(0, "eval", completion="alone"))
     alone.note("metrics", [{"step": 0}])
     assert (list(traces.groups(tmp_path)), traces.journal(tmp_path, "metrics")) == before
-    assert found_in(tmp_path / "rollouts" / "evaluation-1") == {("eval", 0, "alone")}
+    assert texts_in(tmp_path / "rollouts" / "evaluation-1") == {("eval", 0, "alone")}
 
 
 def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
@@ -280,7 +279,7 @@ def test_an_evaluation_of_a_step_made_again_stands_alone(tmp_path):
         assert [writer.number("eval", 4), writer.number("eval", 4)] == [0, 1]
         for batch in (0, 1):
             writer.write("eval", 4, lines(4, "eval", batch=batch, completion=text))
-    assert found_in(tmp_path) == {("eval", 4, "second")}
+    assert texts_in(tmp_path) == {("eval", 4, "second")}
     assert len(steps_of(tmp_path)) == 4
     assert (tmp_path / "rollouts" / "superseded-1" / "eval-00000004.jsonl").exists()
 
@@ -295,15 +294,10 @@ def test_batches_of_a_step_are_numbered(tmp_path):
 def test_a_write_that_fails_leaves_whole_lines(tmp_path):
     path = tmp_path / "full.jsonl"
     path.write_bytes(b"{}\n")
-    import resource
-    import signal
-
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1000, before[1]))
     try:
-        from trl_grpo_plus.traces.writer import _append
-
         with pytest.raises(OSError, match="File too large"):
             _append(path, b"x" * 5000)
     finally:
@@ -317,11 +311,3 @@ def test_no_traces_is_said(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="output_dir of a run"):
         traces.find(tmp_path / name)
-
-
-def test_gzip_files_are_ordinary_gzip(tmp_path):
-    writer = Writer(str(tmp_path), compress=True, about=ABOUT)
-    writer.write("train", 0, lines(0))
-    writer.write("train", 0, lines(0, batch=1))
-    with gzip.open(tmp_path / "rollouts" / "train-00000000.jsonl.gz", "rt") as file:
-        assert len(file.readlines()) == 8

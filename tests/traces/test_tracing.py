@@ -36,6 +36,9 @@ MODES = {
 }
 
 
+SOON_DEAD = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
+
+
 def train(folder, rewards=None, **options):
     trained = tiny.trainer(folder, rewards or half, **options)
     trained.train()
@@ -50,10 +53,15 @@ def rows_of(folder):
     return [row for group in groups_of(folder) for row in group]
 
 
+def steps_of(folder):
+    """The step of each group."""
+    return [group[0]["step"] for group in groups_of(folder)]
+
+
 def half(completions, number, completion_ids, log_extra=None, **kwargs):
     """As `tiny.half_dead`; says which completion it saw, and how long."""
-    given = zip(number, completions, completion_ids, strict=True)
-    log_extra("seen", [f"{n}|{text}|{len(ids)}" for n, text, ids in given])
+    attempts = zip(number, completions, completion_ids, strict=True)
+    log_extra("seen", [f"{n}|{text}|{len(ids)}" for n, text, ids in attempts])
     return tiny.half_dead(completions, number)
 
 
@@ -132,39 +140,28 @@ def test_kl_is_that_of_the_attempt(tmp_path):
 def test_evaluations_are_traced_by_split(tmp_path):
     data = {"easy": tiny.prompts(4), "hard/er": tiny.prompts(6)}
     options = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 4, "num_generations_eval": 2}
-    extra = {"eval_dataset": data}
-    train(tmp_path, **options, max_steps=4, trace_every=3, extra=extra)
-    groups = groups_of(tmp_path)
-    check_number = {}
+    train(tmp_path, **options, max_steps=4, trace_every=3, extra={"eval_dataset": data})
+    groups, numbers = groups_of(tmp_path), {}
     for group in groups:
-        place = (group[0]["split"], group[0]["step"])
-        check_number.setdefault(place, []).append(group[0]["reference"]["number"])
+        numbers.setdefault((group[0]["split"], group[0]["step"]), []).append(group[0]["reference"]["number"])
         assert len(group) == (4 if group[0]["split"] == "train" else 2)
-    assert set(check_number) == {
-        *(("train", step) for step in (0, 3)),
-        *((f"eval_{name}", step) for name in ("easy", "hard_er") for step in (2, 4)),
-    }
-    assert sorted(check_number["eval_easy", 4]) == list(range(4))
-    assert sorted(check_number["eval_hard_er", 2]) == list(range(6))
+    evaluations = {(f"eval_{name}", step) for name in ("easy", "hard_er") for step in (2, 4)}
+    assert set(numbers) == {("train", 0), ("train", 3), *evaluations}
+    assert sorted(numbers["eval_easy", 4]) == list(range(4))
+    assert sorted(numbers["eval_hard_er", 2]) == list(range(6))
     evaluated = [row for group in groups if group[0]["split"] != "train" for row in group]
     assert {(row["kept"], row["reason"]) for row in evaluated} == {(False, "evaluation")}
     for row in evaluated:
         assert row["extra"]["seen"] == f"{row['reference']['number']}|{row['completion']}|{row['tokens']}"
 
 
-def test_messages_stay_messages(tmp_path):
+def test_messages_stay_messages(tmp_path, monkeypatch):
     def says(completions, **kwargs):
         return [float(len(messages[0]["content"])) for messages in completions]
 
-    tokenizer = tiny.tokenizer()
-    template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    monkeypatch.setattr(tiny.tokenizer(), "chat_template", "{% for m in messages %}{{ m['content'] }}{% endfor %}")
     data = Dataset.from_dict({"prompt": [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]})
-    before, tokenizer.chat_template = tokenizer.chat_template, template
-    try:
-        trained = tiny.trainer(tmp_path, says, data=data)
-        trained.train()
-    finally:
-        tokenizer.chat_template = before
+    train(tmp_path, says, data=data)
     for row in rows_of(tmp_path):
         assert row["prompt"][0]["role"] == "user"
         assert row["completion"][0]["role"] == "assistant"
@@ -173,7 +170,7 @@ def test_messages_stay_messages(tmp_path):
 
 def test_size_is_bounded(tmp_path):
     train(tmp_path, trace_every=3, trace_max_groups=1, trace_compress=True, max_steps=7)
-    assert [group[0]["step"] for group in groups_of(tmp_path)] == [0, 3, 6]
+    assert steps_of(tmp_path) == [0, 3, 6]
     assert len(list((tmp_path / "run" / "rollouts").glob("*.gz"))) == 3
 
 
@@ -189,23 +186,22 @@ def test_nothing_is_traced_where_that_is_asked_for(tmp_path):
 def test_tracing_does_not_touch_the_training(tmp_path, mode):
     runs = []
     for options in ({}, {"trace_every": 0, "alarms": False}):
-        trained = tiny.trainer(tmp_path, half, **MODES[mode], **options, beta=0.1)
-        trained.train()
+        trained = train(tmp_path, half, **MODES[mode], **options, beta=0.1)
         runs.append((tiny.weights(trained), tiny.losses(trained)))
-    assert tiny.same_weights(runs[0][0], runs[1][0])
-    assert runs[0][1] == runs[1][1]
+    (weights, losses), (other_weights, other_losses) = runs
+    assert tiny.same_weights(weights, other_weights)
+    assert losses == other_losses
 
 
 def test_training_goes_on_where_traces_cannot_be_written(tmp_path, caplog):
     """Said once, whatever file it is about; alarms do not depend on it."""
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "rollouts").write_text("in the way")
-    thresholds = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
-    trained = train(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=thresholds)
+    trained = train(tmp_path, tiny.always_dead, max_steps=6, alarm_thresholds=SOON_DEAD)
     assert trained.state.global_step == 6
-    said = [record.message for record in caplog.records if "training goes on" in record.message]
-    assert sum("Traces could not be kept" in message for message in said) == 1
-    assert len(said) == len({message.partition(":")[0] for message in said})
+    warnings = [record.message for record in caplog.records if "training goes on" in record.message]
+    assert sum("Traces could not be kept" in message for message in warnings) == 1
+    assert len(warnings) == len({message.partition(":")[0] for message in warnings})
     assert tiny.logged(trained, "alarms/dead_groups")[-1] == 1.0
 
 
@@ -216,8 +212,7 @@ def test_an_alarm_that_is_added_has_its_threshold_from_the_config(tmp_path, monk
     monkeypatch.setitem(ALARMS, "brief", Rule(brief, 5.0, Number(above=0, optional=True), "tokens of an attempt"))
     for most, on in ((7, 1.0), (None, None), (6, 0.0)):
         thresholds = {"min_batches": 1, "brief": most}
-        trained = tiny.trainer(tmp_path / str(most), half, max_steps=1, alarm_thresholds=thresholds)
-        trained.train()
+        trained = train(tmp_path / str(most), max_steps=1, alarm_thresholds=thresholds)
         assert tiny.logged(trained, "alarms/brief") == ([] if on is None else [on])
         alarms = traces.journal(tmp_path / str(most) / "run", "alarms")
         assert [(alarm["name"], alarm["threshold"]) for alarm in alarms] == [("brief", 7)] * (on == 1.0)
@@ -264,9 +259,9 @@ def test_what_cannot_be_told_of_an_attempt_costs_its_batch_only(tmp_path, caplog
 
 def test_a_rollout_function_may_return_tensors_and_columns_of_its_own(tmp_path):
     def rollout(prompts, trainer):
-        told = tiny.scripted(prompts, trainer)
-        told["completion_ids"] = [torch.tensor(ids) for ids in told["completion_ids"]]
-        return {**told, "of_attempt": [f"{i}" for i in range(len(prompts))]}
+        sampled = tiny.scripted(prompts, trainer)
+        sampled["completion_ids"] = [torch.tensor(ids) for ids in sampled["completion_ids"]]
+        return {**sampled, "of_attempt": [f"{i}" for i in range(len(prompts))]}
 
     train(tmp_path, tiny.digits, extra={"rollout_func": rollout}, max_steps=1)
     rows = rows_of(tmp_path)
@@ -307,22 +302,17 @@ def test_rewards_of_one_name_have_a_column_each(tmp_path):
 
 
 def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
-    trained = train(
-        tmp_path, tiny.always_dead, max_steps=8, alarm_thresholds={"window": 4, "min_batches": 4, "dead_groups": 0.5}
-    )
+    trained = train(tmp_path, tiny.always_dead, max_steps=8, alarm_thresholds=SOON_DEAD)
     on = tiny.logged(trained, "alarms/dead_groups")
     first = on.index(1.0)
     assert 0 < first < 7
     alarms = [alarm for alarm in traces.journal(tmp_path / "run", "alarms") if alarm["name"] == "dead_groups"]
     assert [alarm["step"] for alarm in alarms] == [first]
     assert sum("Alarm dead_groups" in record.message for record in caplog.records) == 1
-    marked = {group[0]["step"] for group in groups_of(tmp_path) if "dead_groups" in group[0]["alarms"]}
-    assert marked == set(range(first, 8))
-    named = {tuple(place) for place in alarms[0]["groups"]}
-    of_first = [group for group in groups_of(tmp_path) if group[0]["step"] == first]
-    assert {
-        (g[0]["batch"], g[0]["round"], g[0]["group"]) for g in of_first if "dead_groups" in g[0]["alarms"]
-    } == named
+    marked = [group[0] for group in groups_of(tmp_path) if "dead_groups" in group[0]["alarms"]]
+    assert {row["step"] for row in marked} == set(range(first, 8))
+    of_first = {(row["batch"], row["round"], row["group"]) for row in marked if row["step"] == first}
+    assert of_first == {tuple(place) for place in alarms[0]["groups"]}
 
 
 KILLED = """
@@ -351,14 +341,13 @@ def run_killed(*arguments, code=KILLED):
 
 def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
     assert run_killed(tmp_path, "7").returncode == -signal.SIGKILL
-    killed = {group[0]["step"]: group[0]["completion"] for group in groups_of(tmp_path)}
-    assert sorted(killed) == list(range(6))
+    assert sorted(set(steps_of(tmp_path))) == list(range(6))
 
     resumed = run_killed(tmp_path, "0", "resume")
     assert resumed.returncode == 0, resumed.stderr[-3000:]
     places = [(g[0]["step"], g[0]["batch"], g[0]["round"], g[0]["group"]) for g in groups_of(tmp_path)]
     assert places == [(step, 0, 0, group) for step in range(9) for group in range(2)]
-    check_identity([[{**row} for row in group] for group in _as_two_rewards(traces.groups(tmp_path / "run"))])
+    check_identity(_as_two_rewards(groups_of(tmp_path)))
     aside = tmp_path / "run" / "rollouts" / "superseded-1"
     assert sorted(path.name for path in aside.glob("train*")) == ["train-00000004.jsonl", "train-00000005.jsonl"]
     steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics") if "reward" in entry]
@@ -374,7 +363,7 @@ def test_a_crash_loses_nothing_that_was_sampled(tmp_path):
     done = run_killed(tmp_path, "4", code=code)
     assert done.returncode == 1
     assert "RewardError: reward 'deadly' failed" in done.stderr
-    assert [group[0]["step"] for group in groups_of(tmp_path)] == [0, 0, 1, 1, 2, 2]
+    assert steps_of(tmp_path) == [0, 0, 1, 1, 2, 2]
 
 
 def _as_two_rewards(groups):
@@ -412,13 +401,9 @@ def test_every_line_is_strict_json(tmp_path):
         return [float("nan") if i % 4 else 1.0 for i in range(len(completions))]
 
     train(tmp_path, strange, max_steps=2)
-
-    def refuse(constant):
-        raise AssertionError(constant)
-
     for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
         for line in path.read_text().splitlines():
-            json.loads(line, parse_constant=refuse)
+            json.loads(line, parse_constant=pytest.fail)
     rows = rows_of(tmp_path)
     assert {row["extra"]["odd"] for row in rows} == {None}
     assert [row["rewards"]["strange"] for row in rows[:4]] == [1.0, None, None, None]

@@ -37,9 +37,14 @@ def read(page):
     return read["head"], read["index"], groups
 
 
-def page_of(folder, groups, max_mb=100, **journals):
-    written = write_page(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb)
+def page_of_run(run, out, **options):
+    """What was written of a run, and the page's head, list and texts."""
+    written = write_page(run, out, **options)
     return written, *read(written.path.read_text())
+
+
+def page_of(folder, groups, max_mb=100, **journals):
+    return page_of_run(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb=max_mb)
 
 
 def column(index, name):
@@ -52,16 +57,15 @@ def column(index, name):
 
 def test_a_page_holds_every_group_and_every_text(tmp_path):
     run = traced.write_run(tmp_path, steps=3, groups=5, size=4)
-    written = write_page(run, tmp_path / "report.html")
-    head, index, groups = read(written.path.read_text())
+    written, head, index, groups = page_of_run(run, tmp_path / "report.html")
     assert (written.groups_total, written.groups_written) == (15, 15)
     assert (written.attempts_total, written.attempts_written) == (60, 60)
     assert written.bytes == written.path.stat().st_size
     assert head["groups"] == head["groups_total"] == 15
     assert index["groups"]["step"] == sorted(index["groups"]["step"])
     lines = [line for path in sorted((run / "rollouts").glob("train*")) for line in path.read_text().splitlines()]
-    said = sorted(json.loads(line)["completion"] for line in lines)
-    assert sorted(attempt["text"] for group in groups for attempt in group["attempts"]) == said
+    texts = sorted(json.loads(line)["completion"] for line in lines)
+    assert sorted(attempt["text"] for group in groups for attempt in group["attempts"]) == texts
     assert len(index["rewards"]) == sum(index["groups"]["size"]) == 60
 
 
@@ -73,8 +77,7 @@ def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
 
 
 def test_a_page_loads_nothing(tmp_path):
-    written = write_page(traced.write_run(tmp_path), tmp_path / "report.html")
-    page = written.path.read_text()
+    page = write_page(traced.write_run(tmp_path), tmp_path / "report.html").path.read_text()
     assert re.findall(r"https?://[^\s\"'`]+", page) == ["http://www.w3.org/2000/svg"]
     assert not re.search(r"<(link|img|iframe|object|embed|base)\b|@import|url\(", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
@@ -87,8 +90,7 @@ def test_a_page_loads_nothing(tmp_path):
 
 
 def test_scripts_never_make_markup_of_text():
-    folder = Path(__file__).parents[2] / "trl_grpo_plus" / "view" / "viewer"
-    scripts = "".join(path.read_text() for path in folder.glob("*.js"))
+    scripts = "".join(path.read_text() for path in (Path(view.__file__).parent / "viewer").glob("*.js"))
     assert "createElement" in scripts
     forbidden = r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|\beval\(|console\."
     assert not re.search(forbidden, scripts)
@@ -111,9 +113,12 @@ def test_hostile_texts_come_back_as_they_were(tmp_path):
     assert read(panel([rows], HOSTILE))[2] == [group]
 
 
-def test_a_run_of_a_hostile_name(tmp_path):
-    run = traced.write_run(tmp_path / "<b>\udcff")
-    assert read(write_page(run, tmp_path / "r.html").path.read_text())[0]["title"] == "<b>\udcff"
+@pytest.mark.parametrize("name", ["my-run", "<b>\udcff"], ids=["plain", "hostile"])
+def test_a_page_bears_the_name_of_its_run_as_does_one_of_the_rollouts_folder(tmp_path, name):
+    run = traced.write_run(tmp_path / name)
+    for folder in (run, run / "rollouts"):
+        _, head, *_ = page_of_run(folder, tmp_path / "new" / "r.html")
+        assert head["title"] == name
 
 
 def test_numbers_that_are_not_finite_are_null(tmp_path):
@@ -133,8 +138,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
 def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
     run = traced.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
     whole = write_page(run, tmp_path / "whole.html")
-    written = write_page(run, tmp_path / "report.html", max_mb=0.3)
-    head, index, groups = read(written.path.read_text())
+    written, head, index, groups = page_of_run(run, tmp_path / "report.html", max_mb=0.3)
     assert whole.bytes > 300_000 >= written.bytes > 200_000
     assert 0 < written.groups_written < written.groups_total == whole.groups_written == 200
     assert written.attempts_written == 4 * written.groups_written
@@ -159,11 +163,12 @@ def test_even_few_groups_are_spread_over_the_steps():
 
 
 def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):
-    dead = [traced.group([1.0, 1.0], length=300, seed=i, step=i % 4, group=i) for i in range(60)]
-    alive = [traced.group([1.0, 0.0], length=300, seed=i, step=i % 4, group=100 + i) for i in range(60)]
-    named = [traced.group([0.0, 0.0], length=300, seed=i, step=3, group=200 + i) for i in range(10)]
+    def made(scores, count, first, steps):
+        return [traced.group(scores, length=300, seed=i, step=steps[i % 4], group=first + i) for i in range(count)]
+
+    rows = made([1.0, 1.0], 60, 0, range(4)) + made([1.0, 0.0], 60, 100, range(4)) + made([0.0, 0.0], 10, 200, [3] * 4)
     alarm = {"step": 3, "name": "repetition", "message": "", "groups": [[0, 0, 200 + i] for i in range(10)]}
-    written, _, index, _ = page_of(tmp_path, dead + alive + named, max_mb=0.11, alarms=[alarm])
+    written, _, index, _ = page_of(tmp_path, rows, max_mb=0.11, alarms=[alarm])
     kept = index["groups"]["group"]
     assert sum(group >= 200 for group in kept) == 10
     assert 0 < sum(100 <= group < 200 for group in kept) < 60
@@ -184,21 +189,14 @@ def test_a_limit_that_leaves_no_room_names_one_that_does(tmp_path):
 # -- files
 
 
-def test_a_folder_without_traces_is_refused(tmp_path):
+def test_what_is_no_run_and_no_output_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no traces"):
         write_page(tmp_path, tmp_path / "report.html")
-    assert not (tmp_path / "report.html").exists()
-
-
-def test_a_run_whose_first_group_is_not_whole_yet(tmp_path):
     with pytest.raises(ValueError, match="no group in them is whole yet"):
         page_of(tmp_path, [traced.group([1.0, 0.0])[:1]])
-
-
-def test_a_folder_is_no_output(tmp_path):
-    run = traced.write_run(tmp_path)
+    assert not (tmp_path / "report.html").exists()
     with pytest.raises(ValueError, match=r"is a folder.*report\.html"):
-        write_page(run, tmp_path)
+        write_page(traced.write_run(tmp_path), tmp_path)
 
 
 def test_a_page_that_fails_leaves_the_old_one(tmp_path):
@@ -222,30 +220,16 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path, monk
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts"]
 
 
-def test_the_rollouts_folder_itself_bears_the_name_of_its_run(tmp_path):
-    run = traced.write_run(tmp_path / "my-run")
-    for folder in (run, run / "rollouts"):
-        assert read(write_page(folder, tmp_path / "new" / "r.html").path.read_text())[0]["title"] == "my-run"
-
-
 # -- a group
 
 
-def test_attempts_stand_by_advantage_then_reward():
+def test_attempts_stand_by_advantage_then_reward_and_so_do_dots():
     marks = [(0.5, 1.0), (None, 3.0), (-0.5, 2.0), (0.5, 2.0), (None, None)]
     rows = [{"attempt": i, "advantage": a, "reward": r} for i, (a, r) in enumerate(marks)]
     assert [row["attempt"] for row in best_first(rows)] == [3, 0, 2, 1, 4]
-
-
-def test_dots_and_columns_are_in_the_same_order():
     rows = traced.group([0.0, 1.0, 0.0, 1.0])
     assert entry(rows)["rewards"] == [2.0, 2.0, 1.0, 1.0]
     assert [attempt["attempt"] for attempt in detail(rows)["attempts"]] == [1, 3, 0, 2]
-
-
-def test_the_prompt_is_held_once():
-    rows = traced.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
-    assert json.dumps(detail(rows)).count("a prompt like no other") == 1
 
 
 @pytest.mark.parametrize(
@@ -259,43 +243,38 @@ def test_the_prompt_is_held_once():
 )
 def test_the_answer_is_where_javascript_finds_it(completion, answer):
     [attempt] = detail([traced.row(completion=completion)])["attempts"]
-    units = attempt["text"].encode("utf-16-le")
-    found = attempt["answer"] and units[2 * attempt["answer"][0] : 2 * attempt["answer"][1]].decode("utf-16-le")
-    assert found == answer
+    units, place = attempt["text"].encode("utf-16-le"), attempt["answer"]
+    assert (place and units[2 * place[0] : 2 * place[1]].decode("utf-16-le")) == answer
     assert attempt["text"] == as_text(completion)
 
 
 def test_messages_keep_their_roles():
     prompt = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "\n\n  Add 2 and 2 \nnow"}]
-    said = [
+    completion = [
         {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "add"}}]},
         {"role": "tool", "content": [{"type": "text", "text": "\U0001f6004"}, {"type": "image"}]},
         {"role": "assistant", "content": "4"},
     ]
-    group = detail([traced.row(prompt=prompt, completion=said)])
+    group = detail([traced.row(prompt=prompt, completion=completion)])
     [attempt] = group["attempts"]
     assert group["prompt"] == [["system", "Be brief."], ["user", "\n\n  Add 2 and 2 \nnow"]]
     assert [role for role, _ in attempt["roles"]] == ["assistant", "tool", "assistant"]
-    assert attempt["text"] == as_text(said)
+    assert attempt["text"] == as_text(completion)
     assert sum(length + 1 for _, length in attempt["roles"]) - 1 == utf16(attempt["text"])
     begun = [*prompt, {"role": "assistant", "content": "Well,"}]
     assert entry([traced.row(prompt=begun)])["title"] == "Add 2 and 2"
 
 
-def test_what_is_neither_text_nor_messages_is_shown_as_json():
-    assert detail([traced.row(prompt=["a", 1], completion=None)])["prompt"] == [[None, '["a", 1]']]
-
-
-def test_references_and_extras_are_texts():
+def test_what_a_group_holds_of_other_kinds():
+    rows = traced.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
+    assert json.dumps(detail(rows)).count("a prompt like no other") == 1
     reference = {"answer": "42", "tests": ["é", 1], "large": 12345678901234567890}
-    group = detail([traced.row(reference=reference, extra={"found": None})])
+    scored = {"rewards": {"a": None, "b": 0.5}, "outcomes": {"a": "timeout", "b": "ok"}}
+    group = detail([traced.row(prompt=["a", 1], completion=None, reference=reference, extra={"odd": None}, **scored)])
+    assert group["prompt"] == [[None, '["a", 1]']]  # neither text nor messages
     assert group["reference"] == [["answer", "42"], ["tests", '["é", 1]'], ["large", "12345678901234567890"]]
-    assert group["attempts"][0]["extra"] == [["found", "null"]]
-
-
-def test_what_became_of_each_reward_is_kept():
-    [attempt] = detail([traced.row(rewards={"a": None, "b": 0.5}, outcomes={"a": "timeout", "b": "ok"})])["attempts"]
-    assert attempt["parts"] == [["a", None, "timeout"], ["b", 0.5, "ok"]]
+    assert group["attempts"][0]["extra"] == [["odd", "null"]]
+    assert group["attempts"][0]["parts"] == [["a", None, "timeout"], ["b", 0.5, "ok"]]
 
 
 # -- alarms and curves
@@ -314,11 +293,17 @@ def test_alarms_name_groups_of_the_training_only(tmp_path):
 
 def test_alarms_of_one_name_stand_together():
     alarms = [{"step": step, "name": name} for step, name in enumerate(["b", "a", "b", "b"])]
-    assert [(found["name"], [time["step"] for time in found["times"]]) for found in by_name(alarms)] == [
-        ("b", [0, 2, 3]),
-        ("a", [1]),
-    ]
-    assert [(found["count"], len(found["times"])) for found in by_name(alarms, most=2)] == [(3, 2), (1, 1)]
+    steps = {alarm["name"]: [time["step"] for time in alarm["times"]] for alarm in by_name(alarms)}
+    assert list(steps.items()) == [("b", [0, 2, 3]), ("a", [1])]
+    assert [(alarm["count"], len(alarm["times"])) for alarm in by_name(alarms, most=2)] == [(3, 2), (1, 1)]
+
+
+def by_title(*args):
+    return {curve["title"]: curve for curve in curves(*args)}
+
+
+def points(curve):
+    return [(series["name"], series["points"]) for series in curve["series"]]
 
 
 def test_curves_come_from_what_was_logged(tmp_path):
@@ -328,15 +313,11 @@ def test_curves_come_from_what_was_logged(tmp_path):
         {"step": 1, "eval_hard_runtime": 1.0, "eval_reward": 0.0},
         {"step": 1, "eval_runtime": 1.0},
     ]
-    found = {curve["title"]: curve for curve in curves(metrics, Tally())}
-    assert set(found) == {"reward", "verdicts", "KL", "entropy"}
-    assert found["reward"]["offset"] == 1
-    assert found["reward"]["series"] == [
-        {"name": "train", "points": [[1, 0.5]]},
-        {"name": "eval_easy", "points": [[1, 0.25]]},
-        {"name": "eval_hard", "points": [[1, 0.0]]},
-    ]
-    assert [series["name"] for series in found["verdicts"]["series"]] == ["alive", "all_bad"]
+    made = by_title(metrics, Tally())
+    assert set(made) == {"reward", "verdicts", "KL", "entropy"}
+    assert made["reward"]["offset"] == 1
+    assert points(made["reward"]) == [("train", [[1, 0.5]]), ("eval_easy", [[1, 0.25]]), ("eval_hard", [[1, 0.0]])]
+    assert [name for name, _ in points(made["verdicts"])] == ["alive", "all_bad"]
 
 
 def test_curves_without_metrics_come_from_the_rows():
@@ -344,14 +325,11 @@ def test_curves_without_metrics_come_from_the_rows():
     tally.see(traced.group([1.0, 0.0], step=3))
     tally.see(traced.group([1.0, 1.0], step=3))
     tally.see(traced.group([0.0, 0.0], step=3, split="eval"))
-    found = {curve["title"]: curve for curve in curves([], tally)}
-    assert set(found) == {"reward", "verdicts", "tokens"}
-    assert found["reward"]["offset"] == 0
-    assert found["reward"]["series"] == [
-        {"name": "train", "points": [[3, 1.75]]},
-        {"name": "eval", "points": [[3, 1.0]]},
-    ]
-    shares = {series["name"]: series["points"] for series in found["verdicts"]["series"]}
+    made = by_title([], tally)
+    assert set(made) == {"reward", "verdicts", "tokens"}
+    assert made["reward"]["offset"] == 0
+    assert points(made["reward"]) == [("train", [[3, 1.75]]), ("eval", [[3, 1.0]])]
+    shares = dict(points(made["verdicts"]))
     assert (shares["alive"], shares["all_good"], shares["tied"]) == ([[3, 0.5]], [[3, 0.5]], [[3, 0.0]])
 
 
@@ -364,13 +342,13 @@ def test_thinning_keeps_the_ends():
 
 
 def test_a_panel_holds_its_groups_unpacked_and_no_curves():
-    groups = [traced.group([1.0, 0.0], group=0), traced.group([0.0, 0.0, 1.0], group=1)]
-    page = panel(groups, "step 12", weights={"accuracy": 0.0})
-    head, index, found = read(page)
+    rows = [traced.group([1.0, 0.0], group=0), traced.group([0.0, 0.0, 1.0], group=1)]
+    page = panel(rows, "step 12", weights={"accuracy": 0.0})
+    head, index, groups = read(page)
     assert (head["title"], head["curves"], head["panel"]) == ("step 12", [], True)
     assert head["weights"] == {"accuracy": 0.0}
     assert index["groups"]["size"] == [2, 3]
-    assert found == [detail(rows) for rows in groups]
+    assert groups == [detail(of_group) for of_group in rows]
     assert "application/deflate" not in page.split("<script>")[0]
 
 
@@ -379,20 +357,20 @@ def test_a_panel_holds_its_groups_unpacked_and_no_curves():
 
 def write_completions(folder, step, prompts, size=2, messages=False, **more):
     """As TRL 1.16 writes them."""
-    said = [f"attempt {i} \\boxed{{{i}}}" for i in range(size * len(prompts))]
-    asked = [prompt for prompt in prompts for _ in range(size)]
+    texts = [f"attempt {i} \\boxed{{{i}}}" for i in range(size * len(prompts))]
+    prompts = [prompt for prompt in prompts for _ in range(size)]
     if messages:
-        said = [[{"role": "assistant", "content": text}] for text in said]
-        asked = [[{"role": "system", "content": "Hm."}, {"role": "user", "content": text}] for text in asked]
+        texts = [[{"role": "assistant", "content": text}] for text in texts]
+        prompts = [[{"role": "system", "content": "Hm."}, {"role": "user", "content": text}] for text in prompts]
     table = {
-        "step": [step] * len(said),
-        "prompt": asked,
-        "completion": said,
-        "accuracy_reward": [float(i % 2) for i in range(len(said))],
-        "format_reward": [float("nan") if i == 0 else 0.5 for i in range(len(said))],
-        "extracted": [str(i) for i in range(len(said))],
+        "step": [step] * len(texts),
+        "prompt": prompts,
+        "completion": texts,
+        "accuracy_reward": [float(i % 2) for i in range(len(texts))],
+        "format_reward": [float("nan") if i == 0 else 0.5 for i in range(len(texts))],
+        "extracted": [str(i) for i in range(len(texts))],
         **more,
-        "advantage": [i % 2 - 0.5 for i in range(len(said))],
+        "advantage": [i % 2 - 0.5 for i in range(len(texts))],
     }
     path = folder / "completions" / f"completions_{step:05d}.parquet"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -404,8 +382,7 @@ def write_completions(folder, step, prompts, size=2, messages=False, **more):
 def test_trl_files_are_read_as_far_as_they_go(tmp_path, messages):
     write_completions(tmp_path, 5, ["a", "b", "a"], messages=messages)
     write_completions(tmp_path, 10, ["c"], messages=messages)
-    written = write_page(tmp_path, tmp_path / "report.html")
-    head, index, groups = read(written.path.read_text())
+    _, head, index, groups = page_of_run(tmp_path, tmp_path / "report.html")
     assert index["groups"]["step"] == [5, 5, 5, 10]
     assert index["groups"]["title"] == ["a", "b", "a", "c"]
     assert index["groups"]["size"] == [2, 2, 2, 2]
@@ -422,20 +399,15 @@ def test_trl_files_are_read_as_far_as_they_go(tmp_path, messages):
     assert best["tokens"] is best["truncated"] is best["kl"] is None
 
 
-def test_traces_are_preferred_to_trl_files(tmp_path):
-    write_completions(tmp_path, 5, ["a"])
-    head, index, _ = read(write_page(traced.write_run(tmp_path), tmp_path / "r.html").path.read_text())
-    assert head["note"] == ""
-    assert 5 not in index["groups"]["step"]
-
-
-def test_the_completions_folder_itself_will_do(tmp_path):
+def test_the_completions_folder_itself_will_do_and_traces_are_preferred(tmp_path):
     write_completions(tmp_path / "run", 99_999, ["a"])
     write_completions(tmp_path / "run", 100_000, ["b"])
-    written = write_page(tmp_path / "run" / "completions", tmp_path / "r.html")
-    head, index, _ = read(written.path.read_text())
+    _, head, index, _ = page_of_run(tmp_path / "run" / "completions", tmp_path / "r.html")
     assert head["title"] == "run"
     assert index["groups"]["step"] == [99_999, 100_000]
+    _, head, index, _ = page_of_run(traced.write_run(tmp_path / "run"), tmp_path / "r.html")
+    assert head["note"] == ""
+    assert 99_999 not in index["groups"]["step"]
 
 
 def test_a_reward_that_is_not_finite_is_left_out_of_the_sum(tmp_path):
@@ -467,14 +439,8 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     assert (tmp_path / "other.html").read_text() == page.read_text()
 
 
-def test_the_command_says_what_found_no_room(tmp_path, capsys):
-    run = traced.write_run(tmp_path / "run", steps=6, length=4000)
-    assert main(["view", str(run), "--max-mb", "0.3"]) == 0
-    assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
-
-
 @pytest.mark.parametrize(
-    ("name", "line", "said"),
+    ("name", "line", "problem"),
     [
         ("train-00000000.jsonl", '{"broken', "line 2 is no JSON object (Invalid control"),
         ("train-00000000.jsonl", "[1]", "line 2 is no JSON object (list): '[1]'"),
@@ -483,24 +449,27 @@ def test_the_command_says_what_found_no_room(tmp_path, capsys):
         ("run.json", "{", "is not JSON"),
     ],
 )
-def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, said):
+def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, problem):
     run = traced.write_run(tmp_path)
     path = run / "rollouts" / name
     lines = path.read_text().splitlines() if path.exists() else ["{}"]
     path.write_text("\n".join([lines[0], line, *lines[2:], ""]))
     assert main(["view", str(run)]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"error: {path}")
-    assert said in told
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: {path}")
+    assert problem in error
 
 
-def test_the_command_refuses_what_it_cannot_show(tmp_path, capsys):
-    assert main(["view", str(tmp_path / "typo")]) == 2
-    assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err
-    run = traced.write_run(tmp_path / "run")
+def test_the_command_says_what_has_no_room_and_what_it_cannot_show(tmp_path, capsys):
+    run = traced.write_run(tmp_path / "run", steps=6, length=4000)
+    assert main(["view", str(run), "--max-mb", "0.3"]) == 0
+    assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
+    (run / "report.html").unlink()
     assert main(["view", str(run), "--max-mb", "0.01"]) == 2
     assert "leaves no room" in capsys.readouterr().err
     assert not (run / "report.html").exists()
+    assert main(["view", str(tmp_path / "typo")]) == 2
+    assert "is not a folder. Give the output_dir of a run" in capsys.readouterr().err
 
 
 def test_every_verdict_has_a_colour_on_light_and_on_dark():

@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
 FLAGS += ["--disable-component-update", "--disable-sync"]
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
+UNUSUAL = "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028"
 LONG = " ".join(f"word{i}" for i in range(400))
 
 
@@ -34,15 +35,12 @@ def opened(browser):
     context = browser.new_context(viewport={"width": 1280, "height": 800}, offline=True)
     faults = []
 
-    def look_out(page):
+    def open_page(path, hash=""):
+        page = context.new_page()
         page.on("console", lambda message: faults.append(f"console: {message.text}"))
         page.on("pageerror", lambda error: faults.append(f"error: {error}"))
         page.on("request", lambda request: request.url.startswith(("file:", "blob:")) or faults.append(request.url))
         page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-
-    def open_page(path, hash=""):
-        page = context.new_page()
-        look_out(page)
         page.goto(f"file://{path}{hash}")
         page.wait_for_selector(".attempt, .empty, #note:not([hidden])")
         return page
@@ -84,9 +82,9 @@ def a_run(folder):
     groups.append([{**row, "kept": False, "reason": "evaluation"} for row in groups[0]])
     groups[-1] = [{**row, "step": 5, "split": "eval_easy"} for row in groups[-1]]
     # Step 1, group 0: what is hard to show. Step 5, group 0: what is easy to compare.
-    said = [HOSTILE, "", "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028", "no end <think>" + LONG]
+    hard = [HOSTILE, "", UNUSUAL, "no end <think>" + LONG]
     outcomes = {"accuracy": "timeout", "format": "ok"}
-    groups[3] = [{**row, "completion": text} for row, text in zip(groups[3], said, strict=True)]
+    groups[3] = [{**row, "completion": text} for row, text in zip(groups[3], hard, strict=True)]
     groups[3] = [{**row, "extra": {HOSTILE: HOSTILE}, "outcomes": outcomes} for row in groups[3]]
     groups[3][0] |= {"reward": None, "truncated": True, "kl": 0.25}
     compared = ["<think>a b c</think> one two three four", "one two 3 four five", "one two three four", "None"]
@@ -110,8 +108,9 @@ def until(page, condition, *args):
         time.sleep(0.02)
 
 
-def shows(page, title):
-    """Wait for the group of that name."""
+def shows(page, step, group=0, round=0, split="train"):
+    """Wait for that group."""
+    title = f"{split}, step {step}, batch 0, round {round}, group {group}"
     until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
 
 
@@ -139,20 +138,25 @@ def test_it_opens_at_the_first_step(opened, report):
     assert page.title().startswith("run")
     assert "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts")
     assert titles(page) == ["alive at 0", "solved at 0", "bad at 0"]
-    shows(page, "train, step 0, batch 0, round 0, group 0")
+    shows(page, 0)
     assert page.locator("#note").is_hidden()
 
 
-def test_the_slider_knows_only_steps_with_traces(opened, report):
+def test_the_slider_knows_only_steps_with_traces_and_a_split_has_its_own(opened, report):
     page = opened(report)
     slider = page.locator("#step")
     assert (slider.get_attribute("min"), slider.get_attribute("max")) == ("0", "2")
     slider.fill("2")
-    shows(page, "train, step 5, batch 0, round 0, group 0")
+    shows(page, 5)
     assert slider.get_attribute("aria-valuetext") == "step 5"
     assert titles(page)[0] == "alive at 5"
     page.click("#step-back")
-    shows(page, "train, step 1, batch 0, round 0, group 0")
+    shows(page, 1)
+    page.select_option("#split", "eval_easy")
+    shows(page, 5, split="eval_easy")
+    assert page.locator("#step-field").is_hidden()
+    page.select_option("#split", "train")
+    shows(page, 5)
 
 
 def test_a_row_says_what_its_group_was(opened, report):
@@ -167,15 +171,6 @@ def test_a_row_says_what_its_group_was(opened, report):
     assert "round 1" in bad.inner_text()
     colours = {node.evaluate("node => node.style.background") for node in alive.locator(".dot:not(.hollow)").all()}
     assert len(colours) == 2
-
-
-def test_the_split_is_chosen(opened, report):
-    page = opened(report)
-    page.select_option("#split", "eval_easy")
-    shows(page, "eval_easy, step 5, batch 0, round 0, group 0")
-    assert page.locator("#step-field").is_hidden()
-    page.select_option("#split", "train")
-    shows(page, "train, step 5, batch 0, round 0, group 0")
 
 
 def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
@@ -252,16 +247,16 @@ def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
     page.check("#regex")
     page.fill("#query", "at [05]$")
     settled(page, "6 groups over all steps.")
-    shows(page, "train, step 5, batch 0, round 0, group 1")
+    shows(page, 5, group=1)
     page.keyboard.press("Enter")
     for key, step in (("h", 0), ("h", 0), ("l", 5)):  # step 1 has no match
         page.keyboard.press(key)
-        shows(page, f"train, step {step}, batch 0, round 0, group 0")
+        shows(page, step)
     page.fill("#query", "nothing")
     settled(page, "0 groups over all steps.")
     page.wait_for_selector(".empty")
     page.fill("#query", "")
-    shows(page, "train, step 5, batch 0, round 0, group 0")
+    shows(page, 5)
 
 
 def test_hits_are_marked_and_unfolded(opened, report):
@@ -289,15 +284,26 @@ def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
     page.check("#regex")
     page.fill("#query", r"(\w+\s?)+$!")
     until(page, "document.querySelector('#status').textContent.includes('Searching')")
+    until_workers(page, 1)
+    (searching,), ended = page.workers, []
+    searching.on("close", lambda worker: ended.append(worker))
     page.wait_for_timeout(500)
     assert page.evaluate("1 + 1") == 2  # the page still answers
-    assert len(page.workers) == 1
+    assert (page.workers, ended) == ([searching], [])
     page.click("#cancel")
     settled(page, "0 groups over all steps. Search cancelled.")
-    page.wait_for_timeout(2000)  # a second of which the marks may take
-    assert page.workers == []
+    until_workers(page, 0)  # one that marks hits may take a second
+    assert ended == [searching]
     page.fill("#query", "alive at 5")
     settled(page, "1 group over all steps.")
+
+
+def until_workers(page, count):
+    """Their beginning and end are reported late where the machine is busy; left alone the search would never end."""
+    end = time.monotonic() + 30
+    while len(page.workers) != count:
+        assert time.monotonic() < end, f"{len(page.workers)} workers run"
+        page.wait_for_timeout(50)
 
 
 # -- a group
@@ -314,12 +320,15 @@ def test_attempts_stand_best_first(opened, report):
     assert page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"]
 
 
-def test_what_became_of_an_attempt_is_told(opened, report):
+def test_an_attempt_says_how_it_ended(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
     worst = page.locator(".attempt[data-attempt='0']")
     assert worst.locator(".outcome").all_inner_texts() == ["timeout", "truncated"]
     assert "KL 0.25" in worst.inner_text()
     assert worst.locator(".extra dd").inner_text() == HOSTILE
+    think = body(page, 3).locator("details")
+    assert "400 words, never closed" in think.locator("summary").inner_text()
+    assert think.get_attribute("open") is not None, "what never ends is not hidden"
 
 
 def test_messages_show_the_system_prompt_once(opened, report):
@@ -342,13 +351,6 @@ def test_thinking_folds_and_the_answer_is_marked(opened, report):
     until(page, "document.querySelectorAll('details.think[open]').length === 4")
 
 
-def test_thinking_that_never_ends_is_not_hidden(opened, report):
-    page = opened(report, "#split=train&step=1&group=0.0.0")
-    think = body(page, 3).locator("details")
-    assert "400 words, never closed" in think.locator("summary").inner_text()
-    assert think.get_attribute("open") is not None
-
-
 @pytest.mark.parametrize(
     ("text", "folded", "open_to_see"),
     [
@@ -364,11 +366,11 @@ def test_what_counts_as_thinking(opened_panel, text, folded, open_to_see):
 
 
 def test_messages_of_a_completion_keep_their_roles(opened_panel):
-    said = [{"role": "assistant", "content": "<think>hm"}, {"role": "tool", "content": "\U0001f600 5"}]
-    said.append({"role": "assistant", "content": "#### 5"})
-    page = opened_panel([[traced.row(completion=said, size=1)]])
-    assert page.locator(".body .label").all_inner_texts() == ["assistant", "tool", "assistant"]
-    assert page.locator(".body .text").all_text_contents() == ["<think>hm", "\U0001f600 5", "#### 5"]
+    roles, texts = ["assistant", "tool", "assistant"], ["<think>hm", "\U0001f600 5", "#### 5"]
+    messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
+    page = opened_panel([[traced.row(completion=messages, size=1)]])
+    assert page.locator(".body .label").all_inner_texts() == roles
+    assert page.locator(".body .text").all_text_contents() == texts
     assert page.locator("mark.answer").all_text_contents() == ["5"]
 
 
@@ -407,9 +409,9 @@ def test_pins_go_with_their_group(opened, report):
     page = opened(report)
     page.keyboard.press("p")
     page.keyboard.press("j")
-    shows(page, "train, step 0, batch 0, round 0, group 1")
+    shows(page, 0, group=1)
     page.keyboard.press("k")
-    shows(page, "train, step 0, batch 0, round 0, group 0")
+    shows(page, 0)
     assert page.locator(".attempt.pinned").count() == 0
 
 
@@ -429,19 +431,12 @@ def test_texts_too_different_to_align_say_so(opened_panel):
 
 def test_keys_move_between_groups_and_steps(opened, report):
     page = opened(report)
-    for key, title in [
-        ("j", "train, step 0, batch 0, round 0, group 1"),
-        ("ArrowDown", "train, step 0, batch 0, round 0, group 2"),
-        ("j", "train, step 0, batch 0, round 0, group 2"),
-        ("k", "train, step 0, batch 0, round 0, group 1"),
-        ("l", "train, step 1, batch 0, round 0, group 0"),
-        ("ArrowRight", "train, step 5, batch 0, round 0, group 0"),
-        ("h", "train, step 1, batch 0, round 0, group 0"),
-        ("ArrowLeft", "train, step 0, batch 0, round 0, group 0"),
-        ("ArrowUp", "train, step 0, batch 0, round 0, group 0"),
-    ]:
+    for key, group in [("j", 1), ("ArrowDown", 2), ("j", 2), ("k", 1)]:
         page.keyboard.press(key)
-        shows(page, title)
+        shows(page, 0, group)
+    for key, step in [("l", 1), ("ArrowRight", 5), ("h", 1), ("ArrowLeft", 0), ("ArrowUp", 0)]:
+        page.keyboard.press(key)
+        shows(page, step)
 
 
 def test_keys_search_pin_and_help(opened, report):
@@ -471,26 +466,25 @@ def test_a_reload_comes_back(opened, report):
     page = opened(report)
     page.keyboard.press("l")
     page.keyboard.press("j")
-    shows(page, "train, step 1, batch 0, round 0, group 1")
+    shows(page, 1, group=1)
     assert page.url.endswith("#split=train&step=1&group=0.0.1")
     page.reload()
-    shows(page, "train, step 1, batch 0, round 0, group 1")
+    shows(page, 1, group=1)
 
 
 @pytest.mark.parametrize(
-    ("hash", "title"),
+    ("hash", "group"),
     [
-        ("#split=eval_easy&step=5&group=0.0.0", "eval_easy, step 5, batch 0, round 0, group 0"),
-        ("#split=train&step=5&group=0.1.2", "train, step 5, batch 0, round 1, group 2"),
-        ("#split=gone&step=4&group=9.9.9", "train, step 5, batch 0, round 0, group 0"),
-        ("#step=NaN&__proto__=1", "train, step 0, batch 0, round 0, group 0"),
+        ("#split=eval_easy&step=5&group=0.0.0", {"step": 5, "split": "eval_easy"}),
+        ("#split=train&step=5&group=0.1.2", {"step": 5, "round": 1, "group": 2}),
+        ("#split=gone&step=4&group=9.9.9", {"step": 5}),
+        ("#step=NaN&__proto__=1", {"step": 0}),
     ],
 )
-def test_a_link_leads_to_its_group(opened, report, hash, title):
+def test_a_link_leads_to_its_group(opened, report, hash, group):
     page = opened(report, hash)
-    shows(page, title)
-    step = title.split("step ")[1].split(",")[0]
-    assert page.locator("#step").get_attribute("aria-valuetext") == f"step {step}"
+    shows(page, **group)
+    assert page.locator("#step").get_attribute("aria-valuetext") == f"step {group['step']}"
     assert page.locator(".row[aria-selected=true]").count() == 1
 
 
@@ -502,11 +496,11 @@ def test_an_alarm_leads_to_its_group(opened, report):
     page.select_option("#verdict", "all_good")
     assert page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"]
     page.click(".alarm:has-text('repetition') button")
-    shows(page, "train, step 5, batch 0, round 1, group 2")
+    shows(page, 5, group=2, round=1)
     settled(page, "Step 5: it loops")
     assert page.locator(".row[aria-selected=true] .alarm-mark").inner_text() == "repetition"
     page.click(".alarm:has-text('dead groups') button")
-    shows(page, "train, step 1, batch 0, round 0, group 0")
+    shows(page, 1)
     settled(page, "Step 1: most are dead It names no group.")
 
 
@@ -519,7 +513,7 @@ def test_curves_tell_values_and_lead_to_steps(opened, report):
     reward.locator("svg").hover(position={"x": box["width"] - 5, "y": 20})
     assert "0.5 at 6" in reward.locator(".value").inner_text()
     reward.locator("svg").click(position={"x": box["width"] - 5, "y": 20})
-    shows(page, "train, step 5, batch 0, round 0, group 0")
+    shows(page, 5)
 
 
 # -- what is not to be trusted
@@ -530,9 +524,7 @@ def test_what_models_write_stays_text(opened, report):
     page.keyboard.press("t")
     until(page, "document.querySelectorAll('details.think[open]').length === 1")
     assert body(page, 0).locator(".text").text_content() == HOSTILE
-    assert body(page, 2).locator(".text").evaluate("node => node.textContent") == (
-        "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028"
-    )
+    assert body(page, 2).locator(".text").evaluate("node => node.textContent") == UNUSUAL
     assert "(empty)" in body(page, 1).inner_text()
     assert page.locator("img, main script, main b b, main a").count() == 0
     assert page.evaluate("window.hacked") is None
@@ -540,9 +532,9 @@ def test_what_models_write_stays_text(opened, report):
 
 
 def test_the_policy_stops_what_would_load_or_run(browser, report):
-    page = browser.new_page()
-    page.goto(f"file://{report}")
-    blocked = page.evaluate("""async () => {
+    with browser.new_page() as page:
+        page.goto(f"file://{report}")
+        blocked = page.evaluate("""async () => {
       const blocked = [];
       document.addEventListener("securitypolicyviolation", (event) => blocked.push(event.effectiveDirective));
       const script = document.createElement("script");
@@ -553,7 +545,6 @@ def test_the_policy_stops_what_would_load_or_run(browser, report):
       await new Promise((done) => setTimeout(done, 200));
       return [...blocked.sort(), window.hacked];
     }""")
-    page.close()
     assert blocked == ["img-src", "script-src-elem", None]
 
 
@@ -576,7 +567,7 @@ def test_a_panel_shows_its_groups(opened_panel):
     assert titles(page) == ["first", HOSTILE]
     assert page.locator("#curves, #alarms, #note").filter(visible=True).count() == 0
     page.keyboard.press("j")
-    shows(page, "train, step 4, batch 0, round 0, group 0")
+    shows(page, 4)
     page.fill("#query", "first")
     settled(page, "1 group over all steps.")
 
@@ -595,9 +586,9 @@ def test_a_panel_works_in_a_frame_that_may_only_run_scripts(opened, tmp_path):
 
 def test_trl_files_are_shown_as_far_as_they_go(opened, tmp_path):
     (tmp_path / "completions").mkdir()
-    said = [[{"role": "assistant", "content": text}] for text in ("one", "two", "three", "four")]
-    asked = [[{"role": "user", "content": text}] for text in ("first", "first", "second", "second")]
-    table = {"step": [5] * 4, "prompt": asked, "completion": said, "accuracy": [0.0, 1.0, 0.5, 0.5]}
+    answers = [[{"role": "assistant", "content": text}] for text in ("one", "two", "three", "four")]
+    prompts = [[{"role": "user", "content": text}] for text in ("first", "first", "second", "second")]
+    table = {"step": [5] * 4, "prompt": prompts, "completion": answers, "accuracy": [0.0, 1.0, 0.5, 0.5]}
     table |= {"format": [0.5] * 4, "advantage": [-1.0, 1.0, 0.0, 0.0]}
     pd.DataFrame(table).to_parquet(tmp_path / "completions" / "completions_00005.parquet")
     page = opened(write_page(tmp_path, tmp_path / "report.html").path)
@@ -610,24 +601,18 @@ def test_trl_files_are_shown_as_far_as_they_go(opened, tmp_path):
 
 
 def test_a_browser_that_cannot_unpack_is_told(browser, report):
-    context = browser.new_context(offline=True)
-    context.add_init_script("delete window.DecompressionStream")
-    page = context.new_page()
-    page.goto(f"file://{report}")
-    page.wait_for_selector("#note:not([hidden])")
-    assert "lacks DecompressionStream" in page.inner_text("#note")
-    context.close()
+    with browser.new_page(offline=True) as page:
+        page.add_init_script("delete window.DecompressionStream")
+        page.goto(f"file://{report}")
+        page.wait_for_selector("#note:not([hidden])")
+        assert "lacks DecompressionStream" in page.inner_text("#note")
 
 
 @pytest.mark.parametrize("width", [1280, 1920])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme):
-    context = browser.new_context(viewport={"width": width, "height": 900}, color_scheme=scheme)
-    page = context.new_page()
-    page.goto(f"file://{report}")
-    page.wait_for_selector(".attempt")
-    assert page.evaluate("document.documentElement.scrollWidth") == width
-    light, dark = "rgb(255, 255, 255)", "rgb(13, 17, 23)"
-    background = page.evaluate("getComputedStyle(document.body).backgroundColor")
-    assert background == {"light": light, "dark": dark}[scheme]
-    context.close()
+@pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(13, 17, 23)")])
+def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme, background):
+    with browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+        page.goto(f"file://{report}")
+        page.wait_for_selector(".attempt")
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background

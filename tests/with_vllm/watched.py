@@ -10,7 +10,7 @@ import pytest
 import tiny
 import torch
 from accelerate import PartialState
-from transformers import Qwen2Config, Qwen2ForCausalLM
+from transformers import Qwen2ForCausalLM
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
@@ -33,20 +33,7 @@ def model_path(folder: Path) -> str:
     path = str(folder / "model")
     if PartialState().is_main_process and not Path(path).exists():
         torch.manual_seed(0)
-        config = Qwen2Config(
-            vocab_size=len(tiny.ALPHABET) + 3,
-            hidden_size=64,
-            intermediate_size=64,
-            num_hidden_layers=2,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            max_position_embeddings=64,
-            tie_word_embeddings=False,
-            initializer_range=0.2,
-            bos_token_id=None,
-            eos_token_id=1,
-            pad_token_id=0,
-        )
+        config = tiny.qwen2(hidden_size=64, intermediate_size=64, initializer_range=0.2)
         Qwen2ForCausalLM(config).save_pretrained(path)
         tiny.tokenizer().save_pretrained(path)
     PartialState().wait_for_everyone()
