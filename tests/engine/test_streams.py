@@ -209,6 +209,12 @@ def test_cooling_down_holds_back_no_more_than_half():
     assert stream.metrics() == {"selection/pool": 12.0, "selection/resting": 0.4}
 
 
+def test_where_too_few_rows_are_free_the_soonest_give_way():
+    stream = BeliefStream(6, 1)
+    stream.load_state_dict({**stream.state_dict(), "free": torch.tensor([9, 5, 0, 3, 8, 6], dtype=torch.int32)})
+    assert sorted(stream.take(3, any_prompt)) == [1, 2, 3]
+
+
 def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) -> list[int]:
     """Steps between one visit of a row that is dealt whenever it is free and the next."""
     stream = BeliefStream(size, 1, pool=size, cooldown=0, floor=0.0)
@@ -306,9 +312,9 @@ def test_no_row_starves_where_the_floor_has_a_place(size, count, floor, seed):
 
 def test_a_step_costs_its_pool_where_almost_all_rows_rest():
     stream = BeliefStream(10_000, 1, pool=8)
-    stream.observe(range(10_000), torch.zeros(10_000, 1), ["all_bad"] * 10_000)
-    stream._free[:] = 10**6  # of a long run
-    before = stream.state_dict()["passes"]["position"]
+    state = stream.state_dict()
+    stream.load_state_dict({**state, "free": torch.full_like(state["free"], 1000)})
+    before = state["passes"]["position"]
     assert len(stream.take(10, any_prompt)) == 10
     assert stream.state_dict()["passes"]["position"] - before <= 4 * 80
 
