@@ -7,9 +7,9 @@
     v0     = ratio x (m0 - low) x (high - m0)
 
 For rewards of `low` and `high` alone the ratio is 1, and this is a Beta posterior with a + b = n. m0 is what prompts
-share: the running mean of all, of the row's key, or a head's prediction. In such a mean a group weighs
-(strength / n)^2, so that a choice of prompts does not pull it to those that are chosen often. The ratio, of the variance within a prompt
-to the most that its mean allows, is measured on the groups (with Bessel's correction) and shared by all.
+share: the running mean of all, of the row's key, or a head's prediction. A group weighs (strength / n)^2 in such a
+mean, so that a choice of prompts does not pull it to those that are chosen often. The ratio, of the variance within a
+prompt to the most that its mean allows, is measured on the groups (with Bessel's correction) and shared by all.
 
 The half-life H is the one of several, kept side by side, whose beliefs were nearest to the group means that came next.
 
