@@ -226,6 +226,11 @@ def truncated(folder):
     return result(trained, truncated=tiny.logged(trained, "groups/truncated"))
 
 
+def beliefs(folder):
+    options = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+    return resample(folder, **options, belief_key="number", failed_reward=0.3, max_steps=6)
+
+
 def kl_to_go(folder):
     options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}

@@ -21,8 +21,8 @@
 | running | a std that the caller keeps |
 | prior | std of one reward as it was believed before the group was sampled |
 
-A group whose rewards differ by no more than the tolerance has advantage exactly 0 (the baseline belief apart, where the
-caller says which groups teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
+A group whose rewards differ by no more than the tolerance has advantage exactly 0 (with the baseline belief the caller
+says which teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
 ([`compute_with_kl`]) they have that of the KL. Every group has one scale. Under group, mad and mean |A| <= G for
 rewards in [0, 1], whatever eps is. All in float64; the result is cast to the rewards' dtype.
 

@@ -20,6 +20,7 @@ class StopAt(TrainerCallback):
 
 
 RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2}
+BELIEFS = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
 CASES = {
     "resample": RESAMPLE,
     "drop": {"zero_variance_groups": "drop"},
@@ -30,6 +31,8 @@ CASES = {
     "at the start of an epoch": {**RESAMPLE, "data": tiny.prompts(10)},
     "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
     "running std": {"scale_rewards": "running"},
+    "beliefs, chosen by": {**BELIEFS, "zero_variance_groups": "drop", "num_iterations": 2},
+    "beliefs, resampled": {**BELIEFS, **RESAMPLE, "belief_key": "number"},
     "all defaults": {},
     "all defaults, in the midst of a batch in a later epoch": {"steps_per_generation": 2, "data": tiny.prompts(8)},
 }
@@ -55,7 +58,8 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     resumed.train(resume_from_checkpoint=True)
 
     tiny.assert_same(resumed, whole)
-    assert tiny.logged(resumed, "groups/alive") == tiny.logged(whole, "groups/alive")
+    for metric in ("groups/alive", "beliefs/skill", "selection/resting"):
+        assert tiny.logged(resumed, metric) == tiny.logged(whole, metric)
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))
 

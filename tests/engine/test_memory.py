@@ -1,0 +1,219 @@
+"""Beliefs in training: the baseline's gradient by enumeration, what leaves the batch, and prompts that are chosen."""
+
+import itertools
+import math
+
+import pandas as pd
+import pytest
+import tiny
+import torch
+
+from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.advantages import MOST_BELIEVED, compute
+from trl_grpo_plus.beliefs import Belief
+from trl_grpo_plus.traces import read
+
+
+def traces(folder):
+    """What was sampled, a row an attempt."""
+    return pd.DataFrame(row for group in read.groups(folder) for row in group)
+
+
+BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
+CHOICE = {"prompt_selection": "belief", "zero_variance_groups": "drop", **BELIEF}
+PAIRS = {"num_generations": 2, "per_device_train_batch_size": 8, "max_steps": 6}
+
+
+def expected_gradient(p, size, belief, dead=()):
+    """Over all outcomes of `size` attempts that succeed with sigmoid(theta) = p, the mean of A x d log pi / d theta."""
+    outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=size)), dtype=torch.float64)
+    every = Belief(*(value.expand(len(outcomes)) for value in (belief.mean, belief.variance, belief.count)))
+    teaching = torch.tensor([sum(outcome) not in dead for outcome in outcomes.tolist()])
+    for scale in ("none", "prior"):
+        values = compute(outcomes, "belief", scale, eps=0.0, belief=every, teaching=teaching)
+        chance = (outcomes * p + (1 - outcomes) * (1 - p)).prod(dim=1)
+        yield (chance * (values * (outcomes - p)).mean(dim=1)).sum().item()
+
+
+def belief_of(mean, count):
+    return Belief(*(torch.tensor([value], dtype=torch.float64) for value in (mean, mean * (1 - mean), count)))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 4])
+def test_the_expected_gradient_is_that_of_the_pass_rate(size):
+    """d p / d theta = p (1 - p), whatever was believed; the scale is a factor."""
+    for p, mean, count in itertools.product([0.05, 0.3, 0.5, 0.9], [0.02, 0.4, 0.97], [0.5, 2.0, 30.0]):
+        plain, scaled = expected_gradient(p, size, belief_of(mean, count))
+        assert plain == pytest.approx(p * (1 - p), rel=1e-12)
+        assert scaled == pytest.approx(p * (1 - p) / math.sqrt(mean * (1 - mean)), rel=1e-12)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_without_failed_groups_it_is_a_factor_of_itself(size):
+    for p, mean, count in itertools.product([0.05, 0.3, 0.9], [0.1, 0.6], [2.0, 30.0]):
+        k = min(count, MOST_BELIEVED)
+        factor = 1 - k * mean / (size - 1 + k) * (1 - p) ** (size - 1)
+        assert next(expected_gradient(p, size, belief_of(mean, count), dead=[0])) == pytest.approx(
+            factor * p * (1 - p), rel=1e-9
+        )
+
+
+def test_by_hand():
+    belief = Belief(*(torch.tensor(values, dtype=torch.float64) for values in ([0.5, 0.2], [0.25, 0.16], [2.0, 20.0])))
+    values = compute(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), "belief", "prior", eps=0.0, belief=belief)
+    # b = (0 + 2 x .5) / 3 and (1 + 2 x .5) / 3; the std is .5. A group that is alike has none, but by the caller's leave.
+    torch.testing.assert_close(values, torch.tensor([[4 / 3, -4 / 3], [0.0, 0.0]]))
+    taught = compute(torch.ones(2, 2), "belief", "none", belief=belief, teaching=torch.tensor([False, True]))
+    b = (1 + 8 * 0.2) / 9  # of 20 attempts 8 count
+    torch.testing.assert_close(taught, torch.tensor([[0.0, 0.0], [1 - b, 1 - b]]))
+
+
+def solved_in_part(completions, number, **kwargs):
+    """Prompts by thirds: failed, solved, and as the attempt's place is."""
+    return [[0.0, 1.0, float(i % 2)][n % 3] for i, n in enumerate(number)]
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop", "resample"])
+def test_failed_groups_leave_and_solved_ones_teach(tmp_path, mode):
+    trained = tiny.trained(tmp_path, solved_in_part, **PAIRS, **BELIEF, zero_variance_groups=mode)
+    rows = traces(tmp_path / "run")
+    of = {verdict: rows[(rows.verdict == verdict) & rows.kept] for verdict in ("alive", "all_good", "all_bad")}
+    assert (of["alive"].advantage != 0).all() and len(of["alive"]) > 4
+    assert (of["all_good"].advantage > 0).all() and len(of["all_good"]) > 4
+    # Solved is what is expected more and more.
+    assert of["all_good"].advantage.iloc[-1] < of["all_good"].advantage.iloc[0]
+    assert len(of["all_bad"]) == 0 if mode != "keep" else (of["all_bad"].advantage == 0).all()
+    left = rows[~rows.kept]
+    assert set(left.verdict) == ({"all_bad"} if mode == "drop" else set() if mode == "keep" else set(left.verdict))
+    assert set(left[left.verdict == "all_bad"].reason) <= {"zero_variance", "filler"}
+    assert tiny.logged(trained, "beliefs/skill")[-1] >= 0
+    assert tiny.logged(trained, "beliefs/never_tried")[-1] < 1
+
+
+def test_the_first_step_is_by_hand(tmp_path):
+    """Nothing is known: the middle of the range, on the prior's two attempts."""
+    tiny.trained(tmp_path, solved_in_part, **{**PAIRS, **BELIEF, "max_steps": 1, "zero_variance_groups": "drop"})
+    rows = traces(tmp_path / "run")
+    rows = rows[rows.kept]
+    expected = {("alive", 1.0): 2 / 3, ("alive", 0.0): -2 / 3, ("all_good", 1.0): 1 / 3}
+    for verdict, reward, advantage in zip(rows.verdict, rows.reward, rows.advantage, strict=True):
+        assert advantage == pytest.approx(expected[verdict, reward] / (0.5 + 1e-4), rel=1e-5)
+
+
+def test_which_verdicts_leave_is_a_choice(tmp_path):
+    options = {**PAIRS, **BELIEF, "zero_variance_groups": "drop", "dead_verdicts": ["all_good", "unscored"]}
+    tiny.trained(tmp_path, solved_in_part, **options)
+    rows = traces(tmp_path / "run")
+    assert set(rows[rows.kept].verdict) == {"alive", "all_bad"}
+    assert (rows[rows.kept & (rows.verdict == "all_bad")].advantage < 0).all()
+
+
+def often_tried(trained):
+    """Row -> how often it was sampled."""
+    return traces(trained.args.output_dir).groupby("prompt").size() / trained.num_generations
+
+
+def test_what_there_is_to_learn_is_sampled_more(tmp_path):
+    trained = tiny.trained(tmp_path, solved_in_part, **{**PAIRS, **CHOICE, "max_steps": 40}, selection_pool=4)
+    by_kind = {kind: 0.0 for kind in range(3)}
+    for prompt, times in often_tried(trained).items():
+        by_kind[int(prompt[:2]) % 3] += times
+    assert by_kind[2] > 1.5 * max(by_kind[0], by_kind[1])
+    assert min(often_tried(trained)) >= 1 and len(often_tried(trained)) == 30  # and all of it at times
+    assert tiny.logged(trained, "beliefs/skill")[-1] > 0.3
+    assert tiny.logged(trained, "selection/pool")[0] == 16
+
+
+@pytest.mark.parametrize(("order", "first"), [("easy_first", [0, 1, 2, 3]), ("hard_first", [26, 27, 28, 29])])
+def test_prompts_by_a_column(tmp_path, order, first):
+    selection = {"name": "by_column", "column": "number", "order": order}
+    trained = tiny.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection=selection)
+    assert sorted({int(prompt[:2]) for prompt in often_tried(trained).index}) == first
+    assert trained.args.prompt_selection == selection
+
+
+OWN = """
+class Backwards:
+    def __init__(self, train_set, seed):
+        self.rows = len(train_set)
+        self.at = 0
+
+    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+        self.at += count
+        return [(self.rows - 1 - row) % self.rows for row in range(self.at - count, self.at)]
+
+    def observe(self, rows, rewards, verdicts):
+        assert len(rows) == len(rewards) == len(verdicts) == 4
+
+    def metrics(self):
+        return {"selection/at": self.at}
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+"""
+
+
+def test_a_stream_of_one_s_own(tmp_path):
+    (tmp_path / "own.py").write_text(OWN)
+    options = {**PAIRS, "max_steps": 3, "prompt_selection": f"{tmp_path / 'own.py'}:Backwards"}
+    trained = tiny.trained(tmp_path, **options, save_strategy="steps", save_steps=2)
+    assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == list(range(18, 30))
+    assert tiny.logged(trained, "selection/at") == [4, 8, 12]
+
+
+def test_several_rewards_by_themselves(tmp_path):
+    """Each reward has a belief of its own, and prompts are chosen by what all of them promise."""
+    options = {**PAIRS, **CHOICE, "multi_objective_aggregation": "normalize_then_sum"}
+    trained = tiny.trained(tmp_path, [solved_in_part, tiny.digits], **options, filter_metric="solved_in_part")
+    state = trained._prompts.state_dict()["memory"]
+    assert set(state["beliefs"]) == {"solved_in_part", "digits"}
+    rows = traces(tmp_path / "run")
+    assert (rows[rows.kept].advantage != 0).any()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"advantage_baseline": "belief"}, "scale_rewards='group': .*'batch', 'none', 'running' or 'prior'"),
+        ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
+        ({"scale_rewards": "prior"}, "set advantage_baseline='belief' .now 'mean'."),
+        ({**BELIEF, "dead_verdicts": ["alive"]}, "dead_verdicts='alive' is not one of 'all_good', 'all_bad'"),
+        ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
+        ({"belief_key": "level"}, "belief_key='level' has no effect"),
+        ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
+        ({"prompt_selection": {"name": "by_column"}}, '"order": "easy_first"'),
+        (
+            {"prompt_selection": {"name": "by_column", "column": "number", "order": "easy"}},
+            "order='easy' is not one of 'easy_first'",
+        ),
+        (
+            {**BELIEF, "scale_rewards": "batch", "multi_objective_aggregation": "normalize_then_sum"},
+            "Set scale_rewards='prior'",
+        ),
+    ],
+)
+def test_what_cannot_work_is_refused(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, report_to="none", **options)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({**BELIEF, "belief_key": "nummer"}, "belief_key='nummer' is no column .*'number'. Did you mean number"),
+        (
+            {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}},
+            "column='level' is none of the training set, which has 'prompt', 'number'",
+        ),
+        ({"prompt_selection": "tiny:qwen3"}, "tiny has no function 'qwen3'. Did you mean qwen2"),
+        ({**BELIEF, "data": tiny.prompts(30).to_iterable_dataset()}, "remembers each row .* IterableDataset deals"),
+        ({**CHOICE, "data": tiny.prompts(30).to_iterable_dataset()}, "Load it without streaming"),
+        ({**PAIRS, **CHOICE, "data": tiny.prompts(3)}, "3 rows, and a generation batch takes"),
+    ],
+)
+def test_what_does_not_go_with_the_data_is_refused(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        tiny.trainer(tmp_path, **options)
