@@ -369,6 +369,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             alike=self.rollout_func is None and self.environment_factories is None,
             failing=dict(zip(self._recorder.weights, batch.failing, strict=True)),
             entropy=self._entropy,
+            beliefs=self._prompts.believed(batch),
         )
         self._settle_record()
         self._recorder.record(sampled, traced)

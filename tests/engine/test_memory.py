@@ -25,7 +25,7 @@ PAIRS = {"num_generations": 2, "per_device_train_batch_size": 8, "max_steps": 6}
 
 
 def expected_gradient(p, size, belief, dead=()):
-    """Over all outcomes of `size` attempts that succeed with sigmoid(theta) = p, the mean of A x d log pi / d theta."""
+    """Over all outcomes of `size` attempts that succeed with sigmoid(theta) = p: mean of A x d log pi / d theta."""
     outcomes = torch.tensor(list(itertools.product([0.0, 1.0], repeat=size)), dtype=torch.float64)
     every = Belief(*(value.expand(len(outcomes)) for value in (belief.mean, belief.variance, belief.count)))
     teaching = torch.tensor([sum(outcome) not in dead for outcome in outcomes.tolist()])
@@ -61,7 +61,7 @@ def test_without_failed_groups_it_is_a_factor_of_itself(size):
 def test_by_hand():
     belief = Belief(*(torch.tensor(values, dtype=torch.float64) for values in ([0.5, 0.2], [0.25, 0.16], [2.0, 20.0])))
     values = compute(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), "belief", "prior", eps=0.0, belief=belief)
-    # b = (0 + 2 x .5) / 3 and (1 + 2 x .5) / 3; the std is .5. A group that is alike has none, but by the caller's leave.
+    # b = (0 + 2 x .5) / 3 and (1 + 2 x .5) / 3; the std is .5.
     torch.testing.assert_close(values, torch.tensor([[4 / 3, -4 / 3], [0.0, 0.0]]))
     taught = compute(torch.ones(2, 2), "belief", "none", belief=belief, teaching=torch.tensor([False, True]))
     b = (1 + 8 * 0.2) / 9  # of 20 attempts 8 count
@@ -78,8 +78,10 @@ def test_failed_groups_leave_and_solved_ones_teach(tmp_path, mode):
     trained = tiny.trained(tmp_path, solved_in_part, **PAIRS, **BELIEF, zero_variance_groups=mode)
     rows = traces(tmp_path / "run")
     of = {verdict: rows[(rows.verdict == verdict) & rows.kept] for verdict in ("alive", "all_good", "all_bad")}
-    assert (of["alive"].advantage != 0).all() and len(of["alive"]) > 4
-    assert (of["all_good"].advantage > 0).all() and len(of["all_good"]) > 4
+    assert (of["alive"].advantage != 0).all()
+    assert len(of["alive"]) > 4
+    assert (of["all_good"].advantage > 0).all()
+    assert len(of["all_good"]) > 4
     # Solved is what is expected more and more.
     assert of["all_good"].advantage.iloc[-1] < of["all_good"].advantage.iloc[0]
     assert len(of["all_bad"]) == 0 if mode != "keep" else (of["all_bad"].advantage == 0).all()
@@ -98,6 +100,7 @@ def test_the_first_step_is_by_hand(tmp_path):
     expected = {("alive", 1.0): 2 / 3, ("alive", 0.0): -2 / 3, ("all_good", 1.0): 1 / 3}
     for verdict, reward, advantage in zip(rows.verdict, rows.reward, rows.advantage, strict=True):
         assert advantage == pytest.approx(expected[verdict, reward] / (0.5 + 1e-4), rel=1e-5)
+    assert list(rows.belief) == [{"mean": 0.5, "std": 0.5, "attempts": 2.0}] * len(rows)
 
 
 def test_which_verdicts_leave_is_a_choice(tmp_path):
@@ -115,11 +118,12 @@ def often_tried(trained):
 
 def test_what_there_is_to_learn_is_sampled_more(tmp_path):
     trained = tiny.trained(tmp_path, solved_in_part, **{**PAIRS, **CHOICE, "max_steps": 40}, selection_pool=4)
-    by_kind = {kind: 0.0 for kind in range(3)}
+    by_kind = dict.fromkeys(range(3), 0.0)
     for prompt, times in often_tried(trained).items():
         by_kind[int(prompt[:2]) % 3] += times
     assert by_kind[2] > 1.5 * max(by_kind[0], by_kind[1])
-    assert min(often_tried(trained)) >= 1 and len(often_tried(trained)) == 30  # and all of it at times
+    assert min(often_tried(trained)) >= 1
+    assert len(often_tried(trained)) == 30
     assert tiny.logged(trained, "beliefs/skill")[-1] > 0.3
     assert tiny.logged(trained, "selection/pool")[0] == 16
 

@@ -23,7 +23,7 @@ Place = tuple[int, int]  # round, group in it
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")
 WRITTEN = ("prompt", "completion", "reference", "rewards", "outcomes", "reward", "advantage", "verdict")
-KEYS = (*PLACE, *WRITTEN, "kept", "reason", "tokens", "truncated", "kl", "extra", "alarms")
+KEYS = (*PLACE, *WRITTEN, "kept", "reason", "tokens", "truncated", "kl", "belief", "extra", "alarms")
 _ATOMS = (str, int, bool, type(None))
 _SHOWN_ELSEWHERE = ("prompt", "image", "images")  # of a row's columns; TRL's messages have the images in them
 
@@ -44,6 +44,7 @@ class Sampled:
         alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
         failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
         entropy (`float`, *optional*): the policy's, in nats a token, as last measured.
+        beliefs (`Sequence[dict]`, *optional*): of each group of all rounds, what was believed of its prompt.
         tokens (`Sequence[int]`), truncated (`Sequence[bool]`), rows (`Sequence[dict]`), *optional*:
             `(N,)`, `(N,)`, and lines of a trace of some groups or none, but of whole ones. See [`complete`].
     """
@@ -60,6 +61,7 @@ class Sampled:
     alike: bool
     failing: dict[str, float]
     entropy: float | None
+    beliefs: Sequence[dict[str, float] | None] = ()
     tokens: Sequence[int] = ()
     truncated: Sequence[bool] = ()
     rows: Sequence[Row] = ()
@@ -162,6 +164,7 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) ->
         line |= {"verdict": verdict, "advantage": 0.0 if dead else None}
         line["reason"] = "evaluation" if split != "train" else _reason(at, live, verdict, dead)
         line["kept"] = line["reason"] is None
+        line["belief"] = sampled.beliefs[groups_before[r] + group] if sampled.beliefs else None
         first = (groups_before[r] + group) * size
         for attempt, known in enumerate(of_group):
             row, line = first + attempt, line.copy()
