@@ -273,7 +273,7 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
     )
 
 
-def check_model(args: Any, environments: bool, images: bool) -> None:
+def check_model(args: Any, environments: bool, images: bool, rollouts: bool = False) -> None:
     """Groups can be filtered where a row is all there is to an attempt, and the KL be in the reward without images."""
     mode = f"zero_variance_groups={args.zero_variance_groups!r}"
     if args.filters_groups and environments:
@@ -288,3 +288,8 @@ def check_model(args: Any, environments: bool, images: bool) -> None:
         )
     if args.kl_placement == "reward" and images:
         raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
+    if args.belief_head and (environments or images or rollouts):
+        raise Refusal(
+            f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them, which with images, "
+            "environment_factory or rollout_func is not what is sampled from. Leave it out; belief_key needs no model."
+        )

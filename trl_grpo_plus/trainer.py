@@ -52,6 +52,8 @@ from .traces import Sampled, split_name
 
 logger = get_logger(__name__)
 
+PROMPT_TOKENS = 1024  # of a prompt's end, that a head reads
+
 
 class GRPOPlusTrainer(GRPOTrainer):
     """
@@ -121,7 +123,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         groups.check_filter_metric(args.filter_metric, names)
         groups.check_weights(weights, args)
-        groups.check_model(args, environments=self.environment_factories is not None, images=self._is_vlm)
+        kinds = {"environments": self.environment_factories is not None, "images": self._is_vlm}
+        groups.check_model(args, **kinds, rollouts=self.rollout_func is not None)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
@@ -189,10 +192,9 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
-        prompts = [row["prompt"] for row in self._read(rows)]
-        prompt_ids = self._tokenize_prompts(prompts)[0]
-        limit, batch_size = self.args.max_prompt_tokens_read, self.args.per_device_train_batch_size
-        return states_of_share(self.model_wrapped, prompt_ids, self.accelerator, limit, batch_size)
+        prompt_ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
+        size = self.args.per_device_train_batch_size
+        return states_of_share(self.model, prompt_ids, self.accelerator, PROMPT_TOKENS, size)
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch

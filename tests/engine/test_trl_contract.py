@@ -26,6 +26,7 @@ METHODS = {
     "get_train_dataloader": ([], "overridden: under resample, rows say their index in `train_dataset`"),
     "_remove_unused_columns": (["dataset", "description"], "the columns of the rows that are dealt"),
     "_get_train_sampler": (["dataset"], "overridden: the sampler is kept, to resume in a later epoch"),
+    "_tokenize_prompts": (["prompts"], "the token ids of prompts that a head reads"),
     "_save_checkpoint": (["model", "trial"], "overridden: our state"),
     "_push_from_checkpoint": (["checkpoint_folder"], "overridden: traces stay at home"),
     "_load_optimizer_and_scheduler": (["checkpoint"], "overridden: our state"),

@@ -23,8 +23,7 @@ A line of the first kind holds
                            or "evaluation"
     tokens, truncated      that the policy wrote; whether it ran into the limit
     kl                     mean over tokens of log pi - log pi_ref when sampled, where the run computes both, or null
-    belief                 of its prompt, before it was sampled: "mean" and "std" of a reward, on so many "attempts"; or
-                           null
+    belief                 of its prompt before it was sampled: "mean" and "std" of a reward, on so many "attempts"
     extra                  what reward functions logged of it through `log_extra`
     alarms                 those that name its group
 
