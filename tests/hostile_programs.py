@@ -17,7 +17,7 @@ from typing import NamedTuple
 SECRET_VARIABLE = "WANDB_API_KEY"
 SECRET = "hf_5ecret0fTheTrainer"
 # Of one suite alone, and the same in what it starts.
-SECRET_FILE = os.environ.setdefault("TRL_GRPO_PLUS_TEST_SECRET", f"/tmp/trl_grpo_plus_test_secret_{os.getpid()}")
+SECRET_FILE = os.environ.setdefault("BAIT_OF_THE_TESTS", f"/tmp/trl_grpo_plus_test_secret_{os.getpid()}")
 TRACE = "trl_grpo_plus_TRACE"
 
 WRONG = "\n\ndef add(a, b):\n    return 0\n"
