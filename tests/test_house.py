@@ -26,7 +26,7 @@ FLOORS = (  # from the ground up
     "trainer",
     "trl_grpo_plus",  # the package's own face
     "launch",
-    "check recipes",
+    "check race recipes",
     "cli",
 )
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places.split()}
@@ -155,4 +155,4 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
 def test_trl_is_imported_where_it_is_extended_or_launched():
     """What judges, scores, traces and shows does without it."""
     importing = {place(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
-    assert importing <= {"trainer", "config", "config_checks", "launch", "check", "cli"}
+    assert importing <= {"trainer", "config", "config_checks", "launch", "race", "check", "cli"}

@@ -28,7 +28,7 @@ PRELOAD = ["torch", "torch.distributed", "datasets", "accelerate", "transformers
 PRELOAD += ["trl.trainer.grpo_trainer", "trl.scripts.utils", "transformers.models.auto.modeling_auto"]
 PRELOAD += ["transformers.models.qwen2.modeling_qwen2", "transformers.models.llama.modeling_llama"]
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TRL_", "TORCH_", "OMP_", "MKL_", "TOKENIZERS_", "TRACKIO_", "PYTHON")
-READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "TRL_GRPO_PLUS_RUN_AS"}
+READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "TRL_GRPO_PLUS_RUN_AS", "TRL_GRPO_PLUS_RACER"}
 ENVIRONMENT = dict(os.environ)  # of the tests, before one of them changes it for itself
 
 

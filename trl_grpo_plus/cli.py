@@ -1,4 +1,4 @@
-"""The command line, `trl-grpo-plus`: ls, cp, run, check, view, env."""
+"""The command line, `trl-grpo-plus`: ls, cp, run, race, check, view, env."""
 
 import argparse
 import json
@@ -54,6 +54,17 @@ Launch a recipe with accelerate. The command is printed first; options that are 
   trl-grpo-plus run my_run.yaml --accelerate_config zero2 --num_processes 4
 """
 
+RACE_HELP = """\
+Run a recipe twice: with stock TRL's trainer, and with this package's and the recipe's own keys. Model, data, rewards,
+seed, learning rate and rollouts a step are the same. At the end: held-out rewards of both against rollouts and seconds
+(evaluations not counted), as a table and a picture. Side by side on two cores; on GPUs one after the other.
+Options that are not listed here go to both runs, but for num_generations, which is this package's.
+
+  trl-grpo-plus race arithmetic_cpu
+  trl-grpo-plus race arithmetic_cpu --baseline_generations 4 --seed 2 --output_dir outputs/second
+  trl-grpo-plus race arithmetic_cpu --go_on
+"""
+
 
 CHECK_REWARDS = "check rewards"
 
@@ -69,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words[:2] == CHECK_REWARDS.split():
         words[:2] = [CHECK_REWARDS]
     options, rest = parser.parse_known_args(_with_name(words))
-    if rest and options.run not in (_run, _check):
+    if rest and options.run not in (_run, _race, _check):
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     options.rest, options.words = rest, words
     try:
@@ -86,7 +97,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _with_name(words: list[str]) -> list[str]:
     """`run --config FILE`, as the launch script takes it, is `run FILE`."""
-    if words[:1] not in (["run"], ["check"]):
+    if words[:1] not in (["run"], ["race"], ["check"]):
         return words
     for at, word in enumerate(words):
         if word == "--config" and at + 1 < len(words):
@@ -113,6 +124,13 @@ def _parser() -> argparse.ArgumentParser:
     cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
     run = command("run", _run, "launch a recipe", RUN_HELP)
     _add_launch_options(run)
+    race = command("race", _race, "run a recipe with stock TRL's trainer and with this one's", RACE_HELP)
+    _add_launch_options(race)
+    race.add_argument(
+        "--baseline_generations", type=int, default=8, metavar="N", help="stock TRL's num_generations (default: 8)"
+    )
+    race.add_argument("--looks", type=int, default=10, metavar="N", help="evaluations on the way (default: 10)")
+    race.add_argument("--go_on", action="store_true", help="with a race that was interrupted")
     check = command("check", _check, "find out before a run whether it can work", CHECK_HELP)
     _add_launch_options(check)
     check.add_argument(
@@ -187,6 +205,26 @@ def _run(options: argparse.Namespace) -> int:
     print(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
+
+
+def _race(options: argparse.Namespace) -> int:
+    _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        return _refuse(mistyped)
+    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
+    launcher = (options.accelerate_config, options.num_processes, num_gpus)
+    from .race.plan import plan
+
+    race = plan(options.name, options.rest, launcher, options.baseline_generations, options.looks)
+    from .check.recipe import refused
+
+    wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*launcher))]
+    if wrong:
+        return _refuse(list(dict.fromkeys(wrong)))
+    from .race.processes import run
+
+    again = [word for word in options.words if word != "--go_on"]
+    return run(race, shlex.join(["trl-grpo-plus", *again, "--go_on"]), options.go_on)
 
 
 def _refuse(wrong: Sequence[str]) -> int:

@@ -97,7 +97,7 @@ def launch_command(
         command += [*processes, *precision] if preset else processes if num_processes else []
         accumulation = "gradient_accumulation_steps"
         if accumulation in (_content(accelerate_config).get("deepspeed_config") or {}):  # must be the recipe's
-            command += [f"--{accumulation}", str(_setting(accumulation, recipe, options) or 1)]
+            command += [f"--{accumulation}", str(setting(accumulation, recipe, options) or 1)]
     return [*command, "-m", script, "--config", recipe, *options]
 
 
@@ -107,7 +107,7 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     Raises:
         Refusal: there is no such recipe.
     """
-    return str(_setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
+    return str(setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
 
 
 @dataclass(frozen=True)
@@ -222,7 +222,7 @@ def _content(accelerate_config: str) -> dict[str, Any]:
     return yamls.read(Path(config_file(accelerate_config)).read_text()) or {}
 
 
-def _setting(name: str, recipe: str, options: Sequence[str]) -> Any:
+def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     """What the command line or else the recipe says of an option; `None` where neither does."""
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")

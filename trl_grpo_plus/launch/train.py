@@ -20,14 +20,14 @@ def main(
     training_args: Any,
     model_args: Any,
     dataset_args: Any,
-    trainer_class: type | None = None,
+    trainer_class: Callable[..., Any] | None = None,
     loader: Callable[..., Any] | None = None,
 ) -> int:
     """Train, evaluate and report.
 
     Args:
         script_args, training_args, model_args, dataset_args: what [`make_parser`]'s parser returns.
-        trainer_class (`type`, *optional*): a subclass of [`~trl_grpo_plus.GRPOPlusTrainer`] to use in its place.
+        trainer_class (`Callable`, *optional*): what makes the trainer in place of [`~trl_grpo_plus.GRPOPlusTrainer`].
         loader (`Callable`, *optional*): to use in place of [`load_data`].
 
     Returns:
@@ -87,7 +87,7 @@ def _tokenizer(model_args: Any, training_args: Any) -> Any:
         return None
 
 
-def _make_trainer(trainer_class: type | None, recipe: Recipe) -> Any:
+def _make_trainer(trainer_class: Callable[..., Any] | None, recipe: Recipe) -> Any:
     from trl import get_peft_config, get_quantization_config
 
     from .. import GRPOPlusTrainer

@@ -7,6 +7,18 @@ stock_trl  what TRL itself writes with `log_completions`
 """
 
 from . import stock_trl
-from .read import FOLDER, GroupKey, about, by_group, evaluated, find, group_key, groups, journal, split_name
+from .read import (
+    FOLDER,
+    GroupKey,
+    about,
+    by_group,
+    evaluated,
+    find,
+    group_key,
+    groups,
+    journal,
+    read_lines,
+    split_name,
+)
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer
