@@ -268,7 +268,7 @@ def test_ctrl_c_leaves_what_was_measured_and_says_how_to_go_on(raced):
 
 
 def test_a_race_ends_with_looks_at_both(raced):
-    folder, _, printed = raced
+    folder, interrupted, printed = raced
     stock, plus = json.loads((folder / "race.json").read_text())
     for run, size, trainer in ((stock, 4, "GRPOTrainer"), (plus, 2, "GRPOPlusTrainer")):
         assert [look["step"] for look in run["looks"]] == [0, 2, 4, 6, 8]
@@ -285,8 +285,12 @@ def test_a_race_ends_with_looks_at_both(raced):
     assert f"picture  {folder.name}/race.png" in printed
     assert (folder / "race.png").stat().st_size > 10_000
     assert "advantage_baseline belief" in printed
-    lines = [line for line in printed.splitlines() if "step     8" in line]
-    assert len(lines) == 2, "a line for each run's last look"
+    lines = [
+        line.split()[:4] for line in (interrupted + printed).splitlines() if " seconds " in line and "step" in line
+    ]
+    for name in ("stock", "trl_grpo_plus"):
+        steps = [words[words.index("step") + 1] for words in lines if words[0] == name]
+        assert steps == ["0", "2", "4", "6", "8"], "a line a look, each once"
 
 
 def test_both_start_from_one_model_and_train_it_in_their_own_ways(raced):
