@@ -1,4 +1,5 @@
 # make demo   the main job: a GRPO run on a CPU, accuracy before and after
+# make race   the same recipe with stock TRL's trainer and with this one: accuracy against rollouts and seconds
 # make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
 # make test-full   those slowest
 # make lint   ruff and mypy
@@ -7,7 +8,7 @@
 # make test-vllm   the tests that need vLLM, on its CPU build
 #
 # Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
-# the recipe; WORKERS is how many processes run the tests, 0 for none but pytest's own.
+# the recipe, RACE_ARGS to both runs of the race; WORKERS is how many processes run the tests, 0 for none but pytest's own.
 PYTHON ?= python3
 WORKERS ?= 2
 VENV := .venv
@@ -19,7 +20,7 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo test test-full test-trl test-deepspeed test-vllm lint format clean
+.PHONY: demo race test test-full test-trl test-deepspeed test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -32,6 +33,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: $(STAMP)
 	$(BIN)/accelerate launch --num_processes 1 --num_machines 1 --mixed_precision no --dynamo_backend no \
 		-m trl_grpo_plus.recipes.grpo --config arithmetic_cpu $(DEMO_ARGS)
+
+race: $(STAMP)
+	$(BIN)/trl-grpo-plus race arithmetic_cpu $(RACE_ARGS)
 
 test: $(STAMP)
 	$(PYTEST) -m "not full" tests

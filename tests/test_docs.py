@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[1]
 README, RECIPES = ROOT / "README.md", ROOT / "recipes" / "README.md"
 PAGES = sorted([README, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), RECIPES])
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
-COMMANDS = ("ls", "cp", "run", "check", "view", "env")
+COMMANDS = ("ls", "cp", "run", "race", "check", "view", "env")
 FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
 ELSEWHERE = {"# my_data.py", "# in my_run.yaml"}  # run by tests of the recipes' data
 
@@ -116,11 +116,12 @@ def commands():
 
 def test_commands_and_what_they_are_given_are_there():
     options = known_options() | {"smoke", "accelerate_config", "num_processes", "gpu", "gpu_memory"}
+    options |= {"baseline_generations", "looks", "go_on"}
     seen = list(commands())
     assert len(seen) > 20
     for page, (command, *rest) in seen:
         assert command in COMMANDS, (page, command)
-        if command in ("run", "check", "cp") and rest[0] != "rewards":
+        if command in ("run", "race", "check", "cp") and rest[0] != "rewards":
             assert rest[0] in launch.recipes() or rest[0].startswith("my_"), (page, rest[0])
             asked = {word[2:].partition("=")[0] for word in rest if word.startswith("--")}
             assert asked <= options, (page, asked - options)

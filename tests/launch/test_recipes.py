@@ -57,7 +57,8 @@ def reward(completions, answer, trainer_state, **kwargs):
 STEPS = 8
 SHORT = [
     *("--config", "arithmetic_cpu", "--prepare", "task.py:prepare", "--reward_funcs", "task.py:reward"),
-    *("--max_steps", str(STEPS), "--logging_steps", "1", "--save_steps", "5", "--max_resample_rounds", "1"),
+    *("--max_steps", str(STEPS), "--logging_steps", "1", "--save_steps", "5"),
+    *("--zero_variance_groups", "resample", "--max_resample_rounds", "1"),
     *("--per_device_train_batch_size", "64", "--per_device_eval_batch_size", "192", "--num_generations_eval", "2"),
 ]
 
@@ -84,7 +85,7 @@ def test_a_shipped_config_by_name():
     script, training, *_ = parsed("--config", "arithmetic_cpu")
     assert script.prepare == "trl_grpo_plus.recipes.arithmetic.prepare"
     assert script.reward_funcs == ["exact_answer"]
-    assert (training.max_steps, training.zero_variance_groups) == (150, "resample")
+    assert (training.max_steps, training.zero_variance_groups) == (400, "drop")
     assert training.learning_rate == 3e-4
     assert parsed("--config=arithmetic_cpu")[:2] == (script, training)
 
