@@ -40,6 +40,10 @@ class Live:
                 print(looks.line(run.name, look), flush=True)
             self._shown[lane.name] = len(run.looks)
 
+    def below(self) -> None:
+        """Somebody else printed: the next table comes below that."""
+        self._height = 0
+
     def ended(self) -> str:
         """The closing table, and where the picture and the figures are, which this writes."""
         standings = [standing_of(lane) for lane in self._race.lanes]

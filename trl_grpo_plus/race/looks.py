@@ -100,7 +100,7 @@ def moved_most(standings: Sequence[Standing]) -> str | None:
 
 def table(standings: Sequence[Standing], split: str) -> str:
     """What a race came to: rewards of `split` at the same rollouts, what was spent, and with which settings."""
-    most = max(run.rollouts for run in standings)
+    most = max(run.looks[-1].rollouts for run in standings if run.looks)
     rows = [[split, "0", *(f"{share * most:,.0f}" for share in SHARES), "seconds"]]
     for run in standings:
         cells = [f"{at:.3f}" if (at := _reward_at(run, split, share * most)) is not None else "-"
@@ -119,13 +119,14 @@ def caught_up(first: Standing, second: Standing, split: str) -> str:
     """When the second run was where the first one ended: two looks in a row at least there, or the last."""
     if not first.looks:
         return f"{first.name} has not been looked at."
-    target = first.looks[-1].rewards[split]
+    end = first.looks[-1]
+    target = end.rewards[split]
     there = [look.rewards[split] >= target for look in second.looks] + [True]
     for look, now, after in zip(second.looks, there, there[1:], strict=False):
         if now and after:
             return (
                 f"{second.name} is where {first.name} ends ({target:.3f}) after {look.rollouts:,.0f} of its "
-                f"{first.rollouts:,.0f} rollouts and {look.seconds:.1f} of its {first.seconds:.1f} seconds."
+                f"{end.rollouts:,.0f} rollouts and {look.seconds:.1f} of its {end.seconds:.1f} seconds."
             )
     return f"{second.name} does not come to where {first.name} ends ({target:.3f})."
 

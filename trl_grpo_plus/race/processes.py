@@ -81,6 +81,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                         break
             except KeyboardInterrupt:
                 print("\nThe runs finish their steps and save. Ctrl-C again stops at once.", file=sys.stderr)
+                live.below()
                 _interrupt(running)
     finally:
         for process in running.values():
