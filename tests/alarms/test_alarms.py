@@ -13,7 +13,7 @@ from tests.traced import group, sampled
 from trl_grpo_plus.alarms import ALARMS, Finding, Rule, Thresholds, Watch
 from trl_grpo_plus.alarms import history as alarm_history
 from trl_grpo_plus.common.values import Number
-from trl_grpo_plus.groups import Round, judge
+from trl_grpo_plus.groups import DEAD_BESIDE_A_BELIEF, Round, judge
 
 
 GROUPS, SIZE = 8, 8
@@ -224,6 +224,17 @@ def test_perfect_from_the_start(rng):
 def test_what_is_perfect_and_what_is_only_constant(columns, weights, names):
     alarms = raised(lambda step: batch(step, constant(**columns), weights), 60)
     assert {(alarm.name, alarm.step) for alarm in alarms} == {(name, 19) for name in names}
+
+
+@pytest.mark.parametrize(("level", "raised_then"), [(1.0, False), (0.0, True)])
+def test_solved_groups_teach_where_a_belief_says_what_was_expected(level, raised_then):
+    watch = Watch(Thresholds(perfect_scores=None))
+
+    def make(step):
+        seen = batch(step, constant(accuracy=level))
+        return replace(seen, rounds=[replace(one, dead=DEAD_BESIDE_A_BELIEF) for one in seen.rounds])
+
+    assert [alarm.name for alarm in raised(make, 30, watch)] == ["dead_groups"] * raised_then
 
 
 def test_a_run_that_becomes_perfect_is_no_perfect_score(rng):

@@ -70,7 +70,7 @@ def test_both_get_the_command_line_and_stock_trl_a_group_size_of_its_own():
     assert [lane.folder for lane in (stock, plus)] == [Path("out_race", STOCK), Path("out_race", PLUS)]
 
 
-@pytest.mark.parametrize(("steps", "every"), [(150, 15), (400, 40), (8, 1), (3, 1)])
+@pytest.mark.parametrize(("steps", "every"), [(150, 15), (70, 7), (400, 40), (3, 1)])
 def test_ten_looks_are_ten(steps, every):
     lane = plan("arithmetic_cpu", (), (None, None, 0)).lanes[0]
     config = GRPOConfig(
@@ -283,6 +283,7 @@ def test_a_race_ends_with_looks_at_both(raced):
     assert stock["settings"]["options"] == {}
     assert plus["settings"]["options"]["prompt_selection"] == "belief"
     assert f"picture  {folder.name}/race.png" in printed
+    assert not list(folder.rglob("earlier-*")), "a run began anew"
     assert (folder / "race.png").stat().st_size > 10_000
     assert "advantage_baseline belief" in printed
     lines = [
@@ -303,9 +304,26 @@ def test_both_start_from_one_model_and_train_it_in_their_own_ways(raced):
     assert weights["."][0] != weights["."][1]
 
 
+FAILS = """
+import pathlib, time
+while not pathlib.Path("ready").exists():
+    time.sleep(0.01)
+print("the reason")
+raise SystemExit(3)
+"""
+STOPS = """
+import pathlib, time
+try:
+    pathlib.Path("ready").touch()
+    time.sleep(100)
+except KeyboardInterrupt:
+    raise SystemExit(130)
+"""
+
+
 def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    codes = {STOCK: "print('the reason'); raise SystemExit(3)", PLUS: "import time; time.sleep(100)"}
+    codes = {STOCK: FAILS, PLUS: STOPS}
 
     def start(command, environment, log):
         with open(log, "w") as file:
@@ -318,7 +336,9 @@ def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, caps
     out, err = capsys.readouterr()
     assert "error: stock TRL ended with status 3" in err
     assert "the reason" in err
+    assert "trl_grpo_plus ended" not in err, "it was not asked, but killed"
     assert "Nothing was measured yet." in out
     assert "To go on" not in out
-    assert processes.run(race, "again") == 1  # a new one
+    assert processes.run(replace(race, together=False), "again") == 1  # a new one
+    assert not Path("out_race", f"{PLUS}.log").exists(), "the second was started after the first had failed"
     assert sorted(path.name for path in Path("out_race", "earlier-1").iterdir()) == [f"{STOCK}.log", f"{PLUS}.log"]
