@@ -15,7 +15,7 @@ async function drawGroup() {
   attempts.forEach((attempt) => (attempt.hits = marked[before + attempt.i]));
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
   const cols = columns(pinned.length === 2 ? pinned : attempts, pinned);
-  const focused = $("group").contains(document.activeElement) ? document.activeElement.id : "";
+  const focused = document.activeElement.closest?.("#history button")?.id;
   const past = state.past ? [pastNode(g)] : [];
   $("group").replaceChildren(groupHead(g, attempts.length, pinned), ...past, task(group, marked), cols);
   if (past.length) showCurrent(past[0]);
