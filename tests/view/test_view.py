@@ -311,7 +311,9 @@ def test_calibration_takes_rewards_of_any_range():
     made = calibration([(0, -1.0, 0.0), (0, 2.9, 3.0), (0, 3.0, 1.0)])
     assert made["range"] == [-1.0, 3.0]
     assert made["spans"][0]["tenths"] == [[1, -1.0, 0.0], [2, pytest.approx(2.95), 2.0]]
-    assert calibration([(0, 5.0, 5.0)])["spans"][0]["tenths"] == [[1, 5.0, 5.0]]
+    made = calibration([(0, 2.0, 2.0)])
+    assert made["range"] == [0.0, 2.0]
+    assert made["spans"][0]["tenths"] == [[1, 2.0, 2.0]]
 
 
 def test_calibration_counts_groups_that_found_no_room(tmp_path):

@@ -39,15 +39,13 @@ def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
     """Groups by tenths of what was believed, over all steps and, where there are enough, over the last quarter.
 
     Returns:
-        `dict`: `range`, [0, 1] or what holds all values; `spans`, each with its first and last step and, of each tenth
-        that has any, [groups, mean believed, mean earned]. `None` without pairs.
+        `dict`: `range`, [0, 1] and as far beyond as values go; `spans`, each with its first and last step and, of each
+        tenth that has any, [groups, mean believed, mean earned]. `None` without pairs.
     """
     if not pairs:
         return None
-    values = [value for _, *both in pairs for value in both]
+    values = [0.0, 1.0, *(value for _, *both in pairs for value in both)]
     low, high = min(values), max(values)
-    if low >= 0 and high <= 1:
-        low, high = 0.0, 1.0
     steps = sorted({step for step, *_ in pairs})
     firsts = [steps[0], *([steps[len(steps) - len(steps) // _LAST]] if len(steps) >= _LAST else [])]
     spans = [{"steps": [first, steps[-1]], "tenths": _tenths(pairs, first, low, high)} for first in firsts]
@@ -58,7 +56,7 @@ def _tenths(pairs: Sequence[Pair], first: int, low: float, high: float) -> list[
     sums = [[0, 0.0, 0.0] for _ in range(BINS)]
     for step, mean, earned in pairs:
         if step >= first:
-            place = int((mean - low) / (high - low or 1.0) * BINS)
+            place = int((mean - low) / (high - low) * BINS)
             tenth = sums[min(place, BINS - 1)]
             tenth[0] += 1
             tenth[1] += mean

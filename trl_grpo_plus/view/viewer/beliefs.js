@@ -72,7 +72,7 @@ function fillCalibration() {
 }
 
 function calibrationPlot(tenths, [low, high]) {
-  const at = (value) => EDGE + ((value - low) / (high - low || 1)) * (PLOT - 2 * EDGE);
+  const at = (value) => EDGE + ((value - low) / (high - low)) * (PLOT - 2 * EDGE);
   const most = Math.max(...tenths.map(([n]) => n));
   const circles = tenths.map(([n, believed, earned]) => {
     const told = `believed ${number(believed, 3)}, earned ${number(earned, 3)}: ${count(n, "group")}`;
