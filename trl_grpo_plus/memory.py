@@ -31,6 +31,9 @@ class Memory:
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         states (`Callable`, *optional*): what the head reads. Collective.
 
+    Attributes:
+        promise_of (`str`): what [`promise`] is about: a reward's name, or "total".
+
     Raises:
         ValueError: rows that cannot be told apart, or no column `belief_key`.
     """
@@ -49,6 +52,7 @@ class Memory:
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
         self._chosen_by = [config.filter_metric] if named else self._credited
+        self.promise_of = config.filter_metric if named else TOTAL
         self._names = list(names)
         keys = train_set[config.belief_key] if config.belief_key else None
         limits = (config.failed_reward, config.solved_reward)

@@ -176,6 +176,7 @@ def test_several_rewards_by_themselves(tmp_path):
     assert set(state["beliefs"]) == {"solved_in_part", "digits"}
     rows = traces(tmp_path / "run")
     assert (rows[rows.kept].advantage != 0).any()
+    assert {belief["of"] for belief in rows.belief} == {"solved_in_part"}
 
 
 @pytest.mark.parametrize(
