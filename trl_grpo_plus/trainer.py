@@ -30,7 +30,6 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import nanstd
 
 from . import batch as batches
 from . import filler, groups, kl, model_card, resume, rounds, selection, uploads
@@ -51,8 +50,6 @@ from .traces import Sampled, split_name
 
 
 logger = get_logger(__name__)
-
-PROMPT_TOKENS = 1024  # of a prompt's end, that a head reads
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -123,8 +120,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         groups.check_filter_metric(args.filter_metric, names)
         groups.check_weights(weights, args)
-        kinds = {"environments": self.environment_factories is not None, "images": self._is_vlm}
-        groups.check_model(args, **kinds, rollouts=self.rollout_func is not None)
+        groups.check_model(args, self.environment_factories is not None, self._is_vlm, self.rollout_func is not None)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
@@ -192,9 +188,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
-        prompt_ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
-        size = self.args.per_device_train_batch_size
-        return states_of_share(self.model, prompt_ids, self.accelerator, PROMPT_TOKENS, size)
+        ids, size = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0], self.args.train_batch_size
+        return states_of_share(self.model, ids, self.accelerator, size)
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
@@ -285,9 +280,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.args.kl_placement == "reward":
             to_go = gather(self.accelerator.pad_across_processes(self._kl_to_go(output, num_live), dim=1))
         lengths = gather(filler.loss_mask(output).sum(dim=1))
-        of_batch = (self._batch.rewards, self.reward_weights, lengths, to_go, self.beta)
-        known = self._prompts.known(self._batch)
-        values = self._credit.advantages((num_live, self.num_generations), *of_batch, **known)
+        of_batch = ((num_live, self.num_generations), self._batch.rewards, self.reward_weights, lengths, to_go)
+        values = self._credit.advantages(*of_batch, self.beta, **self._prompts.known(self._batch))
         if to_go is not None:
             self._adapt_beta()
         own = batches.own_rows(values, self.accelerator).to(output["advantages"].device)
@@ -337,17 +331,10 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_monitors(self) -> None:
         """As TRL logs the rewards that it knows of."""
-        rewards, sampled, monitors = self._batch.rewards, self._batch.sampled, groups.monitors(self.reward_weights)
-        for name, column in [(self.reward_func_names[i], rewards[:, i]) for i in monitors]:
-            mean, std = column.nanmean().item(), nanstd(column).item()
-            self._log([(f"rewards/{name}/mean", mean), (f"rewards/{name}/std", std)])
-            self._logs["rewards"][name].extend(column.tolist())
-        unscored = groups.totals(sampled, self.reward_weights.cpu()).isnan()
-        if monitors and (unscored & ~sampled.isnan().all(dim=1)).any():
-            logger.warning_once(
-                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
-                "unscored; see `groups/unscored` and the traces."
-            )
+        names, weights = self.reward_func_names, self.reward_weights.cpu()
+        for i in groups.monitors(weights):
+            self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
+        self._log(self._batch.monitored(names, weights))
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Traces and alarms. `advantages` are of this rank's rows of the plan."""
