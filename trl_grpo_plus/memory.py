@@ -4,7 +4,7 @@ One belief for each quantity: the total reward, or under normalize_then_sum each
 prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -158,4 +158,9 @@ def check_rows(train_set: Any, config: Any) -> None:
         raise Refusal(
             f"belief_key={config.belief_key!r} is no column of the training set, which has "
             f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
+        )
+    if config.belief_key and len(train_set) and not isinstance(train_set[0][config.belief_key], Hashable):
+        raise Refusal(
+            f"belief_key={config.belief_key!r} holds {type(train_set[0][config.belief_key]).__name__} values, which are "
+            "no keys. Name a column of texts or numbers."
         )

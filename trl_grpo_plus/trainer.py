@@ -2,9 +2,9 @@
 
 The only file that touches TRL-private names; tests/engine/test_trl_contract.py pins each. In TRL's order of calls:
 
-- `get_train_dataloader`: under resample, rows say their index, which is taken out before TRL reads them.
+- `get_train_dataloader`: where prompts are drawn or remembered, rows say their index, until TRL reads them.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
-- `_generate_and_score_completions`: the batch begins; at its end masks, advantages and metrics are made ours.
+- `_generate_and_score_completions`: prompts are chosen; at the batch's end masks, advantages and metrics become ours.
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
@@ -100,7 +100,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
-        self._window_tokens = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
+        self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset")
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
@@ -188,8 +188,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
-        ids, size = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0], self.args.train_batch_size
-        return states_of_share(self.model, ids, self.accelerator, size)
+        ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
+        return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
@@ -198,9 +198,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             return batch.generated
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
-        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read)
-        limits = (self.num_generations, self.args.max_resample_rounds, *ranks)
-        batch.rounds = rounds.resample(self._sample, *drawn_from, *limits)
+        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read, self.num_generations)
+        batch.rounds = rounds.resample(self._sample, *drawn_from, self.args.max_resample_rounds, *ranks)
         fallback = "drop" if draw is None else self.args.resample_fallback
         unit = rounds.groups_at_least(self.args, self.accelerator.num_processes)
         try:
