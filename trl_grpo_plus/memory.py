@@ -161,6 +161,6 @@ def check_rows(train_set: Any, config: Any) -> None:
         )
     if config.belief_key and len(train_set) and not isinstance(train_set[0][config.belief_key], Hashable):
         raise Refusal(
-            f"belief_key={config.belief_key!r} holds {type(train_set[0][config.belief_key]).__name__} values, which are "
-            "no keys. Name a column of texts or numbers."
+            f"belief_key={config.belief_key!r} holds {type(train_set[0][config.belief_key]).__name__} values, which "
+            "are no keys. Name a column of texts or numbers."
         )
