@@ -19,7 +19,7 @@ import argparse
 import os
 import random
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -111,33 +111,26 @@ def sums(condition: str, seed: int) -> Family:
 
 # --- Word problems --------------------------------------------------------------------------------------------------
 
-PROBLEMS_A_LEVEL = 2_700
 WORDS_MIX = {
     "easy": dict.fromkeys(range(1, 7), 256),
     "hard": {1: 768, 2: 32, 3: 32, 4: 64, 5: 128, 6: 1536},
-    "below_one_epoch": dict.fromkeys(range(1, 7), PROBLEMS_A_LEVEL),
+    "below_one_epoch": dict.fromkeys(range(1, 7), 2_700),
 }
 
 
 def words(condition: str, seed: int) -> Family:
     """Word problems; one warm model a seed for all conditions."""
-    whole = dict.fromkeys(range(1, 7), PROBLEMS_A_LEVEL)
+    whole = WORDS_MIX["below_one_epoch"]
     data, warm = _made(
         "word_problems",
         seed,
         lambda args: word_problems.prepare(None, args, types.SimpleNamespace(), train_mix=whole),
     )
-    left = dict(WORDS_MIX[condition])
-    rows = []
-    for row, steps in enumerate(data["train"]["steps"]):
-        if left.get(steps):
-            left[steps] -= 1
-            rows.append(row)
-    data["train"] = data["train"].select(rows)
     train, held_out = _columns(data, gold="solution", key="steps")
     goals = ("steps_3", "steps_4", "steps_5", "steps_6")
     return Family(
-        *("word_problems", condition, seed, train, held_out, goals, warm, "gsm8k_answer", get_reward("gsm8k_answer")),
+        *("word_problems", condition, seed, _mixed(train, WORDS_MIX[condition]), held_out, goals, warm),
+        *("gsm8k_answer", get_reward("gsm8k_answer")),
         max_completion_length=56,
         learning_rate=3e-4,
         rollouts=19_200,
@@ -149,20 +142,22 @@ def words(condition: str, seed: int) -> Family:
 
 DIGITS_MIX = {
     "easy": {"easy": 128, "edge": 768, "hard": 64},
-    "hard": {"easy": 1536, "edge": 256, "hard": 1024},
+    "hard": {"easy": 2048, "edge": 256, "hard": 1024},
     "below_one_epoch": {"easy": 10_000, "edge": 3_000, "hard": 7_000},
 }
-DIGITS_WARM = arithmetic.WarmUp(steps=3000, batch=64, rate=3e-3)
+DIGITS_WARM = arithmetic.WarmUp(steps=6000, batch=64, rate=3e-3)
 
 
 def digits(condition: str, seed: int) -> Family:
-    """Sums of three digits, rewarded digit by digit; `easy`, `edge` and `hard` have no carry, one and two."""
-    mix = DIGITS_MIX[condition]
-    data, warm = _made(f"digits-{'-'.join(map(str, mix.values()))}", seed, lambda args: _make_digits(args, mix))
+    """Sums of three digits, rewarded digit by digit; `easy`, `edge` and `hard` have no carry, one and two.
+
+    One warm model a seed for all conditions.
+    """
+    data, warm = _made("digits", seed, lambda args: _make_digits(args, DIGITS_MIX["below_one_epoch"]))
     train, held_out = _columns(data, gold="answer", key="difficulty")
     return Family(
-        *("digits", condition, seed, train, held_out, ("edge", "hard"), warm, share_of_digits),
-        solves=get_reward("exact_answer"),
+        *("digits", condition, seed, _mixed(train, DIGITS_MIX[condition]), held_out, ("edge", "hard"), warm),
+        *(share_of_digits, get_reward("exact_answer")),
         max_completion_length=5,
         learning_rate=3e-4,
         rollouts=24_000,
@@ -170,7 +165,7 @@ def digits(condition: str, seed: int) -> Family:
     )
 
 
-def _make_digits(args: Any, mix: dict[str, int]) -> DatasetDict:
+def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
     rng = random.Random(args.seed)
     kinds: dict[str, list[arithmetic.Problem]] = {"easy": [], "edge": [], "hard": []}
     wanted = {kind: arithmetic.HELD_OUT + count + 8_000 for kind, count in mix.items()}
@@ -221,6 +216,17 @@ def _made(name: str, seed: int, make: Callable[[Any], DatasetDict]) -> tuple[Dat
         made.save_to_disk(folder / f"data-{os.getpid()}")
         os.replace(folder / f"data-{os.getpid()}", folder / "data")
     return load_from_disk(folder / "data"), folder / "warm_start"
+
+
+def _mixed(train: Dataset, mix: Mapping[Any, int]) -> Dataset:
+    """So many rows of each level, in the order that they are in."""
+    left = {str(level): count for level, count in mix.items()}
+    rows = []
+    for row, key in enumerate(train["key"]):
+        if left[key]:
+            left[key] -= 1
+            rows.append(row)
+    return train.select(rows)
 
 
 def _columns(data: DatasetDict, gold: str, key: str) -> tuple[Dataset, dict[str, Dataset]]:
