@@ -8,8 +8,8 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
 - `sums`: sums with a carry, which the warm-up forgets six times in ten, among sums that are always right and products
   that never are (recipes/arithmetic.py).
 - `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
-- `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets one carry six times in ten
-  and two carries always, so a group is flat at 1, and flat at a third as well.
+- `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
+  times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
 
 Conditions: `easy` (few dead groups), `hard` (four of five or more are dead), `below_one_epoch` (more problems than a
 run's rollouts reach twice).
@@ -113,7 +113,7 @@ def sums(condition: str, seed: int) -> Family:
 
 WORDS_MIX = {
     "easy": dict.fromkeys(range(1, 7), 256),
-    "hard": {1: 768, 2: 32, 3: 32, 4: 64, 5: 128, 6: 1536},
+    "hard": {1: 128, 2: 32, 3: 64, 4: 64, 5: 128, 6: 2304},
     "below_one_epoch": dict.fromkeys(range(1, 7), 2_700),
 }
 
@@ -145,18 +145,18 @@ DIGITS_MIX = {
     "hard": {"easy": 2048, "edge": 256, "hard": 1024},
     "below_one_epoch": {"easy": 10_000, "edge": 3_000, "hard": 7_000},
 }
-DIGITS_WARM = arithmetic.WarmUp(steps=6000, batch=64, rate=3e-3)
+DIGITS_WARM = arithmetic.WarmUp(steps=4000, batch=64, rate=3e-3)
 
 
 def digits(condition: str, seed: int) -> Family:
-    """Sums of three digits, rewarded digit by digit; `easy`, `edge` and `hard` have no carry, one and two.
+    """Sums of three digits, rewarded digit by digit; `edge` has a carry to the tens, `hard` one to the hundreds.
 
     One warm model a seed for all conditions.
     """
     data, warm = _made("digits", seed, lambda args: _make_digits(args, DIGITS_MIX["below_one_epoch"]))
     train, held_out = _columns(data, gold="answer", key="difficulty")
     return Family(
-        *("digits", condition, seed, _mixed(train, DIGITS_MIX[condition]), held_out, ("edge", "hard"), warm),
+        *("digits", condition, seed, _mixed(train, DIGITS_MIX[condition]), held_out, ("edge",), warm),
         *(share_of_digits, get_reward("exact_answer")),
         max_completion_length=5,
         learning_rate=3e-4,
@@ -172,8 +172,8 @@ def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
     seen: set[tuple[int, int]] = set()
     while any(len(kinds[kind]) < count for kind, count in wanted.items()):
         a, b = rng.randrange(100, 900), rng.randrange(100, 900)
-        kind = ("easy", "edge", "hard")[_carries(a, b)]
-        if a + b < 1000 and (a, b) not in seen and len(kinds[kind]) < wanted[kind]:
+        kind = _kind(a, b)
+        if kind and (a, b) not in seen and len(kinds[kind]) < wanted[kind]:
             seen.add((a, b))
             kinds[kind].append((a, "+", b))
     held_out = {kind: problems[: arithmetic.HELD_OUT] for kind, problems in kinds.items()}
@@ -190,15 +190,17 @@ def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
     rng.shuffle(train)
     data = DatasetDict({name: arithmetic._dataset(rows) for name, rows in {"train": train, **held_out}.items()})
     for name, rows in data.items():
-        levels = [("easy", "edge", "hard")[_carries(*map(int, text[:-1].split("+")))] for text in rows["prompt"]]
+        levels = [_kind(*map(int, text[:-1].split("+"))) for text in rows["prompt"]]
         data[name] = rows.remove_columns("difficulty").add_column("difficulty", levels)
     return data
 
 
-def _carries(a: int, b: int) -> int:
-    """In ones and tens: 0, 1 or 2."""
-    ones = a % 10 + b % 10 > 9
-    return ones + (a // 10 % 10 + b // 10 % 10 + ones > 9)
+def _kind(a: int, b: int) -> str | None:
+    """By the carry that there is; no problem has two, or a sum of four digits."""
+    ones, tens, whole = a % 10 + b % 10 > 9, a % 100 + b % 100 > 99, a + b > 999
+    if whole or (ones and tens):
+        return None
+    return "edge" if ones else "hard" if tens else "easy"
 
 
 # --- What they share ------------------------------------------------------------------------------------------------

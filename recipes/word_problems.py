@@ -7,8 +7,8 @@ r"""Word problems for a word-level model made from scratch: a chain of one to si
     #### 6
 
 The model is warmed up on worked solutions whose author tires: the first line of a solution is nearly always right, the
-sixth is off by one more often than not, and each line goes on from the one above. So the pass rate falls with the
-number of steps, from nine in ten to one in fifty or less, and the answer alone is rewarded.
+sixth comes to a few too many three times in four, and each line goes on from the one above. So the pass rate falls
+with the number of steps, from nine in ten to one in fifty or less, and the answer alone is rewarded.
 """
 
 import random
@@ -33,7 +33,8 @@ from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 MOST_STEPS = 6
-RIGHT = (0.95, 0.8, 0.65, 0.55, 0.45, 0.3)  # of the warm-up's first lines, second lines, ...
+RIGHT = (0.99, 0.8, 0.6, 0.5, 0.4, 0.25)  # of the warm-up's first lines, second lines, ...
+SLIPS = (3, 4, 5)  # too many: two never cancel each other, nor does a division hide one
 HELD_OUT = 64  # problems in each eval split
 TRAIN_MIX = dict.fromkeys(range(1, MOST_STEPS + 1), 192)  # problems of so many steps in the train split
 WARM_STEPS, WARM_BATCH, WARM_RATE = 700, 48, 3e-3
@@ -196,7 +197,7 @@ def work_out(problem: Problem, rng: random.Random | None = None) -> tuple[str, i
     for (verb, sign, n), right in zip(problem.steps, RIGHT, strict=False):
         after = apply(now, sign, n)
         if rng and rng.random() > right:
-            after += rng.choice((-1, 1))
+            after += rng.choice(SLIPS)
         after = min(max(after, 0), 99)
         lines.append(f"{verb}: {now} {sign} {n} = {after}\n")
         now = after
