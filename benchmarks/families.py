@@ -112,8 +112,8 @@ def sums(condition: str, seed: int) -> Family:
 # --- Word problems --------------------------------------------------------------------------------------------------
 
 WORDS_MIX = {
-    "easy": dict.fromkeys(range(1, 7), 256),
-    "hard": {1: 128, 2: 32, 3: 64, 4: 64, 5: 128, 6: 2304},
+    "easy": {1: 128, 2: 320, 3: 384, 4: 384, 5: 128, 6: 64},
+    "hard": {1: 2304, 2: 0, 3: 32, 4: 48, 5: 96, 6: 512},
     "below_one_epoch": dict.fromkeys(range(1, 7), 2_700),
 }
 
@@ -225,7 +225,7 @@ def _mixed(train: Dataset, mix: Mapping[Any, int]) -> Dataset:
     left = {str(level): count for level, count in mix.items()}
     rows = []
     for row, key in enumerate(train["key"]):
-        if left[key]:
+        if left.get(key):
             left[key] -= 1
             rows.append(row)
     return train.select(rows)
