@@ -133,7 +133,7 @@ def words(condition: str, seed: int) -> Family:
         *("gsm8k_answer", get_reward("gsm8k_answer")),
         max_completion_length=56,
         learning_rate=3e-4,
-        rollouts=19_200,
+        rollouts=9_600,
         rollouts_a_step=128,
     )
 
