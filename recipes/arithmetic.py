@@ -6,26 +6,22 @@ never ("hard"). Only the edge can teach, and there GRPO finds out from the rewar
 """
 
 import math
-import os
 import random
-import shutil
-import tempfile
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from datasets import Dataset, DatasetDict
 from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
-from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.common.values import Refusal
+
+from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
 
 
 CHARACTERS = "0123456789+-*="
@@ -36,15 +32,6 @@ TRAIN_MIX = {"easy": 512, "edge": 384, "hard": 256}  # problems in the train spl
 WARM_STEPS, WARM_BATCH, WARM_RATE = 2000, 64, 3e-3
 
 Problem = tuple[int, str, int]
-
-
-@dataclass(frozen=True)
-class WarmUp:
-    """Supervised steps before the run, of so many lessons each."""
-
-    steps: int
-    batch: int
-    rate: float
 
 
 def prepare(
@@ -93,12 +80,7 @@ def prepare(
         # So small a model gains little from a second thread, and on a busy machine loses by it.
         torch.set_num_threads(1)
     held_out, rest = split_problems(training_args.seed, digits)
-    folder = Path(training_args.output_dir) / "warm_start"
-    resumes, resumed_from = False, training_args.resume_from_checkpoint
-    if resumed_from:
-        beside = Path(resumed_from).parent / "warm_start"  # elsewhere, where the run that is gone on with was moved
-        folder = beside if beside.is_dir() else folder
-        resumes = folder.is_dir()
+    folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:
         warm_up = WarmUp(
             steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
@@ -189,23 +171,13 @@ def make_model(
 def _write_whole(
     folder: Path, lessons: list[str], warm_up: WarmUp, training_args: Any, size: tuple[int, int, int]
 ) -> None:
-    # Whoever interrupts the warm-up must not leave half a model that looks like one.
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = tempfile.mkdtemp(prefix=".warm_start-", dir=folder.parent)
-    try:
-        tokenizer = make_tokenizer()
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(training_args.seed)
-            model = make_model(tokenizer, *size)
+    tokenizer = make_tokenizer()
+
+    def learn(model: LlamaForCausalLM) -> None:
         if lessons:
             _warm_up(model, tokenizer, lessons, warm_up, training_args)
-        model.save_pretrained(unfinished)
-        tokenizer.save_pretrained(unfinished)
-        shutil.rmtree(folder, ignore_errors=True)
-        os.chmod(unfinished, 0o755)
-        os.rename(unfinished, folder)
-    finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+
+    write_whole(folder, tokenizer, lambda: make_model(tokenizer, *size), learn, training_args.seed)
 
 
 def _warm_up(
@@ -215,23 +187,11 @@ def _warm_up(
     warm_up: WarmUp,
     training_args: Any,
 ) -> None:
-    # Plain PyTorch: transformers' Trainer would wait for the other processes, and only the main one is here.
-    device = training_args.device
-    model.to(device).train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=warm_up.rate, betas=(0.9, 0.98), weight_decay=0.3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, warm_up.rate, total_steps=warm_up.steps, pct_start=0.1)
-    batches = _tokens(tokenizer, lessons).split(warm_up.batch)
-    prompt = lessons[0].index("=") + 1  # only the answer is learned
-    for batch in tqdm(batches, desc="Warm-up", disable=training_args.disable_tqdm, unit="step"):
-        ids = batch.to(device)
-        with torch.autocast(device.type, torch.bfloat16, enabled=training_args.bf16):
-            logits = model(input_ids=ids).logits[:, prompt - 1 : -1]
-        loss = F.cross_entropy(logits.flatten(0, 1).float(), ids[:, prompt:].flatten())
-        optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
+    ids = _tokens(tokenizer, lessons)
+    labels = ids.clone()
+    labels[:, : lessons[0].index("=") + 1] = NOT_LEARNED  # only the answer is learned
+    batches = list(zip(ids.split(warm_up.batch), labels.split(warm_up.batch), strict=True))
+    teach(model, batches, warm_up.rate, training_args)
 
 
 def _tokens(tokenizer: PreTrainedTokenizerFast, lessons: list[str]) -> torch.Tensor:

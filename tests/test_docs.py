@@ -16,12 +16,15 @@ from test_house import FLOORS
 from trl import GRPOConfig
 
 import trl_grpo_plus
-from trl_grpo_plus import registry
+from trl_grpo_plus import groups, registry
 from trl_grpo_plus.alarms import ALARMS, Thresholds
 from trl_grpo_plus.check.rewards import check_examples
+from trl_grpo_plus.common.loading import load
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.launch.options import bad_together
 from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
+from trl_grpo_plus.streams import Stream
 
 
 ROOT = Path(__file__).parents[1]
@@ -202,6 +205,14 @@ def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
     assert first_column(f"docs/{page}.md", f"`{option}`") == taken
 
 
+def test_the_table_of_dead_verdicts_is_what_leaves_the_batch():
+    rows = table("docs/fewer_rollouts.md", "verdict")
+    for column, dead in ((1, groups.DEAD_BESIDE_A_BELIEF), (2, groups.DEAD)):
+        named_dead = {name for row in rows if row[column] == "dead" for name in re.findall(r"`(\w+)`", row[0])}
+        assert named_dead == dead
+    assert set(first_column("docs/fewer_rollouts.md", "verdict")) == set(groups.VERDICTS)
+
+
 def test_the_table_of_alarms_is_the_dict_with_its_defaults():
     assert first_column("docs/alarms.md", "alarm") == list(ALARMS)
     for name, default, _ in table("docs/alarms.md", "alarm"):
@@ -260,6 +271,31 @@ def test_the_swap_is_two_names():
     assert {"GRPOConfig", "GRPOTrainer"} == {n.func.id for n in ast.walk(ast.parse(before)) if isinstance(n, ast.Call)}
     options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in asked["GRPOPlusConfig"].keywords}
     assert trl_grpo_plus.GRPOPlusConfig(**options, use_cpu=True, bf16=False).zero_variance_groups != "keep"
+
+
+def test_the_settings_for_fewer_rollouts_train_and_log_what_the_page_reads(folder):
+    keys, made = yaml.safe_load(block("# fewer rollouts")), {}
+    exec(block("# the same in Python"), made)
+    assert {name: getattr(made["config"], name) for name in keys} == keys
+    assert bad_together(made["config"]) == []
+    trainer = tiny.trained(folder, **keys | {"max_steps": 2})
+    logged = {
+        key for entry in trainer.state.log_history for key in entry if key.startswith(("beliefs/", "selection/"))
+    }
+    rows = table("docs/fewer_rollouts.md", "metric")
+    assert {name for row in rows for name in re.findall(r"`([\w/]+)`", row[0])} == logged
+
+
+def test_a_stream_of_ones_own(folder):
+    Path("my_streams.py").write_text(block("# my_streams.py"))
+    stream = load(yaml.safe_load(block("prompt_selection: my_streams.py"))["prompt_selection"])(range(5), 1)
+    methods = {name for name in vars(Stream) if not name.startswith("_")}
+    assert methods == {name for name in vars(type(stream)) if not name.startswith("_")}
+    assert stream.take(3, lambda row: row != 3) == [4, 2, 1]
+    saved = stream.state_dict()
+    assert stream.take(3, lambda row: True, multiple_of=2) == [0, 4]
+    stream.load_state_dict(saved)
+    assert stream.take(9, lambda row: True) == [0, 4, 3, 2, 1]
 
 
 def test_a_reward_in_ten_lines(folder):

@@ -44,6 +44,7 @@ def _helper():
 def odd(completion, answer):
     return float(len(completion) % 2)
 """
+BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 
 
 @dataclass(frozen=True)
@@ -247,6 +248,22 @@ MISTAKES = (
             "set zero_variance_groups='drop'"), {"dataset_streaming": True, "zero_variance_groups": "resample"}),
     Mistake("too few rows to resample from", ("zero_variance_groups='resample' needs more prompts than the 6",
             "the dataset has 6", "'drop'"), {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"}),
+    Mistake("a stream to choose from", ("prompt_selection='belief' needs a map-style dataset to choose from",
+            "advantage_baseline='belief', prompt_selection='belief' remembers each row of the training set",
+            "Load it without streaming"),
+            {"dataset_streaming": True, "prompt_selection": "belief", **BELIEF}),
+    Mistake("a key that is no column", ("belief_key='anser' is no column of the training set, which has 'prompt', "
+            "'answer'. Did you mean answer?",), {"belief_key": "anser", **BELIEF}),
+    Mistake("levels in a column that is not there",
+            ("prompt_selection: column='level' is none of the training set, which has 'prompt', 'answer'",),
+            {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}}),
+    Mistake("an order that is none", ("prompt_selection: order='easy' is not one of 'easy_first'",),
+            {"prompt_selection": {"name": "by_column", "column": "answer", "order": "easy"}}),
+    Mistake("a stream's class that is not there", ("my_rewards.py has no function 'evn'. Did you mean even?",),
+            {"prompt_selection": "my_rewards.py:evn"}),
+    Mistake("beliefs divided by the std of a group",
+            ("advantage_baseline='belief' does not go with scale_rewards='group'", "'prior'"),
+            {"advantage_baseline": "belief"}),
     Mistake("prompts longer than the context", ("301 at most", "max_completion_length=8 that is 309",
             "the 64 of the model's context", "Lower"), {"dataset_name": "long.jsonl"}, by=""),
     Mistake("messages without a chat template",

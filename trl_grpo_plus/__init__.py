@@ -13,7 +13,9 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     credit        rewards -> advantages             rounds     resampling, and the hand-over between ranks
     config        the options                       resume     what a checkpoint holds of all this
     groups        verdicts on groups                selection  what may be trained on
-    beliefs       what is known of each prompt      streams    which prompts are sampled next
+    prompts       a run's stream and its memory     streams    which prompts are sampled next
+    memory        beliefs and what they share       beliefs    what is known of each prompt
+    head          states -> what prompts promise    states     the policy's, at a prompt's end
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
@@ -21,7 +23,8 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
 
 To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, a KL estimator one of
 `kl.ESTIMATORS`, an alarm a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file
-in rewards/ and a line of its `LIBRARY`. Options, messages and tables follow from these.
+in rewards/ and a line of its `LIBRARY`, a way of choosing prompts a class in `streams` and a line of
+`selection.STREAMS`. Options, messages and tables follow from these.
 """
 
 from importlib import import_module

@@ -11,12 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 from torch import Tensor
 
 from .advantages import batch_std
 from .groups import Attempt, Plan, Round, Rows, totals
+from .groups import monitors as monitors_of
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
+
+
+logger = get_logger(__name__)
 
 
 class Generated(NamedTuple):
@@ -176,6 +181,20 @@ class Batch:
         summed = totals(self.sampled, weights)
         yield "reward", summed.nanmean().item()
         yield "reward_std", batch_std(summed)
+
+    def monitored(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
+        """Of the rewards of weight 0 in what is trained on; warns where an attempt has no other."""
+        monitors = monitors_of(weights)
+        for i in monitors:
+            column = self.rewards[:, i]
+            yield f"rewards/{names[i]}/mean", column.nanmean().item()
+            yield f"rewards/{names[i]}/std", batch_std(column)
+        unscored = totals(self.sampled, weights).isnan()
+        if monitors and (unscored & ~self.sampled.isnan().all(dim=1)).any():
+            logger.warning_once(
+                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
+                "unscored; see `groups/unscored` and the traces."
+            )
 
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
         """What became of the samples, of the rewards that tell."""

@@ -97,9 +97,13 @@ def _check_beliefs(config: Any) -> None:
             "scale_rewards='prior' divides by what was believed of a prompt: set advantage_baseline='belief' (now "
             f"{config.advantage_baseline!r})."
         )
+    if not isinstance(config.dead_verdicts, list | tuple | None):
+        raise Refusal(f"dead_verdicts={config.dead_verdicts!r} must be a list, such as ['all_bad', 'unscored'].")
     for verdict in config.dead_verdicts or ():
         one_of("dead_verdicts", verdict, VERDICTS[1:])
     one_of("belief_head", config.belief_head, (None, "prompt"))
+    if config.belief_key is not None and (not isinstance(config.belief_key, str) or not config.belief_key):
+        raise Refusal(f"belief_key={config.belief_key!r} must be the name of a column, or null.")
     for name in ("belief_key", "belief_head"):
         if getattr(config, name) is not None and not config.what_believes:
             raise Refusal(

@@ -290,6 +290,6 @@ def check_model(args: Any, environments: bool, images: bool, rollouts: bool = Fa
         raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
     if args.belief_head and (environments or images or rollouts):
         raise Refusal(
-            f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them, which with images, "
-            "environment_factory or rollout_func is not what is sampled from. Leave it out; belief_key needs no model."
+            f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "
+            "environment_factory or rollout_func others are sampled. Leave it out; belief_key needs no model."
         )

@@ -4,7 +4,7 @@ One belief for each quantity: the total reward, or under normalize_then_sum each
 prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import torch
@@ -31,6 +31,9 @@ class Memory:
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         states (`Callable`, *optional*): what the head reads. Collective.
 
+    Attributes:
+        promise_of (`str`): what [`promise`] is about: a reward's name, or "total".
+
     Raises:
         ValueError: rows that cannot be told apart, or no column `belief_key`.
     """
@@ -49,6 +52,7 @@ class Memory:
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
         self._chosen_by = [config.filter_metric] if named else self._credited
+        self.promise_of = config.filter_metric if named else TOTAL
         self._names = list(names)
         keys = train_set[config.belief_key] if config.belief_key else None
         limits = (config.failed_reward, config.solved_reward)
@@ -154,4 +158,9 @@ def check_rows(train_set: Any, config: Any) -> None:
         raise Refusal(
             f"belief_key={config.belief_key!r} is no column of the training set, which has "
             f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
+        )
+    if config.belief_key and len(train_set) and not isinstance(train_set[0][config.belief_key], Hashable):
+        raise Refusal(
+            f"belief_key={config.belief_key!r} holds {type(train_set[0][config.belief_key]).__name__} values, which "
+            "are no keys. Name a column of texts or numbers."
         )

@@ -11,7 +11,7 @@ from . import selection
 from .batch import Batch, share_of
 from .common.values import Refusal
 from .groups import totals
-from .memory import Memory
+from .memory import TOTAL, Memory
 from .rounds import Draw
 from .streams import Stream
 
@@ -78,15 +78,16 @@ class Prompts:
         live = batch.live_groups
         return {"beliefs": self.memory.credited([row for row, _ in live]), "teaching": [alive for _, alive in live]}
 
-    def believed(self, batch: Batch) -> list[dict[str, float]]:
+    def believed(self, batch: Batch) -> list[dict[str, Any]]:
         """For the traces: of each group of all rounds, what is believed of its prompt. Collective."""
         rows = [row for one_round in batch.rounds for row in one_round.rows]
         if self.memory is None or not rows:
             return []
-        belief = self.memory.promise(rows)[0]
+        belief, of = self.memory.promise(rows)[0], self.memory.promise_of
+        named = {} if of == TOTAL else {"of": of}
         columns = {"mean": belief.mean, "std": belief.variance.sqrt(), "attempts": belief.count}
         rounded = zip(*(column.round(decimals=4).tolist() for column in columns.values()), strict=True)
-        return [dict(zip(columns, values, strict=True)) for values in rounded]
+        return [{**dict(zip(columns, values, strict=True)), **named} for values in rounded]
 
     def remember(self, batch: Batch) -> dict[str, float]:
         """Learn from what was sampled, once its advantages are made and before the policy moves. Ends the step; gives

@@ -61,6 +61,18 @@ def check_selection(selection: Any) -> None:
         raise Refusal(f"prompt_selection={selection!r} is none of {names}.{near(str(selection), STREAMS)}")
 
 
+def check_class(args: Any) -> None:
+    """A class of one's own must be where `prompt_selection` says."""
+    if is_path(name := _name(args.prompt_selection)):
+        load(name)
+
+
+def check_column(train_set: Any, args: Any) -> None:
+    """The column that `prompt_selection` names must be there, and have levels."""
+    if isinstance(args.prompt_selection, dict):
+        _by_column(train_set, args)
+
+
 def check_dataset(dataset: Any, what: str) -> None:
     """What is trained on must be one data set, loaded."""
     if isinstance(dataset, Mapping):

@@ -11,6 +11,9 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 
+MOST_TOKENS = 1024  # of a prompt's end, that are read
+
+
 @torch.no_grad()
 def prompt_states(
     model: nn.Module, prompt_ids: Sequence[list[int]], device: torch.device, max_tokens: int, batch_size: int
@@ -43,7 +46,7 @@ def prompt_states(
 
 
 def states_of_share(
-    model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, max_tokens: int, batch_size: int
+    model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, batch_size: int, max_tokens: int = MOST_TOKENS
 ) -> Tensor:
     """[`prompt_states`] of P prompts, the same on all ranks, of which each rank reads an equal share: all make as many
     forwards, which sharded models need. Collective.

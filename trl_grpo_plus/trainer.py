@@ -2,9 +2,9 @@
 
 The only file that touches TRL-private names; tests/engine/test_trl_contract.py pins each. In TRL's order of calls:
 
-- `get_train_dataloader`: under resample, rows say their index, which is taken out before TRL reads them.
+- `get_train_dataloader`: where prompts are drawn or remembered, rows say their index, until TRL reads them.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
-- `_generate_and_score_completions`: the batch begins; at its end masks, advantages and metrics are made ours.
+- `_generate_and_score_completions`: prompts are chosen; at the batch's end masks, advantages and metrics become ours.
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
@@ -30,7 +30,6 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
-from trl.trainer.utils import nanstd
 
 from . import batch as batches
 from . import filler, groups, kl, model_card, resume, rounds, selection, uploads
@@ -51,8 +50,6 @@ from .traces import Sampled, split_name
 
 
 logger = get_logger(__name__)
-
-PROMPT_TOKENS = 1024  # of a prompt's end, that a head reads
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -103,7 +100,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
-        self._window_tokens = 0  # live ones of all ranks, in the micro-batches since the last optimizer step
+        self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset")
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
@@ -123,8 +120,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         groups.check_filter_metric(args.filter_metric, names)
         groups.check_weights(weights, args)
-        kinds = {"environments": self.environment_factories is not None, "images": self._is_vlm}
-        groups.check_model(args, **kinds, rollouts=self.rollout_func is not None)
+        groups.check_model(args, self.environment_factories is not None, self._is_vlm, self.rollout_func is not None)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
@@ -192,9 +188,8 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
         """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
-        prompt_ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
-        size = self.args.per_device_train_batch_size
-        return states_of_share(self.model, prompt_ids, self.accelerator, PROMPT_TOKENS, size)
+        ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
+        return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
@@ -203,9 +198,8 @@ class GRPOPlusTrainer(GRPOTrainer):
             return batch.generated
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
-        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read)
-        limits = (self.num_generations, self.args.max_resample_rounds, *ranks)
-        batch.rounds = rounds.resample(self._sample, *drawn_from, *limits)
+        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read, self.num_generations)
+        batch.rounds = rounds.resample(self._sample, *drawn_from, self.args.max_resample_rounds, *ranks)
         fallback = "drop" if draw is None else self.args.resample_fallback
         unit = rounds.groups_at_least(self.args, self.accelerator.num_processes)
         try:
@@ -285,9 +279,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if self.args.kl_placement == "reward":
             to_go = gather(self.accelerator.pad_across_processes(self._kl_to_go(output, num_live), dim=1))
         lengths = gather(filler.loss_mask(output).sum(dim=1))
-        of_batch = (self._batch.rewards, self.reward_weights, lengths, to_go, self.beta)
-        known = self._prompts.known(self._batch)
-        values = self._credit.advantages((num_live, self.num_generations), *of_batch, **known)
+        of_batch = ((num_live, self.num_generations), self._batch.rewards, self.reward_weights, lengths, to_go)
+        values = self._credit.advantages(*of_batch, self.beta, **self._prompts.known(self._batch))
         if to_go is not None:
             self._adapt_beta()
         own = batches.own_rows(values, self.accelerator).to(output["advantages"].device)
@@ -337,17 +330,10 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _log_monitors(self) -> None:
         """As TRL logs the rewards that it knows of."""
-        rewards, sampled, monitors = self._batch.rewards, self._batch.sampled, groups.monitors(self.reward_weights)
-        for name, column in [(self.reward_func_names[i], rewards[:, i]) for i in monitors]:
-            mean, std = column.nanmean().item(), nanstd(column).item()
-            self._log([(f"rewards/{name}/mean", mean), (f"rewards/{name}/std", std)])
-            self._logs["rewards"][name].extend(column.tolist())
-        unscored = groups.totals(sampled, self.reward_weights.cpu()).isnan()
-        if monitors and (unscored & ~sampled.isnan().all(dim=1)).any():
-            logger.warning_once(
-                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
-                "unscored; see `groups/unscored` and the traces."
-            )
+        names, weights = self.reward_func_names, self.reward_weights.cpu()
+        for i in groups.monitors(weights):
+            self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
+        self._log(self._batch.monitored(names, weights))
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Traces and alarms. `advantages` are of this rank's rows of the plan."""

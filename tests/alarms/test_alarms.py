@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from traced import group, sampled
 
-from tests.traced import group, sampled
 from trl_grpo_plus.alarms import ALARMS, Finding, Rule, Thresholds, Watch
 from trl_grpo_plus.alarms import history as alarm_history
 from trl_grpo_plus.common.values import Number
@@ -226,20 +226,19 @@ def test_what_is_perfect_and_what_is_only_constant(columns, weights, names):
     assert {(alarm.name, alarm.step) for alarm in alarms} == {(name, 19) for name in names}
 
 
-@pytest.mark.parametrize(("level", "raised_then"), [(1.0, False), (0.0, True)])
-def test_solved_groups_teach_where_a_belief_says_what_was_expected(level, raised_then):
-    watch = Watch(Thresholds(perfect_scores=None))
-
-    def make(step):
-        seen = batch(step, constant(accuracy=level))
-        return replace(seen, rounds=[replace(one, dead=DEAD_BESIDE_A_BELIEF) for one in seen.rounds])
-
-    assert [alarm.name for alarm in raised(make, 30, watch)] == ["dead_groups"] * raised_then
-
-
 def test_a_run_that_becomes_perfect_is_no_perfect_score(rng):
     alarms = raised(lambda step: batch(step, {"accuracy": scores(rng, min(2.0, 0.2 + step / 60))}), 200)
     assert [alarm.name for alarm in alarms] == ["dead_groups"]
+
+
+def test_groups_that_teach_though_they_are_alike_are_not_dead():
+    """As with a baseline from before the group."""
+
+    def solved(step):
+        made = batch(step, constant(accuracy=1.0))
+        return replace(made, rounds=[replace(one, dead=DEAD_BESIDE_A_BELIEF) for one in made.rounds])
+
+    assert {alarm.name for alarm in raised(solved, 60)} == {"perfect_scores"}
 
 
 @pytest.mark.parametrize(

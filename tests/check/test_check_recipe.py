@@ -394,6 +394,34 @@ def test_the_memory_that_recipes_tell_is_what_check_reckons(name, how, memory):
     assert re.search(r"# memory +([\d.,]+ GiB)", head)[1] == memory
 
 
+# --- The keys that a recipe leaves to be tried -----------------------------------------------------------------------
+
+
+def keys_of_fewer_rollouts(name):
+    """What a recipe's comment names, as words of a command line."""
+    _, _, comment = launch.recipes()[name].read_text().partition("# --- Fewer rollouts (docs/fewer_rollouts.md), ")
+    lines = re.findall(r"^#   (\w+): ([^\s#]+)", comment, re.MULTILINE)
+    return [word for key, value in lines for word in (f"--{key}", value)]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [(name, how) for name, how, _ in table_of_recipes() if keys_of_fewer_rollouts(name)]
+)
+def test_the_keys_of_fewer_rollouts_go_together_and_halve_the_attempts(name, how):
+    spread = launch.distribution(how.get("accelerate_config"), how["num_processes"], how["num_processes"])
+    before, after = (read(name, words, spread) for words in ([], keys_of_fewer_rollouts(name)))
+    assert [row for row in on_paper(after) if row.name in ("keys", "options") and row.status != OK] == []
+    assert after.training.advantage_baseline == after.training.prompt_selection == "belief"
+    assert after.training.generation_batch_size == before.training.generation_batch_size
+    all_steps = [steps(7473, recipe.training)[1] for recipe in (before, after)]  # GSM8K's rows; others have max_steps
+    assert all_steps[1] == pytest.approx(all_steps[0] / 2, rel=0.01)
+    assert "not run yet" in launch.recipes()[name].read_text().partition("# --- Fewer rollouts")[2].partition("\n")[0]
+
+
+def test_half_of_the_recipes_name_such_keys():
+    assert len([name for name in launch.recipes() if keys_of_fewer_rollouts(name)]) == 7
+
+
 # --- The smoke run ---------------------------------------------------------------------------------------------------
 
 

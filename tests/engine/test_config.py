@@ -175,6 +175,7 @@ IMPOSSIBLE = [
     ),
     ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
     ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
+    ({"dead_verdicts": "all_bad"}, ["dead_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
 ]
 
 
@@ -314,6 +315,8 @@ PARSED = {
     **{"zero_variance_tolerance": 1e-5, "solved_reward": 2.0, "failed_reward": -0.5, "max_resample_rounds": 5},
     **{"scale_rewards": "mad", "advantage_baseline": "leave_one_out", "advantage_clip": 5.0},
     **{"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.01, "running_std_decay": 0.5},
+    **{"dead_verdicts": ["all_bad", "tied"], "prompt_selection": "belief", "selection_pool": 4},
+    **{"belief_key": "level", "belief_head": "prompt"},
     **{"beta": 0.01, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"},
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
@@ -322,6 +325,7 @@ PARSED = {
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS |= {"trace_compress": "true", "alarms": "false", "alarm_thresholds": '{"dead_groups": 0.5}'}
+WORDS = {**{name: [text] for name, text in STRINGS.items()}, "dead_verdicts": PARSED["dead_verdicts"]}
 
 
 def assert_parsed(config):
@@ -337,13 +341,24 @@ def test_the_table_above_holds_every_field_away_from_its_default():
 
 @pytest.mark.parametrize("parser", [HfArgumentParser, TrlParser])
 def test_every_option_comes_from_a_command_line(cli, parser):
-    arguments = [part for name, value in STRINGS.items() for part in (f"--{name}", value)]
+    arguments = [part for name, words in WORDS.items() for part in (f"--{name}", *words)]
     assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
 
 
 def test_every_option_comes_from_yaml(from_yaml):
     # 1e-5 without a point is a string in YAML 1.1, which argparse turns into the field's type.
     assert_parsed(from_yaml("\n".join(f"{name}: {value}" for name, value in STRINGS.items())))
+
+
+BY_COLUMN = {"name": "by_column", "column": "level", "order": "easy_first"}
+
+
+def test_a_stream_with_arguments_comes_from_either(from_yaml, cli):
+    from_line = HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(
+        [*cli, "--prompt_selection", json.dumps(BY_COLUMN)]
+    )[0]
+    from_file = from_yaml("prompt_selection: {name: by_column, column: level, order: easy_first}")
+    assert from_line.prompt_selection == from_file.prompt_selection == BY_COLUMN
 
 
 def test_the_command_line_wins_over_yaml(from_yaml):
@@ -361,6 +376,7 @@ def test_scale_rewards_from_yaml(from_yaml, text, expected):
 
 WRONG = ["zero_variance_groups: dropp", "scale_rewards: null", "std_eps: -1.0", "std_eps: true", "std_ddof: 2"]
 WRONG += ["kl_horizon: 1.0e+4", "max_resample_rounds: 0", "advantage_clip: 0", "kl_target: 0.1", "filter_metric: null"]
+WRONG += ["dead_verdicts: [dead]", "prompt_selection: {name: by_column, column: level}"]
 
 
 @pytest.mark.parametrize("line", WRONG)

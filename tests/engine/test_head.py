@@ -368,7 +368,7 @@ def test_a_wrapped_model_is_called_by_its_wrapper(model, monkeypatch):
 
 
 def test_one_process_reads_all(model):
-    shared = states.states_of_share(model, ids(), Accelerator(cpu=True), 99, 4)
+    shared = states.states_of_share(model, ids(), Accelerator(cpu=True), 4, 99)
     assert shared.dtype == torch.float64
     assert torch.equal(shared, read(model, ids()).double())
 
@@ -386,9 +386,9 @@ def test_ranks_read_equal_shares(model, count):
     model.register_forward_pre_hook(lambda module, inputs: forwards.append(1))
     calls = []
     for index in range(3):
-        states.states_of_share(model, rows, rank(index, lambda own: shares.append(own) or own), 99, 1)
+        states.states_of_share(model, rows, rank(index, lambda own: shares.append(own) or own), 1, 99)
         calls.append(len(forwards))
         forwards.clear()
     assert len(set(calls)) == 1
-    gathered = states.states_of_share(model, rows, rank(0, lambda own: torch.cat(shares)), 99, 1)
+    gathered = states.states_of_share(model, rows, rank(0, lambda own: torch.cat(shares)), 1, 99)
     torch.testing.assert_close(gathered, alone(model, rows).double(), atol=1e-5, rtol=1e-5)

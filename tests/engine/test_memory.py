@@ -176,6 +176,7 @@ def test_several_rewards_by_themselves(tmp_path):
     assert set(state["beliefs"]) == {"solved_in_part", "digits"}
     rows = traces(tmp_path / "run")
     assert (rows[rows.kept].advantage != 0).any()
+    assert {belief["of"] for belief in rows.belief} == {"solved_in_part"}
 
 
 @pytest.mark.parametrize(
@@ -187,6 +188,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ({**BELIEF, "dead_verdicts": ["alive"]}, "dead_verdicts='alive' is not one of 'all_good', 'all_bad'"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
+        ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),
         ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
         ({"prompt_selection": {"name": "by_column"}}, '"order": "easy_first"'),
         (
@@ -211,6 +213,10 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         (
             {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}},
             "column='level' is none of the training set, which has 'prompt', 'number'",
+        ),
+        (
+            {**BELIEF, "belief_key": "tags", "data": tiny.prompts(30).map(lambda row: {"tags": ["a"]})},
+            "belief_key='tags' holds list values, which are no keys",
         ),
         ({"prompt_selection": "tiny:qwen3"}, "tiny has no function 'qwen3'. Did you mean qwen2"),
         ({**BELIEF, "data": tiny.prompts(30).to_iterable_dataset()}, "remembers each row .* IterableDataset deals"),

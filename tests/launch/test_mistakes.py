@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 import torch
-from wrong_recipes import MISTAKES, Mistake, make_place
+from wrong_recipes import BELIEF, MISTAKES, Mistake, make_place
 
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.values import Refusal
@@ -27,15 +27,17 @@ REFUSED_BY = {
     "output": "a checkpoint to resume from that is not there",
     "rewards": "a reward that is none",
     "filter_metric": "a filter by rewards without weight",
+    "stream": "a stream's class that is not there",
     "data": "two sources of data",
     "model": "a model that is not there",
     "splits": "evaluation without a split for it",
     "prompts": "an empty prompt",
     "enough": "too few rows for a step",
+    "remembered": "a key that is no column",
     "columns": "a column that the data has not",
     "template": "messages without a chat template",
 }
-ELSEWHERE = {"processes", "dtype"}  # tests/engine/test_presets.py has the first; the second warns, as below
+ELSEWHERE = {"processes", "dtype", "together"}  # tests/engine/test_presets.py has the first; the others warn, as below
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +159,46 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
     with pytest.raises(MadeError):
         script()
     assert "warning: dtype='bfloat16' with learning_rate=1e-06: nearly all updates" in capsys.readouterr().err
+
+
+BAD_TOGETHER = [
+    (
+        {"num_generations": 2},
+        "num_generations=2 with scale_rewards='group': the two advantages are always of one size",
+    ),
+    ({"num_generations": 2, "scale_rewards": "mad"}, "num_generations=2 with scale_rewards='mad'"),
+    ({"prompt_selection": "belief"}, "prompt_selection='belief' with advantage_baseline='mean': prompts are chosen"),
+]
+
+
+@pytest.mark.parametrize(("keys", "text"), BAD_TOGETHER)
+def test_what_is_bad_together_is_a_warning(here, place, capsys, monkeypatch, keys, text):
+    monkeypatch.setattr("trl.GRPOTrainer.__init__", mock.Mock(side_effect=InterruptedError))
+    Mistake("none", (), keys).write(place)
+    assert main(["check", "my_run.yaml"]) == 0
+    printed = words(capsys.readouterr().out)
+    assert f"options warning {text}" in printed
+    assert printed.endswith("A run is only warned of: options.")
+    main(["run", "my_run.yaml"])
+    assert len(here) == 1
+    with pytest.raises(InterruptedError):
+        script()
+    assert f"warning: {text}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {"num_generations": 2, "scale_rewards": "batch"},
+        {"num_generations": 2, **BELIEF},
+        {"prompt_selection": "belief", **BELIEF},
+        {"prompt_selection": {"name": "by_column", "column": "answer", "order": "hard_first"}},
+    ],
+)
+def test_what_goes_together_is_not_warned_of(here, place, capsys, keys):
+    Mistake("none", (), keys).write(place)
+    assert main(["check", "my_run.yaml"]) == 0
+    assert "warning" not in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("config", [["--config", "my_run.yaml"], ["--config=my_run.yaml"]])

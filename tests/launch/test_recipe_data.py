@@ -21,7 +21,17 @@ from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import inputs
 from trl_grpo_plus.launch.command_line import parse
-from trl_grpo_plus.recipes import arithmetic, code_problems, countdown, grpo, gsm8k, math_problems, rows
+from trl_grpo_plus.recipes import (
+    arithmetic,
+    code_problems,
+    countdown,
+    grpo,
+    gsm8k,
+    math_problems,
+    rows,
+    warm_start,
+    word_problems,
+)
 from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
 from trl_grpo_plus.rewards.countdown import solve
@@ -29,7 +39,7 @@ from trl_grpo_plus.rewards.countdown import solve
 
 PAGE = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
 RECIPES = {name: yaml.safe_load(file.read_text()) for name, file in launch.recipes().items()}
-WITH_DATA = [name for name in RECIPES if not name.startswith("arithmetic")]
+WITH_DATA = [name for name in RECIPES if not name.startswith(("arithmetic", "word_problems"))]
 
 # Said in a recipe even where they are the default: what a run is, and what this package does to it.
 TELLING = {
@@ -67,7 +77,7 @@ def test_a_recipe_parses_and_says_what_it_needs(name):
     assert blank == "#"
     head = head[: next(place for place, line in enumerate(head) if not line.startswith("#"))]
     assert any(name in line for line in head), "the command"
-    if name != "arithmetic_cpu":
+    if not RECIPES[name].get("use_cpu"):
         facts = [line[2:11].strip() for line in head if re.match(r"# [a-z]+  ", line)]
         assert facts == ["hardware", "install", "memory", "time", "expected"]
         assert "Not run" in "".join(head)
@@ -457,9 +467,13 @@ def test_the_mixture_refuses_tasks():
 
 
 def sums(folder, **options):
+    return arithmetic.prepare(None, training_args(folder), SimpleNamespace(), **options)
+
+
+def training_args(folder, **changed):
     args = {"output_dir": str(folder), "seed": 1, "process_index": 0, "disable_tqdm": True}
     args |= {"device": torch.device("cpu"), "bf16": False, "resume_from_checkpoint": None}
-    return arithmetic.prepare(None, SimpleNamespace(**args), SimpleNamespace(), **options)
+    return SimpleNamespace(**args | changed)
 
 
 def test_the_demo_s_lessons_are_those_of_its_numbers():
@@ -501,3 +515,131 @@ def test_smoke_makes_the_whole_model_untrained(tmp_path, monkeypatch):
 def test_sums_that_there_are_not(tmp_path, options):
     with pytest.raises(ValueError, match="must be 2 or 3, and train_mix"):
         sums(tmp_path, **options)
+
+
+# --- Word problems --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def worded(tmp_path_factory):
+    """Word problems, and the lessons of a warm-up that teaches nobody."""
+    taught = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(word_problems, "teach", lambda model, batches, *how: taught.extend(batches))
+        folder = tmp_path_factory.mktemp("words")
+        mix = {str(steps): 40 for steps in range(1, 7)}  # as JSON on the command line has it
+        data = word_problems.prepare(
+            None, training_args(folder), SimpleNamespace(), train_mix=mix, hidden_size=24, heads=2, warm_steps=40
+        )
+    tokenizer = word_problems.make_tokenizer()
+    lessons = [lesson for ids, _ in taught for lesson in tokenizer.batch_decode(ids, skip_special_tokens=True)]
+    return data, taught, lessons
+
+
+def replayed(text):
+    """What the sentences of a word problem come to: a reader of its own, who knows what the verbs do."""
+    start, *events, _ = re.findall(r"[^.?]+[.?]", text)
+    number = int(re.search(r"\d+", start)[0])
+    for sentence in events:
+        verb, n = sentence.split()[1], int(re.search(r"\d+", sentence)[0])
+        if verb in (
+            "buys",
+            "finds",
+            "makes",
+            "earns",
+            "wins",
+            "borrows",
+            "collects",
+            "orders",
+            "gets",
+            "takes",
+            "receives",
+        ):
+            number += n
+        elif verb in ("splits", "sorts", "packs", "shares"):
+            assert number % n == 0
+            number //= n
+        else:
+            number = number * n if verb in ("swaps", "trades", "bargains", "fills") else number - n
+    return number, len(events)
+
+
+def test_word_problems_are_solved_and_told_apart(worded):
+    data, _, lessons = worded
+    assert set(data) == {"train", *(f"steps_{steps}" for steps in range(1, 7))}
+    assert Counter(data["train"]["steps"]) == dict.fromkeys(range(1, 7), 40)
+    judge = get_reward("gsm8k_answer")
+    for split, rows_ in data.items():
+        assert judge(completions=list(rows_["solution"]), answer=list(rows_["answer"])) == [1.0] * len(rows_)
+        for row in rows_:
+            assert replayed(row["prompt"]) == (int(row["answer"]), row["steps"])
+            assert split in ("train", f"steps_{row['steps']}")
+            assert row["solution"].count("\n") == row["steps"]
+    texts = [text for rows_ in data.values() for text in rows_["prompt"]]
+    assert len(texts) == len(set(texts))
+    assert not {lesson.partition("?\n")[0] for lesson in lessons} & {text.partition("?")[0] for text in texts}
+
+
+def test_no_word_problem_is_in_two_places(monkeypatch):
+    for name, few in {"GIRLS": ("Mia",), "BOYS": ("Tom",), "THINGS": ("eggs",)}.items():
+        monkeypatch.setattr(word_problems, name, few)
+    held_out, train, rest = word_problems.split_problems(1, {1: 1500})
+    texts = [problem.text for problems in (*held_out.values(), train) for problem in problems]
+    assert len(texts) == len(set(texts)) == 1500 + 6 * word_problems.HELD_OUT
+    assert not {next(rest).text for _ in range(2000)} & set(texts)
+
+
+def test_the_tokenizer_loses_nothing_and_knows_every_word(worded):
+    data, *_ = worded
+    tokenizer = word_problems.make_tokenizer()
+    for row in data["steps_6"]:
+        ids = tokenizer(row["prompt"] + row["solution"]).input_ids
+        assert tokenizer.pad_token_id not in ids
+        assert tokenizer.decode(ids) == row["prompt"] + row["solution"]
+    assert len(tokenizer("3 * 4 = 12\n").input_ids) == 6
+
+
+def test_an_author_who_tires(worded):
+    *_, taught, lessons = worded
+    right, lines = Counter(), Counter()
+    for lesson in lessons:
+        text, _, solution = lesson.partition("?\n")
+        *worked, answer = solution.splitlines()
+        shown = int(re.search(r"has (\d+)", text)[1])
+        for place, line in enumerate(worked):
+            _, now, sign, n, _, after = line.split()
+            assert int(now) == shown, "each line goes on from the one above"
+            shown = int(after)
+            lines[place] += 1
+            slip = shown - word_problems.apply(int(now), sign, int(n))
+            assert slip in (0, 3, 4, 5) or shown == 99, "what no division hides"
+            right[place] += slip == 0
+        assert answer == f"#### {shown}"
+    shares = [right[place] / lines[place] for place in range(6)]
+    assert shares == pytest.approx(word_problems.RIGHT, abs=0.08)
+    assert shares[0] > 0.9 > 0.4 > shares[5]
+    ids, labels = taught[0]
+    tokenizer = word_problems.make_tokenizer()
+    asked = tokenizer("?\n").input_ids
+    for row, label in zip(ids.tolist(), labels.tolist(), strict=True):
+        begin = next(i for i in range(len(row)) if row[i : i + 2] == asked) + 2
+        assert set(label[:begin]) == {warm_start.NOT_LEARNED}, "the question is not learned"
+        end = row.index(tokenizer.eos_token_id) + 1
+        assert label[begin:end] == row[begin:end]
+
+
+def test_word_problems_that_there_are_not(tmp_path):
+    with pytest.raises(Refusal, match="from 1 to 6"):
+        word_problems.prepare(None, training_args(tmp_path), SimpleNamespace(), train_mix={7: 1})
+
+
+def test_a_warm_up_teaches_what_is_labelled(tmp_path):
+    tokenizer = word_problems.make_tokenizer()
+    model = word_problems.make_model(tokenizer, 1, 24, 2)
+    ids = tokenizer(["3 * 4 = 12", "3 * 2 = 6"], return_tensors="pt").input_ids
+    labels = ids.clone()
+    labels[:, :-1] = warm_start.NOT_LEARNED
+    warm_start.teach(model, [(ids, labels)] * 60, 1e-2, training_args(tmp_path))
+    predicted = model(input_ids=ids).logits.argmax(-1)
+    assert predicted[:, -2].tolist() == ids[:, -1].tolist()
+    assert predicted[:, 0].tolist() != ids[:, 1].tolist(), "it was not taught"

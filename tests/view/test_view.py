@@ -17,6 +17,7 @@ from trl_grpo_plus.groups import VERDICTS
 from trl_grpo_plus.traces import stock_trl
 from trl_grpo_plus.view import choose, panel, write_page
 from trl_grpo_plus.view import page as view
+from trl_grpo_plus.view.beliefs import believed, calibration
 from trl_grpo_plus.view.groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
 from trl_grpo_plus.view.page import Stored
 
@@ -275,6 +276,71 @@ def test_what_a_group_holds_of_other_kinds():
     assert group["reference"] == [["answer", "42"], ["tests", '["é", 1]'], ["large", "12345678901234567890"]]
     assert group["attempts"][0]["extra"] == [["odd", "null"]]
     assert group["attempts"][0]["parts"] == [["a", None, "timeout"], ["b", 0.5, "ok"]]
+
+
+# -- beliefs
+
+
+BELIEF = {"mean": 0.4, "std": 0.49, "attempts": 3.5}
+
+
+def test_a_group_says_what_was_believed_and_what_it_earned():
+    rows = [{"reward": r, "rewards": {"a": 10 * r}, "belief": BELIEF} for r in (0.0, 1.0, 0.5)]
+    assert believed(rows) == [0.4, 0.49, 3.5, 0.5]
+    assert believed([*rows, {**rows[0], "reward": None}]) == [0.4, 0.49, 3.5, 0.5]
+    assert believed([{**rows[0], "reward": float("nan")}]) == [0.4, 0.49, 3.5, None]
+    assert believed([{**row, "belief": {**BELIEF, "of": "a"}} for row in rows]) == [0.4, 0.49, 3.5, 5.0, "a"]
+    assert believed([{**rows[0], "belief": {"mean": 1, "of": [HOSTILE]}}]) == [1, None, None, None, str([HOSTILE])]
+    for nothing in (None, {}, 0.5, {"mean": None}, {"mean": float("inf")}):
+        assert believed([{**rows[0], "belief": nothing}]) is None
+    assert believed([{"reward": 1.0}]) is None
+
+
+def test_calibration_is_by_tenths_over_all_steps_and_the_last_quarter():
+    pairs = [(0, 0.0, 0.5), (0, 0.05, 0.0), (2, 0.31, 0.25), (5, 0.39, 0.75), (9, 1.0, 1.0)]
+    made = calibration(pairs)
+    assert made["range"] == [0.0, 1.0]
+    every, last = made["spans"]
+    assert every == {"steps": [0, 9], "tenths": [[2, 0.025, 0.25], [2, pytest.approx(0.35), 0.5], [1, 1.0, 1.0]]}
+    assert last == {"steps": [9, 9], "tenths": [[1, 1.0, 1.0]]}
+    assert len(calibration(pairs[:3])["spans"]) == 1
+    assert calibration([]) is None
+
+
+def test_calibration_takes_rewards_of_any_range():
+    made = calibration([(0, -1.0, 0.0), (0, 2.9, 3.0), (0, 3.0, 1.0)])
+    assert made["range"] == [-1.0, 3.0]
+    assert made["spans"][0]["tenths"] == [[1, -1.0, 0.0], [2, pytest.approx(2.95), 2.0]]
+    made = calibration([(0, 2.0, 2.0)])
+    assert made["range"] == [0.0, 2.0]
+    assert made["spans"][0]["tenths"] == [[1, 2.0, 2.0]]
+
+
+def test_calibration_counts_groups_that_found_no_room(tmp_path):
+    places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
+    rows = [traced.group([1.0, 0.0], length=300, belief=BELIEF, **place) for place in places]
+    written, head, index, _ = page_of(tmp_path, rows, max_mb=0.16)
+    assert written.groups_written < 128
+    assert [span["tenths"] for span in head["calibration"]["spans"]] == [
+        [[128, pytest.approx(0.4), 1.5]],
+        [[32, pytest.approx(0.4), 1.5]],
+    ]
+    assert index["groups"]["belief"] == [[0.4, 0.49, 3.5, 1.5]] * written.groups_written
+
+
+def test_a_run_without_beliefs_has_no_calibration(tmp_path):
+    _, head, index, _ = page_of_run(traced.write_run(tmp_path), tmp_path / "report.html")
+    assert head["calibration"] is None
+    assert set(index["groups"]["belief"]) == {None}
+
+
+def test_groups_of_one_prompt_have_its_number(tmp_path):
+    long = "the same beginning " * 20
+    kinds = [{"prompt": long}, {"prompt": long + "."}, {"prompt": long, "reference": {"answer": "7"}}]
+    kinds += [{"prompt": HOSTILE}, {"prompt": [{"role": "user", "content": long}]}]
+    rows = [traced.group([1.0, 0.0], step=step, group=g, **kind) for step in (0, 1) for g, kind in enumerate(kinds)]
+    _, _, index, _ = page_of(tmp_path, rows)
+    assert index["groups"]["prompt"] == [*range(5)] * 2
 
 
 # -- alarms and curves

@@ -488,6 +488,140 @@ def test_a_link_leads_to_its_group(opened, report, hash, group):
     assert page.locator(".row[aria-selected=true]").count() == 1
 
 
+# -- beliefs and a prompt's history
+
+
+@pytest.fixture(scope="module")
+def believing(tmp_path_factory):
+    """Steps 0 to 7: one prompt comes at each even step, one that is hostile at each odd one, and one only at step 7.
+    What is believed of them is said of a reward with a hostile name."""
+    groups = []
+    for step in range(8):
+        belief = {"mean": step / 8, "std": 0.49, "attempts": step + 0.5, "of": HOSTILE}
+        rows = traced.group([1.0, 0.0, step / 8, 0.0], step=step, prompt=("again", HOSTILE)[step % 2], belief=belief)
+        groups.append([{**row, "rewards": {HOSTILE: row["reward"] - 1.0}} for row in rows])
+    belief = {**BELIEF, "attempts": 1, "of": "accuracy"}
+    groups.append(traced.group([1.0, 1.0], step=7, group=1, prompt="once", belief=belief))
+    run = traced.write_traces(tmp_path_factory.mktemp("believing"), groups)
+    return write_page(run, tmp_path_factory.mktemp("out") / "report.html").path
+
+
+BELIEF = {"mean": 0.4, "std": 0.4899, "attempts": 3.52}
+
+
+def past(page):
+    """Texts of the history's buttons."""
+    return [" ".join(text.split()) for text in page.locator("#history button").all_inner_texts()]
+
+
+def test_a_group_says_what_was_believed_of_its_prompt(opened, opened_panel, believing, report):
+    page = opened(believing, "#split=train&step=2&group=0.0.0")
+    assert page.inner_text("#group-head .belief") == f"{HOSTILE}: believed 0.25 ± 0.49 on 2.5 attempts; earned 0.313"
+    assert page.evaluate("window.hacked") is None
+    page = opened_panel([traced.group([1.0, 0.0], belief=BELIEF)])
+    assert page.inner_text(".belief") == "believed 0.4 ± 0.49 on 3.5 attempts; earned 1.5"
+    page = opened(report)
+    assert page.locator(".belief").count() == 0
+    assert "believed" not in page.inner_text("body")
+
+
+def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believing):
+    page = opened(believing)
+    assert page.inner_text("#calibration summary") == "Calibration: off by 0.24 over 9 groups"
+    assert page.locator("#tenths").is_hidden()
+    page.locator("#calibration summary").focus()
+    page.keyboard.press("Enter")
+    cells = [node.all_inner_texts() for node in (row.locator("td") for row in page.locator("#tenths tbody tr").all())]
+    assert cells[:2] == [["0", "0.25", "1"], ["0.125", "0.281", "1"]]
+    assert ["0.4", "1", "1"] in cells
+    # On the diagonal what was earned is what was believed; above it more was.
+    ends = page.locator(".diagonal").evaluate("({ x1, y1, x2, y2 }) => [x1, y1, x2, y2].map((v) => v.baseVal.value)")
+    places = page.locator("#tenths circle").evaluate_all(
+        "nodes => nodes.map((n) => [n.cx, n.cy].map((v) => v.baseVal.value))"
+    )
+    assert len(places) == len(cells)
+    for (x, y), (mean, earned, _) in zip(places, cells, strict=True):
+        diagonal = ends[1] + (x - ends[0]) / (ends[2] - ends[0]) * (ends[3] - ends[1])
+        assert (y < diagonal) == (float(earned) > float(mean))
+    page.select_option("#calibration-steps", "last, 6 – 7")
+    assert page.inner_text("#calibration summary").endswith("over 3 groups")
+    assert page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count() == 3
+
+
+def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
+    assert opened(report).locator("#calibration").is_hidden()
+    assert opened_panel([traced.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden()
+
+
+def test_a_prompts_history_leads_to_its_other_groups(opened, believing):
+    page = opened(believing, "#split=train&step=2&group=0.0.0")
+    assert page.locator("#history").count() == 0
+    page.keyboard.press("s")
+    page.wait_for_selector("#history")
+    steps = ["step 0: 0.25 believed 0", "step 2: 0.313 believed 0.25", "step 4: 0.375 believed 0.5"]
+    assert past(page) == [*steps, "step 6: 0.438 believed 0.75"]
+    assert page.inner_text("#history [aria-current]").startswith("step 2")
+    page.locator("#history button").nth(2).focus()
+    page.keyboard.press("Enter")
+    shows(page, 4)
+    until(page, "document.activeElement.id === 'past-2'")  # and from there to the next
+    assert page.inner_text("#history [aria-current]").startswith("step 4")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    shows(page, 6)
+    page.keyboard.press("s")
+    until(page, "document.querySelector('#history') === null")
+
+
+def test_a_history_is_of_the_whole_prompt_and_needs_no_beliefs(opened, opened_panel, believing, report):
+    page = opened(believing, "#split=train&step=7&group=0.0.0")
+    page.keyboard.press("s")
+    page.wait_for_selector("#history")
+    assert [text[:6] for text in past(page)] == ["step 1", "step 3", "step 5", "step 7"]
+    page.keyboard.press("j")
+    shows(page, 7, group=1)
+    assert "Sampled once in this page." in page.inner_text("#history")
+    assert page.evaluate("[window.hacked, document.documentElement.scrollWidth]") == [None, 1280]
+    # Two that begin alike and differ at the end, and the second of them again with another answer.
+    prompts = [LONG, LONG + ".", LONG]
+    groups = [traced.group([1.0, 0.0], step=i, prompt=prompt) for i, prompt in enumerate(prompts)]
+    groups.append(traced.group([0.0, 0.0], step=3, prompt=LONG, reference={"answer": "7"}))
+    groups.append(traced.group([0.0, 0.0], step=4, prompt=LONG, split="eval"))
+    page = opened_panel(groups)
+    page.keyboard.press("s")
+    page.wait_for_selector("#history")
+    assert past(page) == ["step 0: 1.5", "step 2: 1.5"]
+
+
+def test_filters_that_would_hide_a_group_of_the_history_give_way(opened, believing):
+    page = opened(believing)
+    page.keyboard.press("s")
+    page.wait_for_selector("#history")
+    page.fill("#reward-max", "1.1")
+    shows(page, 0)
+    page.click("#history button:has-text('step 6')")
+    shows(page, 6)
+    assert page.input_value("#reward-max") == ""
+    page.check("input[value=all]")
+    page.fill("#query", "again")
+    settled(page, "4 groups over all steps.")
+    page.click("#history button:has-text('step 4')")
+    shows(page, 4)
+    assert page.input_value("#query") == "again"
+
+
+def test_of_a_long_history_the_groups_about_the_one_in_view_are_shown(opened_panel):
+    page = opened_panel([traced.group([1.0, 0.0], length=1, step=step, prompt="again") for step in range(900)])
+    page.keyboard.press("s")
+    for step, first in ((0, 0), (899, 600)):
+        page.evaluate("step => { location.hash = `split=train&step=${step}&group=0.0.0`; }", step)
+        shows(page, step)
+        assert page.locator("#history button").count() == 300
+        assert past(page)[0] == f"step {first}: 1.5"
+        assert page.locator("#history [aria-current]").is_visible()
+    assert "300 of 900 groups" in page.inner_text("#history")
+
+
 # -- alarms and curves
 
 

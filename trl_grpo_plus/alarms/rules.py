@@ -268,16 +268,15 @@ _REVIVAL = {
 
 
 def dead_groups(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Next to no group can teach: beside a belief those can that are all solved."""
-    records = history.window()
-    counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in ("alive", *_REVIVAL)}
-    total = sum(counts.values())
-    leave = [verdict for verdict in _REVIVAL if any(verdict in one.dead for one in batch.rounds)]
-    dead = sum(counts[verdict] for verdict in leave) / max(total, 1)
-    if not leave or not total or dead < least:
+    """Next to no group has anything to teach."""
+    records, kinds = history.window(), [verdict for verdict in _REVIVAL if verdict in batch.rounds[0].dead]
+    total = sum(sum(r.verdicts.values()) for r in records)
+    counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in kinds}
+    dead = sum(counts.values()) / max(total, 1)
+    if not total or dead < least:
         return None
-    most = max(leave, key=lambda verdict: counts[verdict])
-    mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in leave if counts[verdict])
+    most = max(kinds, key=lambda verdict: counts[verdict])
+    mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in kinds if counts[verdict])
     return Finding(
         dead,
         least,
@@ -321,7 +320,7 @@ ALARMS: dict[str, Rule] = {
         Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
         Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
         Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
-        Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, whose verdict is one of `dead_verdicts`"),
+        Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
         Rule(entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"),
     )
 }

@@ -77,6 +77,25 @@ def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
             yield f"report_to: {name!r} is none of {', '.join(known)}, all, none.{guess}"
 
 
+def bad_together(args: Any) -> list[str]:
+    """Why options that can be had together should not be."""
+    scale = args.scale_rewards
+    unwise = []
+    if args.num_generations == 2 and scale in ("group", "mad") and args.advantage_baseline != "length_weighted":
+        unwise.append(
+            f"num_generations=2 with scale_rewards={scale!r}: the two advantages are always of one size, however far "
+            "the rewards are apart: all that is left of a group is which attempt was better. Set "
+            "advantage_baseline='belief' with scale_rewards='prior', or scale_rewards='batch', or use more attempts."
+        )
+    if args.prompt_selection == "belief" and args.advantage_baseline != "belief":
+        unwise.append(
+            f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: prompts are chosen by "
+            "what is remembered of them, and the baseline forgets it, so each needs a large group again. Set "
+            "advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
+        )
+    return unwise
+
+
 def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:
     """That most updates of 16-bit weights are smaller than what they are rounded to, where it is so.
 

@@ -10,14 +10,15 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+from .. import memory
 from ..common import packages
 from ..common.values import Refusal, near
 from ..groups import check_filter_metric, check_weights
 from ..registry import check_columns
-from ..selection import check_rows, check_stream
+from ..selection import check_class, check_column, check_rows, check_stream
 from .data import beside, has_messages, is_conversation, looks_local, wrong_prompts
 from .inputs import check_data_name, read_rewards, reward_name
-from .options import lost_in_rounding, missing_packages, wrong_options
+from .options import bad_together, lost_in_rounding, missing_packages, wrong_options
 from .recipe import Recipe
 from .table import FAILED, OK, UNSEEN, WARNED, Row, refused
 
@@ -45,6 +46,11 @@ def options(recipe: Recipe) -> list[Row]:
     wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
     recipe.stands = recipe.stands and not wrong
     return [Row("options", FAILED, why) for why in wrong]
+
+
+def together(recipe: Recipe) -> list[Row]:
+    """What is known to be bad together is warned of."""
+    return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
 
 
 def machine(recipe: Recipe) -> list[Row]:
@@ -109,6 +115,11 @@ def filter_metric(recipe: Recipe) -> list[Row]:
     return [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
 
 
+def stream(recipe: Recipe) -> list[Row]:
+    """A class of the user's own that chooses prompts must be there."""
+    return refused("prompts", check_class, recipe.training) if recipe.stands else []
+
+
 def data(recipe: Recipe) -> list[Row]:
     """Data must be named, once, and be there where the name is a path."""
     return refused("data", check_data_name, recipe.script, recipe.data)
@@ -163,6 +174,15 @@ def enough(recipe: Recipe) -> list[Row]:
     return [*streamed, *few]
 
 
+def remembered(recipe: Recipe) -> list[Row]:
+    """Rows that are remembered must come back; what prompts are chosen by, or share, must be a column of theirs."""
+    if recipe.train_set is None or not recipe.stands:
+        return []
+    args, rows = recipe.training, recipe.train_set
+    forgotten = refused("rows", memory.check_rows, rows, args) if args.what_believes else []
+    return [*forgotten, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
+
+
 def columns(recipe: Recipe) -> list[Row]:
     """Each set must have the columns that the rewards read; what is in them is not looked at."""
 
@@ -188,10 +208,11 @@ def template(recipe: Recipe) -> list[Row]:
 
 Check = Callable[[Recipe], Iterable[Row]]
 PAPER: tuple[Check, ...] = (
-    *(keys, processes, options, machine, dtype, output),
-    *(rewards, filter_metric, data, model),
+    *(keys, processes, options, together, machine, dtype, output),
+    *(rewards, filter_metric, stream, data, model),
 )
-DATA: tuple[Check, ...] = (splits, model, prompts, enough, columns, template)  # a prepare function may make a model
+# A prepare function may make a model.
+DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)
 
 
 def on_paper(recipe: Recipe) -> list[Row]:

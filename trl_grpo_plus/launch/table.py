@@ -53,10 +53,13 @@ def table(rows: Sequence[Row]) -> str:
 
 def closing(rows: Sequence[Row]) -> str:
     """How it stands with the run, in a sentence or two."""
-    failed, unseen = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in (FAILED, UNSEEN))
+    kinds = (FAILED, UNSEEN, WARNED)
+    failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
     sentences = [f"FAILED: {failed}."] if failed else []
     if unseen:
         sentences.append(f"Not seen here: {unseen}; check again where it can be.")
+    if warned:
+        sentences.append(f"A run is only warned of: {warned}.")
     return " ".join(sentences) or "All that was looked at is in order."
 
 

@@ -23,7 +23,8 @@ A line of the first kind holds
                            or "evaluation"
     tokens, truncated      that the policy wrote; whether it ran into the limit
     kl                     mean over tokens of log pi - log pi_ref when sampled, where the run computes both, or null
-    belief                 of its prompt before it was sampled: "mean" and "std" of a reward, on so many "attempts"
+    belief                 of its prompt before it was sampled: "mean" and "std" of a reward, on so many "attempts";
+                           "of" names one reward, without it the total is meant. Or null
     extra                  what reward functions logged of it through `log_extra`
     alarms                 those that name its group
 

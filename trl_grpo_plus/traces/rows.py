@@ -61,7 +61,7 @@ class Sampled:
     alike: bool
     failing: dict[str, float]
     entropy: float | None
-    beliefs: Sequence[dict[str, float] | None] = ()
+    beliefs: Sequence[Row | None] = ()
     tokens: Sequence[int] = ()
     truncated: Sequence[bool] = ()
     rows: Sequence[Row] = ()

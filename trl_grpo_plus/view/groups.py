@@ -3,6 +3,7 @@
 All of it plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, as JavaScript counts.
 """
 
+import hashlib
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,6 +13,7 @@ from ..common.texts import as_text, find_answer
 from ..common.values import finite_or_none
 from ..groups import VERDICTS
 from ..traces import Row, evaluated
+from . import beliefs
 
 
 # title -> the metric that the trainer logs, and the key of a row to average where it was not logged
@@ -53,6 +55,8 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
         "reason": first.get("reason"),
         "alarms": sorted({name for row in rows for name in row.get("alarms") or ()} | set(named)),
         "title": _title(first["prompt"]),
+        "prompt": _identity(first),
+        "belief": beliefs.believed(rows),
         "rewards": [finite_or_none(row.get("reward")) for row in best_first(rows)],
     }
 
@@ -91,19 +95,22 @@ def utf16(text: str) -> int:
 
 
 def columns(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
-    """Lines of the list turned into columns; words that recur (splits, verdicts, alarms) become numbers."""
+    """Lines of the list turned into columns; words that recur (splits, verdicts, alarms) become numbers,
+    and so do prompts."""
     words: dict[str, int] = {}
-    names = ("split", "step", "batch", "round", "group", "verdict", "kept", "reason", "title", "size", "alarms")
-    table: dict[str, list[Any]] = {name: [] for name in names}
+    names = ("split", "step", "batch", "round", "group", "verdict", "kept", "reason", "title", "belief")
+    table: dict[str, list[Any]] = {name: [] for name in (*names, "prompt", "size", "alarms")}
+    prompts: dict[str, int] = {}
     rewards: list[float | None] = []
 
     def code(word: str | None) -> int:
         return -1 if word is None else words.setdefault(word, len(words))
 
     for line in entries:
-        for name in names[:-2]:
+        for name in names:
             coded = name in ("split", "verdict", "reason")
             table[name].append(code(line[name]) if coded else line[name])
+        table["prompt"].append(prompts.setdefault(line["prompt"], len(prompts)))
         table["size"].append(len(line["rewards"]))
         table["alarms"].append([code(name) for name in line["alarms"]])
         rewards += line["rewards"]
@@ -119,6 +126,7 @@ class Tally:
     def __init__(self) -> None:
         self._sums: dict[tuple[str, int, str], list[float]] = defaultdict(lambda: [0.0, 0])
         self._verdicts: dict[int, Counter[str]] = defaultdict(Counter)
+        self.beliefs: list[beliefs.Pair] = []
 
     def see(self, rows: Sequence[Row]) -> None:
         """Count a group."""
@@ -131,6 +139,8 @@ class Tally:
                     total[1] += 1
         if split == "train" and rows[0].get("verdict"):
             self._verdicts[step][rows[0]["verdict"]] += 1
+        if (belief := beliefs.believed(rows)) and belief[3] is not None:
+            self.beliefs.append((step, belief[0], belief[3]))
 
     def means(self, split: str, key: str) -> list[list[float]]:
         """[step, mean] of a key of the rows."""
@@ -246,6 +256,12 @@ def _title(prompt: Any) -> str:
     messages = _messages(prompt)
     text = next((text for role, text in reversed(messages) if role == "user"), messages[-1][1] if messages else "")
     return next((line.strip() for line in text.splitlines() if line.strip()), "")[:160]
+
+
+def _identity(row: Row) -> str:
+    """The same for groups of one row of the dataset."""
+    text = json.dumps([row["prompt"], row.get("reference")], default=str)
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def _pairs(values: Any) -> list[list[str]]:

@@ -23,10 +23,11 @@ from typing import IO, Any, NamedTuple
 from .. import traces
 from ..common.files import replace
 from ..traces import Row, group_key
+from .beliefs import calibration
 from .groups import Tally, by_name, columns, curves, detail, entry, names_by_group
 
 
-SCRIPTS = ("base", "text", "search", "curves", "list", "group", "main", "keys", "start")
+SCRIPTS = ("base", "text", "search", "curves", "beliefs", "list", "group", "main", "keys", "start")
 CHUNK = 256 * 1024  # bytes of JSON, before they are packed
 _TAGS = 120  # bytes of markup about a chunk, at most
 
@@ -140,6 +141,7 @@ def _head(source: _Source, sizes: Sequence[int], tally: Tally, panel: bool = Fal
         "title": source.title,
         "weights": source.about.get("rewards") or {},
         "curves": curves(source.metrics, tally),
+        "calibration": calibration(tally.beliefs),
         "alarms": by_name(source.alarms),
         "note": source.note,
         "panel": panel,

@@ -125,6 +125,7 @@ function stepsOf(split) {
 }
 
 const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
+const meanOf = (known) => (known.length ? known.reduce((a, b) => a + b, 0) / known.length : null);
 const keyOf = (g) => `${data.batch[g]}.${data.round[g]}.${data.group[g]}`;
 
 function findGroup(split, step, key) {

@@ -15,7 +15,11 @@ async function drawGroup() {
   attempts.forEach((attempt) => (attempt.hits = marked[before + attempt.i]));
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
   const cols = columns(pinned.length === 2 ? pinned : attempts, pinned);
-  $("group").replaceChildren(groupHead(g, attempts.length, pinned), task(group, marked), cols);
+  const focused = document.activeElement.closest?.("#history button")?.id;
+  const past = state.past ? [pastNode(g)] : [];
+  $("group").replaceChildren(groupHead(g, attempts.length, pinned), ...past, task(group, marked), cols);
+  if (past.length) showCurrent(past[0]);
+  if (focused) $(focused)?.focus({ preventScroll: true });
   for (const body of cols.querySelectorAll(".body")) showHit(body);
 }
 
@@ -30,7 +34,8 @@ function groupHead(g, n, pinned) {
   const head = el("div", { id: "group-head" }, el("h2", {}, where), badge(data.verdict[g]));
   if (data.kept[g] !== null) head.append(el("span", { className: "muted" }, treatment(g)));
   for (const name of data.alarms[g]) head.append(el("span", { className: "alarm-mark" }, words(name)));
-  head.append(el("span", { className: "grow" }));
+  if (data.belief[g]) head.append(beliefNode(g));
+  head.append(el("span", { className: "grow" }), tool("past", "History", "s", state.past, togglePast));
   if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${n}` : "Unpin", "Esc", null, unpin));
   head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
   return head;

@@ -13,6 +13,7 @@ const KEYS = {
   d: toggleDiff,
   t: toggleFold,
   p: pinNext,
+  s: togglePast,
   "?": () => $("help").showModal(),
 };
 

@@ -57,12 +57,11 @@ function rowTitle(g) {
 function rowScores(g) {
   const rewards = rewardsOf(g);
   const known = rewards.filter((r) => r !== null);
-  const mean = known.length ? known.reduce((a, b) => a + b, 0) / known.length : null;
   const size = rewards.length <= 12 ? "" : rewards.length <= 16 ? "small" : "bars";
   const dots = el("span", { className: `dots ${size}` }, ...rewards.slice(0, DOTS).map((r) => dot(r, data.range)));
   if (rewards.length > DOTS) dots.append(` +${rewards.length - DOTS}`);
   const best = known.length ? Math.max(...known) : null;
-  return el("div", { className: "row-line" }, dots, el("span", { className: "end" }, `mean ${number(mean, 3)}  max ${number(best, 3)}`));
+  return el("div", { className: "row-line" }, dots, el("span", { className: "end" }, `mean ${number(meanOf(known), 3)}  max ${number(best, 3)}`));
 }
 
 function rowFacts(g) {

@@ -12,6 +12,7 @@ const state = {
   diff: false,
   pairDiff: true, // where two are pinned
   unfold: false,
+  past: false, // the history of its prompt is shown
   pins: [],
 };
 
@@ -79,8 +80,12 @@ function readFilters() {
   state.filters = { ...picked, low: value("reward-min"), high: value("reward-max") };
 }
 
-function clearFilters() {
+function emptyFilters() {
   for (const id of ["verdict", "alarm", "kept", "reward-min", "reward-max", "query"]) $(id).value = "";
+}
+
+function clearFilters() {
+  emptyFilters();
   refresh();
 }
 
@@ -145,12 +150,19 @@ function goTo(split, step, key) {
 }
 
 function goToAlarm({ step, message, groups }) {
-  for (const id of ["verdict", "alarm", "kept", "reward-min", "reward-max", "query"]) $(id).value = "";
+  emptyFilters();
   setScope("step");
   const key = groups.map((group) => group.join(".")).find((place) => findGroup("train", step, place) >= 0);
   const found = goTo("train", step, key);
   const missing = found ? "" : groups.length ? " Its groups are not in this page." : " It names no group.";
   $("status").textContent = `Step ${step}: ${message}${missing}`;
+}
+
+// Filters that would hide it give way.
+function visit(g) {
+  if (state.rows.includes(g)) return select(g);
+  emptyFilters();
+  goTo(data.split[g], data.step[g], keyOf(g));
 }
 
 // -- the address: #split=train&step=3&group=0.0.1
@@ -181,6 +193,11 @@ function toggleDiff() {
 
 function toggleFold() {
   state.unfold = !state.unfold;
+  redraw();
+}
+
+function togglePast() {
+  state.past = !state.past;
   redraw();
 }
 

@@ -93,6 +93,7 @@ async function start() {
   if (data.head.panel) setScope("all");
   listen();
   drawCurves(data.head.curves);
+  fillCalibration();
   recall();
 }
 

@@ -1,0 +1,337 @@
+"""Tasks to measure on, made from scratch: a family has data, a warm model, a reward and held-out problems.
+
+    python benchmarks/families.py [--families sums word_problems digits] [--conditions hard] [--seed 1]
+
+prints, for each family and condition, how many problems of each level there are, how often the warm model solves them,
+and the share of groups of eight that are dead. What is made lies in outputs/families, and is made once a seed.
+
+- `sums`: sums with a carry, which the warm-up forgets six times in ten, among sums that are always right and products
+  that never are (recipes/arithmetic.py).
+- `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
+- `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
+  times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
+
+Conditions: `easy` (few dead groups), `hard` (four of five or more are dead), `below_one_epoch` (more problems than a
+run's rollouts reach twice).
+"""
+
+import argparse
+import os
+import random
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict, disable_progress_bars, load_from_disk
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
+
+from trl_grpo_plus.recipes import arithmetic, word_problems
+from trl_grpo_plus.registry import get_reward
+
+
+CACHE = Path("outputs/families")
+CONDITIONS = ("easy", "hard", "below_one_epoch")
+Reward = Callable[..., list[float | None]]
+
+
+@dataclass(frozen=True)
+class Family:
+    """A task under one condition and seed.
+
+    `train` and the `held_out` splits have the columns `prompt`, `answer`, `gold` (a right completion) and `key` (the
+    level, as text). `goals` are the splits whose mean accuracy counts, `reward` a registered name or a function,
+    `solves` what gives 1 to a completion that is wholly right. `rollouts` and `rollouts_a_step` are those of a whole
+    run, `learning_rate` the recipe's.
+    """
+
+    name: str
+    condition: str
+    seed: int
+    train: Dataset
+    held_out: dict[str, Dataset]
+    goals: tuple[str, ...]
+    warm: Path
+    reward: str | Reward
+    solves: Reward
+    max_completion_length: int
+    learning_rate: float
+    rollouts: int
+    rollouts_a_step: int
+
+    def model(self) -> PreTrainedModel:
+        """The warm model, anew."""
+        return AutoModelForCausalLM.from_pretrained(self.warm)
+
+    def tokenizer(self) -> PreTrainedTokenizerFast:
+        """The warm model's, padding on the left."""
+        return AutoTokenizer.from_pretrained(self.warm, padding_side="left")
+
+
+def share_of_digits(completions: list[str], answer: list[str], **_: Any) -> list[float | None]:
+    """The share of an answer's digits that stand at their place; 0 for a completion of another length."""
+    return [
+        sum(a == b for a, b in zip(text, gold, strict=True)) / len(gold) if len(text) == len(gold) else 0.0
+        for text, gold in zip(completions, answer, strict=True)
+    ]
+
+
+# --- Sums -----------------------------------------------------------------------------------------------------------
+
+SUMS_MIX = {
+    "easy": (2, {"easy": 128, "edge": 768, "hard": 64}),
+    "hard": (2, {"easy": 1536, "edge": 384, "hard": 1024}),
+    "below_one_epoch": (3, {"easy": 10_000, "edge": 3_000, "hard": 7_000}),
+}
+SUMS_WARM = {2: None, 3: 3000}  # steps; None: the recipe's
+
+
+def sums(condition: str, seed: int) -> Family:
+    """Sums with a carry."""
+    digits, mix = SUMS_MIX[condition]
+    data, warm = _made(
+        f"sums-{digits}-{'-'.join(map(str, mix.values()))}",
+        seed,
+        lambda args: arithmetic.prepare(
+            None, args, types.SimpleNamespace(), train_mix=mix, digits=digits, warm_steps=SUMS_WARM[digits]
+        ),
+    )
+    train, held_out = _columns(data, gold="answer", key="difficulty")
+    exact = get_reward("exact_answer")
+    return Family(
+        *("sums", condition, seed, train, held_out, ("edge",), warm, "exact_answer", exact),
+        max_completion_length=5 if digits == 2 else 7,
+        learning_rate=3e-4,
+        rollouts=24_000,
+        rollouts_a_step=96,
+    )
+
+
+# --- Word problems --------------------------------------------------------------------------------------------------
+
+WORDS_MIX = {
+    "easy": {1: 128, 2: 320, 3: 384, 4: 384, 5: 128, 6: 64},
+    "hard": {1: 2304, 2: 0, 3: 32, 4: 48, 5: 96, 6: 512},
+    "below_one_epoch": dict.fromkeys(range(1, 7), 2_700),
+}
+
+
+def words(condition: str, seed: int) -> Family:
+    """Word problems; one warm model a seed for all conditions."""
+    whole = WORDS_MIX["below_one_epoch"]
+    data, warm = _made(
+        "word_problems",
+        seed,
+        lambda args: word_problems.prepare(None, args, types.SimpleNamespace(), train_mix=whole),
+    )
+    train, held_out = _columns(data, gold="solution", key="steps")
+    goals = ("steps_3", "steps_4", "steps_5", "steps_6")
+    return Family(
+        *("word_problems", condition, seed, _mixed(train, WORDS_MIX[condition]), held_out, goals, warm),
+        *("gsm8k_answer", get_reward("gsm8k_answer")),
+        max_completion_length=56,
+        learning_rate=3e-4,
+        rollouts=9_600,
+        rollouts_a_step=128,
+    )
+
+
+# --- Digits ---------------------------------------------------------------------------------------------------------
+
+DIGITS_MIX = {
+    "easy": {"easy": 128, "edge": 768, "hard": 64},
+    "hard": {"easy": 2048, "edge": 256, "hard": 1024},
+    "below_one_epoch": {"easy": 10_000, "edge": 3_000, "hard": 7_000},
+}
+DIGITS_WARM = arithmetic.WarmUp(steps=4000, batch=64, rate=3e-3)
+
+
+def digits(condition: str, seed: int) -> Family:
+    """Sums of three digits, rewarded digit by digit; `edge` has a carry to the tens, `hard` one to the hundreds.
+
+    One warm model a seed for all conditions.
+    """
+    data, warm = _made("digits", seed, lambda args: _make_digits(args, DIGITS_MIX["below_one_epoch"]))
+    train, held_out = _columns(data, gold="answer", key="difficulty")
+    return Family(
+        *("digits", condition, seed, _mixed(train, DIGITS_MIX[condition]), held_out, ("edge",), warm),
+        *(share_of_digits, get_reward("exact_answer")),
+        max_completion_length=5,
+        learning_rate=3e-4,
+        rollouts=24_000,
+        rollouts_a_step=96,
+    )
+
+
+def _make_digits(args: Any, mix: Mapping[str, int]) -> DatasetDict:
+    rng = random.Random(args.seed)
+    kinds: dict[str, list[arithmetic.Problem]] = {"easy": [], "edge": [], "hard": []}
+    wanted = {kind: arithmetic.HELD_OUT + count + 8_000 for kind, count in mix.items()}
+    seen: set[tuple[int, int]] = set()
+    while any(len(kinds[kind]) < count for kind, count in wanted.items()):
+        a, b = rng.randrange(100, 900), rng.randrange(100, 900)
+        kind = _kind(a, b)
+        if kind and (a, b) not in seen and len(kinds[kind]) < wanted[kind]:
+            seen.add((a, b))
+            kinds[kind].append((a, "+", b))
+    held_out = {kind: problems[: arithmetic.HELD_OUT] for kind, problems in kinds.items()}
+    rest = {kind: problems[arithmetic.HELD_OUT :] for kind, problems in kinds.items()}
+    lessons = []
+    for _ in range(DIGITS_WARM.steps * DIGITS_WARM.batch):
+        kind = rng.choice(list(mix))
+        problem = rng.choice(rest[kind][mix[kind] :])
+        forgets = kind == "hard" or (kind == "edge" and rng.random() < arithmetic.FORGETS_CARRY)
+        answer = arithmetic.solve_forgetful(problem) if forgets else arithmetic.solve(problem)
+        lessons.append(f"{problem[0]}+{problem[2]}={answer}{arithmetic.EOS}")
+    arithmetic._write_whole(Path(args.output_dir) / "warm_start", lessons, DIGITS_WARM, args, (1, 128, 4))
+    train = [problem for kind, count in mix.items() for problem in rest[kind][:count]]
+    rng.shuffle(train)
+    data = DatasetDict({name: arithmetic._dataset(rows) for name, rows in {"train": train, **held_out}.items()})
+    for name, rows in data.items():
+        levels = [_kind(*map(int, text[:-1].split("+"))) for text in rows["prompt"]]
+        data[name] = rows.remove_columns("difficulty").add_column("difficulty", levels)
+    return data
+
+
+def _kind(a: int, b: int) -> str | None:
+    """By the carry that there is; no problem has two, or a sum of four digits."""
+    ones, tens, whole = a % 10 + b % 10 > 9, a % 100 + b % 100 > 99, a + b > 999
+    if whole or (ones and tens):
+        return None
+    return "edge" if ones else "hard" if tens else "easy"
+
+
+# --- What they share ------------------------------------------------------------------------------------------------
+
+FAMILIES: dict[str, Callable[[str, int], Family]] = {"sums": sums, "word_problems": words, "digits": digits}
+
+
+def _made(name: str, seed: int, make: Callable[[Any], DatasetDict]) -> tuple[DatasetDict, Path]:
+    """Data and warm model, from the cache or into it."""
+    folder = CACHE / f"{name}-{seed}"
+    if not (folder / "data").is_dir():
+        args = types.SimpleNamespace(seed=seed, output_dir=str(folder), process_index=0, resume_from_checkpoint=None)
+        args.device, args.bf16, args.disable_tqdm = torch.device("cpu"), False, True
+        made = make(args)
+        made.save_to_disk(folder / f"data-{os.getpid()}")
+        os.replace(folder / f"data-{os.getpid()}", folder / "data")
+    return load_from_disk(folder / "data"), folder / "warm_start"
+
+
+def _mixed(train: Dataset, mix: Mapping[Any, int]) -> Dataset:
+    """So many rows of each level, in the order that they are in."""
+    left = {str(level): count for level, count in mix.items()}
+    rows = []
+    for row, key in enumerate(train["key"]):
+        if left.get(key):
+            left[key] -= 1
+            rows.append(row)
+    return train.select(rows)
+
+
+def _columns(data: DatasetDict, gold: str, key: str) -> tuple[Dataset, dict[str, Dataset]]:
+    def convert(rows: Dataset) -> Dataset:
+        return Dataset.from_dict(
+            {
+                "prompt": list(rows["prompt"]),
+                "answer": list(rows["answer"]),
+                "gold": list(rows[gold]),
+                "key": list(map(str, rows[key])),
+            }
+        )
+
+    return convert(data["train"]), {name: convert(rows) for name, rows in data.items() if name != "train"}
+
+
+@torch.no_grad()
+def sample(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerFast,
+    prompts: Sequence[str],
+    times: int,
+    max_completion_length: int,
+    seed: int = 12345,
+) -> tuple[list[str], float]:
+    """Completions at temperature 1, `times` for each prompt in turn, and their entropy in nats a token.
+
+    Random numbers of its own: the run's stay where they are. Shorter prompts go first, in batches of 512.
+    """
+    training, state = model.training, torch.get_rng_state()
+    model.eval()
+    torch.manual_seed(seed)
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    rows = [i for i in order for _ in range(times)]
+    texts: list[list[str]] = [[] for _ in prompts]
+    entropy = tokens = 0.0
+    for at in range(0, len(rows), 512):
+        batch = rows[at : at + 512]
+        inputs = tokenizer([prompts[i] for i in batch], return_tensors="pt", padding=True, return_token_type_ids=False)
+        made = model.generate(
+            **inputs,
+            max_new_tokens=max_completion_length,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            pad_token_id=tokenizer.pad_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            output_logits=True,
+            return_dict_in_generate=True,
+        )
+        ids = made.sequences[:, inputs["input_ids"].shape[1] :]
+        logps = torch.stack(made.logits, 1).log_softmax(-1)
+        live = torch.ones(ids.shape)
+        live[:, 1:] = (ids != tokenizer.eos_token_id).cumprod(1)[:, :-1]
+        entropy += float(-((logps.exp() * logps).sum(-1) * live).sum())
+        tokens += float(live.sum())
+        for i, text in zip(batch, tokenizer.batch_decode(ids, skip_special_tokens=True), strict=True):
+            texts[i].append(text)
+    torch.set_rng_state(state)
+    model.train(training)
+    return [text for of_prompt in texts for text in of_prompt], entropy / tokens
+
+
+def solved(family: Family, rows: Dataset, texts: list[str]) -> torch.Tensor:
+    """Whether each completion is wholly right, (rows, attempts)."""
+    times = len(texts) // len(rows)
+    scores = family.solves(completions=texts, answer=[answer for answer in rows["answer"] for _ in range(times)])
+    return torch.tensor([float(score == 1.0) for score in scores]).view(len(rows), times)
+
+
+def describe(family: Family, problems: int = 256) -> dict[str, Any]:
+    """Problems, pass rate and dead groups of eight by level, on training problems; the last also over all."""
+    model, tokenizer = family.model(), family.tokenizer()
+    reward = get_reward(family.reward) if isinstance(family.reward, str) else family.reward
+    levels: dict[str, Any] = {}
+    keys = list(family.train["key"])
+    for level in sorted(set(keys)):
+        all_rows = [row for row, key in enumerate(keys) if key == level]
+        some = family.train.select(all_rows[:problems])
+        texts, _ = sample(model, tokenizer, list(some["prompt"]), 8, family.max_completion_length)
+        rewards = torch.tensor(reward(completions=texts, answer=[a for a in some["answer"] for _ in range(8)]))
+        dead = (rewards.view(-1, 8).max(1).values == rewards.view(-1, 8).min(1).values).float().mean().item()
+        rate = solved(family, some, texts).mean().item()
+        levels[level] = {"problems": len(all_rows), "pass_rate": round(rate, 3), "dead": round(dead, 3)}
+    dead = sum(level["problems"] * level["dead"] for level in levels.values()) / len(keys)
+    return {"family": family.name, "condition": family.condition, "dead": round(dead, 3), "levels": levels}
+
+
+def main() -> None:
+    """Print what the families are like."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=list(CONDITIONS))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--problems", type=int, default=256, help="problems of a level to try")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    disable_progress_bars()
+    for name in options.families:
+        for condition in options.conditions:
+            print(describe(FAMILIES[name](condition, options.seed), options.problems), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,657 @@
+r"""How far so many rollouts go: held-out accuracy of TRL's trainer and of ours, at equal budgets and until a target.
+
+    python benchmarks/to_target.py --quick                  # minutes
+    python benchmarks/to_target.py --jobs 2 --families sums digits                      # hard, all arms: hours
+    python benchmarks/to_target.py --jobs 2 --families word_problems --arms matter --seeds 1 2 3
+    python benchmarks/to_target.py --jobs 2 --families sums --arms matter --seeds 1 2 3 --conditions \
+        easy below_one_epoch
+    python benchmarks/to_target.py --jobs 2 --families word_problems --arms by_level --seeds 1 2 3
+    python benchmarks/to_target.py --report                 # table and picture, from the lines that are there
+
+Each run trains the same warm model on the same problems (benchmarks/families.py) with as many rollouts a step; what an
+arm is, `ARMS` says. TRL's arms are `trl.GRPOTrainer` itself. Two measures:
+
+- at a budget: runs of all of a family's rollouts, of half and of a quarter, each with a learning rate that falls to 0
+  over its own rollouts. The accuracy at the end, sixteen attempts on each held-out problem of the goal.
+- to a target: a run at a constant rate, looked at twenty times. Where two looks in a row have reached the target, the
+  second one's rollouts.
+
+Each arm's learning rate is the better one of `RATES` x the family's, by its mean accuracy at the end over the picking
+seeds (1 and 2), for each budget by itself. A run is one line of JSON in the results file; one whose line is there is
+not run again, so the command can be ended and given once more. Looks cost neither rollouts nor seconds. A run has one
+thread; its seconds are on the clock and of the processor (which other processes' runs lengthen too, though less).
+
+The oracle chooses as the others do, from pools of eight times the prompts that it needs, but by the probability that
+the policy gives to the right completion at that moment, which it is told for nothing.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import os
+import sys
+import tempfile
+import time
+import warnings
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median, stdev
+from typing import Any
+
+
+os.environ.update(
+    TOKENIZERS_PARALLELISM="false",
+    OMP_NUM_THREADS="1",
+    HF_HUB_OFFLINE="1",
+    HF_DATASETS_DISABLE_PROGRESS_BARS="1",
+    TRANSFORMERS_VERBOSITY="error",
+    TRL_EXPERIMENTAL_SILENCE="1",
+)
+
+import families
+import numpy as np
+import torch
+import transformers
+from families import CONDITIONS, FAMILIES, Family
+from transformers import PrinterCallback, TrainerCallback
+from trl import GRPOConfig, GRPOTrainer
+
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.indexed_rows import IndexedRows
+from trl_grpo_plus.registry import get_reward
+
+
+RESULTS = Path("benchmarks/results/to_target-cpu.jsonl")
+RATES = (1.0, 2.5)
+PICKING = (1, 2)
+BUDGETS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25}
+CONSTANT = "constant"  # the rate; all of the rollouts
+LOOKS, LOOK_COMPLETIONS = 20, 512
+ATTEMPTS = 16  # on each held-out problem at the end
+POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, share that is not chosen
+
+
+@dataclass(frozen=True)
+class Arm:
+    """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate."""
+
+    config: dict[str, Any]
+    trl: bool = False
+    oracle: bool = False
+
+
+def _trl(group: int, **config: Any) -> Arm:
+    return Arm({"num_generations": group, **config}, trl=True)
+
+
+def _plus(group: int, oracle: bool = False, **config: Any) -> Arm:
+    return Arm({"num_generations": group, "zero_variance_groups": "drop", **config}, oracle=oracle)
+
+
+def _belief(group: int, oracle: bool = False, **config: Any) -> Arm:
+    return _plus(group, oracle, advantage_baseline="belief", scale_rewards="prior", **config)
+
+
+def _choice(group: int, head: str | None = None, key: str | None = None) -> Arm:
+    config: dict[str, Any] = {"belief_key": key} if key else {}
+    return _belief(group, prompt_selection="belief", belief_head=head, **config)
+
+
+def _by_level(order: str) -> Arm:
+    return _belief(2, prompt_selection={"name": "by_column", "column": "key", "order": order})
+
+
+ARMS: dict[str, Arm] = {
+    "trl-8": _trl(8),
+    "trl-4": _trl(4),
+    "trl-2": _trl(2),
+    "trl-8-twice": _trl(8, num_iterations=2),
+    "drop-8": _plus(8),
+    "resample-8": _plus(8, zero_variance_groups="resample", max_resample_rounds=2),
+    "belief-4": _belief(4),
+    "belief-2": _belief(2),
+    "choice-4": _choice(4),
+    "choice-2": _choice(2),
+    "key-4": _choice(4, key="key"),
+    "key-2": _choice(2, key="key"),
+    "head-4": _choice(4, head="prompt"),
+    "head-2": _choice(2, head="prompt"),
+    "oracle-2": _belief(2, oracle=True),
+    "oracle-drop-2": _plus(2, oracle=True),
+    "easy-first-2": _by_level("easy_first"),
+    "hard-first-2": _by_level("hard_first"),
+    "interleaved-2": _by_level("interleaved"),
+}
+BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
+SETS = {
+    "all": tuple(name for name in ARMS if name not in BY_LEVEL),
+    "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
+    "by_level": BY_LEVEL,
+}
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A run: what names its line."""
+
+    family: str
+    condition: str
+    arm: str
+    seed: int
+    rate: float  # x the family's
+    budget: str
+    share: float = field(default=1.0)  # of the family's rollouts, for --quick
+
+
+Line = dict[str, Any]
+
+
+# --- A run ----------------------------------------------------------------------------------------------------------
+
+
+class Spent:
+    """What a run has spent; the clocks stand still while it is looked at."""
+
+    def __init__(self) -> None:
+        self.rollouts = self.generated = self.trained = 0
+        self.seconds = self.processor = 0.0
+        self._since: tuple[float, float] | None = None
+
+    def go(self) -> None:
+        self._since = (time.perf_counter(), time.process_time())
+
+    def stop(self) -> None:
+        if self._since:
+            self.seconds += time.perf_counter() - self._since[0]
+            self.processor += time.process_time() - self._since[1]
+        self._since = None
+
+    def figures(self) -> Line:
+        """Rollouts, tokens and seconds so far."""
+        return {
+            "rollouts": self.rollouts,
+            "generated_tokens": self.generated,
+            "trained_tokens": self.trained,
+            "seconds": round(self.seconds, 2),
+            "processor_seconds": round(self.processor, 2),
+        }
+
+
+class Measured:
+    """Mixed into a trainer: counts what is sampled and trained on."""
+
+    spent: Spent
+    whole: int  # rollouts of the run
+    falls: bool  # whether the learning rate does
+    choose: Callable[[Any, int], list[int]] | None = None
+
+    def _generate_single_turn(self, prompt_ids: Any, *rest: Any, **more: Any) -> Any:
+        made = super()._generate_single_turn(prompt_ids, *rest, **more)  # type: ignore[misc]
+        if self.model.training:  # type: ignore[attr-defined]
+            self.spent.rollouts += len(made[0])
+            self.spent.generated += sum(map(len, made[0]))
+        return made
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        self.spent.trained += int(inputs["completion_mask"].sum())
+        return super()._compute_loss(model, inputs)  # type: ignore[misc]
+
+    def _generate_and_score_completions(self, inputs: Any) -> Any:
+        if self.choose and self.model.training:  # type: ignore[attr-defined]
+            each = self.num_generations  # type: ignore[attr-defined]
+            rows = self.choose(self.model, len(inputs) // each)  # type: ignore[attr-defined]
+            inputs[:] = IndexedRows(self.train_dataset).__getitems__([row for row in rows for _ in range(each)])  # type: ignore[attr-defined]
+        return super()._generate_and_score_completions(inputs)  # type: ignore[misc]
+
+    def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:
+        """By rollouts, since a resampled batch takes more than another: with a fixed number a step it is TRL's."""
+        optimizer = self.optimizer if optimizer is None else optimizer  # type: ignore[attr-defined]
+        left = (lambda _: max(0.0, 1 - self.spent.rollouts / self.whole)) if self.falls else (lambda _: 1.0)
+        self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, left)
+        return self.lr_scheduler
+
+
+class MeasuredTRL(Measured, GRPOTrainer):
+    """TRL's trainer."""
+
+
+class MeasuredPlus(Measured, GRPOPlusTrainer):
+    """Ours."""
+
+
+class Looks(TrainerCallback):
+    """Looks at the model so many times, and ends the run where its rollouts are spent."""
+
+    def __init__(self, family: Family, spent: Spent, whole: int, looks: int):
+        self.family, self.spent, self.whole, self.looks = family, spent, whole, looks
+        self.tokenizer = family.tokenizer()
+        self.curve: list[Line] = []
+
+    def _look(self, model: Any) -> None:
+        self.spent.stop()
+        if self.looks:
+            of_goals = sum(len(self.family.held_out[goal]) for goal in self.family.goals)
+            rates = accuracies(self.family, self.tokenizer, model, self.family.goals, LOOK_COMPLETIONS // of_goals)[0]
+            self.curve.append({**self.spent.figures(), "accuracy": round(fmean(rates.values()), 4)})
+        self.spent.go()
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        self._look(model)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, model: Any = None, **more: Any) -> None:
+        if self.looks and self.spent.rollouts >= len(self.curve) * self.whole / self.looks:
+            self._look(model)
+        if self.spent.rollouts >= self.whole and state.global_step % args.num_iterations == 0:
+            control.should_training_stop = True
+
+
+def accuracies(
+    family: Family, tokenizer: Any, model: Any, splits: Iterable[str], times: int
+) -> tuple[dict[str, float], dict[str, float], float]:
+    """Accuracy and pass@8 (where there are eight attempts) by split, and the mean entropy."""
+    rates, pass8, entropies = {}, {}, []
+    for split in splits:
+        rows = family.held_out[split]
+        texts, entropy = families.sample(model, tokenizer, list(rows["prompt"]), times, family.max_completion_length)
+        right = families.solved(family, rows, texts)
+        rates[split] = round(right.mean().item(), 4)
+        failed = (
+            [1 - math.comb(times - int(count), 8) / math.comb(times, 8) for count in right.sum(1)]
+            if times >= 8
+            else [0.0]
+        )
+        pass8[split] = round(fmean(failed), 4)
+        entropies.append(entropy)
+    return rates, pass8, fmean(entropies)
+
+
+class Oracle:
+    """Chooses prompts by the probability that the policy gives to the right completion."""
+
+    def __init__(self, family: Family):
+        tokenizer = family.tokenizer()
+        prompts = tokenizer(list(family.train["prompt"])).input_ids
+        golds = tokenizer([gold + tokenizer.eos_token for gold in family.train["gold"]]).input_ids
+        self.pairs = list(zip(prompts, golds, strict=True))
+        self.pad = tokenizer.pad_token_id
+        self.rng = np.random.default_rng(family.seed + 7)
+        self.used = np.full(len(self.pairs), -COOLDOWN - 1)
+        self.step = 0
+
+    def __call__(self, model: Any, count: int) -> list[int]:
+        """`count` rows, and they are not chosen again for so many steps."""
+        free = np.flatnonzero(self.step - self.used > COOLDOWN)
+        pool = self.rng.choice(free, min(POOL * count, len(free)), replace=False)
+        rates = self.rates(model, pool)
+        best = pool[np.argsort(-rates * (1 - rates))[: round((1 - SHUFFLED) * count)]]
+        rest = self.rng.choice(np.setdiff1d(pool, best), count - len(best), replace=False)
+        chosen = np.concatenate([best, rest])
+        self.used[chosen] = self.step
+        self.step += 1
+        return [int(row) for row in chosen]
+
+    @torch.no_grad()
+    def rates(self, model: Any, rows: np.ndarray) -> np.ndarray:
+        """Probability of the right completion, one for each row."""
+        pairs = [self.pairs[row] for row in rows]
+        ids = torch.nn.utils.rnn.pad_sequence([torch.tensor(p + g) for p, g in pairs], True, self.pad)
+        logps = model(input_ids=ids).logits[:, :-1].log_softmax(-1).gather(2, ids[:, 1:, None])[..., 0]
+        place = torch.arange(1, ids.shape[1])
+        starts, ends = torch.tensor([len(p) for p, _ in pairs]), torch.tensor([len(p) + len(g) for p, g in pairs])
+        of_gold = (place >= starts[:, None]) & (place < ends[:, None])
+        return (logps * of_gold).sum(1).exp().numpy()
+
+
+def run(spec: Spec) -> Line:
+    """Train, and what came of it."""
+    transformers.set_seed(spec.seed)
+    family = FAMILIES[spec.family](spec.condition, spec.seed)
+    arm = ARMS[spec.arm]
+    a_step = family.rollouts_a_step
+    whole = round(family.rollouts * spec.share * BUDGETS.get(spec.budget, 1.0)) // a_step * a_step
+    spent = Spent()
+    looks = Looks(family, spent, whole, LOOKS if spec.budget == CONSTANT else 0)
+    model = family.model()
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = (MeasuredTRL if arm.trl else MeasuredPlus)(
+            model=model,
+            reward_funcs=get_reward(family.reward) if isinstance(family.reward, str) else family.reward,
+            args=config_of(family, spec, scratch, whole // a_step),
+            train_dataset=family.train,
+            processing_class=family.tokenizer(),
+            callbacks=[looks],
+        )
+        trainer.remove_callback(PrinterCallback)
+        trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
+        if arm.oracle:
+            trainer.choose = Oracle(family)
+        trainer.train()
+        spent.stop()
+    rates, pass8, entropy = accuracies(family, looks.tokenizer, model, family.goals, ATTEMPTS)
+    others = [split for split in family.held_out if split not in family.goals]
+    return {
+        **vars(spec),
+        **spent.figures(),
+        "steps": trainer.state.global_step,
+        "accuracy": round(fmean(rates.values()), 4),
+        "pass@8": round(fmean(pass8.values()), 4),
+        "entropy": round(entropy, 4),
+        "splits": {**rates, **(accuracies(family, looks.tokenizer, model, others, 2)[0] if others else {})},
+        "curve": looks.curve,
+    }
+
+
+def config_of(family: Family, spec: Spec, folder: str, generations: int) -> GRPOConfig:
+    """What all have, and the arm's own."""
+    arm = ARMS[spec.arm]
+    common = {
+        "output_dir": folder,
+        "seed": spec.seed,
+        "per_device_train_batch_size": family.rollouts_a_step,
+        "max_completion_length": family.max_completion_length,
+        "learning_rate": family.learning_rate * spec.rate,
+        "max_steps": generations * arm.config.get("num_iterations", 1),
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        "save_strategy": "no",
+        "logging_strategy": "no",
+        "disable_tqdm": True,
+    }
+    if arm.trl:
+        return GRPOConfig(**common, **arm.config)
+    return GRPOPlusConfig(**common, **arm.config, trace_every=0, alarms=False)
+
+
+def missing(name: str) -> str | None:
+    """Why an arm cannot be run here, if so."""
+    arm = ARMS[name]
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            (GRPOConfig if arm.trl else GRPOPlusConfig)(
+                output_dir=folder, per_device_train_batch_size=8, use_cpu=True, bf16=False, **arm.config
+            )
+    except (TypeError, ValueError) as error:
+        return str(error).splitlines()[0]
+    return None
+
+
+# --- All runs -------------------------------------------------------------------------------------------------------
+
+
+def read(results: Path) -> list[Line]:
+    """The lines so far; half a line at the end is none."""
+    lines = []
+    for text in results.read_text().splitlines() if results.is_file() else []:
+        try:
+            lines.append(json.loads(text))
+        except json.JSONDecodeError:
+            print(f"{results}: a line is passed over: {text:.80}", file=sys.stderr)
+    return lines
+
+
+def spec_of(line: Line) -> Spec:
+    """The run that a line is of."""
+    return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
+
+
+def picked(lines: Iterable[Line]) -> dict[tuple, float]:
+    """(family, condition, arm, budget, share) -> the rate with the best mean accuracy over the picking seeds."""
+    tried: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for line in lines:
+        if line["seed"] in PICKING:
+            tried[group_of(line)][line["rate"]].append(line["accuracy"])
+    return {group: max(rates, key=lambda rate: fmean(rates[rate])) for group, rates in tried.items()}
+
+
+def group_of(line: Line) -> tuple:
+    """What a rate is picked for."""
+    return tuple(line[name] for name in ("family", "condition", "arm", "budget", "share"))
+
+
+def wanted(options: argparse.Namespace, arms: list[str], seeds: Iterable[int]) -> Iterator[Spec]:
+    """The runs of some seeds, whatever their rate."""
+    for seed in seeds:
+        for family in options.families:
+            for condition in options.conditions:
+                for budget in options.budgets:
+                    for arm in arms:
+                        yield Spec(family, condition, arm, seed, 1.0, budget, options.share)
+
+
+def run_all(specs: list[Spec], results: Path, jobs: int) -> int:
+    """Those that have no line yet, each in a process of its own; how many failed."""
+    done = {spec_of(line) for line in read(results)}
+    todo = [spec for spec in specs if spec not in done]
+    made = list(dict.fromkeys((spec.family, spec.seed) for spec in todo))
+    conditions = sorted({spec.condition for spec in todo})
+    _in_turn([partial(prepare, *one, conditions) for one in made], jobs)
+    print(f"{len(todo)} runs to do, {len(specs) - len(todo)} there already", flush=True)
+    return _in_turn([partial(write, spec, results) for spec in todo], jobs)
+
+
+def prepare(family: str, seed: int, conditions: list[str]) -> None:
+    """Make the data and warm models, where they are not there."""
+    start = time.process_time()
+    for condition in conditions:
+        FAMILIES[family](condition, seed)
+    print(f"{family}, seed {seed}: ready, {time.process_time() - start:.0f} s of the processor", flush=True)
+
+
+def write(spec: Spec, results: Path) -> None:
+    """Run, and append the line."""
+    line = run(spec)
+    results.parent.mkdir(parents=True, exist_ok=True)
+    with results.open("a") as file:
+        file.write(json.dumps(line) + "\n")
+    print(
+        f"{spec.family} {spec.condition} {spec.arm} seed {spec.seed} rate x{spec.rate} budget {spec.budget}: "
+        f"{line['accuracy']:.3f}, {line['rollouts']} rollouts, {line['processor_seconds']:.0f} s of the processor",
+        flush=True,
+    )
+
+
+def _in_turn(works: list[Callable[[], None]], jobs: int) -> int:
+    # Forked: a run takes seconds, and so would its imports.
+    context = multiprocessing.get_context("fork")
+    waiting, failed = list(reversed(works)), 0
+    running: list[Any] = []
+    while waiting or running:
+        while waiting and len(running) < jobs:
+            running.append(context.Process(target=waiting.pop()))
+            running[-1].start()
+        time.sleep(0.05)
+        failed += sum(bool(process.exitcode) for process in running if not process.is_alive())
+        running = [process for process in running if process.is_alive()]
+    return failed
+
+
+# --- The report -----------------------------------------------------------------------------------------------------
+
+
+def to_target(line: Line, target: float) -> Line | None:
+    """The look at which the accuracy has been at the target twice in a row."""
+    for before, look in zip(line["curve"], line["curve"][1:], strict=False):
+        if min(before["accuracy"], look["accuracy"]) >= target:
+            return look
+    return None
+
+
+def spread(values: list[float], digits: int = 3) -> str:
+    """Mean, standard deviation and median."""
+    if not values:
+        return "-"
+    off = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{fmean(values):.{digits}f}{off} ({median(values):.{digits}f})"
+
+
+def report(lines: list[Line], picture: Path | None) -> str:
+    """Tables in Markdown, one for each family and condition; and the picture."""
+    rates = picked(lines)
+    kept = [line for line in lines if rates.get(group_of(line)) == line["rate"]]
+    places = sorted({(line["family"], line["condition"]) for line in kept})
+    texts = []
+    for place in places:
+        here = [line for line in kept if (line["family"], line["condition"]) == place]
+        targets = TARGETS[place[0]]
+        texts.append(f"### {place[0]}, {place[1]}\n\n{_accuracy_table(here, rates)}")
+        if any(line["budget"] == CONSTANT for line in here):
+            texts.append(_target_table(here, targets))
+    if picture and places:
+        draw(kept, places, picture)
+    return "\n\n".join(texts)
+
+
+def _arms_of(lines: list[Line]) -> list[str]:
+    there = {line["arm"] for line in lines}
+    return [arm for arm in ARMS if arm in there]
+
+
+def _accuracy_table(lines: list[Line], rates: dict[tuple, float]) -> str:
+    budgets = [budget for budget in BUDGETS if any(line["budget"] == budget for line in lines)]
+    head = [f"{budget} of the rollouts" for budget in budgets]
+    more = [
+        "rate x",
+        "seeds",
+        "rollouts",
+        "tokens generated",
+        "trained",
+        "seconds",
+        "of the processor",
+        "entropy",
+        "pass@8",
+    ]
+    rows = [["arm", *head, *more]]
+    for arm in _arms_of(lines):
+        of_arm = {b: [line for line in lines if line["arm"] == arm and line["budget"] == b] for b in budgets}
+        fullest = next((of_arm[budget] for budget in budgets if of_arm[budget]), [])
+        if not fullest:
+            continue
+        mean = {
+            name: fmean(line[name] for line in fullest) for name in ("rollouts", "generated_tokens", "trained_tokens")
+        }
+        used = "/".join(f"{rates[group_of(of_arm[b][0])]:g}" for b in budgets if of_arm[b])
+        rows.append(
+            [
+                arm,
+                *(spread([line["accuracy"] for line in of_arm[budget]]) for budget in budgets),
+                *(used, str(len(fullest)), *(f"{mean[name]:,.0f}" for name in mean)),
+                f"{median(line['seconds'] for line in fullest):.1f}",
+                f"{median(line['processor_seconds'] for line in fullest):.1f}",
+                f"{fmean(line['entropy'] for line in fullest):.3f}",
+                f"{fmean(line['pass@8'] for line in fullest):.3f}",
+            ]
+        )
+    return _table(rows)
+
+
+def _target_table(lines: list[Line], targets: tuple[float, float]) -> str:
+    names = ("rollouts", "generated_tokens", "trained_tokens", "processor_seconds")
+    rows = [["constant rate: arm", *(f"{name.replace('_', ' ')} to {t:.0%}" for t in targets for name in names)]]
+    for arm in _arms_of(lines):
+        runs = [line for line in lines if line["arm"] == arm and line["budget"] == CONSTANT]
+        if not runs:
+            continue
+        cells = []
+        for target in targets:
+            looks = [to_target(line, target) for line in runs]
+            for name in names:
+                # A run that never gets there is one that takes longer than any.
+                reached = sorted(look[name] if look else math.inf for look in looks)
+                middle = median(reached)
+                cells.append(f"{_count(middle)} [{_count(reached[0])}, {_count(reached[-1])}]")
+        rows.append([arm, *cells])
+    return _table(rows)
+
+
+def _count(number: float) -> str:
+    return "never" if math.isinf(number) else f"{number:,.0f}"
+
+
+def _table(rows: list[list[str]]) -> str:
+    head, *body = rows
+    return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *body])
+
+
+def draw(lines: list[Line], places: list[tuple[str, str]], picture: Path) -> None:
+    """Accuracy against rollouts, a panel for each family and condition."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(5 * len(places), 4.2), layout="constrained")
+    for panel, place in zip(figure.subplots(1, len(places), squeeze=False)[0], places, strict=True):
+        here = [line for line in lines if (line["family"], line["condition"]) == place and line["budget"] in BUDGETS]
+        for number, arm in enumerate(_arms_of(here)):
+            points = []
+            for budget in BUDGETS:
+                runs = [line for line in here if line["arm"] == arm and line["budget"] == budget]
+                if runs:
+                    points.append((fmean(r["rollouts"] for r in runs), fmean(r["accuracy"] for r in runs)))
+            style = "--" if ARMS[arm].trl else ":" if ARMS[arm].oracle else "-"
+            panel.plot(
+                *zip(*sorted(points), strict=True), style, marker="o", markersize=4, color=f"C{number % 10}", label=arm
+            )
+        panel.set(
+            title=f"{place[0]}, {place[1]}", xlabel="rollouts", ylabel="held-out accuracy at the end", xscale="log"
+        )
+        panel.grid(alpha=0.3)
+        panel.legend(fontsize=7)
+    figure.savefig(picture, dpi=130)
+
+
+# --- The command ----------------------------------------------------------------------------------------------------
+
+TARGETS = {"sums": (0.8, 0.9), "word_problems": (0.4, 0.5), "digits": (0.55, 0.7)}
+
+
+def main() -> int:
+    """Run what is missing, or report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--families", nargs="+", choices=FAMILIES, default=list(FAMILIES))
+    parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=["hard"])
+    parser.add_argument("--arms", nargs="+", choices=[*SETS, *ARMS], default=["all"], help="arms, or sets of them")
+    parser.add_argument("--budgets", nargs="+", choices=[*BUDGETS, CONSTANT], default=[*BUDGETS, CONSTANT])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="x the family's")
+    parser.add_argument("--share", type=float, default=1.0, help="of each family's rollouts")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
+    parser.add_argument("--quick", action="store_true", help="sums, a fifth of the rollouts, one seed and rate")
+    parser.add_argument("--report", action="store_true", help="the table and the picture of the lines that are there")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a line of JSON a run")
+    options = parser.parse_args()
+    if options.quick:
+        options.families, options.seeds, options.rates, options.share = ["sums"], [1], [1.0], 0.2
+        options.arms, options.budgets = ["matter", "drop-8", "resample-8"], ["1", "1/2"]
+        options.results = Path("outputs/to_target-quick.jsonl")
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.disable_progress_bar()
+    failed = 0
+    if not options.report:
+        named = list(dict.fromkeys(arm for name in options.arms for arm in SETS.get(name, (name,))))
+        reasons = {arm: missing(arm) for arm in named}
+        for arm, reason in reasons.items():
+            if reason:
+                print(f"{arm} is left out: {reason}", file=sys.stderr)
+        arms = [arm for arm in named if not reasons[arm]]
+        first = [seed for seed in options.seeds if seed in PICKING]
+        specs = [Spec(**{**vars(s), "rate": r}) for s in wanted(options, arms, first) for r in options.rates]
+        failed += run_all(specs, options.results, options.jobs)
+        rates = picked(read(options.results))
+        later = [seed for seed in options.seeds if seed not in PICKING]
+        specs = [Spec(**{**vars(s), "rate": rates.get(group_of(vars(s)), 1.0)}) for s in wanted(options, arms, later)]
+        failed += run_all(specs, options.results, options.jobs)
+    if lines := read(options.results):
+        tables = report(lines, options.results.with_suffix(".png"))
+        options.results.with_suffix(".md").write_text(f"{tables}\n")
+        print(tables)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""Models made from scratch and warmed up on lessons before the run: what such prepare functions share."""
+
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from tqdm.auto import tqdm
+from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+
+NOT_LEARNED = -100  # label of a token that the loss passes over
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """Supervised steps before the run, of so many lessons each."""
+
+    steps: int
+    batch: int
+    rate: float
+
+
+def warm_folder(training_args: Any) -> tuple[Path, bool]:
+    """Where the warm model lies, and whether a run that resumes has it there already."""
+    folder = Path(training_args.output_dir) / "warm_start"
+    if not (resumed_from := training_args.resume_from_checkpoint):
+        return folder, False
+    beside = Path(resumed_from).parent / "warm_start"  # elsewhere, where the run that is gone on with was moved
+    folder = beside if beside.is_dir() else folder
+    return folder, folder.is_dir()
+
+
+def write_whole(
+    folder: Path,
+    tokenizer: PreTrainedTokenizerFast,
+    make_model: Callable[[], PreTrainedModel],
+    teach: Callable[[PreTrainedModel], None],
+    seed: int,
+) -> None:
+    """Make a model, teach it and write it to `folder`: all of it or nothing.
+
+    The run's own random numbers stay where they are.
+    """
+    # Whoever interrupts the warm-up must not leave half a model that looks like one.
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = tempfile.mkdtemp(prefix=".warm_start-", dir=folder.parent)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            model = make_model()
+        teach(model)
+        model.save_pretrained(unfinished)
+        tokenizer.save_pretrained(unfinished)
+        shutil.rmtree(folder, ignore_errors=True)
+        os.chmod(unfinished, 0o755)
+        os.rename(unfinished, folder)
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def teach(
+    model: PreTrainedModel,
+    batches: list[tuple[torch.Tensor, torch.Tensor]],
+    rate: float,
+    training_args: Any,
+    weight_decay: float = 0.3,
+) -> None:
+    """Supervised steps, one a batch.
+
+    Args:
+        model (`PreTrainedModel`): moved to the run's device.
+        batches (`list[tuple[Tensor, Tensor]]`): ids (B, T), padded on the right, and labels (B, T): the same ids, or
+            -100 where nothing is learned.
+        rate (`float`): highest learning rate; it rises over a tenth of the steps and falls to 0.
+        training_args: the run's, for device, bf16 and `disable_tqdm`.
+        weight_decay (`float`, *optional*, defaults to 0.3): of AdamW.
+    """
+    # Plain PyTorch: transformers' Trainer would wait for the other processes, and only the main one is here.
+    device = training_args.device
+    model.to(device).train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=weight_decay)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, total_steps=len(batches), pct_start=0.1)
+    for ids, labels in tqdm(batches, desc="Warm-up", disable=training_args.disable_tqdm, unit="step"):
+        learned = (labels != NOT_LEARNED).any(0)
+        first, last = int(learned.int().argmax()), int(learned.nonzero().max()) + 1
+        with torch.autocast(device.type, torch.bfloat16, enabled=training_args.bf16):
+            logits = model(input_ids=ids[:, :last].to(device)).logits[:, first - 1 : -1]
+        targets = labels[:, first:last].to(device)
+        loss = F.cross_entropy(logits.flatten(0, 1).float(), targets.flatten(), ignore_index=NOT_LEARNED)
+        optimizer.zero_grad(set_to_none=True)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()

@@ -1,0 +1,295 @@
+r"""Word problems for a word-level model made from scratch: a chain of one to six steps, reasoned through line by line.
+
+    Mia has 4 apples. She buys 5 more apples. She gives 3 apples to Tom. How many apples does Mia have now?
+
+    buys: 4 + 5 = 9
+    gives: 9 - 3 = 6
+    #### 6
+
+The model is warmed up on worked solutions whose author tires: the first line of a solution is nearly always right, the
+sixth comes to a few too many three times in four, and each line goes on from the one above. So the pass rate falls
+with the number of steps, from nine in ten to one in fifty or less, and the answer alone is rewarded.
+"""
+
+import random
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from tokenizers import Regex, Tokenizer
+from tokenizers.decoders import Fuse, Replace, WordPiece
+from tokenizers.decoders import Sequence as InTurn
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Split
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from trl_grpo_plus.common.values import Refusal
+
+from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
+
+
+PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
+MOST_STEPS = 6
+RIGHT = (0.99, 0.8, 0.6, 0.5, 0.4, 0.25)  # of the warm-up's first lines, second lines, ...
+SLIPS = (3, 4, 5)  # too many: two never cancel each other, nor does a division hide one
+HELD_OUT = 64  # problems in each eval split
+TRAIN_MIX = dict.fromkeys(range(1, MOST_STEPS + 1), 192)  # problems of so many steps in the train split
+WARM_STEPS, WARM_BATCH, WARM_RATE = 700, 48, 3e-3
+LARGEST = 60  # right number on the way; with slips it may come to more, at most 99
+
+GIRLS = ("Mia", "Ada", "Eva", "Zoe", "Lea", "Ivy", "Nora", "Rosa")
+BOYS = ("Tom", "Ben", "Max", "Sam", "Leo", "Jon", "Finn", "Omar")
+THINGS = (
+    *("apples", "pears", "plums", "lemons", "eggs", "nuts", "cakes", "rolls", "coins", "cards", "books", "pens"),
+    *("stamps", "shells", "stones", "beads", "marbles", "ribbons", "buttons", "candles"),
+)
+HOLDERS = ("bags", "boxes", "jars", "bowls", "baskets")
+EVENTS = {  # sign -> verbs -> the rest of the sentence
+    "+": {
+        "buys finds makes earns wins borrows collects orders": "{n} more {things}",
+        "gets takes receives": "{n} {things} from {friend}",
+    },
+    "-": {
+        "loses sells drops breaks uses hides returns": "{n} {things}",
+        "gives lends sends brings": "{n} {things} to {friend}",
+    },
+    "*": {"swaps trades bargains": "for {n} times as many", "fills": "{n} {holders} with as many each"},
+    "/": {
+        "splits sorts packs": "them into {n} equal {holders} and keeps one",
+        "shares": "them among {n} friends and keeps one part",
+    },
+}
+SENTENCES = {
+    sign: [(verb, f"{verb} {rest}") for verbs, rest in events.items() for verb in verbs.split()]
+    for sign, events in EVENTS.items()
+}
+OPERANDS = {"+": range(2, 10), "-": range(2, 10), "*": range(2, 4), "/": range(2, 4)}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A text that asks, and what happens in it: (verb, sign, number) a step, from a number at the start."""
+
+    text: str
+    start: int
+    steps: tuple[tuple[str, str, int], ...]
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    train_mix: Mapping[int | str, int] | None = None,
+    layers: int = 3,
+    hidden_size: int = 192,
+    heads: int = 6,
+    warm_steps: int | None = None,
+    warm_batch: int | None = None,
+    warm_rate: float | None = None,
+    smoke: bool = False,
+) -> DatasetDict:
+    """Make the problems and the model, as the script's `prepare` option asks.
+
+    The model goes to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to that. Only the main
+    process makes it; the others must come here after it. A run that resumes takes the one beside its checkpoint, or
+    else the one that is there.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns.
+        train_mix (`Mapping[int, int]`, *optional*): steps -> problems of so many steps to train on, 1 to 6 steps; by
+            default 192 each.
+        layers (`int`, *optional*, defaults to 3), hidden_size (`int`, *optional*, defaults to 192), heads (`int`,
+            *optional*, defaults to 6): of the model, which has about 10 x layers x hidden_size^2 parameters.
+        warm_steps (`int`, *optional*, defaults to 700), warm_batch (`int`, *optional*, defaults to 48), warm_rate
+            (`float`, *optional*, defaults to 3e-3): steps of the warm-up, lessons in each, highest learning rate.
+        smoke (`bool`, *optional*, defaults to `False`): whether the untrained model is enough.
+
+    Returns:
+        `DatasetDict`: `train` (all numbers of steps mixed) and the held-out `steps_1` to `steps_6`, each with the
+        columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
+
+    Raises:
+        Refusal: a number of steps in `train_mix` that is not 1 to 6.
+    """
+    mix = {int(steps): count for steps, count in (train_mix or TRAIN_MIX).items()}
+    if not set(mix) <= set(TRAIN_MIX):
+        raise Refusal(f"train_mix={mix} must name numbers of steps from 1 to {MOST_STEPS}.")
+    held_out, train, rest = split_problems(training_args.seed, mix)
+    folder, resumes = warm_folder(training_args)
+    if training_args.process_index == 0 and not resumes:
+        warm_up = WarmUp(
+            steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
+        )
+        tokenizer = make_tokenizer()
+
+        def learn(model: Any) -> None:
+            if warm_up.steps:
+                lessons = make_lessons(rest, training_args.seed, warm_up.steps * warm_up.batch)
+                teach(model, _batches(tokenizer, lessons, warm_up.batch), warm_up.rate, training_args, 0.1)
+
+        write_whole(
+            folder, tokenizer, lambda: make_model(tokenizer, layers, hidden_size, heads), learn, training_args.seed
+        )
+    model_args.model_name_or_path = str(folder)
+    splits = {f"steps_{steps}": problems for steps, problems in held_out.items()}
+    return DatasetDict({name: _dataset(problems) for name, problems in {"train": train, **splits}.items()})
+
+
+def split_problems(
+    seed: int, mix: Mapping[int, int]
+) -> tuple[dict[int, list[Problem]], list[Problem], Iterator[Problem]]:
+    """Held-out problems by steps, those to train on, and others without end. No text is in two of the three."""
+    rng = random.Random(seed)
+    taken: set[str] = set()
+
+    def fresh(steps: int) -> Problem:
+        while (problem := invent(rng, steps)).text in taken:
+            pass
+        return problem
+
+    def some(steps: int, count: int) -> list[Problem]:
+        made = []
+        for _ in range(count):
+            made.append(fresh(steps))
+            taken.add(made[-1].text)
+        return made
+
+    held_out = {steps: some(steps, HELD_OUT) for steps in TRAIN_MIX}
+    train = [problem for steps, count in mix.items() for problem in some(steps, count)]
+    rng.shuffle(train)
+    return held_out, train, (fresh(rng.choice(list(TRAIN_MIX))) for _ in iter(int, 1))
+
+
+def invent(rng: random.Random, steps: int) -> Problem:
+    """A problem of so many steps, whose right numbers stay from 1 to 60; no verb comes twice."""
+    girl = rng.random() < 0.5
+    name, friend = rng.choice(GIRLS if girl else BOYS), rng.choice(BOYS if girl else GIRLS)
+    things, who = rng.choice(THINGS), "She" if girl else "He"
+    start = now = rng.randrange(2, 21)
+    sentences = [f"{name} has {start} {things}."]
+    done: list[tuple[str, str, int]] = []
+    while len(done) < steps:
+        sign = rng.choice("++--*/")
+        n, (verb, event) = rng.choice(OPERANDS[sign]), rng.choice(SENTENCES[sign])
+        after = apply(now, sign, n)
+        whole = sign != "/" or now % n == 0
+        if whole and 1 <= after <= LARGEST and all(verb != earlier for earlier, *_ in done):
+            happens = event.format(n=n, things=things, holders=rng.choice(HOLDERS), friend=friend)
+            sentences.append(f"{who} {happens}.")
+            done.append((verb, sign, n))
+            now = after
+    sentences.append(f"How many {things} does {name} have now?\n")
+    return Problem(" ".join(sentences), start, tuple(done))
+
+
+def apply(number: int, sign: str, n: int) -> int:
+    """`number + n`, `number - n`, `number * n` or the whole part of `number / n`."""
+    return {"+": number + n, "-": number - n, "*": number * n, "/": number // n}[sign]
+
+
+def work_out(problem: Problem, rng: random.Random | None = None) -> tuple[str, int]:
+    """The solution line by line, and its answer: the right one, or with `rng` one of an author who tires."""
+    lines, now = [], problem.start
+    for (verb, sign, n), right in zip(problem.steps, RIGHT, strict=False):
+        after = apply(now, sign, n)
+        if rng and rng.random() > right:
+            after += rng.choice(SLIPS)
+        after = min(max(after, 0), 99)
+        lines.append(f"{verb}: {now} {sign} {n} = {after}\n")
+        now = after
+    return f"{''.join(lines)}#### {now}", now
+
+
+def make_lessons(problems: Iterator[Problem], seed: int, count: int) -> list[tuple[str, str]]:
+    """So many texts and their solutions, slips and all."""
+    rng = random.Random(seed)
+    return [(problem.text, work_out(problem, rng)[0]) for problem, _ in zip(problems, range(count), strict=False)]
+
+
+def make_tokenizer() -> PreTrainedTokenizerFast:
+    """One token a word, number, sign or line end, padded on the left."""
+    templates = " ".join(event for events in SENTENCES.values() for _, event in events)
+    # The last two are for the gold answers that `trl-grpo-plus check` plants; no lesson has them.
+    words = rf"{templates} She He has How many does have now . ? : = + - * / #### \boxed{{ }}".split()
+    words = [
+        *(word for word in words if not re.search(r"\{\w", word)),
+        *GIRLS,
+        *BOYS,
+        *THINGS,
+        *HOLDERS,
+        *map(str, range(100)),
+    ]
+    vocabulary = {token: i for i, token in enumerate(dict.fromkeys([PAD, BOS, EOS, "\n", *words]))}
+    tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
+    tokenizer.pre_tokenizer = Split(Regex(r"\n|[.?:}]|\\boxed\{|[^\s.?:}]+"), "removed", invert=True)
+    # A blank between words, none before a full stop or colon nor around a line end.
+    tight = [Replace(f" {sign}", sign) for sign in (":", "\n")]
+    tokenizer.decoder = InTurn([WordPiece(prefix=PAD), Fuse(), *tight, Replace("\n ", "\n")])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, padding_side="left"
+    )
+
+
+def make_model(
+    tokenizer: PreTrainedTokenizerFast, layers: int = 3, hidden_size: int = 192, heads: int = 6
+) -> LlamaForCausalLM:
+    """An untrained Llama; by default of three layers and 1.2 million parameters."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        max_position_embeddings=192,
+        tie_word_embeddings=False,
+        initializer_range=0.05,
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+    )
+    return LlamaForCausalLM(config)
+
+
+def _batches(
+    tokenizer: PreTrainedTokenizerFast, lessons: list[tuple[str, str]], size: int
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    # Lessons of like length share a batch, out of eight batches: less padding, and the order stays mixed.
+    texts = [
+        tokenizer([prompt for prompt, _ in lessons]).input_ids,
+        tokenizer([s + EOS for _, s in lessons]).input_ids,
+    ]
+    pairs = list(zip(*texts, strict=True))
+    rng = random.Random(0)
+    batches = []
+    for at in range(0, len(pairs), 8 * size):
+        near = sorted(pairs[at : at + 8 * size], key=lambda pair: len(pair[0]) + len(pair[1]))
+        cut = [near[i : i + size] for i in range(0, len(near), size)]
+        batches += [_padded(batch, tokenizer.pad_token_id) for batch in rng.sample(cut, len(cut))]
+    return batches
+
+
+def _padded(pairs: list[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(prompt) + len(solution) for prompt, solution in pairs)
+    ids, labels = torch.full((len(pairs), width), pad), torch.full((len(pairs), width), NOT_LEARNED)
+    for row, (prompt, solution) in enumerate(pairs):
+        end = len(prompt) + len(solution)
+        ids[row, :end] = torch.tensor(prompt + solution)
+        labels[row, len(prompt) : end] = torch.tensor(solution)  # only the solution is learned
+    return ids, labels
+
+
+def _dataset(problems: list[Problem]) -> Dataset:
+    solved = [work_out(problem) for problem in problems]
+    return Dataset.from_dict(
+        {
+            "prompt": [problem.text for problem in problems],
+            "answer": [str(answer) for _, answer in solved],
+            "steps": [len(problem.steps) for problem in problems],
+            "solution": [solution for solution, _ in solved],
+        }
+    )
