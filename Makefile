@@ -11,6 +11,8 @@
 # the recipe, RACE_ARGS to both runs of the race; WORKERS is how many processes run the tests, 0 for none but pytest's own.
 PYTHON ?= python3
 WORKERS ?= 2
+# At the recipe's full length both are near what the model can do.
+RACE_ARGS ?= --max_steps 125
 VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2

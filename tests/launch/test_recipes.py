@@ -936,7 +936,7 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
 
 @pytest.mark.full
 def test_the_demo_learns_and_raises_no_alarm(folder):
-    """`make demo`, whole: healthy, though three groups in four are dead, and it ends with hardly any entropy."""
+    """`make demo`, whole: healthy, though nine groups in ten are alike, and it ends with hardly any entropy."""
     output = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "demo"], folder).end(0, seconds=600)
     edge = summary_of(folder / "demo")["eval"]["edge"]
     assert edge["after"] > edge["before"] + 0.4
