@@ -228,7 +228,7 @@ def truncated(folder):
 
 def beliefs(folder):
     options = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
-    return resample(folder, **options, belief_key="number", failed_reward=0.3)
+    return resample(folder, **options, belief_head="prompt", failed_reward=0.3)
 
 
 def kl_to_go(folder):
@@ -249,6 +249,28 @@ def failing(folder, reward, **options):
 
 def fallback_raise(folder):
     return failing(folder, tiny.always_dead, **RESAMPLE, resample_fallback="raise")
+
+
+class Exhausted:
+    """A stream that deals once."""
+
+    def __init__(self, train_set, seed):
+        self.rows = list(range(4))
+
+    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+        if not self.rows:
+            raise RuntimeError("there are no more rows")
+        return [self.rows.pop() for _ in range(count)]
+
+    def observe(self, rows, rewards, verdicts):
+        pass
+
+    def metrics(self):
+        return {}
+
+
+def stream_fails(folder):
+    return failing(folder, tiny.digits, prompt_selection=f"{__file__}:Exhausted")
 
 
 def fails_on_one_rank(completions, **kwargs):

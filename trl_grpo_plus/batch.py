@@ -5,7 +5,7 @@ full batch.
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -182,13 +182,15 @@ class Batch:
         yield "reward", summed.nanmean().item()
         yield "reward_std", batch_std(summed)
 
-    def monitored(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
-        """Of the rewards of weight 0 in what is trained on; warns where an attempt has no other."""
+    def monitored(
+        self, names: Sequence[str], weights: Tensor, std: Callable[[Tensor], Tensor]
+    ) -> Iterator[tuple[str, float]]:
+        """Of the rewards of weight 0 in what is trained on, `std` being TRL's; warns where an attempt has no other."""
         monitors = monitors_of(weights)
         for i in monitors:
             column = self.rewards[:, i]
             yield f"rewards/{names[i]}/mean", column.nanmean().item()
-            yield f"rewards/{names[i]}/std", batch_std(column)
+            yield f"rewards/{names[i]}/std", std(column).item()
         unscored = totals(self.sampled, weights).isnan()
         if monitors and (unscored & ~self.sampled.isnan().all(dim=1)).any():
             logger.warning_once(

@@ -30,6 +30,7 @@ from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from trl import GRPOTrainer
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import nanstd
 
 from . import batch as batches
 from . import filler, groups, kl, model_card, resume, rounds, selection, uploads
@@ -333,7 +334,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         names, weights = self.reward_func_names, self.reward_weights.cpu()
         for i in groups.monitors(weights):
             self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
-        self._log(self._batch.monitored(names, weights))
+        self._log(self._batch.monitored(names, weights, nanstd))
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Traces and alarms. `advantages` are of this rank's rows of the plan."""
@@ -435,8 +436,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._window_tokens = 0
 
     def _adapt_beta(self, passes: int = 1) -> None:
-        beta = self._controller.adapt(self.beta, passes)
-        if beta is not None:
+        if (beta := self._controller.adapt(self.beta, passes)) is not None:
             self.beta = beta
             self._metrics["train"]["beta"].append(beta)
 

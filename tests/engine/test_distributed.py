@@ -22,7 +22,7 @@ WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
-OTHERS += ["reward_fails", "outcomes", "traces", "whole"]
+OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
 
 
 def launch(out, *scenarios, ok=True, **environment):
@@ -173,6 +173,10 @@ def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward
     assert words in first["error"]
     assert first["error"] == second["error"]
     assert first["took"] < 60  # a rank alone in a collective waits for half an hour
+
+
+def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
+    assert all("there are no more rows" in result["error"] for result in results(out, "stream_fails"))
 
 
 def test_outcome_rates_are_of_all_ranks(out):

@@ -194,10 +194,10 @@ def test_evaluation_is_left_alone(tmp_path):
     reward = Recorder(never)
     options = {"zero_variance_groups": "resample", "per_device_eval_batch_size": 8, "eval_strategy": "steps"}
     trained = tiny.trainer(tmp_path, reward, **options, extra={"eval_dataset": tiny.prompts(6)})
-    before = trained._stream.state_dict()
+    before = trained._prompts.state_dict()
     metrics = trained.evaluate()
     assert sorted(flat(flat(reward.batches))) == list(range(6))
-    assert trained._stream.state_dict() == before
+    assert trained._prompts.state_dict() == before
     assert not any(key.startswith("eval_groups") for key in metrics)
 
 

@@ -31,7 +31,7 @@ CASES = {
     "at the start of an epoch": {**RESAMPLE, "data": tiny.prompts(10)},
     "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
     "running std": {"scale_rewards": "running"},
-    "beliefs, chosen by": {**BELIEFS, "zero_variance_groups": "drop", "num_iterations": 2},
+    "beliefs, a head": {**BELIEFS, "belief_head": "prompt", "zero_variance_groups": "drop", "num_iterations": 2},
     "beliefs, resampled": {**BELIEFS, **RESAMPLE, "belief_key": "number"},
     "all defaults": {},
     "all defaults, in the midst of a batch in a later epoch": {"steps_per_generation": 2, "data": tiny.prompts(8)},

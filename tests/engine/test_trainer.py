@@ -14,10 +14,14 @@ from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
 from trl_grpo_plus.advantages import BASELINES, SCALES
+from trl_grpo_plus.beliefs import Belief
 from trl_grpo_plus.config_checks import TRL_CHOICES
 
 
-EACH_ONCE = [*((baseline, "group") for baseline in BASELINES), *(("mean", scale) for scale in SCALES)]
+EACH_ONCE = [(baseline, "group") for baseline in BASELINES if baseline != "belief"]
+EACH_ONCE += [*(("mean", scale) for scale in SCALES if scale != "prior"), ("belief", "prior")]
+# Of a row before anything is known: the middle of the range, on two attempts.
+NOTHING_KNOWN = (0.5, 0.25, 2.0)
 
 
 def first_batch(trained):
@@ -41,6 +45,7 @@ def test_advantages_are_the_chosen_ones(tmp_path, baseline, scale):
     (buffered,) = trained._buffered_inputs
     assert sorted(buffered["advantages"].tolist()) == pytest.approx(sorted(used.flatten().tolist()), abs=1e-6)
     needed = {"lengths": torch.tensor(lengths).view(rewards.shape), "running_std": advantages.batch_std(rewards, 0)}
+    needed["belief"] = Belief(*(torch.full((len(rewards),), value).double() for value in NOTHING_KNOWN))
     expected = advantages.compute(rewards, baseline, scale, ddof=0, eps=1e-6, floor=0.05, **needed)
     torch.testing.assert_close(used, expected, rtol=1e-5, atol=1e-5)
     assert used.abs().max() > 0
