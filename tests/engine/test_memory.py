@@ -219,6 +219,7 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
             "belief_key='tags' holds list values, which are no keys",
         ),
         ({"prompt_selection": "tiny:qwen3"}, "tiny has no function 'qwen3'. Did you mean qwen2"),
+        ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
         ({**BELIEF, "data": tiny.prompts(30).to_iterable_dataset()}, "remembers each row .* IterableDataset deals"),
         ({**CHOICE, "data": tiny.prompts(30).to_iterable_dataset()}, "Load it without streaming"),
         ({**PAIRS, **CHOICE, "data": tiny.prompts(3)}, "3 rows, and a generation batch takes"),
@@ -227,3 +228,11 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
 def test_what_does_not_go_with_the_data_is_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny.trainer(tmp_path, **options)
+
+
+@pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
+def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
+    (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
+    made = tiny.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
+    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct ones"):
+        made.train()

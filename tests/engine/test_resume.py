@@ -31,7 +31,7 @@ CASES = {
     "at the start of an epoch": {**RESAMPLE, "data": tiny.prompts(10)},
     "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
     "running std": {"scale_rewards": "running"},
-    "beliefs, chosen by": {**BELIEFS, "zero_variance_groups": "drop", "num_iterations": 2},
+    "beliefs, chosen by": {**BELIEFS, "zero_variance_groups": "drop", "num_iterations": 2, "belief_head": "prompt"},
     "beliefs, resampled": {**BELIEFS, **RESAMPLE, "belief_key": "number"},
     "all defaults": {},
     "all defaults, in the midst of a batch in a later epoch": {"steps_per_generation": 2, "data": tiny.prompts(8)},
@@ -78,6 +78,22 @@ def resumed(checkpoint, **options):
 def test_resuming_with_another_dataset_says_so(tmp_path):
     with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny.prompts(29))
+
+
+def test_resuming_with_another_choice_of_prompts_says_so(tmp_path):
+    checkpoint = checkpointed(tmp_path, **RESAMPLE)
+    with pytest.raises(ValueError, match="dealt by prompt_selection='shuffle', this run has 'belief'"):
+        resumed(checkpoint, prompt_selection="belief")
+
+
+def test_a_checkpoint_without_memory_resumes(tmp_path, caplog):
+    """Also one of before there was any, which has no such key."""
+    checkpoint = checkpointed(tmp_path)
+    path = checkpoint / "grpo_plus_state_0.pt"
+    state = torch.load(path, weights_only=True)
+    torch.save({name: value for name, value in state.items() if name not in ("memory", "prompt_selection")}, path)
+    assert resumed(checkpoint, **BELIEFS).state.global_step == 4
+    assert "remembers no prompts: advantage_baseline='belief', prompt_selection='belief' starts afresh" in caplog.text
 
 
 def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
