@@ -228,7 +228,7 @@ def truncated(folder):
 
 def beliefs(folder):
     options = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
-    return resample(folder, **options, belief_head="prompt", failed_reward=0.3)
+    return resample(folder, **options, belief_key="number", belief_head="prompt", failed_reward=0.3)
 
 
 def kl_to_go(folder):
@@ -267,6 +267,12 @@ class Exhausted:
 
     def metrics(self):
         return {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
 
 
 def stream_fails(folder):

@@ -195,7 +195,8 @@ def compute_with_kl(
     if kind.over == "group":
         divisor = torch.where(teaches, divisor, 1.0)
     elif kind.over == "batch":
-        divisor = torch.where(varies(values.view(1, -1), tolerance) & (divisor > 0), divisor, 1.0)
+        divisor = torch.where(varies(values.view(1, -1), tolerance), divisor, 1.0)
+    divisor = torch.where(divisor > 0, divisor, 1.0)
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
     scored, everyone, about = scored.unsqueeze(-1), torch.ones_like(shaped), about.per_token()
     with_reward = centre(values.unsqueeze(-1) - cost, scored, about.less(cost, scored))

@@ -81,13 +81,13 @@ class GRPOPlusConfig(GRPOConfig):
             - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
             - `"running"`: an exponential moving average of the batch's std.
-            - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before (at least
-              0.14 of `solved_reward - failed_reward`).
+            - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
             What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,
             `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)) and `"belief"`: the mean of the other
             attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
-            4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`.
+            4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`; a std of these is at
+            least 0.14 of `solved_reward - failed_reward`.
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
         std_eps (`float`, *optional*, defaults to `1e-4`):

@@ -12,8 +12,9 @@ from .beliefs import Belief
 from .groups import totals
 
 
-# Of the range of rewards: a prompt that is believed certain would have an advantage without bounds for a surprise.
-PRIOR_FLOOR = 0.02**0.5
+# Of the range of rewards, with the baseline belief: where a prompt is believed certain, or a batch's rewards are all
+# alike, a surprise would have an advantage without bounds.
+BELIEF_FLOOR = 0.02**0.5
 
 
 class Credit:
@@ -70,8 +71,8 @@ class Credit:
 
     def _shaping(self, lengths: Tensor, teaching: Sequence[bool] | None) -> dict[str, Any]:
         config, floor = self._config, self._config.std_floor
-        if advantages.SCALES[config.scale_rewards].over == "prompt":
-            floor = max(floor, PRIOR_FLOOR * (config.solved_reward - config.failed_reward))
+        if config.advantage_baseline == "belief":
+            floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
         return {
             "baseline": config.advantage_baseline,
             "scale": config.scale_rewards,

@@ -258,13 +258,21 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
 
 
 def check_weights(weights: Sequence[float] | None, args: Any) -> None:
-    """A reward must have a weight where groups are chosen by what they can teach (TRL trains on the KL alone).
+    """A reward must have a weight where it is remembered, or where groups are chosen by what they teach (TRL trains on
+    the KL alone).
 
     Args:
         weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.
         args ([`GRPOPlusConfig`]): the configuration.
     """
-    if not weights or any(weights) or not (args.filters_groups or args.filter_metric == "any"):
+    if not weights or any(weights):
+        return
+    if args.what_believes:
+        raise Refusal(
+            f"reward_weights={list(weights)} are all 0: there is no reward for {args.what_believes} to remember. Give "
+            "one a weight other than 0, or set that option back to its default."
+        )
+    if not args.filters_groups and args.filter_metric != "any":
         return
     raise Refusal(
         f"reward_weights={list(weights)} are all 0: no group could be alive. Give a reward a weight other than 0, or "

@@ -37,7 +37,8 @@ class Ridge:
 
     Args:
         seed (`int`): of the random projection above `max_features`.
-        low, high (`float`, *optional*, defaults to 0.0 and 1.0): the reward's range.
+        low, high (`float`, *optional*, defaults to 0.0 and 1.0):
+            The reward's range, widened by mean rewards that are outside, as for beliefs.
         penalties (`Sequence[float]`, *optional*, defaults to 0.3, 0.03, 3e-3, 3e-4 and 3e-5):
             Side by side, in prompts, see above. The first one is in use until there are predictions to compare.
         decay (`float`, *optional*, defaults to 0.97): what a batch is worth a batch later, half after 23.
@@ -127,6 +128,7 @@ class Ridge:
         rows = self._projected(rows)
         if self._count:
             self._judge(rows, rewards, weights, noise)
+        self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
         self._remember(torch.cat([rows, rewards[:, None]], dim=1), weights)
         self._solve()
 
@@ -135,6 +137,7 @@ class Ridge:
         return {
             "seed": self._seed,
             "width": self._width,
+            "range": [self._low, self._high],
             "scale": self._scale.clone(),
             "count": self._count,
             "mean": self._mean.clone(),
@@ -146,6 +149,7 @@ class Ridge:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood."""
         self._seed, self._width = state["seed"], state["width"]
+        self._low, self._high = state["range"]
         self._scale, self._errors = state["scale"].clone(), state["errors"].clone()
         self._count, self._mean, self._scatter = state["count"], state["mean"].clone(), state["scatter"].clone()
         self._window = deque((list(batch) for batch in state["window"]), maxlen=WINDOW)

@@ -75,7 +75,7 @@ class Memory:
         self._look(rows)
         parts = [self._of(name, rows) for name in self._chosen_by]
         skills = [self._beliefs[name].skill for name in self._chosen_by]
-        if len(parts) == 1:
+        if self._chosen_by == [self.promise_of]:
             return parts[0], skills[0]
         weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
         means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
 
@@ -14,6 +15,9 @@ from .groups import totals
 from .memory import TOTAL, Memory
 from .rounds import Draw
 from .streams import Stream
+
+
+logger = get_logger(__name__)
 
 
 class Prompts:
@@ -57,7 +61,13 @@ class Prompts:
         rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
         if self._config.chooses_prompts:
             assert self.draw is not None
-            drawn = self.draw(len(batch.inputs) * world_size // batch.size, lambda row: True, 1, None)
+            count = len(batch.inputs) * world_size // batch.size
+            drawn = self.draw(count, lambda row: True, 1, None)
+            if len(set(drawn)) != count or len(drawn) != count:
+                raise Refusal(
+                    f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
+                    f"{count} distinct ones. Have its `take` return as many as it is asked for."
+                )
             mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
             batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
         elif self.memory is not None:
@@ -107,13 +117,23 @@ class Prompts:
         """For a checkpoint; the first rank's is that of all."""
         parts = {"stream": self._stream, "memory": self.memory}
         first = self._accelerator.process_index == 0
-        return {name: part.state_dict() if part and first else None for name, part in parts.items()}
+        states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
+        return {**states, "prompt_selection": self._config.prompt_selection}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Collective."""
-        if self._stream is not None and state["stream"] is not None:
-            self._stream.load_state_dict(state["stream"])
-        if self.memory is not None:
-            memory = broadcast_object_list([state.get("memory")])[0]
-            if memory is not None:
-                self.memory.load_state_dict(memory)
+        # On every rank: what is refused must not leave the others waiting.
+        names = ("stream", "memory", "prompt_selection")
+        saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
+        if self._stream is not None and saved["stream"] is not None:
+            before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
+            if before != now:
+                raise Refusal(
+                    f"The checkpoint's prompts were dealt by prompt_selection={before!r}, this run has {now!r}. "
+                    "Resume with the same options, or start a new run from the checkpoint's weights."
+                )
+            self._stream.load_state_dict(saved["stream"])
+        if self.memory is not None and saved["memory"] is not None:
+            self.memory.load_state_dict(saved["memory"])
+        elif self.memory is not None:
+            logger.warning(f"The checkpoint remembers no prompts: {self._config.what_believes} starts afresh.")

@@ -9,6 +9,7 @@ from .streams import ORDERS, BeliefStream, ColumnStream, PromptStream, Stream
 
 
 BY_COLUMN = ("name", "column", "order")
+METHODS = ("take", "observe", "metrics", "state_dict", "load_state_dict")
 
 
 def _by_column(train_set: Any, args: Any) -> Stream:
@@ -39,8 +40,17 @@ def stream_of(train_set: Any, args: Any) -> Stream:
     check_stream(train_set, args)
     check_rows(len(train_set), args)
     name = _name(args.prompt_selection)
-    make = STREAMS[name] if name in STREAMS else lambda train_set, args: load(name)(train_set, args.seed)
-    return make(train_set, args)
+    return STREAMS[name](train_set, args) if name in STREAMS else _own(name, train_set, args.seed)
+
+
+def _own(path: str, train_set: Any, seed: int) -> Stream:
+    stream = load(path)(train_set, seed)
+    if missing := [name for name in METHODS if not callable(getattr(stream, name, None))]:
+        raise Refusal(
+            f"prompt_selection={path!r} made a {type(stream).__name__} without {', '.join(missing)}: a stream has "
+            f"{', '.join(METHODS)}, see trl_grpo_plus.streams.Stream."
+        )
+    return stream
 
 
 def _name(selection: Any) -> str:

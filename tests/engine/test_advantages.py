@@ -470,3 +470,11 @@ def test_without_a_kl_it_is_compute(rewards):
     zero = torch.zeros(*rewards.shape, 3)
     for choice in EVERY:
         close(compute_with_kl(rewards, zero, 0.1, False, *choice, **known(rewards)), advantages(rewards, *choice))
+
+
+@pytest.mark.parametrize(("scale", "how"), [("prior", {}), ("running", {"running_std": 0.0})])
+def test_a_kl_in_the_reward_is_divided_by_no_zero(scale, how):
+    belief = Belief(*(torch.tensor([value, value], dtype=torch.float64) for value in (1.0, 0.0, 8.0)))
+    rewards = torch.tensor([[1.0, 1, 1, 1], [1, 0, 1, 0]])
+    found = compute_with_kl(rewards, KL_OF, 0.1, False, "belief", scale, eps=0.0, belief=belief, **how)
+    assert found.isfinite().all()

@@ -33,7 +33,7 @@ def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
     known = {"beliefs": [BELIEF], "teaching": [True, False]}
     values = credit(**options, std_floor=0.05).advantages(*of_batch, **known)
     groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
-    floor = 0.02**0.5 if scale == "prior" else 0.05  # of rewards from 0 to 1
+    floor = 0.02**0.5 if baseline == "belief" else 0.05  # of rewards from 0 to 1
     about = {"lengths": groups[1], "belief": BELIEF, "teaching": torch.tensor([True, False])}
     expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, floor, **about)
     torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
@@ -70,6 +70,17 @@ def test_the_running_std_is_that_of_the_batches_so_far():
     resumed = credit(scale_rewards="running")
     resumed.load_state_dict(running.state_dict())
     assert resumed.running_variance == running.running_variance
+
+
+@pytest.mark.parametrize("scale", ["batch", "running", "prior", "none"])
+def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
+    """All was solved, and not all of it was believed to be: a batch without a spread divides it by no 0."""
+    belief = Belief(torch.tensor([0.5, 0.9]), torch.tensor([0.25, 0.09]), torch.tensor([2.0, 8.0]))
+    shaping = {"advantage_baseline": "belief", "scale_rewards": scale}
+    of_batch = ((2, 2), torch.ones(4, 2), WEIGHTS, LENGTHS[:4])
+    values = credit(**shaping).advantages(*of_batch, beliefs=[belief], teaching=[True, True])
+    assert (values > 0).all()
+    assert values.max() <= 1 / 0.02**0.5
 
 
 def test_batches_that_say_nothing_leave_the_running_std():

@@ -95,6 +95,19 @@ def test_predictions_stay_within_the_range_of_the_reward():
     assert (lowest, highest) == (-1.0 + 4 * MARGIN, 3.0 - 4 * MARGIN)
 
 
+def test_a_reward_outside_widens_the_range():
+    """As that of beliefs: a total of several rewards is beyond 1."""
+    ridge, rate = Ridge(seed=0), truth(8)
+    for rows, _, _, p in batches(rate, 20, 8):
+        ridge.learn(rows, 4 * p - 1)
+    rows = torch.randn(500, 8, generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    torch.testing.assert_close(ridge.predict(rows), 4 * rate(rows) - 1, atol=0.3, rtol=0)
+    assert ridge.skill > 0.9
+    resumed = Ridge(seed=0)
+    resumed.load_state_dict(ridge.state_dict())
+    assert torch.equal(resumed.predict(rows), ridge.predict(rows))
+
+
 def test_what_does_not_differ_teaches_the_mean_alone():
     ridge = Ridge(seed=0)
     ridge.learn(torch.ones(8, 3), torch.linspace(0, 1, 8))

@@ -11,6 +11,7 @@ import torch
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.advantages import MOST_BELIEVED, compute
 from trl_grpo_plus.beliefs import Belief
+from trl_grpo_plus.memory import Memory
 from trl_grpo_plus.traces import read
 
 
@@ -219,11 +220,30 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
             "belief_key='tags' holds list values, which are no keys",
         ),
         ({"prompt_selection": "tiny:qwen3"}, "tiny has no function 'qwen3'. Did you mean qwen2"),
+        ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
         ({**BELIEF, "data": tiny.prompts(30).to_iterable_dataset()}, "remembers each row .* IterableDataset deals"),
         ({**CHOICE, "data": tiny.prompts(30).to_iterable_dataset()}, "Load it without streaming"),
         ({**PAIRS, **CHOICE, "data": tiny.prompts(3)}, "3 rows, and a generation batch takes"),
+        ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
     ],
 )
 def test_what_does_not_go_with_the_data_is_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny.trainer(tmp_path, **options)
+
+
+@pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
+def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
+    (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
+    made = tiny.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
+    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct ones"):
+        made.train()
+
+
+@pytest.mark.parametrize(("weights", "expected"), [([3.0, 0.0], 1.5), ([3.0, 2.0], 2.5)])
+def test_what_is_promised_is_the_total_where_each_reward_is_remembered_by_itself(tmp_path, weights, expected):
+    options = {**BELIEF, "multi_objective_aggregation": "normalize_then_sum", "report_to": "none"}
+    config = GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, **options)
+    memory = Memory(config, tiny.prompts(4), ["first", "second"], weights)
+    assert memory.promise_of == "total"
+    assert memory.promise([0, 3])[0].mean.tolist() == [expected] * 2  # nothing known: half of what each can give
