@@ -18,6 +18,7 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "beliefs groups head sandbox scoring states",
+    "baselines",
     "advantages filler kl memory traces registry streams indexed_rows",
     "alarms credit rounds selection uploads view",
     "batch config_checks recorder",

@@ -31,12 +31,13 @@ times and -1.732.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import repeat
 
 import torch
 from torch import Tensor
 
+from .baselines import BASELINES, About, Baseline, count_of, less_mean, less_median, median_of
 from .beliefs import Belief
 from .common.values import Refusal, one_of
 from .groups import extremes
@@ -44,7 +45,6 @@ from .groups import extremes
 
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533
-MOST_BELIEVED = 8.0  # attempts that a belief counts for in the baseline: policies move
 
 
 def compute(
@@ -223,92 +223,6 @@ def _chosen(baseline: str, scale: str) -> tuple["Baseline", "Scale"]:
     return BASELINES[baseline], SCALES[scale]
 
 
-# -- baselines: (values, scored, about) -> values minus the baseline over dim 1, which ignores NaN
-
-
-@dataclass(frozen=True)
-class About:
-    """What baselines and scales are told beside the rewards of P groups of G attempts, as in [`compute`]."""
-
-    lengths: Tensor | None = None
-    running_std: float | None = None
-    belief: Belief | None = None
-
-    def per_token(self) -> "About":
-        """For values (P, G, T)."""
-        belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
-        return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
-
-    def of_nothing(self) -> "About":
-        """For rewards that are all 0."""
-        return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
-
-    def less(self, cost: Tensor, scored: Tensor) -> "About":
-        """For rewards minus `cost`, of which is believed what the other attempts' are."""
-        if self.belief is None:
-            return self
-        total = cost.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
-        others = (total - cost.masked_fill(~scored, 0.0)) / (_count(scored) - scored.long()).clamp(min=1)
-        mean = self.belief.mean.view(-1, *[1] * (cost.dim() - 1))
-        return replace(self, belief=replace(self.belief, mean=mean - others))
-
-
-def _mean(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
-    return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / _count(scored)
-
-
-def _leave_one_out(values: Tensor, scored: Tensor, about: About) -> Tensor:
-    # r_i - mean of the others, written so that it is exact and defined for one attempt.
-    return _mean(values, scored) * _count(scored) / (_count(scored) - 1).clamp(min=1)
-
-
-def _median(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
-    return values - _median_of(values, _count(scored))
-
-
-def _length_weighted(values: Tensor, scored: Tensor, about: About) -> Tensor:
-    if about.lengths is None:
-        raise Refusal("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
-    weight = about.lengths.double().masked_fill(~scored, 0.0)
-    # A group of which every token is masked has no lengths to weigh by.
-    weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
-    total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
-    return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def _belief(values: Tensor, scored: Tensor, about: About) -> Tensor:
-    if about.belief is None:
-        raise Refusal("baseline='belief' needs belief, what the prompts were believed to earn.")
-    mean = about.belief.mean if about.belief.mean.dim() == values.dim() else about.belief.mean.unsqueeze(1)
-    believed = about.belief.count.clamp(max=MOST_BELIEVED).view(-1, *[1] * (values.dim() - 1))
-    total = values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
-    others = total - values
-    return values - (others + believed * mean) / (_count(scored) - 1 + believed)
-
-
-Baseline = Callable[[Tensor, Tensor, About], Tensor]
-# To add one: a function and an entry.
-BASELINES: dict[str, Baseline] = {
-    "mean": _mean,
-    "leave_one_out": _leave_one_out,
-    "median": _median,
-    "length_weighted": _length_weighted,
-    "belief": _belief,
-}
-
-
-def _count(scored: Tensor) -> Tensor:
-    return scored.sum(dim=1, keepdim=True).clamp(min=1)
-
-
-def _median_of(values: Tensor, count: Tensor) -> Tensor:
-    """Median over dim 1 of the `count` entries that are not NaN (`nanquantile` stops at 16 million entries)."""
-    ordered = values.sort(dim=1).values  # NaN last
-    shape = (-1, 1, *values.shape[2:])
-    low, high = ((count - 1) // 2).expand(shape), (count // 2).expand(shape)
-    return (ordered.gather(1, low) + ordered.gather(1, high)) / 2
-
-
 # -- scales
 
 
@@ -346,18 +260,18 @@ class Scale:
 
 
 def _std(rewards: Scored) -> Tensor:
-    deviation = _mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
+    deviation = less_mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
     freedom = (rewards.scored.sum(dim=1, keepdim=True) - rewards.ddof).clamp(min=1)
     return (deviation.square().sum(dim=1, keepdim=True) / freedom).sqrt()
 
 
 def _robust_std(rewards: Scored) -> Tensor:
-    deviation = _median(rewards.values, rewards.scored).abs()
-    median, mean = _median_of(deviation, _count(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
+    deviation = less_median(rewards.values, rewards.scored).abs()
+    median, mean = median_of(deviation, count_of(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
     spread = torch.where(median > rewards.tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
     # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G scored ones.
     furthest = rewards.centred.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
-    return torch.maximum(spread, furthest / _count(rewards.scored))
+    return torch.maximum(spread, furthest / count_of(rewards.scored))
 
 
 def _positive_mean(rewards: Scored) -> Tensor:

@@ -60,12 +60,10 @@ class Stream(Protocol):
 class PromptStream:
     """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
 
-    It never looks at a rank's own random state, and it is resumable. An index that a caller cannot use now is not
-    lost: it is dealt first next time. Where there are several ranks, the first one's deals for all.
+    It never looks at a rank's own random state. An index that a caller cannot use now is dealt first next time.
 
     Args:
-        num_prompts (`int`): rows of the dataset.
-        seed (`int`): of the permutations.
+        num_prompts (`int`), seed (`int`): rows of the dataset; of the permutations.
     """
 
     def __init__(self, num_prompts: int, seed: int):
@@ -82,18 +80,7 @@ class PromptStream:
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """The next indices that `wanted` accepts.
-
-        Args:
-            count (`int`): how many to deal at most.
-            wanted (`Callable[[int], bool]`): asked once about each index in turn; may remember what it accepted.
-            multiple_of (`int`, *optional*, defaults to `1`): what is dealt is a multiple of this.
-            patience (`int`, *optional*): refusals after which to look no further. `None`: the whole dataset.
-            believe (`Believe`, *optional*): not asked.
-
-        Returns:
-            `list[int]`: distinct indices; fewer than `count` where no more that are wanted were found.
-        """
+        """As [`Stream`]: those that come next, `wanted` being asked once about each; `believe` is not asked."""
         taken: list[int] = []
         passed: list[int] = []
         seen: set[int] = set()
@@ -125,7 +112,7 @@ class PromptStream:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood. Raises ValueError when it was saved with another dataset size."""
+        """As [`Stream`]. Raises ValueError when it was saved with another dataset size."""
         if state["num_prompts"] != self._num_prompts:
             raise Refusal(
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "

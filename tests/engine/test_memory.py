@@ -9,7 +9,8 @@ import tiny
 import torch
 
 from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.advantages import MOST_BELIEVED, compute
+from trl_grpo_plus.advantages import compute
+from trl_grpo_plus.baselines import MOST_BELIEVED
 from trl_grpo_plus.beliefs import Belief
 from trl_grpo_plus.memory import Memory
 from trl_grpo_plus.traces import read
