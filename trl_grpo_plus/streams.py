@@ -1,10 +1,8 @@
 """Which prompts are sampled next: a `Stream` deals rows of a dataset, and hears what came of them.
 
-    PromptStream   one shuffled pass after another, as TRL's own sampler
-    BeliefStream   those of a shuffled pool that promise most to learn
-    ColumnStream   by a column's level: easy first, hard first, or each level in turn
-
-To add one: a class with the methods of [`Stream`].
+PromptStream   one shuffled pass after another, as TRL's own sampler
+BeliefStream   those of a shuffled pool that promise most to learn
+ColumnStream   by a column's level: easy first, hard first, or each level in turn
 """
 
 import numbers
