@@ -20,6 +20,9 @@ from .common.values import Number, Refusal, one_of
 Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
 ORDERS = ("easy_first", "hard_first", "interleaved")
 FIRST_REST = 8  # steps
+# Verdicts. Of what nobody scores nothing is ever known: unless it rests, it promises most where the others are solved
+# or failed, and is chosen again and again.
+HOPELESS = ("all_bad", "unscored", "truncated")
 
 
 class Stream(Protocol):
@@ -151,10 +154,10 @@ class BeliefStream:
     anew each step. A row of the pool that is not dealt comes again with the next pass.
 
     Not in the pool are rows dealt in the last `cooldown` steps (fewer where that would hold back more than half of the
-    dataset), and those at rest: a row found solved (all_good) or hopeless (all_bad) rests 8 steps, 16 when it is found
-    so again at its next visit, then 32, ..., at most an epoch: ceil(num_prompts / rows of the batch) steps. A visit
-    that finds it alive ends that, one of the other kind begins anew. Both give way, soonest free first, where fewer
-    than `count` rows would be dealt.
+    dataset), and those at rest: a row found solved (all_good) or hopeless (all_bad, unscored, truncated) rests 8
+    steps, 16 when it is found so again at its next visit, then 32, ..., at most an epoch: ceil(num_prompts / rows of
+    the batch) steps. A visit that finds it alive ends that, one of the other kind begins anew. Both give way, soonest
+    free first, where fewer than `count` rows would be dealt.
 
     Every row that `wanted` accepts and that neither rests nor cools down is in one of any ceil(2 x num_prompts / (pool
     x count)) + 1 pools in a row; so it is offered within as many steps of its rest's end. Where int(floor x count) is
@@ -222,8 +225,8 @@ class BeliefStream:
         """As [`Stream`]; rows that were solved or hopeless begin to rest."""
         indices = torch.as_tensor(rows, dtype=torch.long)
         solved, hopeless, alive = (
-            indices[torch.tensor([verdict == kind for verdict in verdicts], dtype=torch.bool)]
-            for kind in ("all_good", "all_bad", "alive")
+            indices[torch.tensor([verdict in kinds for verdict in verdicts], dtype=torch.bool)]
+            for kinds in (("all_good",), HOPELESS, ("alive",))
         )
         epoch = -(-self._num_prompts // max(len(indices), 1))
         # A row may be there twice: an alive visit counts most.

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import tried
 
-from trl_grpo_plus.beliefs import Belief
+from trl_grpo_plus.beliefs import Belief, Beliefs
+from trl_grpo_plus.groups import judge
 from trl_grpo_plus.streams import BeliefStream, ColumnStream, PromptStream
 
 
@@ -238,11 +239,26 @@ def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) ->
         (["alive"] * 3, [1, 1, 1]),
         (["all_bad", "all_bad", "alive", "all_bad"], [8, 16, 1, 8]),
         (["all_bad", "all_bad", "all_good", "all_good"], [8, 16, 8, 16]),
-        (["all_bad", "unscored", "tied", "truncated", "all_bad"], [8, 1, 1, 1, 16]),
+        (["all_bad", "unscored", "truncated", "all_bad"], [8, 16, 32, 64]),
+        (["all_bad", "tied", "all_bad"], [8, 1, 16]),
     ],
 )
 def test_solved_and_hopeless_rows_rest_at_growing_intervals(verdicts, intervals):
     assert visits_of(7, verdicts) == intervals
+
+
+def test_rows_that_nobody_scores_are_sampled_no_more_than_their_share():
+    """They are never known, and so promise most where all others are known to be solved or to fail."""
+    beliefs, stream = Beliefs(400), BeliefStream(400, 1)
+    unscored = torch.arange(400) % 10 == 0
+    sampled = 0
+    for step in range(200):
+        rows = torch.tensor(stream.take(20, any_prompt, believe=lambda pool: (beliefs.of(pool), beliefs.skill)))
+        rewards = (rows % 2).double().unsqueeze(1).expand(-1, 2).masked_fill(unscored[rows].unsqueeze(1), torch.nan)
+        beliefs.observe(rows, rewards, beliefs.of(rows))
+        stream.observe(rows.tolist(), rewards, judge(rewards))
+        sampled += int(unscored[rows].sum()) if step >= 100 else 0
+    assert sampled / 2000 < 0.12
 
 
 def test_of_a_row_that_comes_twice_an_alive_visit_counts():
