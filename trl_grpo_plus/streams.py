@@ -20,15 +20,14 @@ from .common.values import Number, Refusal, one_of
 Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
 ORDERS = ("easy_first", "hard_first", "interleaved")
 FIRST_REST = 8  # steps
-# Verdicts. Of what nobody scores nothing is ever known: unless it rests, it promises most where the others are solved
-# or failed, and is chosen again and again.
+# Of what nobody scores nothing is ever known: unless it rests, it promises most, and is chosen again and again.
 HOPELESS = ("all_bad", "unscored", "truncated")
 
 
 class Stream(Protocol):
     """Deals indices of a dataset. Where there are several ranks, the first one's deals for all.
 
-    Its state holds tensors, numbers, texts, lists and dicts alone, and `load_state_dict` refuses that of a dataset of
+    Its state holds tensors, numbers, texts, lists and dicts alone; `load_state_dict` refuses that of a dataset of
     another size.
     """
 
