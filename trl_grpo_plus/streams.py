@@ -27,8 +27,7 @@ HOPELESS = ("all_bad", "unscored", "truncated")
 class Stream(Protocol):
     """Deals indices of a dataset. Where there are several ranks, the first one's deals for all.
 
-    Its state holds tensors, numbers, texts, lists and dicts alone; `load_state_dict` refuses that of a dataset of
-    another size.
+    Its state holds tensors, numbers, texts, lists and dicts; that of a dataset of another size is refused.
     """
 
     def take(
