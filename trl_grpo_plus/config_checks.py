@@ -101,6 +101,11 @@ def _check_beliefs(config: Any) -> None:
         raise Refusal(f"dead_verdicts={config.dead_verdicts!r} must be a list, such as ['all_bad', 'unscored'].")
     for verdict in config.dead_verdicts or ():
         one_of("dead_verdicts", verdict, VERDICTS[1:])
+    if config.dead_verdicts is not None and not believes and not config.filters_groups:
+        raise Refusal(
+            f"dead_verdicts={config.dead_verdicts!r} has no effect: with zero_variance_groups='keep' no group leaves. "
+            "Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
+        )
     one_of("belief_head", config.belief_head, (None, "prompt"))
     if config.belief_key is not None and (not isinstance(config.belief_key, str) or not config.belief_key):
         raise Refusal(f"belief_key={config.belief_key!r} must be the name of a column, or null.")

@@ -188,6 +188,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ({"advantage_baseline": "belief", "scale_rewards": "mad"}, "does not go with scale_rewards='mad'"),
         ({"scale_rewards": "prior"}, "set advantage_baseline='belief' .now 'mean'."),
         ({**BELIEF, "dead_verdicts": ["alive"]}, "dead_verdicts='alive' is not one of 'all_good', 'all_bad'"),
+        ({"dead_verdicts": ["all_bad"]}, "has no effect: with zero_variance_groups='keep' no group leaves"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
         ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),

@@ -273,7 +273,7 @@ def dead_groups(history: History, batch: Sampled, least: float) -> Finding | Non
     total = sum(sum(r.verdicts.values()) for r in records)
     counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in kinds}
     dead = sum(counts.values()) / max(total, 1)
-    if not total or dead < least:
+    if not total or not kinds or dead < least:
         return None
     most = max(kinds, key=lambda verdict: counts[verdict])
     mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in kinds if counts[verdict])
