@@ -17,11 +17,11 @@ from tokenizers import Regex, Tokenizer
 from tokenizers.decoders import Fuse
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.common.values import Refusal
 
-from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
 
 
 CHARACTERS = "0123456789+-*="
@@ -150,22 +150,11 @@ def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 1, hidden_size: int = 128, heads: int = 4
 ) -> LlamaForCausalLM:
     """An untrained Llama; by default of one layer and 170 000 parameters."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        max_position_embeddings=32,
-        tie_word_embeddings=False,
-        # 0.06 for 128: at transformers' default of 0.02 so narrow a model stays on a plateau for most of the warm-up.
-        initializer_range=0.06 * math.sqrt(128 / hidden_size),
-        rope_parameters={"rope_type": "default", "rope_theta": 100.0},
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return LlamaForCausalLM(config)
+    # 0.06 for 128: at transformers' default of 0.02 so narrow a model stays on a plateau for most of the warm-up.
+    spread = 0.06 * math.sqrt(128 / hidden_size)
+    rope = {"rope_type": "default", "rope_theta": 100.0}
+    sizes = (layers, hidden_size, heads)
+    return llama(tokenizer, *sizes, max_position_embeddings=32, initializer_range=spread, rope_parameters=rope)
 
 
 def _write_whole(

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from tqdm.auto import tqdm
-from transformers import PreTrainedModel, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 
 NOT_LEARNED = -100  # label of a token that the loss passes over
@@ -34,6 +34,25 @@ def warm_folder(training_args: Any) -> tuple[Path, bool]:
     beside = Path(resumed_from).parent / "warm_start"  # elsewhere, where the run that is gone on with was moved
     folder = beside if beside.is_dir() else folder
     return folder, folder.is_dir()
+
+
+def llama(
+    tokenizer: PreTrainedTokenizerFast, layers: int, hidden_size: int, heads: int, **shape: Any
+) -> LlamaForCausalLM:
+    """An untrained Llama for this tokenizer; `shape` is more of its config."""
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=hidden_size,
+        intermediate_size=2 * hidden_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        tie_word_embeddings=False,
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        **shape,
+    )
+    return LlamaForCausalLM(config)
 
 
 def write_whole(

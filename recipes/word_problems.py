@@ -24,11 +24,11 @@ from tokenizers.decoders import Fuse, Replace, WordPiece
 from tokenizers.decoders import Sequence as InTurn
 from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
 from trl_grpo_plus.common.values import Refusal
 
-from .warm_start import NOT_LEARNED, WarmUp, teach, warm_folder, write_whole
+from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
 
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
@@ -238,21 +238,9 @@ def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 3, hidden_size: int = 192, heads: int = 6
 ) -> LlamaForCausalLM:
     """An untrained Llama; by default of three layers and 1.2 million parameters."""
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=hidden_size,
-        intermediate_size=2 * hidden_size,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        max_position_embeddings=192,
-        tie_word_embeddings=False,
-        initializer_range=0.05,
-        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-    )
-    return LlamaForCausalLM(config)
+    rope = {"rope_type": "default", "rope_theta": 1000.0}
+    sizes = (layers, hidden_size, heads)
+    return llama(tokenizer, *sizes, max_position_embeddings=192, initializer_range=0.05, rope_parameters=rope)
 
 
 def _batches(

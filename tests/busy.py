@@ -12,7 +12,8 @@ import tempfile
 import time
 
 
-BURN = "while True:\n    pass"
+# Until its parent is gone, also where that was killed: it would burn on for ever.
+BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6):\n        pass"
 PROCESSOR = max(os.sched_getaffinity(0))
 MANY = 24  # leave less than a twentieth
 LOCK = open(os.path.join(tempfile.gettempdir(), f"burners-{os.getuid()}"), "w")  # noqa: SIM115

@@ -195,8 +195,7 @@ def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     if mistyped := option_names.refused(options.rest):
         return _refuse(mistyped)
-    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
-    launcher = (options.accelerate_config, options.num_processes, num_gpus)
+    launcher = _launcher(options)
     command = launch_command(options.name, options.rest, *launcher)
     from .check.recipe import refused
 
@@ -207,12 +206,17 @@ def _run(options: argparse.Namespace) -> int:
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
 
+def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
+    """accelerate's configuration, processes and GPUs."""
+    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
+    return options.accelerate_config, options.num_processes, num_gpus
+
+
 def _race(options: argparse.Namespace) -> int:
     _must_be_there(options)
     if mistyped := option_names.refused(options.rest):
         return _refuse(mistyped)
-    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
-    launcher = (options.accelerate_config, options.num_processes, num_gpus)
+    launcher = _launcher(options)
     from .race.plan import plan
 
     race = plan(options.name, options.rest, launcher, options.baseline_generations, options.looks)

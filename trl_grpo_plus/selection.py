@@ -66,9 +66,14 @@ def check_selection(selection: Any) -> None:
                 '{"name": "by_column", "column": "level", "order": "easy_first"}.'
             )
         one_of("prompt_selection: order", selection["order"], ORDERS)
-    elif not isinstance(selection, str) or not (selection in ("shuffle", "belief") or is_path(selection)):
-        names = "'shuffle', 'belief', {'name': 'by_column', ...} and the path of a class"
-        raise Refusal(f"prompt_selection={selection!r} is none of {names}.{near(str(selection), STREAMS)}")
+        return
+    names = [name for name in STREAMS if name != "by_column"]
+    if not isinstance(selection, str) or not (selection in names or is_path(selection)):
+        allowed = ", ".join([*map(repr, names), "{'name': 'by_column', ...}"])
+        raise Refusal(
+            f"prompt_selection={selection!r} is none of {allowed} and the path of a class."
+            f"{near(str(selection), STREAMS)}"
+        )
 
 
 def check_class(args: Any) -> None:

@@ -8,11 +8,12 @@ import pytest
 import tiny
 import torch
 
-from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus import GRPOPlusConfig, selection
 from trl_grpo_plus.advantages import compute
 from trl_grpo_plus.baselines import MOST_BELIEVED
 from trl_grpo_plus.beliefs import Belief
 from trl_grpo_plus.memory import Memory
+from trl_grpo_plus.streams import ColumnStream
 from trl_grpo_plus.traces import read
 
 
@@ -132,10 +133,18 @@ def test_what_there_is_to_learn_is_sampled_more(tmp_path):
 
 @pytest.mark.parametrize(("order", "first"), [("easy_first", [0, 1, 2, 3]), ("hard_first", [26, 27, 28, 29])])
 def test_prompts_by_a_column(tmp_path, order, first):
-    selection = {"name": "by_column", "column": "number", "order": order}
-    trained = tiny.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection=selection)
+    by_column = {"name": "by_column", "column": "number", "order": order}
+    trained = tiny.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection=by_column)
     assert sorted({int(prompt[:2]) for prompt in often_tried(trained).index}) == first
-    assert trained.args.prompt_selection == selection
+    assert trained.args.prompt_selection == by_column
+
+
+def test_adding_a_stream_is_an_entry(tmp_path, monkeypatch):
+    monkeypatch.setitem(
+        selection.STREAMS, "in_turn", lambda train_set, args: ColumnStream(train_set["number"], "easy_first", 0)
+    )
+    trained = tiny.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection="in_turn")
+    assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == [0, 1, 2, 3]
 
 
 OWN = """
