@@ -275,8 +275,16 @@ class Exhausted:
         pass
 
 
+class Unteachable(Exhausted):
+    """A stream that learns from nothing."""
+
+    def observe(self, rows, rewards, verdicts):
+        raise RuntimeError("nothing can be learnt from these rows")
+
+
 def stream_fails(folder):
-    return failing(folder, tiny.digits, prompt_selection=f"{__file__}:Exhausted")
+    streams = (Exhausted, Unteachable)
+    return [failing(folder, tiny.digits, prompt_selection=f"{__file__}:{kind.__name__}") for kind in streams]
 
 
 def fails_on_one_rank(completions, **kwargs):

@@ -17,7 +17,8 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
-    "beliefs groups head sandbox scoring states",
+    "groups head sandbox scoring shared_prior states",
+    "beliefs",
     "baselines",
     "advantages filler kl memory traces registry streams indexed_rows",
     "alarms credit rounds selection uploads view",

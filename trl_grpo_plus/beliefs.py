@@ -4,12 +4,11 @@
     n      = strength + own count
     mean   = (strength x m0 + own sum) / n
     E[r^2] = (strength x (m0^2 + v0) + own sum of squares) / n                 variance = E[r^2] - mean^2
-    v0     = ratio x (m0 - low) x (high - m0)
 
-For rewards of `low` and `high` alone the ratio is 1, and this is a Beta posterior with a + b = n. m0 is what prompts
-share: the running mean of all, of the row's key, or a head's prediction. A group weighs (strength / n)^2 in such a
-mean, so that a choice of prompts does not pull it to those that are chosen often. The ratio, of the variance within a
-prompt to the most that its mean allows, is measured on the groups (with Bessel's correction) and shared by all.
+m0 and v0 are what prompts share ([`trl_grpo_plus.shared_prior`]): the running mean of all or of the row's key, or a
+head's prediction, and the variance that goes with it. For rewards of `low` and `high` alone this is a Beta posterior
+with a + b = n. A group weighs (strength / n)^2 in what is shared, so that a choice of prompts does not pull it to
+those that are chosen often.
 
 The half-life H is the one of several, kept side by side, whose beliefs were nearest to the group means that came next.
 
@@ -27,11 +26,9 @@ import torch
 from torch import Tensor
 
 from .common.values import Number, Refusal
+from .shared_prior import SharedPrior
 
 
-KEEP_SHARED = 0.9  # of the shared mean, a batch
-KEEP_KEY = 0.97  # of a key's mean, a prompt
-KEY_STRENGTH = 4.0  # prompts that the mean of all counts for in a key's
 KEEP_WINDOW = 0.95  # of skill and calibration, a batch: about the last 20
 KEEP_ERRORS = 0.98  # of the half-lives' errors, a batch
 FEW_GROUPS = 16.0  # skill is pulled to 0 by as many groups
@@ -72,7 +69,7 @@ class Beliefs:
         low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. Wider from the first reward on
             that is outside.
         keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
-            their prior's mean, pulled to that of all where the key was seen little. `None`: all rows share one.
+            their prior, pulled to that of all where the key was seen little. `None`: all rows share one.
         strength (`float`, *optional*, defaults to `2.0`): attempts that the prior counts for.
         half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle one is
             used until some 32 groups of rows seen before tell which is best.
@@ -111,32 +108,37 @@ class Beliefs:
         self._moments = torch.zeros(3, len(half_lives), num_rows, dtype=torch.float32)
         self._errors = _zeros(len(half_lives))
         self._compared = 0.0  # groups, decayed as the errors are
-        codes: dict[Hashable, int] = {}
-        self._codes = torch.tensor([codes.setdefault(key, len(codes)) for key in keys or ()], dtype=torch.int32)
-        self._by_key = _zeros(2, len(codes))  # prompts seen, and the sum of their means about the origin
-        self._shared = 0.0  # mean of all, about the origin
-        self._within = self._interior = 0.0
+        self._shared = SharedPrior(self._origin, keys)
         self._groups, self._bins = _zeros(5), _zeros(3, BINS)
         self._batch: list[float] = []  # predicted and realised mean of the last one
 
-    def of(self, rows: Sequence[int] | Tensor, shared: Tensor | None = None) -> Belief:
+    def of(
+        self,
+        rows: Sequence[int] | Tensor,
+        mean: Tensor | None = None,
+        variance: Tensor | None = None,
+        strength: float | None = None,
+    ) -> Belief:
         """What is believed of rows now, before they are sampled.
 
         Args:
             rows (`Sequence[int]`): P indices.
-            shared (`Tensor`, *optional*): `(P,)`, the prior's mean in place of what prompts share.
+            mean (`Tensor`, *optional*): `(P,)`, the prior's, in place of what prompts share.
+            variance (`Tensor`, *optional*): `(P,)`, likewise; by default the one that prompts share at this mean. Left
+                aside while all rewards are at the ends of their range, where the mean says it.
+            strength (`float`, *optional*): of this prior, in place of that of what prompts share.
         """
         rows = _indices(rows)
         count, total, squares = self._remembered(rows)[:, self._best]
-        low, high = self._range
-        prior = self._prior(rows) if shared is None else shared.double().cpu()
-        prior = prior.clamp(low, high)
-        variance = self._ratio * (prior - low) * (high - prior)
+        prior, spread = self._shared.of(rows, *self._range, mean)
+        if variance is not None and self._shared.between:
+            spread = variance.double().cpu()
         prior = prior - self._origin
-        n = count + self._strength
-        mean = (total + self._strength * prior) / n
-        second = (squares + self._strength * (prior.square() + variance)) / n
-        return Belief(mean + self._origin, (second - mean.square()).clamp(min=0.0), n)
+        strength = self._strength if strength is None else strength
+        n = count + strength
+        posterior = (total + strength * prior) / n
+        second = (squares + strength * (prior.square() + spread)) / n
+        return Belief(posterior + self._origin, (second - posterior.square()).clamp(min=0.0), n)
 
     def observe(self, rows: Sequence[int] | Tensor, rewards: Tensor, believed: Belief) -> None:
         """Learn from a generation batch; ends the step.
@@ -164,10 +166,11 @@ class Beliefs:
             mean = values.sum(dim=1) / count
             deviations = torch.where(scored, values - mean.unsqueeze(1), 0.0).square().sum(dim=1)
             within = deviations / (count - 1).clamp(min=1.0)
+            strength = believed.count - self._remembered(rows)[0, self._best]
             self._compare(rows, count, mean, believed)
             self._measure(count, mean, within, believed)
             self._remember(rows, torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)]))
-            self._share(rows, rewards, scored, mean, within, believed)
+            self._share(rows, rewards, scored, mean, within, strength / believed.count)
         self.step += 1
 
     @property
@@ -224,25 +227,25 @@ class Beliefs:
     def state_dict(self) -> dict[str, Any]:
         """All that was learned; tensors, numbers and lists of them."""
         tensors = {name: getattr(self, f"_{name}").clone() for name in _TENSORS}
-        numbers = {name: getattr(self, f"_{name}") for name in _NUMBERS}
-        lists = {"range": list(self._range), "batch": list(self._batch), "half_lives": list(self._half_lives)}
-        return {"num_rows": len(self._last), "step": self.step, **lists, **numbers, **tensors}
+        return {
+            **{"num_rows": len(self._last), "step": self.step, "compared": self._compared},
+            **{"range": list(self._range), "batch": list(self._batch), "half_lives": list(self._half_lives)},
+            **{"keys": self._shared.keys, "shared": self._shared.state_dict(), **tensors},
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood. Raises ValueError when it was saved with other rows, keys or half-lives."""
-        now = {"num_rows": len(self._last), "half_lives": self._half_lives, "keys": self._by_key.shape[1]}
-        saved = {**{name: state[name] for name in ("num_rows", "half_lives")}, "keys": state["by_key"].shape[1]}
+        now = {"num_rows": len(self._last), "half_lives": self._half_lives, "keys": self._shared.keys}
         for name, value in now.items():
-            if saved[name] != value:
+            if state[name] != value:
                 raise Refusal(
-                    f"The checkpoint's beliefs have {name}={saved[name]}, this run's {value}. Resume with the same "
+                    f"The checkpoint's beliefs have {name}={state[name]}, this run's {value}. Resume with the same "
                     "dataset and options, or start a new run from the checkpoint's weights."
                 )
         for name in _TENSORS:
             setattr(self, f"_{name}", state[name].clone())
-        for name in _NUMBERS:
-            setattr(self, f"_{name}", state[name])
-        self.step, self._batch = state["step"], list(state["batch"])
+        self._shared.load_state_dict(state["shared"])
+        self.step, self._compared, self._batch = state["step"], state["compared"], list(state["batch"])
         low, high = state["range"]
         self._range = (low, high)
 
@@ -252,22 +255,10 @@ class Beliefs:
             return len(self._half_lives) // 2
         return int(self._errors.argmin())
 
-    @property
-    def _ratio(self) -> float:
-        most = self._within + self._interior
-        return self._within / most if most > 0 else 1.0
-
     def _remembered(self, rows: Tensor) -> Tensor:
         """Own moments as they count now, (3, half-lives, P): attempts, their sum and sum of squares."""
         age = self.step - self._last[rows].double()
         return self._moments[:, :, rows].double() * 0.5 ** (age / _column(self._half_lives))
-
-    def _prior(self, rows: Tensor) -> Tensor:
-        """What prompts share: the mean of all, or of the row's key."""
-        if not len(self._codes):
-            return torch.full((len(rows),), self._shared + self._origin, dtype=torch.float64)
-        prompts, total = self._by_key[:, self._codes[rows].long()]
-        return (total + KEY_STRENGTH * self._shared) / (prompts + KEY_STRENGTH) + self._origin
 
     def _compare(self, rows: Tensor, count: Tensor, mean: Tensor, believed: Belief) -> None:
         """The half-lives' squared errors, on rows with a history."""
@@ -275,7 +266,7 @@ class Beliefs:
         own_count, total, _ = self._remembered(rows)[..., again]
         # The prior as it was, which may have been a head's: what is left of the belief without the own attempts.
         prior = (believed.mean - self._origin)[again] * believed.count[again] - total[self._best]
-        means = (total + prior) / (own_count + self._strength)
+        means = (total + prior) / (own_count + believed.count[again] - own_count[self._best])
         errors = ((means - mean[again]).square() * count[again]).sum(dim=1)
         self._errors = KEEP_ERRORS * self._errors + errors
         self._compared = KEEP_ERRORS * self._compared + int(again.sum())
@@ -300,30 +291,19 @@ class Beliefs:
         self._last[distinct] = self.step
 
     def _share(
-        self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, believed: Belief
+        self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
-        """The mean of all and of each key, and the variance within prompts."""
+        """What prompts share; `of_prior` is the share of it in what was believed."""
         # Rows that are chosen again and again are no fair sample, and need no prior: the least-squares weight.
-        weight = (self._strength / believed.count).square()
-        self._shared += (1 - KEEP_SHARED) * (float((weight * mean).sum() / weight.sum()) - self._shared)
-        if len(self._codes):
-            codes = self._codes[rows].long()
-            both = _zeros(*self._by_key.shape).index_add_(1, codes, torch.stack([weight, weight * mean]))
-            prompts, total = both
-            kept = KEEP_KEY**prompts
-            new = (1 - kept) / (1 - KEEP_KEY)
-            self._by_key = kept * self._by_key + torch.stack([new, new * total / prompts.clamp(min=1e-30)])
-        several = scored.sum(dim=1) > 1
-        if several.any():
-            low, high = self._range
-            # (p - low)(high - p) = Var(r) + E[(r - low)(high - r)]; the latter is 0 where rewards are low or high.
-            inside = torch.where(scored, (rewards - low) * (high - rewards), 0.0).sum(dim=1) / scored.sum(dim=1)
-            self._within = KEEP_SHARED * self._within + (1 - KEEP_SHARED) * float(within[several].mean())
-            self._interior = KEEP_SHARED * self._interior + (1 - KEEP_SHARED) * float(inside[several].mean())
+        weight = of_prior.square()
+        low, high = self._range
+        count = scored.sum(dim=1)
+        interior = torch.where(scored, (rewards - low) * (high - rewards), 0.0).sum(dim=1) / count
+        several = count > 1
+        self._shared.observe(rows, weight, mean + self._origin, within * several, interior * several)
 
 
-_TENSORS = ("last", "moments", "errors", "by_key", "groups", "bins")
-_NUMBERS = ("compared", "shared", "within", "interior")
+_TENSORS = ("last", "moments", "errors", "groups", "bins")
 
 
 def _zeros(*shape: int) -> Tensor:

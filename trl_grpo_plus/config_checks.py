@@ -116,6 +116,11 @@ def _check_beliefs(config: Any) -> None:
                 "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
             )
     check_selection(config.prompt_selection)
+    if config.changed("selection_pool") and config.prompt_selection != "belief":
+        raise Refusal(
+            f"selection_pool={config.selection_pool!r} has no effect with prompt_selection="
+            f"{config.prompt_selection!r}: set prompt_selection='belief', or leave it out."
+        )
 
 
 def _check_kl(config: Any) -> None:

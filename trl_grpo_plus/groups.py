@@ -246,6 +246,12 @@ def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
     }
 
 
+def check_rewards(names: Sequence[str], weights: Sequence[float], args: Any) -> None:
+    """A trainer's rewards must be ones that groups can be judged by, and remembered."""
+    check_filter_metric(args.filter_metric, names)
+    check_weights(weights, args)
+
+
 def check_filter_metric(metric: str, names: Sequence[str]) -> None:
     """`filter_metric` must be one reward function, `total` or `any`."""
     if metric not in ("total", "any", *names):

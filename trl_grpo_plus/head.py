@@ -1,4 +1,5 @@
-"""A prior that prompts share: the mean reward that the policy's state at the end of a prompt lets one expect.
+"""A prior that prompts share: what the policy's state at the end of a prompt lets one expect of its attempts, their
+mean reward and how far they will differ.
 
 Pure: states come in, predictions go out. [`trl_grpo_plus.states`] reads them off the model.
 
@@ -23,13 +24,14 @@ MARGIN = 0.02
 
 
 class Ridge:
-    """Online ridge regression from states to mean rewards, which forgets: float64 on the CPU, equal on every rank.
+    """Online ridge regression from states to rewards, which forgets: float64 on the CPU, equal on every rank.
 
     Features are centred and each one is scaled, to a mean squared length of 1 in all, over what is remembered and in
     closed form at each batch. So a penalty means the same whatever the model's width and the norm of its states, and
     the few dimensions that are hundreds of times larger than others in a language model do not drown them: a direction
     that holds a share s of the variance is trusted by n s / (n s + penalty) once n prompts are remembered. The mean
-    reward is not penalised, so a ridge that finds nothing predicts it.
+    reward is not penalised, so a ridge that finds nothing predicts it. The variance of a prompt's rewards is found
+    likewise: of rewards between the ends of their range the mean does not tell it.
 
     How much penalty is best depends on how well the states tell prompts apart: 0.3 where most of a reward is chance,
     0.003 to 0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So there are several side by
@@ -38,7 +40,7 @@ class Ridge:
     Args:
         seed (`int`): of the random projection above `max_features`.
         low, high (`float`, *optional*, defaults to 0.0 and 1.0):
-            The reward's range, widened by mean rewards that are outside, as for beliefs.
+            The reward's range, widened by rewards that are outside, as for beliefs.
         penalties (`Sequence[float]`, *optional*, defaults to 0.3, 0.03, 3e-3, 3e-4 and 3e-5):
             Side by side, in prompts, see above. The first one is in use until there are predictions to compare.
         decay (`float`, *optional*, defaults to 0.97): what a batch is worth a batch later, half after 23.
@@ -72,10 +74,11 @@ class Ridge:
         self._scale = torch.empty(0)  # (width,), where they are projected
         self._projection = torch.empty(0)  # (width, K)
         self._count = 0.0  # prompts remembered, with their weights
-        self._mean = torch.empty(0)  # (K + 1,), of the features and the reward
-        self._scatter = torch.empty(0)  # (K + 1, K + 1), about the mean
-        self._slopes = torch.empty(0)  # (K, penalties)
-        self._errors = torch.zeros_like(self._penalties)  # squared, of predictions a batch ahead; forgotten likewise
+        self._mean = torch.empty(0)  # (K + 2,), of the features, the reward and its variance
+        self._scatter = torch.empty(0)  # (K + 2, K + 2), about the mean
+        self._slopes = torch.empty(0)  # (K, penalties), of both
+        # Squared, of predictions a batch ahead; forgotten likewise.
+        self._errors = torch.zeros(2, len(penalties), dtype=torch.float64)
         self._window: deque[list[float]] = deque(maxlen=WINDOW)
 
     @property
@@ -93,43 +96,49 @@ class Ridge:
         least = 1e-3 * (self._high - self._low) ** 2
         return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0)
 
-    def predict(self, features: Tensor) -> Tensor:
-        """The mean reward of attempts at each prompt, `(P, width) -> (P,)`, [`MARGIN`] within its range; the middle of
-        the range before anything was learned, the mean reward for a row that is not finite."""
+    def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """What attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both `(P,)`.
+
+        The mean is [`MARGIN`] within its range: the middle before anything was learned, the mean of all for a row that
+        is not finite. The variance is one that this mean allows.
+        """
         self._check_width(features)
         if not self._count:
-            return torch.full((len(features),), (self._low + self._high) / 2, dtype=torch.float64)
-        return self._predict(self._projected(features))[:, self._errors.argmin()]
+            means = torch.full((len(features),), (self._low + self._high) / 2, dtype=torch.float64)
+            return means, (means - self._low) * (self._high - means)
+        rows = self._projected(features)
+        means, variances = (self._predict(rows, of)[:, self._errors[of].argmin()] for of in (0, 1))
+        return means, torch.minimum(variances, (means - self._low) * (self._high - means))
 
-    def learn(
-        self, features: Tensor, rewards: Tensor, weights: Tensor | None = None, noise: Tensor | None = None
-    ) -> None:
+    def learn(self, features: Tensor, rewards: Tensor) -> None:
         """Learn a batch, after what it would have been predicted as has counted for the skill. Rows in which anything
         is not finite are left out.
 
         Args:
             features (`Tensor`): `(P, width)`.
-            rewards (`Tensor`): `(P,)`, the mean of the attempts at each prompt.
-            weights (`Tensor`, *optional*): `(P,)`, what each prompt counts, above 0. Defaults to 1.
-            noise (`Tensor`, *optional*): `(P,)`, how far each mean is from the truth by chance, squared: the unbiased
-                variance of its attempts over their number. Defaults to 0, which understates the skill.
+            rewards (`Tensor`): `(P, G)`, of the attempts at each prompt, NaN where nobody scored. Prompts with one
+                score say nothing of the variance within a prompt: they are taken to have the mean one.
         """
         self._check_width(features)
-        rewards = _plain(rewards)
-        weights = torch.ones_like(rewards) if weights is None else _plain(weights)
-        noise = torch.zeros_like(rewards) if noise is None else _plain(noise)
-        rows = _plain(features)
-        kept = rewards.isfinite() & weights.isfinite() & (weights > 0) & noise.isfinite() & rows.isfinite().all(dim=1)
-        rows, rewards, weights, noise = rows[kept], rewards[kept], weights[kept], noise[kept]
+        rewards, rows = _plain(rewards), _plain(features)
+        scored = rewards.isfinite()
+        kept = scored.any(dim=1) & rows.isfinite().all(dim=1)
+        rows, rewards, scored = rows[kept], rewards[kept], scored[kept]
         if not len(rows):
             return
         if not self._count:
             self._begin(rows)
-        rows = self._projected(rows)
+        rows, count = self._projected(rows), scored.sum(dim=1)
+        means = rewards.nanmean(dim=1)
+        within = (rewards - means[:, None]).square().nansum(dim=1) / (count - 1).clamp(min=1)
+        several = count > 1
+        usual = within[several].mean() if several.any() else self._mean[-1] if self._count else torch.tensor(0.0)
+        targets = torch.stack([means, torch.where(several, within, usual)], dim=1)
         if self._count:
-            self._judge(rows, rewards, weights, noise)
-        self._low, self._high = min(self._low, float(rewards.min())), max(self._high, float(rewards.max()))
-        self._remember(torch.cat([rows, rewards[:, None]], dim=1), weights)
+            self._judge(rows, targets, within / count)
+        seen = rewards[scored]
+        self._low, self._high = min(self._low, float(seen.min())), max(self._high, float(seen.max()))
+        self._remember(torch.cat([rows, targets], dim=1))
         self._solve()
 
     def state_dict(self) -> dict[str, Any]:
@@ -157,11 +166,12 @@ class Ridge:
             self._project()
             self._solve()
 
-    def _predict(self, rows: Tensor) -> Tensor:
-        """`(P, K) -> (P, penalties)`."""
+    def _predict(self, rows: Tensor, of: int) -> Tensor:
+        """`(P, K) -> (P, penalties)`, of the mean (0) or the variance (1)."""
         margin = MARGIN * (self._high - self._low)
-        above = ((rows - self._mean[:-1]) @ self._slopes).nan_to_num(0.0, 0.0, 0.0)
-        return (self._mean[-1] + above).clamp(self._low + margin, self._high - margin)
+        least, most = (0.0, math.inf) if of else (self._low + margin, self._high - margin)
+        above = ((rows - self._mean[:-2]) @ self._slopes[of]).nan_to_num(0.0, 0.0, 0.0)
+        return (self._mean[of - 2] + above).clamp(least, most)
 
     def _check_width(self, features: Tensor) -> None:
         if self._width and features.shape[1] != self._width:
@@ -189,21 +199,21 @@ class Ridge:
         """`(P, width) -> (P, K)`."""
         return _plain(features) @ self._projection if len(self._scale) else _plain(features)
 
-    def _judge(self, rows: Tensor, rewards: Tensor, weights: Tensor, noise: Tensor) -> None:
-        """What the ridge gains on the mean alone, for the skill; and which penalty does best."""
-        alone = (rewards - self._mean[-1]).square()
-        errors = (rewards[:, None] - self._predict(rows)).square()
-        gain = alone - errors[:, self._errors.argmin()]  # the one that was in use
-        self._errors = self._decay * self._errors + weights @ errors
+    def _judge(self, rows: Tensor, targets: Tensor, noise: Tensor) -> None:
+        """What the ridge gains on the mean alone, for the skill; and which penalties do best."""
+        errors = torch.stack([(targets[:, of, None] - self._predict(rows, of)).square() for of in (0, 1)])
+        alone = (targets[:, 0] - self._mean[-2]).square()
+        gain = alone - errors[0, :, self._errors[0].argmin()]  # the one that was in use
+        self._errors = self._decay * self._errors + errors.sum(dim=1)
         sums = [torch.ones_like(gain), gain, gain.square(), alone - noise]
-        self._window.append([(weights * values).sum().item() for values in sums])
+        self._window.append([values.sum().item() for values in sums])
 
-    def _remember(self, rows: Tensor, weights: Tensor) -> None:
-        """Fold `(P, K + 1)` into the moments: about the means, so that large means cost no digits."""
-        count = weights.sum().item()
-        mean = weights @ rows / count
+    def _remember(self, rows: Tensor) -> None:
+        """Fold `(P, K + 2)` into the moments: about the means, so that large means cost no digits."""
+        count = float(len(rows))
+        mean = rows.mean(dim=0)
         centred = rows - mean
-        scatter = (centred * weights[:, None]).T @ centred
+        scatter = centred.T @ centred
         if self._count:
             before = self._decay * self._count
             apart = mean - self._mean
@@ -213,20 +223,20 @@ class Ridge:
         self._count, self._mean, self._scatter = count, mean, (scatter + scatter.T) / 2
 
     def _solve(self) -> None:
-        size = len(self._mean) - 1
-        scatter, with_reward = self._scatter[:size, :size], self._scatter[:size, size]
+        size = len(self._mean) - 2
+        scatter, with_targets = self._scatter[:size, :size], self._scatter[:size, size:]
         variance = scatter.diagonal() / self._count
         scale = variance.clamp(min=max(1e-9 * variance.mean().item(), torch.finfo(torch.float64).tiny)).sqrt()
         scale *= (variance / scale.square()).sum().clamp(min=1).sqrt()
         penalties = self._penalties[:, None, None] * torch.eye(size, dtype=torch.float64)
         matrices = scatter / torch.outer(scale, scale) + penalties
-        target = (with_reward / scale)[:, None]
+        targets = with_targets / scale[:, None]
         factors, failed = torch.linalg.cholesky_ex(matrices)
         if failed.any():  # penalties below rounding
-            slopes = torch.linalg.pinv(matrices, hermitian=True) @ target
+            slopes = torch.linalg.pinv(matrices, hermitian=True) @ targets
         else:
-            slopes = torch.cholesky_solve(target.expand(len(factors), -1, -1), factors)
-        self._slopes = slopes[:, :, 0].T / scale[:, None]
+            slopes = torch.cholesky_solve(targets.expand(len(factors), -1, -1), factors)
+        self._slopes = slopes.permute(2, 1, 0) / scale[:, None]
 
 
 def _plain(values: Tensor) -> Tensor:

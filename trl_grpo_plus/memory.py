@@ -17,7 +17,7 @@ from .head import Ridge
 
 
 TOTAL = "total"
-PRIOR_STRENGTH, HEAD_STRENGTH = 2.0, 4.0  # attempts that the prior counts for, and a head's prediction
+HEAD_STRENGTH = 4.0  # attempts that a head's prediction counts for
 
 States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
@@ -48,17 +48,17 @@ class Memory:
     ):
         check_rows(train_set, config)
         self._weights, self._states = torch.tensor(weights), states
+        names = _told_apart(names)
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
         self._chosen_by = [config.filter_metric] if named else self._credited
         self.promise_of = config.filter_metric if named else TOTAL
-        self._names = list(names)
+        self._names = names
         keys = train_set[config.belief_key] if config.belief_key else None
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
-        strength = HEAD_STRENGTH if states else PRIOR_STRENGTH
-        self._beliefs = {name: Beliefs(len(train_set), *limits, keys, strength) for name in quantities}
+        self._beliefs = {name: Beliefs(len(train_set), *limits, keys) for name in quantities}
         self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
         self._seen: dict[int, Tensor] = {}  # states of this batch's rows
 
@@ -89,11 +89,7 @@ class Memory:
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, rows)
             if name in self._heads:
-                scored = (~column.isnan()).sum(dim=1)
-                mean = column.double().nanmean(dim=1)
-                squares = (column.double() - mean.unsqueeze(1)).square().nansum(dim=1)
-                noise = squares / ((scored - 1).clamp(min=1) * scored.clamp(min=1))
-                self._heads[name].learn(self._states_of(rows), mean, noise=noise)
+                self._heads[name].learn(self._states_of(rows), column)
             beliefs.observe(rows, column, believed)
         self._seen = {}
 
@@ -135,7 +131,7 @@ class Memory:
         head = self._heads.get(name)
         if head is None or not rows or head.skill <= 0:  # it foretells nothing
             return self._beliefs[name].of(rows)
-        return self._beliefs[name].of(rows, head.predict(self._states_of(rows)))
+        return self._beliefs[name].of(rows, *head.predict(self._states_of(rows)), HEAD_STRENGTH)
 
     def _states_of(self, rows: Sequence[int]) -> Tensor:
         return torch.stack([self._seen[row] for row in rows])
@@ -144,6 +140,14 @@ class Memory:
         if name == TOTAL:
             return totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
         return rewards[..., self._names.index(name)]
+
+
+def _told_apart(names: Sequence[str]) -> list[str]:
+    """Two rewards may have one name, and one may be called "total"."""
+    taken = [TOTAL]
+    for name in names:
+        taken.append(name if name not in taken else f"{name} ({len(taken)})")
+    return taken[1:]
 
 
 def check_rows(train_set: Any, config: Any) -> None:

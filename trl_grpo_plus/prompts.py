@@ -33,6 +33,7 @@ class Prompts:
     Attributes:
         memory ([`~trl_grpo_plus.memory.Memory`], *optional*): where any option needs beliefs.
         draw ([`~trl_grpo_plus.rounds.Draw`], *optional*): where prompts are drawn beyond TRL's sampler.
+        rollouts (`int`): attempts sampled since the run began, on all ranks and in all rounds.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Prompts:
         self.memory: Memory | None = None
         self.draw: Draw | None = None
         self._stream: Stream | None = None
+        self.rollouts = 0
         if config.what_believes:
             self.memory = Memory(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
@@ -103,14 +105,16 @@ class Prompts:
         """Learn from what was sampled, once its advantages are made and before the policy moves. Ends the step; gives
         what is worth logging. Collective."""
         rows = [row for one_round in batch.rounds for row in one_round.rows]
+        self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
         if self.memory is not None:
             self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)))
             metrics |= self.memory.metrics()
-        if self._config.chooses_prompts and self._stream is not None and self._accelerator.process_index == 0:
+        if self._config.chooses_prompts:
+            assert self.draw is not None
             summed = totals(batch.sampled, self._weights).view(-1, batch.size)
-            self._stream.observe(rows, summed, [verdict for one in batch.rounds for verdict in one.verdicts])
-            metrics |= self._stream.metrics()
+            verdicts = [verdict for one in batch.rounds for verdict in one.verdicts]
+            metrics |= self.draw.observe(rows, summed, verdicts)
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
@@ -118,13 +122,14 @@ class Prompts:
         parts = {"stream": self._stream, "memory": self.memory}
         first = self._accelerator.process_index == 0
         states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
-        return {**states, "prompt_selection": self._config.prompt_selection}
+        return {**states, "prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Collective."""
         # On every rank: what is refused must not leave the others waiting.
-        names = ("stream", "memory", "prompt_selection")
+        names = ("stream", "memory", "prompt_selection", "rollouts")
         saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
+        self.rollouts = saved["rollouts"] or 0
         if self._stream is not None and saved["stream"] is not None:
             before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
             if before != now:

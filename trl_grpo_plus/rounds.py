@@ -12,6 +12,7 @@ from typing import Any
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 from packaging.version import Version
+from torch import Tensor
 
 from .beliefs import Belief
 from .common.values import Refusal
@@ -53,6 +54,23 @@ class Draw:
                 return content
             assert self._believe is not None
             self._believe(content)
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> dict[str, float]:
+        """As a stream's, and its metrics, on the first rank; none on the others. Collective, likewise."""
+        metrics: dict[str, float] = {}
+        failure: Exception | None = None
+        if self._rank == 0:
+            try:
+                self._stream.observe(rows, rewards, verdicts)
+                metrics = self._stream.metrics()
+            except Exception as error:
+                failure = error
+        told = broadcast_object_list([failure and f"{type(failure).__name__}: {failure}"])[0]
+        if failure is not None:
+            raise failure
+        if told is not None:
+            raise RuntimeError(f"The first process could not learn from its prompts: {told}")
+        return metrics
 
     def _ask(self, rows: list[int]) -> tuple[Belief, float]:
         assert self._believe is not None

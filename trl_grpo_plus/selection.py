@@ -88,8 +88,16 @@ def check_column(train_set: Any, args: Any) -> None:
         _by_column(train_set, args)
 
 
-def check_dataset(dataset: Any, what: str) -> None:
-    """What is trained on must be one data set, loaded."""
+def check_dataset(dataset: Any, what: str, args: Any) -> None:
+    """What is trained on must be one data set, loaded. Where an environment supplies the prompts there is none, and so
+    no rows to choose from nor to remember."""
+    if dataset is None and (args.draws_prompts or args.what_believes):
+        changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
+        options = ", ".join(f"{name}={getattr(args, name)!r}" for name in changed)
+        raise Refusal(
+            f"{what} is None: {options} needs its rows. Give one, or leave that out where an environment supplies the "
+            "prompts."
+        )
     if isinstance(dataset, Mapping):
         splits = ", ".join(map(str, dataset)) or "none"
         first = next((repr(name) for name in ("train", *dataset) if name in dataset), "...")

@@ -21,7 +21,7 @@ Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is beli
 ORDERS = ("easy_first", "hard_first", "interleaved")
 FIRST_REST = 8  # steps
 # Of what nobody scores nothing is ever known: unless it rests, it promises most, and is chosen again and again.
-HOPELESS = ("all_bad", "unscored", "truncated")
+STUCK = ("all_bad", "tied", "unscored", "truncated")
 
 
 class Stream(Protocol):
@@ -152,7 +152,7 @@ class BeliefStream:
     anew each step. A row of the pool that is not dealt comes again with the next pass.
 
     Not in the pool are rows dealt in the last `cooldown` steps (fewer where that would hold back more than half of the
-    dataset), and those at rest: a row found solved (all_good) or hopeless (all_bad, unscored, truncated) rests 8
+    dataset), and those at rest: a row found solved (all_good) or stuck (all_bad, tied, unscored, truncated) rests 8
     steps, 16 when it is found so again at its next visit, then 32, ..., at most an epoch: ceil(num_prompts / rows of
     the batch) steps. A visit that finds it alive ends that, one of the other kind begins anew. Both give way, soonest
     free first, where fewer than `count` rows would be dealt.
@@ -188,7 +188,7 @@ class BeliefStream:
         self._size = 0  # of the last pool
         self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step of the last time
         self._free = torch.zeros(num_prompts, dtype=torch.int32)  # first step at which a row may be in a pool
-        self._visits = torch.zeros(num_prompts, dtype=torch.int8)  # in a row that were solved (> 0) or hopeless (< 0)
+        self._visits = torch.zeros(num_prompts, dtype=torch.int8)  # in a row that were solved (> 0) or stuck (< 0)
 
     def take(
         self,
@@ -220,18 +220,18 @@ class BeliefStream:
         return dealt.tolist()
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """As [`Stream`]; rows that were solved or hopeless begin to rest."""
+        """As [`Stream`]; rows that were solved or stuck begin to rest."""
         indices = torch.as_tensor(rows, dtype=torch.long)
-        solved, hopeless, alive = (
+        solved, stuck, alive = (
             indices[torch.tensor([verdict in kinds for verdict in verdicts], dtype=torch.bool)]
-            for kinds in (("all_good",), HOPELESS, ("alive",))
+            for kinds in (("all_good",), STUCK, ("alive",))
         )
         epoch = -(-self._num_prompts // max(len(indices), 1))
         # A row may be there twice: an alive visit counts most.
-        self._visits[hopeless] = (self._visits[hopeless].clamp(max=0) - 1).clamp(min=-24)
+        self._visits[stuck] = (self._visits[stuck].clamp(max=0) - 1).clamp(min=-24)
         self._visits[solved] = (self._visits[solved].clamp(min=0) + 1).clamp(max=24)
         self._visits[alive] = 0
-        dead = torch.cat([solved, hopeless])
+        dead = torch.cat([solved, stuck])
         visits = self._visits[dead].int().abs()
         rest = torch.where(visits > 0, FIRST_REST * 2 ** (visits - 1).clamp(min=0), 0).clamp(max=epoch)
         self._free[dead] = torch.maximum(self._free[dead], self._step + rest)

@@ -102,7 +102,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
         self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
-        selection.check_dataset(train_dataset, "train_dataset")
+        selection.check_dataset(train_dataset, "train_dataset", args)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it
@@ -119,8 +119,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
-        groups.check_filter_metric(args.filter_metric, names)
-        groups.check_weights(weights, args)
+        groups.check_rewards(names, weights, args)
         groups.check_model(args, self.environment_factories is not None, self._is_vlm, self.rollout_func is not None)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
@@ -183,6 +182,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._record(batch.plan, output["advantages"])
             if training:
                 self._log(self._prompts.remember(batch).items())
+                self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
             return output
         finally:
             self._batch = Batch()

@@ -212,6 +212,19 @@ def test_a_key_has_a_prior_of_its_own():
     assert never < once < 0.5 * (never + 1)
 
 
+def test_a_key_has_a_variance_of_its_own():
+    """Of kinds that earn 2/3 always, 2/3 or 1, and 1 always, one alone can be learnt from."""
+    kinds = [row % 3 for row in range(603)]
+    beliefs, generator = Beliefs(603, keys=kinds), draws()
+    earns = torch.tensor([[2 / 3, 2 / 3], [2 / 3, 1.0], [1.0, 1.0]], dtype=torch.float64)
+    for rows in torch.arange(600).split(20):
+        either = torch.randint(2, (len(rows), 2), generator=generator)
+        beliefs.observe(rows, earns[rows % 3].gather(1, either), beliefs.of(rows))
+    stuck, alive, solved = beliefs.of([600, 601, 602]).variance.tolist()
+    assert alive == pytest.approx(1 / 36, rel=0.3)
+    assert max(stuck, solved) < 0.2 * alive
+
+
 def test_a_prediction_takes_the_place_of_what_is_shared():
     beliefs = Beliefs(3, keys=[0, 1, 1])
     observe(beliefs, [0, 1], [[1.0, 1.0], [1.0, 0.0]])
@@ -220,6 +233,14 @@ def test_a_prediction_takes_the_place_of_what_is_shared():
     torch.testing.assert_close(belief.mean, predicted.double())
     torch.testing.assert_close(belief.variance, (predicted * (1 - predicted)).double())
     assert beliefs.of([0], torch.tensor([0.25])).mean.item() > 0.25
+    foretold = torch.tensor([0.1, 0.1, 0.01])
+    assert torch.equal(
+        beliefs.of([2, 2, 2], predicted, foretold).variance, belief.variance
+    )  # 0 or 1: the mean says it
+    assert beliefs.of([2, 2, 2], predicted, strength=5.0).count.tolist() == [5.0] * 3
+    observe(beliefs, [0, 1], [[1.0, 0.5], [1.0, 0.0]])
+    strong = beliefs.of([2, 2, 2], predicted, foretold, strength=1e9)
+    torch.testing.assert_close(strong.variance, foretold.double(), atol=1e-6, rtol=0)
 
 
 # -- how good they are

@@ -138,7 +138,8 @@ def test_a_string_is_refused_with_a_word_about_yaml(make):
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, _, _, values in NUMBERS for v in values])
 def test_a_number_in_range_passes(make, name, value):
-    assert getattr(make(beta=0.1, **{name: value}), name) == value
+    with_it = {"prompt_selection": "belief"} if name == "selection_pool" else {}
+    assert getattr(make(beta=0.1, **{name: value}, **with_it), name) == value
 
 
 @pytest.mark.parametrize("value", ["", None, 3, True, ["total"]])

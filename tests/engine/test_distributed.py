@@ -176,7 +176,9 @@ def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward
 
 
 def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
-    assert all("there are no more rows" in result["error"] for result in results(out, "stream_fails"))
+    for in_take, in_observe in results(out, "stream_fails"):
+        assert "there are no more rows" in in_take["error"]
+        assert "nothing can be learnt from these rows" in in_observe["error"]
 
 
 def test_outcome_rates_are_of_all_ranks(out):

@@ -177,6 +177,7 @@ def test_a_stream_of_one_s_own(tmp_path):
     trained = tiny.trained(tmp_path, **options, save_strategy="steps", save_steps=2)
     assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == list(range(18, 30))
     assert tiny.logged(trained, "selection/at") == [4, 8, 12]
+    assert tiny.logged(trained, "rollouts") == [8, 16, 24]
 
 
 def test_several_rewards_by_themselves(tmp_path):
@@ -200,6 +201,7 @@ def test_several_rewards_by_themselves(tmp_path):
         ({"dead_verdicts": ["all_bad"]}, "has no effect: with zero_variance_groups='keep' no group leaves"),
         ({**BELIEF, "belief_head": "promp"}, "belief_head='promp' is not one of None, 'prompt'. Did you mean prompt"),
         ({"belief_key": "level"}, "belief_key='level' has no effect"),
+        ({**BELIEF, "selection_pool": 4}, "selection_pool=4 has no effect with prompt_selection='shuffle'"),
         ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),
         ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
         ({"prompt_selection": {"name": "by_column"}}, '"order": "easy_first"'),
@@ -241,6 +243,24 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
 def test_what_does_not_go_with_the_data_is_refused(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny.trainer(tmp_path, **options)
+
+
+@pytest.mark.parametrize("options", [BELIEF, CHOICE, {"prompt_selection": "belief"}])
+def test_prompts_that_an_environment_supplies_are_no_rows(tmp_path, options):
+    with pytest.raises(ValueError, match=r"train_dataset is None: .*='belief'.* needs its rows"):
+        tiny.trainer(tmp_path, **options, extra={"train_dataset": None}, max_steps=1)
+
+
+@pytest.mark.parametrize("names", [["one", "one"], ["total", "one"], ["one", "total"]])
+def test_rewards_of_one_name_have_beliefs_of_their_own(tmp_path, names):
+    options = {**CHOICE, "multi_objective_aggregation": "normalize_then_sum", "report_to": "none"}
+    memory = Memory(GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options), tiny.prompts(4), names, [1, 1])
+    for _ in range(9):
+        memory.credited([0, 1])
+        memory.observe([0, 1], torch.tensor([[1.0, 0.0]] * 4).view(2, 2, 2))
+    first, second = (belief.mean.tolist() for belief in memory.credited([0, 1]))
+    assert min(first) > 0.8 > 0.2 > max(second)
+    assert memory.promise([0])[0].mean.item() == pytest.approx(1.0, abs=0.1)
 
 
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])

@@ -240,7 +240,7 @@ def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) ->
         (["all_bad", "all_bad", "alive", "all_bad"], [8, 16, 1, 8]),
         (["all_bad", "all_bad", "all_good", "all_good"], [8, 16, 8, 16]),
         (["all_bad", "unscored", "truncated", "all_bad"], [8, 16, 32, 64]),
-        (["all_bad", "tied", "all_bad"], [8, 1, 16]),
+        (["all_bad", "tied", "all_bad"], [8, 16, 32]),
     ],
 )
 def test_solved_and_hopeless_rows_rest_at_growing_intervals(verdicts, intervals):
