@@ -263,6 +263,26 @@ def test_rewards_of_one_name_have_beliefs_of_their_own(tmp_path, names):
     assert memory.promise([0])[0].mean.item() == pytest.approx(1.0, abs=0.1)
 
 
+def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_between(tmp_path):
+    """By their means alone those that always earn 2/3 would promise most."""
+    kinds, generator = torch.arange(900) % 3, torch.Generator().manual_seed(0)
+    earns = torch.tensor([[2 / 3, 2 / 3], [2 / 3, 1.0], [1.0, 1.0]])
+
+    def states(rows):
+        return torch.eye(3)[kinds[rows]] + 0.1 * torch.randn(len(rows), 3, generator=generator)
+
+    options = {**CHOICE, "belief_head": "prompt", "report_to": "none"}
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options)
+    memory = Memory(config, tiny.prompts(900), ["digits"], [1.0], states)
+    for rows in torch.arange(600).split(15):
+        rewards = earns[kinds[rows]].gather(1, torch.randint(2, (15, 2), generator=generator))
+        memory.observe(rows.tolist(), rewards.unsqueeze(-1))
+    belief, _ = memory.promise(list(range(600, 630)))
+    stuck, alive, solved = (belief.variance[kinds[600:630] == kind] for kind in range(3))
+    assert alive.min() > 2 * max(stuck.max(), solved.max())
+    assert belief.count.tolist() == [4.0] * 30
+
+
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
 def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
