@@ -280,7 +280,10 @@ def test_the_settings_for_fewer_rollouts_train_and_log_what_the_page_reads(folde
     assert bad_together(made["config"]) == []
     trainer = tiny.trained(folder, **keys | {"max_steps": 2})
     logged = {
-        key for entry in trainer.state.log_history for key in entry if key.startswith(("beliefs/", "selection/"))
+        key
+        for entry in trainer.state.log_history
+        for key in entry
+        if key.startswith(("beliefs/", "selection/", "rollouts"))
     }
     rows = table("docs/fewer_rollouts.md", "metric")
     assert {name for row in rows for name in re.findall(r"`([\w/]+)`", row[0])} == logged
