@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ..common.values import Refusal, near
+from ..presets import PRESETS
 from . import yamls
 
 
@@ -223,7 +224,7 @@ def _content(accelerate_config: str) -> dict[str, Any]:
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """What the command line or else the recipe says of an option; `None` where neither does."""
+    """What the command line, else the recipe, else the preset that they name says of an option; or `None`."""
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
@@ -233,7 +234,10 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
         content = yamls.read(file.read_text())
     except yaml.YAMLError:  # the recipe will say so
         return None
-    return content.get(name) if isinstance(content, dict) else None
+    if isinstance(content, dict) and name in content:
+        return content[name]
+    preset = None if name == "preset" else PRESETS.get(str(setting("preset", recipe, options)))
+    return preset.settings.get(name) if preset else None
 
 
 def _accelerate() -> str:
