@@ -158,9 +158,9 @@ def _parser() -> argparse.ArgumentParser:
 def _add_launch_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME|FILE")
     command.add_argument(
-        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's presets, or accelerate's own file"
+        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's configurations, or accelerate's own file"
     )
-    command.add_argument("--num_processes", type=int, help="default: the preset's, else one a GPU, else one")
+    command.add_argument("--num_processes", type=int, help="default: the configuration's, else one a GPU, else one")
 
 
 def _ls(options: argparse.Namespace) -> int:

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from trl_grpo_plus import cli, presets
-from trl_grpo_plus.launch import accelerate, recipe, refusals
+from trl_grpo_plus.launch import accelerate, recipe, refusals, train
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.race.script import reset
@@ -67,12 +67,29 @@ def test_check_shows_what_it_sets_and_what_is_set_otherwise(write):
     assert wrong.readable  # and the rest is looked at
 
 
+def test_a_run_begins_by_saying_it(write, monkeypatch, capsys):
+    class Begun(Exception):
+        pass
+
+    def loader(*arguments):
+        raise Begun
+
+    monkeypatch.setattr(train, "on_paper", lambda recipe: [])
+    arguments = parse(make_parser(prog="grpo"), ["--config", write(preset="dapo", epsilon=0.25)])
+    with pytest.raises(Begun):
+        train.main(*arguments, loader=loader)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("preset ")]
+    assert line == f"preset {presets.said(arguments[1])}"
+    assert "epsilon=0.25 (not 0.2)" in line
+
+
 def test_what_is_asked_of_a_recipe_without_reading_it_all_knows_its_preset(write):
     file = write(preset="belief")
     assert accelerate.setting("num_generations", file, ()) == 2
     assert accelerate.setting("num_generations", file, ("--num_generations", "4")) == 4
     assert accelerate.setting("num_generations", file, ("--preset", "dapo")) is None
     assert accelerate.setting("num_generations", write(preset="belief", num_generations=3), ()) == 3
+    assert accelerate.setting("num_generations", write(preset="belief", num_generations=None), ()) is None
     assert accelerate.setting("num_generations", write(), ()) is None
 
 
