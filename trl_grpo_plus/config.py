@@ -16,7 +16,7 @@ import trl
 from packaging.version import Version
 from trl import GRPOConfig
 
-from . import groups
+from . import groups, presets
 from .advantages import BASELINES, TRL_SCALES
 from .common.values import Number, Refusal
 from .config_checks import check
@@ -41,6 +41,10 @@ class GRPOPlusConfig(GRPOConfig):
     that nothing but a reward of weight 0 scores: it is unscored).
 
     Parameters:
+        preset (`str`, *optional*):
+            A published variant as settings, over which other options win: one of [`~trl_grpo_plus.presets.PRESETS`],
+            such as `"dapo"`. In Python it is `GRPOPlusConfig.preset("dapo", ...)`.
+
         > Parameters that control zero-variance groups
 
         zero_variance_groups (`str`, *optional*, defaults to `"keep"`):
@@ -179,6 +183,8 @@ class GRPOPlusConfig(GRPOConfig):
     # Set while a `GRPOPlusTrainer` is made, which acts on these options. No field.
     has_plus_trainer: ClassVar[bool] = False
 
+    preset: str | None = None
+
     # Parameters that control zero-variance groups
     zero_variance_groups: str = _choice("keep", ["keep", "drop", "resample"])
     filter_metric: str = "total"
@@ -245,10 +251,11 @@ class GRPOPlusConfig(GRPOConfig):
         return {name: getattr(self, name) for name in names}
 
     def _warn_of_no_effect(self) -> None:
-        options = ", ".join(f"{name}={value!r}" for name, value in self.changed_options.items())
+        changed = {name: value for name, value in self.changed_options.items() if name != "preset"}
+        options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
         if options:
             warnings.warn(
-                f"{options} {'have' if len(self.changed_options) > 1 else 'has'} no effect: a trainer that is no "
+                f"{options} {'have' if len(changed) > 1 else 'has'} no effect: a trainer that is no "
                 "GRPOPlusTrainer was handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by "
                 "GRPOPlusTrainer(...), which takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
                 stacklevel=3,
@@ -303,6 +310,10 @@ class GRPOPlusConfig(GRPOConfig):
                 "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
             )
 
+
+# Each config has the name in its field, whose default the dataclass keeps, so the class can have under that word what
+# makes one.
+GRPOPlusConfig.preset = classmethod(presets.made)  # type: ignore[assignment]
 
 # On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
 # reads this class without importing it, and trusts in nothing but `@dataclass`.

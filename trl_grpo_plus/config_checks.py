@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from . import presets
 from .advantages import SCALES
 from .alarms import Thresholds
 from .common.values import Number, Refusal, one_of
@@ -33,6 +34,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
         config ([`GRPOPlusConfig`]): the configuration.
         annotations (`Mapping[str, Any]`): of its own fields; a number's bounds are in `Annotated`.
     """
+    presets.check(config.preset)
     _check_values(config, annotations)
     _check_advantage(config)
     _check_beliefs(config)

@@ -361,8 +361,8 @@ def test_which_gpu_is_meant():
 def test_what_is_spread_over_gpus_takes_less_of_each(place, facts, tmp_path):
     place(**ON_A_GPU)
     sizes = {
-        preset: reckoned(by_name(check_recipe("my_run.yaml", accelerate_config=preset))["memory"])
-        for preset in ("multi_gpu", "zero2", "zero3", "fsdp2")
+        configuration: reckoned(by_name(check_recipe("my_run.yaml", accelerate_config=configuration))["memory"])
+        for configuration in ("multi_gpu", "zero2", "zero3", "fsdp2")
     }
     assert sizes["multi_gpu"] > sizes["zero2"] > sizes["zero3"]
     assert sizes["multi_gpu"] > sizes["fsdp2"]
@@ -378,8 +378,8 @@ def table_of_recipes():
     for row in launch.recipes()["arithmetic_gpu"].with_name("README.md").read_text().splitlines():
         if " GiB |" in row:
             name, command, gpus, memory, time, _ = row.strip("| ").split(" | ")
-            preset = re.search(r"--accelerate_config (\w+)|two", command)
-            how = {"accelerate_config": preset[1] or "zero3"} if preset else {}
+            configuration = re.search(r"--accelerate_config (\w+)|two", command)
+            how = {"accelerate_config": configuration[1] or "zero3"} if configuration else {}
             gpu = time.partition(", ")[2] or "H100"
             processes = int(gpus.rpartition(" + ")[2])
             yield re.match(r"\[([^]]+)\]", name)[1], {**how, "num_processes": processes, "gpu": gpu}, memory

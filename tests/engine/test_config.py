@@ -336,8 +336,13 @@ def assert_parsed(config):
 
 
 def test_the_table_above_holds_every_field_away_from_its_default():
-    assert {field.name for field in OURS} <= set(PARSED)
-    assert not [field.name for field in OURS if PARSED[field.name] == field.default]
+    assert {field.name for field in OURS} - {"preset"} <= set(PARSED)
+    assert not [field.name for field in OURS if PARSED.get(field.name) == field.default and field.name != "preset"]
+
+
+def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
+    with pytest.raises(ValueError, match=r"GRPOPlusConfig\.preset\('dapo'"):
+        from_yaml("preset: dapo")
 
 
 @pytest.mark.parametrize("parser", [HfArgumentParser, TrlParser])

@@ -26,7 +26,7 @@ def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
     assert main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    recipes, rewards = lines[1 : lines.index("")], lines[lines.index("rewards") + 1 :]
+    recipes, rewards = lines[1 : lines.index("")], lines[lines.index("rewards") + 1 : lines.index("presets") - 1]
     assert [line.split()[0] for line in recipes] == list(launch.recipes())
     assert [line.split()[0] for line in rewards] == list_rewards()
     assert all(len(line.split()) > 4 for line in (*recipes, *rewards))
@@ -81,20 +81,20 @@ def test_the_command_says_how_many_processes(tmp_path):
     assert "--num_processes 1 " in launched(["--use_cpu", "--seed", "2"], num_gpus=4)
 
 
-def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
+def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path):
     mine, own = tmp_path / "mine.yaml", tmp_path / "own.yaml"
     mine.write_text("gradient_accumulation_steps: 4")
     own.write_text("{num_processes: 3}")
-    files = {**launch.presets(), "own": str(own)}
+    files = {**launch.accelerate_configs(), "own": str(own)}
 
-    def launched(preset, *options, **how):
-        config = preset if preset in launch.presets() else str(own)
+    def launched(configuration, *options, **how):
+        config = configuration if configuration in launch.accelerate_configs() else str(own)
         command = " ".join(launch.launch_command(str(mine), options, config, **how))
-        return command.split(f"--config_file {files[preset]}")[1].split("-m trl_")[0].strip()
+        return command.split(f"--config_file {files[configuration]}")[1].split("-m trl_")[0].strip()
 
     assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
     assert launched("zero2", num_gpus=4, num_processes=2) == "--num_processes 2 --mixed_precision no"
-    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # the preset's
+    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # the configuration's
     assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no"
     assert launched("zero1", num_gpus=4).endswith(" --gradient_accumulation_steps 4")
     assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
@@ -109,15 +109,15 @@ def test_the_command_with_a_preset_or_a_file_of_accelerates(tmp_path):
         launched("zero2", num_processes=0)
 
 
-@pytest.mark.parametrize("preset", [None, *launch.presets()])
+@pytest.mark.parametrize("configuration", [None, *launch.accelerate_configs()])
 @pytest.mark.parametrize("processes", [None, 1, 3])
 @pytest.mark.parametrize(("recipe", "num_gpus"), [("arithmetic_gpu", 0), ("arithmetic_gpu", 4), ("arithmetic_cpu", 4)])
-def test_what_check_expects_is_what_is_launched(recipe, preset, processes, num_gpus):
-    if preset == "single_gpu" and processes == 3:
+def test_what_check_expects_is_what_is_launched(recipe, configuration, processes, num_gpus):
+    if configuration == "single_gpu" and processes == 3:
         return
-    command = launch.launch_command(recipe, (), preset, processes, num_gpus)
+    command = launch.launch_command(recipe, (), configuration, processes, num_gpus)
     assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
-    spread = launch.distribution(preset, processes, 0 if launch.on_cpu(recipe) else num_gpus)
+    spread = launch.distribution(configuration, processes, 0 if launch.on_cpu(recipe) else num_gpus)
     assert command[command.index("--num_processes") + 1] == str(spread.processes)
 
 
@@ -156,9 +156,17 @@ def test_whether_a_run_is_on_the_cpu(tmp_path, line, options, cpu):
     assert launch.on_cpu(str(tmp_path / "mine.yaml"), options) == cpu
 
 
-def test_trls_presets_are_there():
-    assert list(launch.presets()) == ["fsdp1", "fsdp2", "multi_gpu", "single_gpu", "zero1", "zero2", "zero3"]
-    for path in launch.presets().values():
+def test_trls_configurations_are_there():
+    assert list(launch.accelerate_configs()) == [
+        "fsdp1",
+        "fsdp2",
+        "multi_gpu",
+        "single_gpu",
+        "zero1",
+        "zero2",
+        "zero3",
+    ]
+    for path in launch.accelerate_configs().values():
         assert "distributed_type" in yaml.safe_load(Path(path).read_text())
 
 

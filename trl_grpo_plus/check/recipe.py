@@ -46,7 +46,7 @@ def check_recipe(
         name (`str`): a file, or the name of a recipe that ships with this package.
         options (`Sequence[str]`, *optional*): of the launch script, as `run` takes them.
         num_processes (`int`, *optional*): else the configuration's, else as many as there are GPUs here, else one.
-        accelerate_config (`str`, *optional*): one of TRL's presets, or a file of accelerate's.
+        accelerate_config (`str`, *optional*): one of TRL's configurations, or a file of accelerate's.
         gpu (`str`, *optional*): the kind to estimate for, such as "A100"; else this machine's, else an H100.
         gpu_memory (`float`, *optional*): GiB of each GPU, where it is not that kind's.
         smoke (`bool`, *optional*, defaults to `False`): whether to run two steps on a tiny model.

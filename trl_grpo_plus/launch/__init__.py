@@ -1,6 +1,6 @@
 """From a recipe to a run. This face imports neither torch nor TRL; its modules are imported as they are needed.
 
-accelerate    recipes and presets by name, the command that launches one
+accelerate    recipes and configurations by name, the command that launches one
 launcher      accelerate's command, with a Ctrl-C that waits until all have saved
 arguments     the script's dataclasses and their parser
 option_names  names of options, before TRL is imported
@@ -16,4 +16,4 @@ environment   packages, GPUs, sandbox of this machine
 table         rows that say what was checked, and how they are printed
 """
 
-from .accelerate import Distribution, distribution, find_recipe, headline, launch_command, presets, recipes
+from .accelerate import Distribution, accelerate_configs, distribution, find_recipe, headline, launch_command, recipes

@@ -15,6 +15,7 @@ from typing import Any
 import yaml
 
 from ..common.values import Refusal, near
+from ..presets import PRESETS
 from . import yamls
 
 
@@ -53,7 +54,7 @@ def find_recipe(name: str) -> str:
     raise Refusal(f"{name!r} is neither a file nor a recipe, which are {', '.join(known)}.{near(name, known)}")
 
 
-def presets() -> dict[str, str]:
+def accelerate_configs() -> dict[str, str]:
     """TRL's configurations of accelerate, by name: single_gpu, multi_gpu, zero1 to zero3, fsdp1 and fsdp2."""
     spec = find_spec("trl")  # without importing it, which takes seconds
     folder = Path(spec.origin).parent / "accelerate_configs" if spec and spec.origin else Path()
@@ -73,8 +74,8 @@ def launch_command(
     Args:
         recipe (`str`): a file, or the name of a recipe.
         options (`Sequence[str]`, *optional*): of the launch script.
-        accelerate_config (`str`, *optional*): one of [`presets`], or a file of accelerate's. Without it accelerate is
-            told to use the GPUs there are, or one process on the CPU.
+        accelerate_config (`str`, *optional*): one of [`accelerate_configs`], or a file of accelerate's. Without it
+            accelerate is told to use the GPUs there are, or one process on the CPU.
         num_processes (`int`, *optional*): other than that of a file of accelerate's, or the number of GPUs.
         num_gpus (`int`, *optional*, defaults to `0`): of this machine. None count where the run is to `use_cpu`.
         script (`str`, *optional*): the module to launch.
@@ -84,7 +85,7 @@ def launch_command(
     """
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     processes = ["--num_processes", str(spread.processes)]
-    # The recipe's own bf16 decides: beside a preset's bf16: false is overruled under FSDP, an error under DeepSpeed.
+    # The recipe's own bf16 decides: beside TRL's files bf16: false is overruled under FSDP, an error under DeepSpeed.
     precision = ["--mixed_precision", "no"]
     command = [_accelerate(), "launch"]
     if accelerate_config is None:
@@ -92,9 +93,9 @@ def launch_command(
         command += [*processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
         command += ["--multi_gpu"] if spread.processes > 1 else []
     else:
-        preset = accelerate_config in presets()
+        of_trl = accelerate_config in accelerate_configs()
         command += ["--config_file", config_file(accelerate_config)]
-        command += [*processes, *precision] if preset else processes if num_processes else []
+        command += [*processes, *precision] if of_trl else processes if num_processes else []
         accumulation = "gradient_accumulation_steps"
         if accumulation in (_content(accelerate_config).get("deepspeed_config") or {}):  # must be the recipe's
             command += [f"--{accumulation}", str(setting(accumulation, recipe, options) or 1)]
@@ -150,7 +151,7 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
         processes, decided_by = num_processes, "--num_processes"
     elif only_one:
         processes, decided_by = 1, f"--accelerate_config {accelerate_config}"
-    elif content.get("num_processes") and not (num_gpus and accelerate_config in presets()):  # theirs is 8
+    elif content.get("num_processes") and not (num_gpus and accelerate_config in accelerate_configs()):  # theirs is 8
         processes, decided_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
     else:
         processes, decided_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
@@ -202,19 +203,19 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
 
 
 def config_file(name: str) -> str:
-    """Path of a configuration of accelerate's: one of [`presets`], or a file.
+    """Path of a configuration of accelerate's: one of [`accelerate_configs`], or a file.
 
     Raises:
         Refusal: it is neither.
     """
-    known = presets()
+    known = accelerate_configs()
     if name in known:
         return known[name]
     if Path(name).is_file():
         return name
     raise Refusal(
-        f"--accelerate_config: {name!r} is neither a file nor one of TRL's presets, which are {', '.join(known)}."
-        f"{near(name, known)}"
+        f"--accelerate_config: {name!r} is neither a file nor one of TRL's configurations, which are "
+        f"{', '.join(known)}.{near(name, known)}"
     )
 
 
@@ -223,7 +224,7 @@ def _content(accelerate_config: str) -> dict[str, Any]:
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """What the command line or else the recipe says of an option; `None` where neither does."""
+    """What the command line, else the recipe, else the preset that they name says of an option; or `None`."""
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
@@ -233,7 +234,10 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
         content = yamls.read(file.read_text())
     except yaml.YAMLError:  # the recipe will say so
         return None
-    return content.get(name) if isinstance(content, dict) else None
+    if isinstance(content, dict) and name in content:
+        return content[name]
+    preset = None if name == "preset" else PRESETS.get(str(setting("preset", recipe, options)))
+    return preset.settings.get(name) if preset else None
 
 
 def _accelerate() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from .. import presets
 from ..common import loading
 from ..common.values import Refusal, about
 from . import yamls
@@ -58,6 +59,7 @@ class Settings:
     values: dict[str, Any]  # its values, converted, without those that are refused
     env: dict[str, str]  # the environment variables that it sets
     refused: dict[str, str]  # for each key or option that is refused, why
+    preset: str | None = None  # that they name
 
     @property
     def names(self) -> set[str]:
@@ -80,10 +82,17 @@ def read(parser: Any, argv: list[str]) -> Settings:
     if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
         refused["env"], env = f"{config}: env={env!r} must be environment variables and their values by name.", {}
     known = set(hints_of(parser))
-    for word in parser.parse_known_args(rest)[1]:
+    options, stray = parser.parse_known_args(rest)
+    for word in stray:
         if word.startswith("-") and _name(word) not in known:
             refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
-    settings = Settings(tuple(rest), config, values, {name: str(value) for name, value in env.items()}, refused)
+    preset = options.preset or values.get("preset")
+    try:
+        presets.check(preset and presets.Chosen(preset))
+    except Refusal as error:
+        preset, refused["preset"] = None, str(error)
+    env = {name: str(value) for name, value in env.items()}
+    settings = Settings(tuple(rest), config, values, env, refused, preset)
     for switch, idle in _without_effect(settings.names):
         refused[switch] = (
             f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without {switch}. Set {switch}: true, "
@@ -105,7 +114,8 @@ def build(
         Refusal: a word of the command line belongs to no option.
     """
     os.environ.update(settings.env)
-    parser.set_defaults_with_config(**settings.values)
+    below = presets.named(settings.preset).settings if settings.preset else {}
+    parser.set_defaults_with_config(**{**below, **settings.values})
     namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
         raise Refusal(f"{' '.join(stray)}: belongs to no option.")
@@ -113,6 +123,8 @@ def build(
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]
         values = {name: getattr(namespace, name) for name in names} | {n: instead[n] for n in names if n in instead}
+        if "preset" in values:
+            values["preset"] = presets.Chosen(settings.preset) if settings.preset else None
         try:
             made[kind.__name__] = kind(**values)
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:

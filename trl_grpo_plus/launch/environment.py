@@ -17,7 +17,7 @@ NEEDED_FOR = {
     "use_vllm": "vllm",
     "report_to: wandb": "wandb",
     "report_to: trackio": "trackio",
-    "the presets zero1 to zero3": "deepspeed",
+    "zero1, zero2 and zero3": "deepspeed",
 }
 
 

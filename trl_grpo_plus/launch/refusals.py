@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from .. import memory
+from .. import memory, presets
 from ..common import packages
 from ..common.values import Refusal, near
 from ..groups import check_filter_metric, check_weights
@@ -29,6 +29,12 @@ def keys(recipe: Recipe) -> list[Row]:
         return [Row("keys", FAILED, why) for why in recipe.refused]
     words = f", {len(recipe.options)} words on the command line" if recipe.options else ""
     return [Row("keys", OK, f"{recipe.keys} keys{words}")]
+
+
+def preset(recipe: Recipe) -> list[Row]:
+    """What a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
+    said = presets.said(recipe.training)
+    return [Row("preset", OK, said)] if said else []
 
 
 def processes(recipe: Recipe) -> list[Row]:
@@ -208,7 +214,7 @@ def template(recipe: Recipe) -> list[Row]:
 
 Check = Callable[[Recipe], Iterable[Row]]
 PAPER: tuple[Check, ...] = (
-    *(keys, processes, options, together, machine, dtype, output),
+    *(keys, preset, processes, options, together, machine, dtype, output),
     *(rewards, filter_metric, stream, data, model),
 )
 # A prepare function may make a model.

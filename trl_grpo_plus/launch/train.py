@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+from .. import presets
 from ..common.values import Refusal
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
@@ -39,6 +40,8 @@ def main(
 
     recipe = launched(script_args, training_args, model_args, dataset_args)
     _raise_failures(on_paper(recipe), training_args)
+    if training_args.preset and training_args.process_index == 0:
+        print(f"preset {presets.said(training_args)}")
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):

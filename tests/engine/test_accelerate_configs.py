@@ -1,7 +1,7 @@
-"""TRL's presets for accelerate: what `trl-grpo-plus run --accelerate_config NAME` makes of each, and training so.
+"""TRL's configurations of accelerate: what `run --accelerate_config NAME` makes of each, and training so.
 
-Each trains on two processes of a CPU what plain DDP trains there, sharded as on GPUs; preset_worker.py says what is
-put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
+Each trains on two processes of a CPU what plain DDP trains there, sharded as on GPUs; accelerate_worker.py says what
+is put aside for that. DeepSpeed's need DeepSpeed: `make test-deepspeed`.
 """
 
 import itertools
@@ -26,7 +26,7 @@ from trl_grpo_plus.launch.table import FAILED
 from trl_grpo_plus.traces import read as traces
 
 
-WORKER = Path(__file__).parents[1] / "preset_worker.py"
+WORKER = Path(__file__).parents[1] / "accelerate_worker.py"
 FSDP = ["fsdp1", "fsdp2"]
 ZERO = ["zero1", "zero2", "zero3"]
 needs_deepspeed = pytest.mark.skipif(find_spec("deepspeed") is None, reason="no DeepSpeed here: make test-deepspeed")
@@ -37,17 +37,17 @@ KINDS |= dict.fromkeys(ZERO, ("DEEPSPEED", "DeepSpeedEngine"))
 NO_GPU = {"FSDP_SYNC_MODULE_STATES": "false", "FSDP_CPU_RAM_EFFICIENT_LOADING": "false"}
 
 
-def launched(preset, num_processes=2, accumulation=2):
+def launched(configuration, num_processes=2, accumulation=2):
     """accelerate's arguments, and what it adds to the environment of the processes."""
     options = ["--gradient_accumulation_steps", str(accumulation)]
-    command = launch.launch_command("arithmetic_gpu", options, preset, num_processes)
+    command = launch.launch_command("arithmetic_gpu", options, configuration, num_processes)
     parser = accelerate_launch.launch_command_parser()
     args = parser.parse_args(["--main_process_port", "0", *command[2:]])
-    args, defaults, of_the_preset = accelerate_launch._validate_launch_command(args)
-    if preset == "single_gpu":
+    args, defaults, of_the_file = accelerate_launch._validate_launch_command(args)
+    if configuration == "single_gpu":
         return args, {}
     if args.use_deepspeed:
-        fields = [*defaults.deepspeed_config, *(["mixed_precision"] if of_the_preset else [])]
+        fields = [*defaults.deepspeed_config, *(["mixed_precision"] if of_the_file else [])]
         args.deepspeed_fields_from_accelerate_config = ",".join(fields)
         _, environment = prepare_deepspeed_cmd_env(args)
     else:
@@ -55,19 +55,19 @@ def launched(preset, num_processes=2, accumulation=2):
     return args, {name: value for name, value in environment.items() if name.startswith(("ACCELERATE_", "FSDP_"))}
 
 
-# -- what a preset means
+# -- what a configuration means
 
 
-@pytest.mark.parametrize("preset", [name for name in launch.presets() if name != "single_gpu"])
+@pytest.mark.parametrize("configuration", [name for name in launch.accelerate_configs() if name != "single_gpu"])
 @pytest.mark.parametrize("num_processes", [2, 3])
-def test_the_script_and_the_number_of_processes_reach_accelerate(preset, num_processes):
-    args, environment = launched(preset, num_processes)
-    assert args.nproc_per_node == str(num_processes)  # the preset says 8
+def test_the_script_and_the_number_of_processes_reach_accelerate(configuration, num_processes):
+    args, environment = launched(configuration, num_processes)
+    assert args.nproc_per_node == str(num_processes)  # the configuration says 8
     assert (args.module, args.training_script) == (True, "trl_grpo_plus.recipes.grpo")
     assert args.training_script_args[:2] == ["--config", "arithmetic_gpu"]
     assert environment["ACCELERATE_MIXED_PRECISION"] == "no"  # the recipe's bf16 decides
     kind = (args.multi_gpu, args.use_fsdp, args.use_deepspeed)
-    assert kind == (preset == "multi_gpu", preset in FSDP, preset in ZERO)
+    assert kind == (configuration == "multi_gpu", configuration in FSDP, configuration in ZERO)
 
 
 def test_single_gpu_starts_one():
@@ -75,17 +75,17 @@ def test_single_gpu_starts_one():
     assert (args.num_processes, args.multi_gpu, args.use_fsdp, args.use_deepspeed) == (1, False, False, False)
 
 
-@pytest.mark.parametrize("preset", FSDP)
-def test_fsdp_presets(preset):
-    _, environment = launched(preset)
+@pytest.mark.parametrize("configuration", FSDP)
+def test_fsdp_configurations(configuration):
+    _, environment = launched(configuration)
     assert environment["FSDP_CPU_RAM_EFFICIENT_LOADING"] == environment["FSDP_SYNC_MODULE_STATES"] == "true"
     with patch_environment(**{**environment, **NO_GPU}):
         plugin = FullyShardedDataParallelPlugin()
-    assert plugin.fsdp_version == int(preset[-1])
+    assert plugin.fsdp_version == int(configuration[-1])
     assert plugin.state_dict_type.name == "FULL_STATE_DICT"
     assert plugin.auto_wrap_policy.__name__ == "transformer_auto_wrap_policy"
     assert not plugin.activation_checkpointing
-    if preset == "fsdp1":
+    if configuration == "fsdp1":
         assert (plugin.sharding_strategy.name, plugin.use_orig_params) == ("FULL_SHARD", True)
         assert not plugin.cpu_offload.offload_params
     else:
@@ -93,16 +93,16 @@ def test_fsdp_presets(preset):
         assert type(plugin.cpu_offload).__name__ == "OffloadPolicy"  # as opposed to CPUOffloadPolicy
 
 
-@pytest.mark.parametrize("preset", ZERO)
-def test_zero_presets(preset):
-    _, environment = launched(preset, accumulation=4)
+@pytest.mark.parametrize("configuration", ZERO)
+def test_zero_configurations(configuration):
+    _, environment = launched(configuration, accumulation=4)
     with patch_environment(**environment):
         plugin = DeepSpeedPlugin()
-    assert plugin.zero_stage == int(preset[-1])
-    assert plugin.deepspeed_config["zero_optimization"]["stage"] == int(preset[-1])
-    assert plugin.zero3_init_flag is plugin.zero3_save_16bit_model is (preset == "zero3")
+    assert plugin.zero_stage == int(configuration[-1])
+    assert plugin.deepspeed_config["zero_optimization"]["stage"] == int(configuration[-1])
+    assert plugin.zero3_init_flag is plugin.zero3_save_16bit_model is (configuration == "zero3")
     assert {plugin.offload_optimizer_device, plugin.offload_param_device} == {"none"}
-    assert plugin.gradient_accumulation_steps == (4 if preset == "zero1" else "auto")
+    assert plugin.gradient_accumulation_steps == (4 if configuration == "zero1" else "auto")
     assert "bf16" not in plugin.deepspeed_config
 
 
@@ -111,7 +111,7 @@ def test_zero_presets(preset):
 
 @pytest.fixture(scope="module")
 def out(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("presets")
+    folder = tmp_path_factory.mktemp("configurations")
     sharded = [*FSDP, *(ZERO if find_spec("deepspeed") else [])]
     environments = {"ddp": {}, **{name: launched(name)[1] for name in sharded}}
     environments["fsdp1"] |= NO_GPU
@@ -122,8 +122,8 @@ def out(tmp_path_factory):
     return folder
 
 
-def results(out, preset, scenario):
-    return [json.loads((out / preset / scenario / f"{rank}.json").read_text()) for rank in range(2)]
+def results(out, configuration, scenario):
+    return [json.loads((out / configuration / scenario / f"{rank}.json").read_text()) for rank in range(2)]
 
 
 def distance(first, second):
@@ -133,17 +133,17 @@ def distance(first, second):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", SHARDED)
+@pytest.mark.parametrize("configuration", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
-def test_a_preset_trains_what_ddp_trains(out, preset, scenario):
-    for found, expected in zip(results(out, preset, scenario), results(out, "ddp", scenario), strict=True):
+def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
+    for found, expected in zip(results(out, configuration, scenario), results(out, "ddp", scenario), strict=True):
         assert expected["kind"] == "MULTI_CPU"
-        assert (found["kind"], found["model"], found["precision"]) == (*KINDS[preset], "no")
+        assert (found["kind"], found["model"], found["precision"]) == (*KINDS[configuration], "no")
         assert found["losses"] == pytest.approx(expected["losses"], abs=1e-5)
         for key in ("trained", "rounds", "passes", "stream"):
             assert found[key] == expected[key], key
         assert found["evaluated"] == pytest.approx(expected["evaluated"])
-    assert distance(out / preset / scenario, out / "ddp" / scenario) < 1e-5
+    assert distance(out / configuration / scenario, out / "ddp" / scenario) < 1e-5
 
 
 @pytest.mark.full
@@ -158,20 +158,22 @@ def test_all_ranks_make_the_same_passes(out, scenario):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", ["ddp", *SHARDED])
-def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, preset):
-    for found, expected in zip(results(out, preset, "resumed"), results(out, preset, "sampled"), strict=True):
+@pytest.mark.parametrize("configuration", ["ddp", *SHARDED])
+def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, configuration):
+    for found, expected in zip(
+        results(out, configuration, "resumed"), results(out, configuration, "sampled"), strict=True
+    ):
         assert found["losses"] == expected["losses"]
         assert found["stream"] == expected["stream"]
         assert len(expected["losses"]) == 3
-    assert distance(out / preset / "resumed", out / preset / "sampled") == 0
+    assert distance(out / configuration / "resumed", out / configuration / "sampled") == 0
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", SHARDED)
+@pytest.mark.parametrize("configuration", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
-def test_traces_are_those_of_ddp(out, preset, scenario):
-    ours, theirs = (list(traces.groups(out / name / scenario / "run")) for name in (preset, "ddp"))
+def test_traces_are_those_of_ddp(out, configuration, scenario):
+    ours, theirs = (list(traces.groups(out / name / scenario / "run")) for name in (configuration, "ddp"))
     assert len(ours) > 6
     for mine, other in zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True):
         for key in ("kl", "advantage"):
@@ -180,9 +182,9 @@ def test_traces_are_those_of_ddp(out, preset, scenario):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("preset", ["ddp", *SHARDED])
-def test_the_recipe_decides_the_precision(out, preset):
-    assert [rank["precision"] for rank in results(out, preset, "precise")] == ["bf16", "bf16"]
+@pytest.mark.parametrize("configuration", ["ddp", *SHARDED])
+def test_the_recipe_decides_the_precision(out, configuration):
+    assert [rank["precision"] for rank in results(out, configuration, "precise")] == ["bf16", "bf16"]
 
 
 @pytest.mark.full

@@ -1,6 +1,6 @@
-"""Run by tests/engine/test_presets.py on two processes: `preset_worker.py OUT ENVIRONMENTS`.
+"""Run by tests/engine/test_accelerate_configs.py on two processes: `accelerate_worker.py OUT ENVIRONMENTS`.
 
-ENVIRONMENTS is a JSON file: preset -> the environment that `accelerate launch` would give its processes. Each preset
+ENVIRONMENTS is a JSON file: configuration -> the environment that `accelerate launch` would give its processes. Each
 trains the same on a CPU, with gloo. What is in a CPU's way there is taken out of it, and nothing else:
 
 - accelerate takes FSDP up only where the processes have GPUs (`AcceleratorState.__init__`): they say that they have.
@@ -98,7 +98,7 @@ def resumed_apart(folder):
 
 
 def precise(folder):
-    """The recipe's bf16, whatever the preset says."""
+    """The recipe's bf16, whatever the configuration says."""
     return {"precision": tiny.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
 
 
@@ -111,13 +111,13 @@ def as_on_gpus(state, *args, **kwargs):
 initialise = AcceleratorState.__init__
 
 
-def on_a_cpu(preset):
+def on_a_cpu(configuration):
     stack = ExitStack()
-    if preset.startswith("fsdp"):
+    if configuration.startswith("fsdp"):
         stack.enter_context(mock.patch.object(AcceleratorState, "__init__", as_on_gpus))
         stack.enter_context(mock.patch.object(FlatParamHandle, "to_cpu", return_value=nullcontext()))
         stack.enter_context(mock.patch.dict(os.environ, ACCELERATE_TORCH_DEVICE="cpu"))
-    elif preset.startswith("zero"):
+    elif configuration.startswith("zero"):
         import deepspeed
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
@@ -129,12 +129,12 @@ def main():
     out, environments = Path(sys.argv[1]), json.loads(Path(sys.argv[2]).read_text())
     state = PartialState(cpu=True)
     rank = state.process_index
-    for preset, environment in environments.items():
+    for configuration, environment in environments.items():
         scenarios = [drop, resample, sampled, resumed, precise]
-        scenarios += [resumed_apart] if preset == "ddp" else []
-        with patch_environment(**environment), on_a_cpu(preset):
+        scenarios += [resumed_apart] if configuration == "ddp" else []
+        with patch_environment(**environment), on_a_cpu(configuration):
             for scenario in scenarios:
-                folder = out / preset / scenario.__name__
+                folder = out / configuration / scenario.__name__
                 folder.mkdir(parents=True, exist_ok=True)
                 (folder / f"{rank}.json").write_text(json.dumps(scenario(folder)))
 

@@ -1,0 +1,107 @@
+"""`preset` in a recipe and on the command line: it comes below what a user says, and is told."""
+
+import pytest
+import yaml
+
+from trl_grpo_plus import cli, presets
+from trl_grpo_plus.launch import accelerate, recipe, refusals, train
+from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.launch.command_line import parse
+from trl_grpo_plus.race.script import reset
+
+
+RECIPE = {"model_name_or_path": "./model", "dataset_name": "data.jsonl", "reward_funcs": ["exact_answer"]}
+RECIPE |= {"use_cpu": True, "bf16": False, "report_to": "none"}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A recipe's file of these keys, and of what a recipe needs."""
+
+    def write(**keys):
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump({**RECIPE, "output_dir": str(tmp_path / "out"), **keys}))
+        return str(path)
+
+    return write
+
+
+def read(file, *options):
+    return parse(make_parser(prog="grpo"), ["--config", file, *options])[1]
+
+
+@pytest.mark.parametrize(
+    ("keys", "options", "expected"),
+    [
+        ({"preset": "dapo"}, (), ("dapo", "resample", 0.28, 0.2)),
+        ({}, ("--preset", "dapo"), ("dapo", "resample", 0.28, 0.2)),
+        ({"preset": "dapo", "epsilon_high": 0.4}, (), ("dapo", "resample", 0.4, 0.2)),
+        ({"epsilon_high": 0.4}, ("--preset=dapo", "--epsilon", "0.1"), ("dapo", "resample", 0.4, 0.1)),
+        ({"preset": "dapo", "zero_variance_groups": "keep", "epsilon_high": None}, (), ("dapo", "keep", None, 0.2)),
+        ({"preset": "dr_grpo", "epsilon": 0.3}, ("--preset", "dapo"), ("dapo", "resample", 0.28, 0.3)),
+        ({"preset": None}, (), (None, "keep", None, 0.2)),
+    ],
+)
+def test_a_users_keys_win_over_the_preset_and_it_over_the_defaults(write, keys, options, expected):
+    args = read(write(**keys), *options)
+    assert (args.preset, args.zero_variance_groups, args.epsilon_high, args.epsilon) == expected
+
+
+@pytest.mark.parametrize(("keys", "options"), [({"preset": "dapoo"}, ()), ({}, ("--preset", "dapoo"))])
+def test_an_unknown_one_is_refused_once_with_the_nearest(write, keys, options):
+    with pytest.raises(ValueError, match=r"preset='dapoo' is not one of 'grpo'.*Did you mean dapo") as caught:
+        read(write(**keys), *options)
+    assert str(caught.value).count("dapoo") == 1
+
+
+def test_check_shows_what_it_sets_and_what_is_set_otherwise(write):
+    spread = accelerate.distribution(None, 1, 0)
+    rows = refusals.preset(recipe.read(write(preset="dapo", epsilon=0.25), (), spread))
+    assert [(row.name, row.status) for row in rows] == [("preset", "ok")]
+    assert "zero_variance_groups='resample'" in rows[0].text
+    assert "your own: epsilon=0.25 (not 0.2)." in rows[0].text
+    assert refusals.preset in refusals.PAPER
+    assert refusals.preset(recipe.read(write(), (), spread)) == []
+    wrong = recipe.read(write(preset="dapoo"), (), spread)
+    assert len(wrong.refused) == 1
+    assert wrong.readable  # and the rest is looked at
+
+
+def test_a_run_begins_by_saying_it(write, monkeypatch, capsys):
+    class Begun(Exception):
+        pass
+
+    def loader(*arguments):
+        raise Begun
+
+    monkeypatch.setattr(train, "on_paper", lambda recipe: [])
+    arguments = parse(make_parser(prog="grpo"), ["--config", write(preset="dapo", epsilon=0.25)])
+    with pytest.raises(Begun):
+        train.main(*arguments, loader=loader)
+    (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("preset ")]
+    assert line == f"preset {presets.said(arguments[1])}"
+    assert "epsilon=0.25 (not 0.2)" in line
+
+
+def test_what_is_asked_of_a_recipe_without_reading_it_all_knows_its_preset(write):
+    file = write(preset="belief")
+    assert accelerate.setting("num_generations", file, ()) == 2
+    assert accelerate.setting("num_generations", file, ("--num_generations", "4")) == 4
+    assert accelerate.setting("num_generations", file, ("--preset", "dapo")) is None
+    assert accelerate.setting("num_generations", write(preset="belief", num_generations=3), ()) == 3
+    assert accelerate.setting("num_generations", write(preset="belief", num_generations=None), ()) is None
+    assert accelerate.setting("num_generations", write(), ()) is None
+
+
+def test_in_a_race_stock_trl_has_of_it_what_is_trls(write):
+    args = read(write(preset="dapo"))
+    reset(args)
+    assert (args.preset, args.zero_variance_groups, args.epsilon_high) == (None, "keep", 0.28)
+    assert args.changed_options == {}
+
+
+def test_ls_lists_them(capsys):
+    assert cli.main(["ls", "presets"]) == 0
+    head, *lines = capsys.readouterr().out.splitlines()
+    assert (head, [line.split()[0] for line in lines]) == ("presets", list(presets.PRESETS))
+    assert max(map(len, lines)) < 120
