@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import trl
 from packaging.version import Version
@@ -25,6 +25,13 @@ from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
 NotNegative = Annotated[float, Number(at_least=0.0)]
+
+
+# To a type checker also what a class has under that word: see the end of GRPOPlusConfig.
+if TYPE_CHECKING:
+    PresetName = Any
+else:
+    PresetName = str | None
 
 
 def _choice(default: Any, choices: Iterable[Any]) -> Any:
@@ -183,7 +190,7 @@ class GRPOPlusConfig(GRPOConfig):
     # Set while a `GRPOPlusTrainer` is made, which acts on these options. No field.
     has_plus_trainer: ClassVar[bool] = False
 
-    preset: str | None = None
+    preset: PresetName = None
 
     # Parameters that control zero-variance groups
     zero_variance_groups: str = _choice("keep", ["keep", "drop", "resample"])
@@ -313,7 +320,7 @@ class GRPOPlusConfig(GRPOConfig):
 
 # Each config has the name in its field, whose default the dataclass keeps, so the class can have under that word what
 # makes one.
-GRPOPlusConfig.preset = classmethod(presets.made)  # type: ignore[assignment]
+GRPOPlusConfig.preset = classmethod(presets.made)
 
 # On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
 # reads this class without importing it, and trusts in nothing but `@dataclass`.

@@ -100,7 +100,7 @@ PRESETS: dict[str, Preset] = {
         },
         "the ratio is a weight without gradient, at most `epsilon_high`, so that no token is left out; no KL.",
         PAPERS + "2506.13585",
-        "several updates a batch, without which every ratio is 1. The paper does not print its bound; 5 is "
+        "several updates a batch, without which every ratio is 1. No bound of the paper's is known here; 5 is "
         "that of ScaleRL (arXiv 2510.13786), which TRL recommends.",
     ),
     "sapo": Preset(

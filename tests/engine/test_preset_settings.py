@@ -1,4 +1,4 @@
-"""Presets: each one's advantages and loss are its paper's on an example worked by hand, and a user's own keys win."""
+"""Presets: each one's advantages and loss are those of its formula, worked by hand on an example; a user's own keys win."""
 
 import dataclasses
 import json
@@ -43,13 +43,13 @@ ADVANTAGES = {
 
 
 @pytest.mark.parametrize("name", ADVANTAGES)
-def test_the_advantages_are_the_papers(preset, name):
+def test_the_advantages_are_those_of_the_formula(preset, name):
     found = Credit(preset(name)).advantages((2, 4), REWARDS.view(8, 1), torch.ones(1), LENGTHS)
     torch.testing.assert_close(found, torch.tensor(ADVANTAGES[name]), atol=1e-3, rtol=0)
 
 
 def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
-    """Its paper's case: (1, 1) beats (0, 0) by two rewards, (1, 1) beats (0, 1) by one. For GRPO both are the same."""
+    """What it is for: (1, 1) beats (0, 0) by two rewards, (1, 1) beats (0, 1) by one. For GRPO both are the same."""
     rewards = torch.tensor([[1.0, 1], [0, 0], [1, 1], [0, 1]])
     batch = ((2, 2), rewards, torch.ones(2), torch.ones(4))
     two, one = 2**0.5, 0.5**0.5  # each reward by itself is +-sqrt(1/2)
@@ -125,7 +125,7 @@ LOSSES = {
 
 
 @pytest.mark.parametrize("name", LOSSES)
-def test_the_loss_and_its_gradient_are_the_papers(tmp_path, name, monkeypatch):
+def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monkeypatch):
     of_token, together, whole = LOSSES[name]
     ratios = torch.ones_like(RATIOS) if name in ("rloo", "opo", "maxrl") else RATIOS
     logp = torch.linspace(-3.0, -0.5, 12).view(4, 3).requires_grad_()
