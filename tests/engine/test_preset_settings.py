@@ -1,4 +1,4 @@
-"""Presets: each one's advantages and loss are those of its formula, worked by hand on an example; a user's own keys win."""
+"""Presets: the advantages and loss of each are those of its formula, worked by hand; a user's own keys win."""
 
 import dataclasses
 import json
