@@ -58,6 +58,11 @@ class Prompts:
             selection.check_stream(train_set, config)
             if not hasattr(train_set, "__len__"):
                 self.window = Window(train_set, config.seed, config.shuffle_dataset)
+                if config.chooses_prompts and not (config.belief_key or config.belief_head):
+                    logger.warning(
+                        "prompt_selection='belief' has nothing to tell a stream's rows apart by: they are sampled by "
+                        "chance. Set belief_key or belief_head."
+                    )
             self.memory = Memory(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
             self._stream = self.window or selection.stream_of(train_set, config)

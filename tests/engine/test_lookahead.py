@@ -9,9 +9,10 @@ import torch
 from datasets import IterableDataset
 from test_resume import StopAt
 
-from trl_grpo_plus import prompts
+from trl_grpo_plus import GRPOPlusConfig, prompts
 from trl_grpo_plus.beliefs import Belief, Beliefs
 from trl_grpo_plus.lookahead import Window
+from trl_grpo_plus.memory import Memory
 from trl_grpo_plus.traces import read
 
 
@@ -110,14 +111,15 @@ def believing(variances, skill=1.0):
 
 def test_the_promising_are_dealt_but_for_a_tenth():
     window, dealt = window_of(20), torch.zeros(20)
-    promise = believing([0.25] * 5 + [0.0] * 15)
+    promise = believing([0.0] * 10 + [0.25] * 5 + [0.0] * 5)
     for _ in range(400):
         rows = window.take(5, lambda row: True, believe=promise)
         assert rows == sorted(set(rows))
         dealt[rows] += 1
-    assert dealt[:5].sum() >= 1800  # nine of ten; those of the tenth are no better than chance
-    assert dealt[5:].sum() >= 150
-    assert min(dealt[5:]) > 0
+    assert dealt[10:15].sum() >= 1800  # nine of ten; those of the tenth are no better than chance
+    others = torch.cat([dealt[:10], dealt[15:]])
+    assert others.sum() >= 150
+    assert min(others) > 0
 
 
 def test_without_skill_it_is_chance():
@@ -179,6 +181,22 @@ def test_they_are_kept_with_what_was_learned():
     for wrong in (Beliefs(None), Beliefs(3), Beliefs(3, keys=[1, 2, 3])):
         with pytest.raises(ValueError, match=r"The checkpoint's beliefs have (num_rows|keys)=None, this run's"):
             wrong.load_state_dict(beliefs.state_dict())
+
+
+def test_a_head_reads_the_rows_that_are_shown(tmp_path):
+    read, rows = [], [{"prompt": str(number)} for number in range(4)]
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_head="prompt")
+
+    def states(indices):
+        read.append(indices)
+        return torch.ones(len(indices), 2)
+
+    memory = Memory(config, streamed(30), ["by_kind"], [1.0], states)
+    for window in (rows, rows[::-1]):  # after the first one the run was broken off
+        memory.show(window)
+        memory.credited([0, 2])
+        memory.promise([2, 3])
+    assert read == [[0, 2], [3]] * 2
 
 
 # -- training
@@ -258,6 +276,12 @@ def test_ranks_that_read_different_rows_are_stopped(tmp_path, monkeypatch):
     monkeypatch.setattr(prompts, "gather_object", lambda values: [*values, 0])
     with pytest.raises(ValueError, match="the processes read different rows of the stream"):
         tiny.trained(tmp_path, data=streamed(30), **CHOICE)
+
+
+@pytest.mark.parametrize("more", [{}, {"belief_key": "kind"}, {"belief_head": "prompt"}])
+def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
+    tiny.trainer(tmp_path, by_kind, data=streamed(30), **CHOICE, **more)
+    assert ("sampled by chance. Set belief_key or belief_head" in caplog.text) == (not more)
 
 
 # -- refusals
