@@ -231,6 +231,31 @@ def beliefs(folder):
     return resample(folder, **options, belief_key="number", belief_head="prompt", failed_reward=0.3)
 
 
+def streamed(folder, rows, **options):
+    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    options |= {
+        "advantage_baseline": "belief",
+        "scale_rewards": "prior",
+        "zero_variance_groups": "drop",
+        "max_steps": 4,
+    }
+    options |= {"belief_key": "number", "belief_head": "prompt", "per_device_train_batch_size": 6}
+    trained = train(folder, tiny.digits, **options, data=tiny.prompts(rows).to_iterable_dataset())
+    kept = trained._prompts.memory.state_dict()["beliefs"]["total"]["shared"]
+    rows = {"window": [row["prompt"] for row in trained._prompts.window.rows], "known": kept["known"]}
+    return result(trained, **rows, learned=kept["by_key"].tolist(), prompts=list(trained._logs["prompt"]))
+
+
+def ahead(folder):
+    """Windows of 9, 9 and 7 rows, then of the next pass."""
+    return streamed(folder, 25, prompt_selection="belief", selection_pool=3)
+
+
+def behind(folder):
+    """TRL's own rows are remembered."""
+    return streamed(folder, 30)
+
+
 def kl_to_go(folder):
     options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}

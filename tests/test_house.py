@@ -21,7 +21,7 @@ FLOORS = (  # from the ground up
     "beliefs",
     "baselines",
     "advantages filler kl memory traces registry streams indexed_rows",
-    "alarms credit rounds selection uploads view",
+    "alarms credit lookahead rounds selection uploads view",
     "batch config_checks recorder",
     "prompts",
     "config model_card resume rewards",

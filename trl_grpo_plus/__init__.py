@@ -14,6 +14,7 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     config        the options                       resume     what a checkpoint holds of all this
     groups        verdicts on groups                selection  what may be trained on
     prompts       a run's stream and its memory     streams    which prompts are sampled next
+    lookahead     a stream's rows, read ahead       shared_prior    what prompts share
     memory        beliefs and what they share       beliefs    what is known of each prompt
     head          states -> what prompts promise    states     the policy's, at a prompt's end
     advantages    baselines and scales              kl         KL estimators, adaptive beta

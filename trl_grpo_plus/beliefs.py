@@ -65,11 +65,13 @@ class Beliefs:
     `metrics`, which reads two numbers of each row (together 2 ms a step at 100,000 rows and 48 prompts, on one core).
 
     Args:
-        num_rows (`int`): of the dataset.
+        num_rows (`int`, *optional*): of the dataset. `None`: rows do not come back, as those of a stream. Nothing is
+            remembered of any by itself then, but what they share.
         low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. Wider from the first reward on
             that is outside.
         keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
-            their prior, pulled to that of all where the key was seen little. `None`: all rows share one.
+            their prior, pulled to that of all where the key was seen little. `None`: all rows share one. Of rows that
+            do not come back none yet: [`show`] tells them.
         strength (`float`, *optional*, defaults to `2.0`): attempts that the prior counts for.
         half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle one is
             used until some 32 groups of rows seen before tell which is best.
@@ -83,7 +85,7 @@ class Beliefs:
 
     def __init__(
         self,
-        num_rows: int,
+        num_rows: int | None,
         low: float = 0.0,
         high: float = 1.0,
         keys: Sequence[Hashable] | None = None,
@@ -97,20 +99,25 @@ class Beliefs:
             Number(above=0).check("half_lives", half_life)
         if not half_lives:
             raise Refusal("half_lives is empty: give one or more numbers of steps.")
-        if keys is not None and len(keys) != num_rows:
-            raise Refusal(f"there are {len(keys)} keys for {num_rows} rows: give one a row.")
+        if keys is not None and len(keys) != (num_rows or 0):
+            raise Refusal(f"there are {len(keys)} keys for {num_rows or 0} rows: give one a row.")
         self.step = 0
         self._strength = float(strength)
         self._half_lives = sorted(map(float, half_lives))
         self._range = (float(low), float(high))
         self._origin = (low + high) / 2  # moments are about it: squares of what is far from 0 lose digits
-        self._last = torch.full((num_rows,), -1, dtype=torch.int32)
-        self._moments = torch.zeros(3, len(half_lives), num_rows, dtype=torch.float32)
+        self._num_rows = num_rows
+        self._last = torch.full((num_rows or 0,), -1, dtype=torch.int32)
+        self._moments = torch.zeros(3, len(half_lives), num_rows or 0, dtype=torch.float32)
         self._errors = _zeros(len(half_lives))
         self._compared = 0.0  # groups, decayed as the errors are
         self._shared = SharedPrior(self._origin, keys)
         self._groups, self._bins = _zeros(5), _zeros(3, BINS)
         self._batch: list[float] = []  # predicted and realised mean of the last one
+
+    def show(self, keys: Sequence[Hashable]) -> None:
+        """Indices are of rows with these keys from now on, where rows do not come back."""
+        self._shared.show(keys)
 
     def of(
         self,
@@ -167,9 +174,10 @@ class Beliefs:
             deviations = torch.where(scored, values - mean.unsqueeze(1), 0.0).square().sum(dim=1)
             within = deviations / (count - 1).clamp(min=1.0)
             strength = believed.count - self._remembered(rows)[0, self._best]
-            self._compare(rows, count, mean, believed)
             self._measure(count, mean, within, believed)
-            self._remember(rows, torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)]))
+            if self._num_rows is not None:
+                self._compare(rows, count, mean, believed)
+                self._remember(rows, torch.stack([count, values.sum(dim=1), values.square().sum(dim=1)]))
             self._share(rows, rewards, scored, mean, within, strength / believed.count)
         self.step += 1
 
@@ -205,7 +213,7 @@ class Beliefs:
         (|predicted - realised| of each tenth of the range, its mean over groups; in the unit of rewards; chance leaves
         some), once there was a batch; half_life; the shares of rows that were never_tried, that are solved and that
         are hopeless: at least 3 attempts remembered at the last visit (longest half-life), whose mean is within 5 % of
-        the range of its upper, its lower end.
+        the range of its upper, its lower end. From half_life on not of rows that do not come back.
         """
         count, total, _ = self._moments[:, -1]
         (low, high), own = self._range, total / count.clamp(min=1e-30) + self._origin
@@ -214,28 +222,27 @@ class Beliefs:
         if self._batch:
             gaps = (self._bins[1] - self._bins[2]).abs().sum() / self._bins[0].sum()
             measured = dict(zip(("predicted", "realised"), self._batch, strict=True), calibration_error=float(gaps))
-        values = {
-            "skill": self.skill,
-            **measured,
+        remembered = {
             "half_life": self.half_life,
             "never_tried": _share_of(self._last < 0),
             "solved": _share_of(tried & (own >= high - margin)),
             "hopeless": _share_of(tried & (own <= low + margin)),
         }
+        values = {"skill": self.skill, **measured, **(remembered if self._num_rows is not None else {})}
         return {f"beliefs/{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
         """All that was learned; tensors, numbers and lists of them."""
         tensors = {name: getattr(self, f"_{name}").clone() for name in _TENSORS}
         return {
-            **{"num_rows": len(self._last), "step": self.step, "compared": self._compared},
+            **{"num_rows": self._num_rows, "step": self.step, "compared": self._compared},
             **{"range": list(self._range), "batch": list(self._batch), "half_lives": list(self._half_lives)},
             **{"keys": self._shared.keys, "shared": self._shared.state_dict(), **tensors},
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood. Raises ValueError when it was saved with other rows, keys or half-lives."""
-        now = {"num_rows": len(self._last), "half_lives": self._half_lives, "keys": self._shared.keys}
+        now = {"num_rows": self._num_rows, "half_lives": self._half_lives, "keys": self._shared.keys}
         for name, value in now.items():
             if state[name] != value:
                 raise Refusal(
@@ -257,6 +264,8 @@ class Beliefs:
 
     def _remembered(self, rows: Tensor) -> Tensor:
         """Own moments as they count now, (3, half-lives, P): attempts, their sum and sum of squares."""
+        if self._num_rows is None:
+            return _zeros(3, len(self._half_lives), len(rows))
         age = self.step - self._last[rows].double()
         return self._moments[:, :, rows].double() * 0.5 ** (age / _column(self._half_lives))
 

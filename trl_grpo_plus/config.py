@@ -117,7 +117,8 @@ class GRPOPlusConfig(GRPOConfig):
 
             - `"shuffle"`: TRL's sampler.
             - `"belief"`: of a shuffled pool those from which most is expected to be learnt, as far as beliefs were
-              right so far; see [`~trl_grpo_plus.streams.BeliefStream`].
+              right so far; see [`~trl_grpo_plus.streams.BeliefStream`]. A stream is read ahead for it, see
+              [`~trl_grpo_plus.lookahead.Window`].
             - `{"name": "by_column", "column": ..., "order": "easy_first" | "hard_first" | "interleaved"}`.
             - the path of a class of your own (`"package.module.Class"` or `"file.py:Class"`), a
               [`~trl_grpo_plus.streams.Stream`], made with the training set and the seed.

@@ -5,6 +5,7 @@ prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`
 """
 
 from collections.abc import Callable, Hashable, Sequence
+from types import NoneType
 from typing import Any
 
 import torch
@@ -27,7 +28,8 @@ class Memory:
 
     Args:
         config ([`GRPOPlusConfig`]): of the run.
-        train_set ([`~datasets.Dataset`]): what is trained on.
+        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): what is trained on. Of a stream's rows each
+            batch has its own, which [`show`] tells; what is remembered is what they share.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         states (`Callable`, *optional*): what the head reads. Collective.
 
@@ -55,12 +57,27 @@ class Memory:
         self._chosen_by = [config.filter_metric] if named else self._credited
         self.promise_of = config.filter_metric if named else TOTAL
         self._names = names
-        keys = train_set[config.belief_key] if config.belief_key else None
+        streamed = not hasattr(train_set, "__len__")
+        keys = None
+        if config.belief_key:
+            keys = () if streamed else train_set[config.belief_key]
+        self._key = config.belief_key if streamed else None  # that rows are asked for as they come
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
-        self._beliefs = {name: Beliefs(len(train_set), *limits, keys) for name in quantities}
+        num_rows = None if streamed else len(train_set)
+        self._beliefs = {name: Beliefs(num_rows, *limits, keys) for name in quantities}
         self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
         self._seen: dict[int, Tensor] = {}  # states of this batch's rows
+
+    def show(self, rows: Sequence[dict[str, Any]]) -> None:
+        """Indices are places in these rows of a stream from now on."""
+        self._seen = {}
+        if self._key is not None:
+            keys = [row.get(self._key) for row in rows]
+            for key in keys:
+                check_key(self._key, key, streamed=True)
+            for beliefs in self._beliefs.values():
+                beliefs.show(keys)
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Of what advantages are made of: the total, or each reward with a weight. Collective, with a head."""
@@ -151,20 +168,31 @@ def _told_apart(names: Sequence[str]) -> list[str]:
 
 
 def check_rows(train_set: Any, config: Any) -> None:
-    """Beliefs are of rows that come back, and a key is one of their columns."""
-    if not hasattr(train_set, "__len__"):
+    """A key is a column of the training set, and a stream's rows come with all of theirs."""
+    streamed = not hasattr(train_set, "__len__")
+    if streamed and config.remove_unused_columns:
         raise Refusal(
-            f"{config.what_believes} remembers each row of the training set, which {type(train_set).__name__} deals "
-            "once and without a number. Load it without streaming, or leave that option at its default."
+            f"remove_unused_columns=True does not go with {config.what_believes} on a stream, whose rows are read as "
+            "they come. Set remove_unused_columns=False, which is TRL's default."
         )
-    columns = getattr(train_set, "column_names", None) or []
+    first = next(iter(train_set), None) if streamed or config.belief_key else None
+    if streamed and first is None:
+        raise Refusal("the stream has no rows: look at what it is read from.")
+    columns = getattr(train_set, "column_names", None) or list(first or ())
     if config.belief_key and config.belief_key not in columns:
         raise Refusal(
             f"belief_key={config.belief_key!r} is no column of the training set, which has "
             f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
         )
-    if config.belief_key and len(train_set) and not isinstance(train_set[0][config.belief_key], Hashable):
+    if config.belief_key and first is not None:
+        check_key(config.belief_key, first.get(config.belief_key), streamed)
+
+
+def check_key(name: str, key: Any, streamed: bool) -> None:
+    """Rows share what is believed where their keys are equal. A stream's are kept in checkpoints, which hold plain
+    values alone."""
+    if not isinstance(key, (str, int, float, NoneType) if streamed else Hashable):
         raise Refusal(
-            f"belief_key={config.belief_key!r} holds {type(train_set[0][config.belief_key]).__name__} values, which "
-            "are no keys. Name a column of texts or numbers."
+            f"belief_key={name!r} holds {type(key).__name__} values, which are no keys. Name a column of texts or "
+            "numbers."
         )

@@ -5,13 +5,15 @@ from typing import Any
 
 import torch
 from accelerate.logging import get_logger
-from accelerate.utils import broadcast_object_list
+from accelerate.utils import broadcast_object_list, gather_object
 from torch import Tensor
 
 from . import selection
 from .batch import Batch, share_of
 from .common.values import Refusal
 from .groups import totals
+from .indexed_rows import IndexedRows
+from .lookahead import Window
 from .memory import TOTAL, Memory
 from .rounds import Draw
 from .streams import Stream
@@ -25,7 +27,7 @@ class Prompts:
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
-        train_set ([`~datasets.Dataset`]): what is trained on.
+        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): what is trained on.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         accelerator (`Accelerator`): of the run.
         states (`Callable`): indices of rows to the policy's states at their prompts' ends; collective.
@@ -33,6 +35,7 @@ class Prompts:
     Attributes:
         memory ([`~trl_grpo_plus.memory.Memory`], *optional*): where any option needs beliefs.
         draw ([`~trl_grpo_plus.rounds.Draw`], *optional*): where prompts are drawn beyond TRL's sampler.
+        window ([`~trl_grpo_plus.lookahead.Window`], *optional*): what indices are of, where beliefs are of a stream.
         rollouts (`int`): attempts sampled since the run began, on all ranks and in all rounds.
     """
 
@@ -48,22 +51,40 @@ class Prompts:
         self._config, self._accelerator, self._weights = config, accelerator, torch.tensor(weights)
         self.memory: Memory | None = None
         self.draw: Draw | None = None
+        self.window: Window | None = None
         self._stream: Stream | None = None
         self.rollouts = 0
         if config.what_believes:
+            selection.check_stream(train_set, config)
+            if not hasattr(train_set, "__len__"):
+                self.window = Window(train_set, config.seed, config.shuffle_dataset)
+                if config.chooses_prompts and not (config.belief_key or config.belief_head):
+                    logger.warning(
+                        "prompt_selection='belief' has nothing to tell a stream's rows apart by: they are sampled by "
+                        "chance. Set belief_key or belief_head."
+                    )
             self.memory = Memory(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
-            self._stream = selection.stream_of(train_set, config)
+            self._stream = self.window or selection.stream_of(train_set, config)
             believe = self.memory.promise if self.memory else None
             self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
+
+    def dealt_from(self, train_set: Any) -> Any:
+        """What TRL is to deal rows of. Those of a stream have no index, and where others are read ahead and take their
+        place they go on for ever: a run that is resumed after the end of a stream is to TRL at its beginning."""
+        if self.window is None:
+            return IndexedRows(train_set)
+        return train_set.repeat(None) if self._config.chooses_prompts else train_set
 
     def begin(self, batch: Batch, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
         """A batch of the training set begins. Where prompts are chosen, its rows are replaced by others, which `read`
         reads; and where any are remembered it knows which rows they are. Collective."""
         rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
+        count = len(batch.inputs) * world_size // batch.size
+        if self.window is not None:
+            self._look(self.window, batch, count)
         if self._config.chooses_prompts:
             assert self.draw is not None
-            count = len(batch.inputs) * world_size // batch.size
             drawn = self.draw(count, lambda row: True, 1, None)
             if len(set(drawn)) != count or len(drawn) != count:
                 raise Refusal(
@@ -72,6 +93,8 @@ class Prompts:
                 )
             mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
             batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
+        elif self.window is not None:
+            batch.rows = tuple(range(count))
         elif self.memory is not None:
             indices = [-1 if index is None else index for index in batch.indices]
             indices = self._accelerator.gather(torch.tensor(indices, device=self._accelerator.device)).tolist()
@@ -82,6 +105,23 @@ class Prompts:
                     "batch's rows do not say theirs: the dataloader is not the trainer's own. Leave that, or set the "
                     "option back to its default."
                 )
+
+    def _look(self, window: Window, batch: Batch, count: int) -> None:
+        """The rows of a stream that a batch of `count` prompts can be made of: those ahead, or those that TRL has
+        dealt. Collective."""
+        if self._config.chooses_prompts:
+            window.look(self._config.selection_pool * count, count)
+            if len(set(gather_object([window.digest]))) > 1:
+                raise Refusal(
+                    f"{self._config.what_believes}: the processes read different rows of the stream. Give each the "
+                    "whole of it, in the same order."
+                )
+        else:  # of the rows that the ranks have, what is asked about them
+            needed = {self._config.belief_key, "prompt" if self._config.belief_head else None} - {None}
+            asked = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
+            window.rows = asked[:: batch.size]
+        assert self.memory is not None
+        self.memory.show(window.rows)
 
     def known(self, batch: Batch) -> dict[str, Any]:
         """For [`~trl_grpo_plus.credit.Credit`]: what is believed of the groups that are trained on. Collective."""
@@ -126,10 +166,14 @@ class Prompts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Collective."""
-        # On every rank: what is refused must not leave the others waiting.
+        # On every rank: what is refused must not leave the others waiting. The memory first, which knows a stream.
         names = ("stream", "memory", "prompt_selection", "rollouts")
         saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
         self.rollouts = saved["rollouts"] or 0
+        if self.memory is not None and saved["memory"] is not None:
+            self.memory.load_state_dict(saved["memory"])
+        elif self.memory is not None:
+            logger.warning(f"The checkpoint remembers no prompts: {self._config.what_believes} starts afresh.")
         if self._stream is not None and saved["stream"] is not None:
             before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
             if before != now:
@@ -138,7 +182,3 @@ class Prompts:
                     "Resume with the same options, or start a new run from the checkpoint's weights."
                 )
             self._stream.load_state_dict(saved["stream"])
-        if self.memory is not None and saved["memory"] is not None:
-            self.memory.load_state_dict(saved["memory"])
-        elif self.memory is not None:
-            logger.warning(f"The checkpoint remembers no prompts: {self._config.what_believes} starts afresh.")

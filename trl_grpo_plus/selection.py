@@ -109,7 +109,7 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
 
 
 def check_stream(train_set: Any, training_args: Any) -> None:
-    """A stream has no other rows to resample from, and no length."""
+    """A stream has no other rows to resample from, and no length; of those ahead the promising ones can be chosen."""
     if hasattr(train_set, "__len__"):
         return
     if training_args.zero_variance_groups == "resample":
@@ -117,10 +117,11 @@ def check_stream(train_set: Any, training_args: Any) -> None:
             "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
             f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
         )
-    if training_args.chooses_prompts:
+    if training_args.chooses_prompts and training_args.prompt_selection != "belief":
         raise Refusal(
             f"prompt_selection={training_args.prompt_selection!r} needs a map-style dataset to choose from, got "
-            f"{type(train_set).__name__}. Load it without streaming, or set prompt_selection='shuffle'."
+            f"{type(train_set).__name__}. Load it without streaming, or set prompt_selection='belief', which reads a "
+            "stream ahead, or 'shuffle'."
         )
     if training_args.max_steps <= 0:
         raise Refusal("a stream has no length: set max_steps, or dataset_streaming: false.")

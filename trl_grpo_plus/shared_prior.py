@@ -26,31 +26,40 @@ class SharedPrior:
 
     Args:
         middle (`float`): the mean that the mean of all begins with, as if of so many groups.
-        keys (`Sequence[Hashable]`, *optional*): one a row. `None`: all rows share one.
+        keys (`Sequence[Hashable]`, *optional*): one a row; none, where rows and keys come with [`show`]. `None`: all
+            rows share one.
 
     Attributes:
-        keys (`int`): how many different ones there are.
+        keys (`int`, *optional*): how many different ones there are; `None` where there may be more to come.
     """
 
     def __init__(self, middle: float, keys: Sequence[Hashable] | None = None):
-        codes: dict[Hashable, int] = {}
-        self._codes = torch.tensor([codes.setdefault(key, len(codes)) for key in keys or ()], dtype=torch.int32)
-        self.keys = len(codes)
+        self._known: dict[Hashable, int] = {}
+        self._codes = torch.empty(0, dtype=torch.int32)
         # Groups, their means, within, interior: weighted sums.
         self._all = torch.tensor([[STRENGTH], [STRENGTH * middle], [0.0], [0.0]], dtype=torch.float64)
-        self._by_key = torch.zeros(4, self.keys, dtype=torch.float64)
+        self._by_key = torch.zeros(4, 0, dtype=torch.float64)
+        self.show(keys or ())
+        self.keys = None if keys is not None and not len(keys) else len(self._known)
 
     @property
     def between(self) -> bool:
         """Whether any reward was between the ends of their range."""
         return float(self._all[3]) > 0
 
+    def show(self, keys: Sequence[Hashable]) -> None:
+        """Rows are those that have these keys from now on, new ones too."""
+        known = self._known
+        self._codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
+        new = torch.zeros(4, len(known) - self._by_key.shape[1], dtype=torch.float64)
+        self._by_key = torch.cat([self._by_key, new], dim=1)
+
     def of(self, rows: Tensor, low: float, high: float, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Mean, and the variance that goes with it, of `(P,)` rows; `mean` (`(P,)`) stands in for the first."""
         groups, total, within, interior = self._all
         own = total / groups
         ratio = _ratio(within, interior, torch.ones_like(own))
-        if self.keys:
+        if self._known:
             groups, total, within, interior = self._by_key[:, self._codes[rows].long()]
             own = (total + STRENGTH * own) / (groups + STRENGTH)
             most = STRENGTH * (own - low) * (high - own)
@@ -63,18 +72,21 @@ class SharedPrior:
         sums = torch.stack([weight, weight * mean, weight * within, weight * interior])
         # A batch of well-known rows says as much of what is now as one of new rows.
         self._all = KEEP_ALL * self._all + sums.sum(dim=1, keepdim=True) * (len(rows) / weight.sum())
-        if self.keys:
+        if self._known:
             codes = self._codes[rows].long()
-            seen = torch.zeros(self.keys, dtype=torch.float64).index_add_(0, codes, weight)
+            seen = torch.zeros(len(self._known), dtype=torch.float64).index_add_(0, codes, weight)
             self._by_key = (KEEP_KEY**seen * self._by_key).index_add_(1, codes, sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned."""
-        return {"all": self._all.clone(), "by_key": self._by_key.clone()}
+        """What was learned; with the keys, where they came with the rows."""
+        came = {"known": list(self._known)} if self.keys is None else {}
+        return {"all": self._all.clone(), "by_key": self._by_key.clone(), **came}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood."""
         self._all, self._by_key = state["all"].clone(), state["by_key"].clone()
+        if self.keys is None:
+            self._known = {key: code for code, key in enumerate(state["known"])}
 
 
 def _ratio(within: Tensor, interior: Tensor, otherwise: Tensor) -> Tensor:

@@ -202,15 +202,13 @@ class BeliefStream:
         pool = self._draw(count, wanted, patience)
         self._size = len(pool)
         belief, skill = (None, 0.0) if believe is None else believe(pool)
-        noise = torch.randn(len(pool), generator=self._noise, dtype=torch.float64)
-        score = noise if belief is None else skill * _z(belief.learnability) + (1 - skill) * noise
+        order = ranked(len(pool), belief, skill, self._noise)
         number = min(count, len(pool))
         number -= number % multiple_of
         self._owed += self._floor * number
         spared = int(self._owed + 1e-9)
         self._owed -= spared
-        ranked = score.argsort(descending=True, stable=True)
-        best, others = ranked[: number - spared], ranked[number - spared :].sort().values
+        best, others = order[: number - spared], order[number - spared :].sort().values
         indices = torch.tensor(pool, dtype=torch.long)
         waited = self._dealt[indices[others]].argsort(stable=True)
         dealt = indices[torch.cat([best, others[waited[:spared]]]).sort().values]
@@ -343,8 +341,10 @@ def _ordered(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def _z(values: Tensor) -> Tensor:
-    """Centred, and divided by their std; 0 where all are alike."""
-    if not len(values):
-        return values
-    return (values - values.mean()) / (values.std(correction=0) + 1e-9)
+def ranked(size: int, belief: Belief | None, skill: float, generator: torch.Generator) -> Tensor:
+    """Places in a pool, `(size,)`, by score, the best first: skill x z(learnability) + (1 - skill) x noise."""
+    score = torch.randn(size, generator=generator, dtype=torch.float64)
+    if belief is not None and size:
+        values = belief.learnability
+        score = skill * (values - values.mean()) / (values.std(correction=0) + 1e-9) + (1 - skill) * score
+    return score.argsort(descending=True, stable=True)

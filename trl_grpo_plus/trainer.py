@@ -40,7 +40,7 @@ from .common.attributes import temporarily
 from .common.values import Refusal
 from .config import GRPOPlusConfig, config_for
 from .credit import Credit
-from .indexed_rows import IndexedRows, pop_indices
+from .indexed_rows import pop_indices
 from .prompts import Prompts
 from .recorder import Recorder, Recording
 from .registry import resolve
@@ -133,14 +133,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         """As TRL's. Where prompts are drawn beyond it, or remembered, each row says its index in the training set."""
         if not (self.args.draws_prompts or self.args.what_believes):
             return super().get_train_dataloader()
-        rows = IndexedRows(self._remove_unused_columns(self.train_dataset, description="training"))
+        rows = self._prompts.dealt_from(self._remove_unused_columns(self.train_dataset, description="training"))
         # A collator that removes columns would remove the index.
         with temporarily(self, train_dataset=rows), temporarily(self.args, remove_unused_columns=False):
             return super().get_train_dataloader()
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
         """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
-        rows = self._remove_unused_columns(self.train_dataset, description="training")
+        rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
         return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
     def _get_train_sampler(self, dataset: Any = None) -> Any:

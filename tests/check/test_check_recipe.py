@@ -150,6 +150,13 @@ def test_a_stream_is_looked_at_too(place):
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["prompts"].text == "texts"
     assert by_name(rows)["data"].text == "train a stream of rows"
+    choice = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+    rows = check_recipe(place(dataset_streaming=True, **choice))
+    assert [row for row in rows if row.status == FAILED] == []
+    rows = check_recipe(place(dataset_streaming=True, **choice, belief_key="levle"))
+    assert [row.text.split(" of the")[0] for row in rows if row.status == FAILED] == [
+        "belief_key='levle' is no column"
+    ]
 
 
 def test_a_prepare_that_fails_is_a_row(place, tmp_path):

@@ -20,7 +20,7 @@ from trl_grpo_plus.traces import read as traces
 
 WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
-AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs"]
+AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
 
@@ -104,6 +104,19 @@ def test_ranks_agree(out, scenario):
     assert first["weights"] == second["weights"]
     assert first["step"] == second["step"] == 4
     assert first["alive"]
+
+
+@pytest.mark.parametrize(("scenario", "size", "known"), [("ahead", 9, 25), ("behind", 3, 12)])
+def test_ranks_read_a_stream_alike(out, scenario, size, known):
+    first, second = results(out, scenario)
+    assert [first[name] for name in ("window", "known", "learned")] == [
+        second[name] for name in ("window", "known", "learned")
+    ]
+    assert len(set(first["window"])) == size
+    assert len(first["known"]) == known
+    # Each of the last batch's three is of the window.
+    assert set(first["prompts"][-12:]) <= set(first["window"])
+    assert [first["prompts"][-12:].count(prompt) for prompt in set(first["prompts"][-12:])] == [4] * 3
 
 
 @pytest.mark.parametrize("scenario", RESAMPLED)

@@ -234,8 +234,6 @@ def test_what_cannot_work_is_refused(tmp_path, options, words):
         ),
         ({"prompt_selection": "tiny:qwen3"}, "tiny has no function 'qwen3'. Did you mean qwen2"),
         ({"prompt_selection": "itertools:repeat"}, "a repeat without take, observe, metrics, state_dict, load_"),
-        ({**BELIEF, "data": tiny.prompts(30).to_iterable_dataset()}, "remembers each row .* IterableDataset deals"),
-        ({**CHOICE, "data": tiny.prompts(30).to_iterable_dataset()}, "Load it without streaming"),
         ({**PAIRS, **CHOICE, "data": tiny.prompts(3)}, "3 rows, and a generation batch takes"),
         ({**BELIEF, "reward_weights": [0.0]}, "no reward for advantage_baseline='belief' to remember"),
     ],

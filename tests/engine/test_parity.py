@@ -62,6 +62,11 @@ def test_epochs_and_evaluation_are_trl(tmp_path):
     assert len(tiny.logged(ours, "eval_reward")) == 4
 
 
+def test_a_stream_is_trl(tmp_path):
+    """It ends in the midst and begins again, shuffled anew."""
+    assert_same(*both(tmp_path, data=tiny.prompts(6).to_iterable_dataset(), max_steps=5, num_iterations=2))
+
+
 def test_the_metrics_are_trl_and_more(tmp_path):
     ours, theirs = both(tmp_path)
     for mine, stock in zip(ours.state.log_history, theirs.state.log_history, strict=True):
