@@ -5,7 +5,7 @@ import json
 import os
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import __version__
@@ -67,6 +67,7 @@ Options that are not listed here go to both runs, but for num_generations, which
 
 
 CHECK_REWARDS = "check rewards"
+LISTED = ("recipes", "advantages", "rewards")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -118,7 +119,8 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    command("ls", _ls, "list recipes and rewards")
+    ls = command("ls", _ls, "list recipes, advantages and rewards")
+    ls.add_argument("what", nargs="?", choices=LISTED, metavar="|".join(LISTED), help="one of them (default: all)")
     cp = command("cp", _cp, "copy a recipe, to change it")
     cp.add_argument("name", metavar="NAME")
     cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
@@ -162,11 +164,18 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    from .registry import find, list_rewards
+    from .registry import find, list_advantages, list_rewards
 
-    print("\n".join(["recipes", *aligned((f"  {name}", headline(recipe)) for name, recipe in recipes().items())]))
-    rewards = {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
-    print("\n".join(["", "rewards", *aligned((f"  {name}", summary) for name, summary in rewards.items())]))
+    listed: dict[str, Callable[[], dict[str, str]]] = {
+        "recipes": lambda: {name: headline(recipe) for name, recipe in recipes().items()},
+        "advantages": list_advantages,
+        "rewards": lambda: {
+            name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()
+        },
+    }
+    for number, what in enumerate(shown := [options.what] if options.what else LISTED):
+        lines = aligned((f"  {name}", summary) for name, summary in listed[what]().items())
+        print("\n".join([*([""] if number else []), *([what] if len(shown) > 1 else []), *lines]))
     return 0
 
 

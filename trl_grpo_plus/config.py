@@ -20,6 +20,7 @@ from . import groups
 from .advantages import BASELINES, TRL_SCALES
 from .common.values import Number, Refusal
 from .config_checks import check
+from .estimators import GRPO, named_by, plain
 from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 
@@ -88,6 +89,12 @@ class GRPOPlusConfig(GRPOConfig):
             attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
             4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`; a std of these is at
             least 0.14 of `solved_reward - failed_reward`.
+        advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
+            What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
+            place `"pairwise"`, `"passk"` or `"pkpo"` (see [`trl_grpo_plus.variants`]), a name of
+            [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`), or in
+            Python a function `f(rewards (P, G, K), weights (K,), about, **args) -> (P, G)` or `(P, G, T)`. With
+            arguments it is `{"name": "pkpo", "args": {"k": 4}}`.
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
         std_eps (`float`, *optional*, defaults to `1e-4`):
@@ -173,6 +180,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         *GRPOConfig._VALID_DICT_FIELDS,
+        "advantage_estimator",
         "alarm_thresholds",
         "prompt_selection",
     ]
@@ -192,6 +200,7 @@ class GRPOPlusConfig(GRPOConfig):
     # Parameters that control the advantage
     scale_rewards: str = "group"
     advantage_baseline: str = _choice("mean", BASELINES)
+    advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
     std_ddof: int = _choice(1, [0, 1])
     std_eps: NotNegative = 1e-4
     std_floor: NotNegative = 0.0
@@ -242,7 +251,11 @@ class GRPOPlusConfig(GRPOConfig):
         fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
         names = self.changed(*(name for name in fields if name not in of_trl))
         names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
-        return {name: getattr(self, name) for name in names}
+        return {name: plain(getattr(self, name)) for name in names}
+
+    def to_dict(self) -> dict[str, Any]:
+        """As transformers', a function of one's own by its path."""
+        return {**super().to_dict(), "advantage_estimator": plain(self.advantage_estimator)}
 
     def _warn_of_no_effect(self) -> None:
         options = ", ".join(f"{name}={value!r}" for name, value in self.changed_options.items())
@@ -283,10 +296,15 @@ class GRPOPlusConfig(GRPOConfig):
         return ", ".join(f"{name}={value!r}" for name, value in options.items() if value == "belief")
 
     @property
+    def estimates_advantages(self) -> bool:
+        """Whether anything but a baseline and a scale makes the advantages."""
+        return named_by(self.advantage_estimator) != GRPO
+
+    @property
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
         of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
-        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+        shaping = ("advantage_estimator", "advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:

@@ -5,7 +5,9 @@ from typing import Any
 
 from .advantages import SCALES
 from .alarms import Thresholds
+from .common.loading import is_path
 from .common.values import Number, Refusal, one_of
+from .estimators import check_estimator, estimator_of, named_by
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
@@ -37,6 +39,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     _check_advantage(config)
     _check_beliefs(config)
     _check_kl(config)
+    _check_estimator(config)
     _check_thresholds(config)
 
 
@@ -121,6 +124,37 @@ def _check_beliefs(config: Any) -> None:
             f"selection_pool={config.selection_pool!r} has no effect with prompt_selection="
             f"{config.prompt_selection!r}: set prompt_selection='belief', or leave it out."
         )
+
+
+def _check_estimator(config: Any) -> None:
+    check_estimator(config.advantage_estimator)
+    if not config.estimates_advantages:
+        return
+    name = named_by(config.advantage_estimator)
+    chosen = f"advantage_estimator={name if callable(name) else repr(name)}"
+    silent = config.changed(
+        "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor", "running_std_decay"
+    )
+    if silent:
+        options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
+        raise Refusal(
+            f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
+            "scale. Leave one of the two out."
+        )
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise Refusal(
+            f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
+            "is given each reward and the weights. Leave one of the two out; filter_metric='any' keeps a group that "
+            "varies in one reward."
+        )
+    if config.kl_placement == "reward":
+        raise Refusal(
+            f"kl_placement='reward' does not go with {chosen}: it subtracts the KL before the baseline and the scale, "
+            "of which there are none, and rewards less a KL are neither of the few values nor of the parts that "
+            "advantage functions are made for. Set kl_placement='loss'."
+        )
+    if not (isinstance(name, str) and is_path(name)):  # what is at a path is imported when the trainer is made
+        estimator_of(config)
 
 
 def _check_kl(config: Any) -> None:
