@@ -91,7 +91,7 @@ class GRPOPlusConfig(GRPOConfig):
             least 0.14 of `solved_reward - failed_reward`.
         advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
             What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
-            place `"pairwise"`, `"passk"` or `"pkpo"` (see [`trl_grpo_plus.variants`]), a name of
+            place `"pairwise"`, `"passk"`, `"pkpo"` or `"vector"` (see [`trl_grpo_plus.variants`]), a name of
             [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`), or in
             Python a function `f(rewards (P, G, K), weights (K,), about, **args) -> (P, G)` or `(P, G, T)`. With
             arguments it is `{"name": "pkpo", "args": {"k": 4}}`.

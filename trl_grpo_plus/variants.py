@@ -5,6 +5,7 @@
 | passk | what it adds to pass@k, less the group's pass@k; rewards 0 and 1 | (G - k) / k x that of pass@k |
 | pkpo | mean over the k-subsets with i of their best less their best without i | that of E[best of k] |
 | pairwise | mean over the others of r_i - r_j, each weighed by its size | G x that of E[w (r_i - r_j)], y_j held |
+| vector | the group's best less its best without i, along random directions of the rewards | that of E[best of G] |
 
 All are pure and in float64: an attempt that nobody scored (NaN) has advantage 0 and is no attempt. Proofs by
 enumeration are in tests/engine/test_variants.py. None but GRPO's divides by a spread.
@@ -177,6 +178,49 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
     return torch.where(scored, summed / others, 0.0).to(rewards.dtype)
 
 
+def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int = 64) -> Tensor:
+    """What each attempt adds to the group's best, whichever of several rewards counts
+    ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
+
+    Which of several rewards matters is drawn: directions w from the flat Dirichlet, the same for a whole batch. With
+    r(y) the rewards times their weights and Y the group,
+
+        S(Y) = mean over w of max over y in Y of w . r(y)          A_i = S(Y) - S(Y without i)
+
+    so an attempt counts where it leads, by its lead: good ones of several kinds keep their advantage beside one
+    another, where a sum of rewards has one best. S(Y without i) does not depend on y_i, so the expected gradient is
+    exactly that of E[S(Y)]. With one reward this is pkpo with k = G.
+
+    Args:
+        rewards (`Tensor`): `(P, G, K)`; one that does not apply (NaN) counts as 0 where another does, as in TRL's sum.
+        weights (`Tensor`): `(K,)`; what has weight 0 is left out.
+        about ([`AboutGroups`]): for its generator.
+        draws (`int`, *optional*, defaults to `64`): directions.
+
+    Returns:
+        `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
+
+    Example:
+        >>> about = AboutGroups(torch.ones(1, 3, 5).bool(), ("alive",)) >>> rewards = torch.tensor([[[1.0, 0.0], [0.0,
+        1.0], [0.6, 0.6]]])  # the third leads where both count about alike >>> vector(rewards, torch.ones(2), about,
+        draws=100_000)  # 0.08, 0.08 and 0.01 with all directions tensor([[0.0797, 0.0805, 0.0100]])
+    """
+    Number(at_least=1, integer=True).check("draws", draws)
+    values = (rewards.double() * weights.double())[..., weights != 0]
+    scored = ~values.isnan().all(dim=-1)
+    none = rewards.new_zeros(rewards.shape[:2])
+    if rewards.shape[1] < 2 or not values.shape[-1]:
+        return none
+    # Exponential draws over their sum are of the flat Dirichlet.
+    drawn = torch.rand(draws, values.shape[-1], generator=about.generator(), dtype=torch.float64)
+    directions = -torch.log1p(-drawn)
+    directions = directions / directions.sum(dim=1, keepdim=True)
+    along = (values.nan_to_num() @ directions.T).masked_fill(~scored.unsqueeze(-1), -torch.inf)  # (P, G, draws)
+    best, second = along.topk(2, dim=1).values.unbind(dim=1)
+    leads = torch.where(along == best.unsqueeze(1), (best - second).unsqueeze(1), 0.0).mean(dim=-1)
+    return torch.where(scored & (scored.sum(dim=1, keepdim=True) > 1), leads, 0.0).to(rewards.dtype)
+
+
 def _at_most(k: int, rewards: Tensor) -> None:
     Number(at_least=1, at_most=rewards.shape[1], integer=True, note=", the attempts of a group").check("k", k)
 
@@ -239,9 +283,14 @@ def _check_temperature(args: Mapping[str, Any], config: Any) -> None:
     Number(above=0.0, optional=True).check("temperature", args.get("temperature"))
 
 
+def _check_draws(args: Mapping[str, Any], config: Any) -> None:
+    Number(at_least=1, integer=True).check("draws", args.get("draws", 1))
+
+
 # To add one: a function and an entry; its first line is what `trl-grpo-plus ls advantages` shows.
 VARIANTS: dict[str, Variant] = {
     "pairwise": Variant(pairwise, of_totals=True, check=_check_temperature),
     "passk": Variant(passk, of_totals=True, check=_check_passk),
     "pkpo": Variant(pkpo, of_totals=True, check=_check_k),
+    "vector": Variant(vector, check=_check_draws),
 }

@@ -9,7 +9,7 @@ from hypothesis import given
 from properties import NAN, anything, groups, tried
 
 from trl_grpo_plus import advantages
-from trl_grpo_plus.variants import VARIANTS, AboutGroups, Variant, pairwise, passk, pkpo
+from trl_grpo_plus.variants import VARIANTS, AboutGroups, Variant, pairwise, passk, pkpo, vector
 
 
 LOGITS = torch.tensor([0.3, -0.8, 0.5, 0.1], dtype=torch.float64)
@@ -73,6 +73,43 @@ def test_pairwise_climbs_the_weighed_gap_to_the_policy_as_it_is(temperature):
     bent = gaps if temperature is None else temperature * (gaps / temperature).tanh()
     claim = gradient(lambda chances: chances @ bent @ LOGITS.softmax(0))
     close(expected(REAL, 4, lambda rewards: pairwise(rewards, temperature)), 4 * claim)
+
+
+PARTS = torch.tensor([[1.0, 0.0], [0.1, 0.9], [0.6, 0.6], [NAN, 0.3]], dtype=torch.float64)
+HALVES = torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64)
+
+
+def told(groups, size, tokens=1, **more):
+    return AboutGroups(torch.ones(groups, size, tokens).bool(), ("alive",) * groups, seed="7", **more)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_vector_climbs_the_groups_best_along_each_direction(size):
+
+    def function(rewards):
+        with_monitor = torch.cat([rewards, 9 * torch.ones_like(rewards[..., :1])], dim=-1)
+        return vector(with_monitor, HALVES, told(len(rewards), size), draws=5)
+
+    drawn = torch.rand(5, 2, generator=told(1, 1).generator(), dtype=torch.float64)
+    directions = -(1 - drawn).log() / -(1 - drawn).log().sum(dim=1, keepdim=True)
+    worth = (PARTS.nan_to_num() * HALVES[:2]) @ directions.T  # (answers, directions)
+    claim = sum(gradient(best_of(along, size)) for along in worth.unbind(dim=1)) / 5
+    close(expected(PARTS, size, function), claim)
+    assert len({tuple(row.argsort().tolist()) for row in worth.T}) > 1  # no answer is the best along all
+
+
+@pytest.mark.parametrize("scores", [[0.0, 1.0, 3.0], [2.0, 2.0, 1.0], [0.3, 0.3, 0.3]])
+def test_vector_of_one_reward_is_pkpo_of_the_whole_group(scores):
+    rewards = torch.tensor([scores], dtype=torch.float64)
+    close(vector_of_one(rewards), pkpo(rewards, 3))
+
+
+def test_vector_by_hand():
+    rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]], [[1.0, 0.0], [NAN, NAN], [NAN, NAN]]])
+    made = vector(rewards, torch.ones(2), told(2, 3), draws=20_000)
+    torch.testing.assert_close(made[0], torch.tensor([0.08, 0.08, 0.01]), rtol=0.03, atol=0)
+    assert made[1].count_nonzero() == vector(rewards, torch.zeros(2), told(2, 3)).count_nonzero() == 0
+    assert vector(rewards[:, :1], torch.ones(2), told(2, 1)).count_nonzero() == 0
 
 
 # -- by hand, and by other formulas
@@ -166,6 +203,10 @@ def test_large_groups_do_not_overflow():
     torch.testing.assert_close(passk(rewards, 1500)[0, 0].item(), exact, rtol=1e-8, atol=0)
 
 
+def vector_of_one(totals, **args):
+    return vector(totals.unsqueeze(-1), torch.ones(1), told(*totals.shape), **args)
+
+
 @pytest.mark.parametrize(
     ("function", "values", "args", "message"),
     [
@@ -173,6 +214,7 @@ def test_large_groups_do_not_overflow():
         (passk, [0.0, 1.0], {"k": 3}, "k=3 must be an integer and >= 1 and <= 2, the attempts of a group"),
         (pkpo, [0.0, 1.0], {"k": 0}, "k=0 must be"),
         (pkpo, [0.0, 1.0], {"k": 3}, "k=3 must be"),
+        (vector_of_one, [0.0, 1.0], {"draws": 0}, "draws=0 must be an integer and >= 1"),
         (pairwise, [0.0, 1.0], {"temperature": 0.0}, "temperature=0.0 must be a finite number and > 0"),
     ],
 )
