@@ -241,6 +241,12 @@ def estimated(folder):
     return resample(folder, **options)
 
 
+def entropies(folder):
+    """What is all right or all wrong stays, and learns by the policy's entropies, which each rank has for its rows."""
+    options = {"advantage_estimator": "zvp", "dead_verdicts": ["tied", "unscored", "truncated"]}
+    return resample(folder, **options, failed_reward=0.3, solved_reward=1.1)
+
+
 def estimated_alone(folder):
     """As `filler`, with a function's own advantages of tokens, which are TRL's."""
     compare = filler_distances(folder)

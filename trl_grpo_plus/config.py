@@ -20,7 +20,7 @@ from . import groups
 from .advantages import BASELINES, TRL_SCALES
 from .common.values import Number, Refusal
 from .config_checks import check
-from .estimators import GRPO, named_by, plain
+from .estimators import GRPO, estimator_of, named_by, plain
 from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 
@@ -91,7 +91,7 @@ class GRPOPlusConfig(GRPOConfig):
             least 0.14 of `solved_reward - failed_reward`.
         advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
             What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
-            place `"pairwise"`, `"passk"`, `"pkpo"` or `"vector"` (see [`trl_grpo_plus.variants`]), a name of
+            place `"pairwise"`, `"passk"`, `"pkpo"`, `"vector"` or `"zvp"` (see [`trl_grpo_plus.variants`]), a name of
             [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`), or in
             Python a function `f(rewards (P, G, K), weights (K,), about, **args) -> (P, G)` or `(P, G, T)`. With
             arguments it is `{"name": "pkpo", "args": {"k": 4}}`.
@@ -299,6 +299,12 @@ class GRPOPlusConfig(GRPOConfig):
     def estimates_advantages(self) -> bool:
         """Whether anything but a baseline and a scale makes the advantages."""
         return named_by(self.advantage_estimator) != GRPO
+
+    @property
+    def reads_entropies(self) -> bool:
+        """Whether advantages are made of the policy's entropies, which take a forward pass without gradient."""
+        estimator = estimator_of(self)
+        return estimator is not None and estimator.variant.entropies
 
     @property
     def changes_advantages(self) -> bool:

@@ -6,6 +6,8 @@
 | pkpo | mean over the k-subsets with i of their best less their best without i | that of E[best of k] |
 | pairwise | mean over the others of r_i - r_j, each weighed by its size | G x that of E[w (r_i - r_j)], y_j held |
 | vector | the group's best less its best without i, along random directions of the rewards | that of E[best of G] |
+| zvp | mixed groups GRPO's, all right alpha H_t, all wrong -alpha (max H - H_t); H_t is the entropy before token t |
+  GRPO's and, where all tokens have one H, alpha H G p^(G-1) x that of p |
 
 All are pure and in float64: an attempt that nobody scored (NaN) has advantage 0 and is no attempt. Proofs by
 enumeration are in tests/engine/test_variants.py. None but GRPO's divides by a spread.
@@ -165,7 +167,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
 
     Example:
         >>> pairwise(torch.tensor([[0.0, 1.0, 5.0]])), pairwise(torch.tensor([[0.0, 1.0, 5.0]]), temperature=1.0)
-        (tensor([[-3.0000, -1.5000,  4.5000]]), tensor([[-0.8807, -0.1189,  0.9996]]))
+        (tensor([[-3.0000, -1.5000,  4.5000]]), tensor([[-0.8808, -0.1189,  0.9996]]))
     """
     Number(above=0.0, optional=True).check("temperature", temperature)
     scored = ~rewards.isnan()
@@ -201,9 +203,10 @@ def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int =
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
 
     Example:
-        >>> about = AboutGroups(torch.ones(1, 3, 5).bool(), ("alive",)) >>> rewards = torch.tensor([[[1.0, 0.0], [0.0,
-        1.0], [0.6, 0.6]]])  # the third leads where both count about alike >>> vector(rewards, torch.ones(2), about,
-        draws=100_000)  # 0.08, 0.08 and 0.01 with all directions tensor([[0.0797, 0.0805, 0.0100]])
+        >>> about = AboutGroups(torch.ones(1, 3, 5).bool(), ("alive",))
+        >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count alike
+        >>> vector(rewards, torch.ones(2), about, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
+        tensor([[0.0797, 0.0805, 0.0100]])
     """
     Number(at_least=1, integer=True).check("draws", draws)
     values = (rewards.double() * weights.double())[..., weights != 0]
@@ -219,6 +222,49 @@ def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int =
     best, second = along.topk(2, dim=1).values.unbind(dim=1)
     leads = torch.where(along == best.unsqueeze(1), (best - second).unsqueeze(1), 0.0).mean(dim=-1)
     return torch.where(scored & (scored.sum(dim=1, keepdim=True) > 1), leads, 0.0).to(rewards.dtype)
+
+
+def zvp(rewards: Tensor, weights: Tensor, about: AboutGroups, *, alpha: float = 0.1) -> Tensor:
+    """GRPO's where attempts differ; where all are right or all wrong, entropy says which tokens learn
+    ([RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5).
+
+        A_it = (r_i - mean) / (std + 1e-4)      of a group that differs, at each token
+        A_it = alpha H_it                       of one that is all right
+        A_it = -alpha (max_s H_is - H_it)       of one that is all wrong
+
+    H_it is the policy's entropy before token t: right answers are made likelier where the policy was in doubt, wrong
+    ones less likely where it was sure. Which of the three a group is, its verdict says; one that is tied in between
+    has 0. These groups must stay in the batch.
+
+    Args:
+        rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.
+        about ([`AboutGroups`]): with entropies.
+        alpha (`float`, *optional*, defaults to `0.1`): of groups that are alike; results depend on it.
+
+    Returns:
+        `Tensor`: `(P, G, T)`, 0 outside the mask.
+
+    Example:
+        >>> nats = torch.tensor([[[0.5, 2.0]], [[0.5, 2.0]]])
+        >>> about = AboutGroups(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
+        >>> zvp(torch.tensor([[[1.0]], [[0.0]]]), torch.ones(1), about).squeeze(1)
+        tensor([[ 0.0500,  0.2000],
+                [-0.1500, -0.0000]])
+    """
+    if about.entropies is None:
+        raise Refusal("zvp needs about.entropies, the policy's before each token.")
+    summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]).double()
+    scored = ~summed.isnan()
+    count = scored.sum(dim=1, keepdim=True)
+    centred = (summed - summed.nanmean(dim=1, keepdim=True)).masked_fill(~scored, 0.0)
+    std = (centred.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    nats = about.entropies.double().masked_fill(~about.mask, 0.0)
+    below = nats.amax(dim=-1, keepdim=True) - nats if nats.shape[-1] else nats
+    of_verdict = {"alive": (centred / (std + 1e-4)).unsqueeze(-1).expand_as(nats)}
+    of_verdict |= {"all_good": alpha * nats, "all_bad": -alpha * below}
+    none = torch.zeros_like(nats)
+    values = torch.stack([of_verdict.get(verdict, none)[group] for group, verdict in enumerate(about.verdicts)])
+    return values.masked_fill(~(scored.unsqueeze(-1) & about.mask), 0.0).to(rewards.dtype)
 
 
 def _at_most(k: int, rewards: Tensor) -> None:
@@ -265,6 +311,10 @@ class Variant:
         return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)
 
 
+def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], Any], None]:
+    return lambda args, config: number.check(name, args[name]) if name in args else None
+
+
 def _check_k(args: Mapping[str, Any], config: Any) -> None:
     bounds = Number(at_least=1, at_most=config.num_generations, integer=True, note=", num_generations")
     bounds.check("k", args["k"])
@@ -279,18 +329,22 @@ def _check_passk(args: Mapping[str, Any], config: Any) -> None:
         )
 
 
-def _check_temperature(args: Mapping[str, Any], config: Any) -> None:
-    Number(above=0.0, optional=True).check("temperature", args.get("temperature"))
-
-
-def _check_draws(args: Mapping[str, Any], config: Any) -> None:
-    Number(at_least=1, integer=True).check("draws", args.get("draws", 1))
+def _check_zvp(args: Mapping[str, Any], config: Any) -> None:
+    _within("alpha", Number(above=0.0))(args, config)
+    leaving = sorted(config.dead & {"all_good", "all_bad"}) if config.filters_groups else []
+    if leaving:
+        raise Refusal(
+            f"it learns from groups that are all right or all wrong, and zero_variance_groups="
+            f"{config.zero_variance_groups!r} takes {' and '.join(leaving)} out of the batch. Set dead_verdicts: "
+            "['tied', 'unscored', 'truncated'], or zero_variance_groups='keep'."
+        )
 
 
 # To add one: a function and an entry; its first line is what `trl-grpo-plus ls advantages` shows.
 VARIANTS: dict[str, Variant] = {
-    "pairwise": Variant(pairwise, of_totals=True, check=_check_temperature),
+    "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", Number(above=0.0, optional=True))),
     "passk": Variant(passk, of_totals=True, check=_check_passk),
     "pkpo": Variant(pkpo, of_totals=True, check=_check_k),
-    "vector": Variant(vector, check=_check_draws),
+    "vector": Variant(vector, check=_within("draws", Number(at_least=1, integer=True))),
+    "zvp": Variant(zvp, entropies=True, check=_check_zvp),
 }

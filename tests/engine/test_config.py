@@ -191,6 +191,15 @@ IMPOSSIBLE = [
         {"advantage_estimator": lambda rewards, weights, about: rewards},
         ["cannot be saved", "def at the top of a file"],
     ),
+    ({"advantage_estimator": {"name": "zvp", "args": {"alpha": 0}}}, ["alpha=0 must be", "> 0"]),
+    (
+        {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
+        ["'zvp'", "'drop' takes all_bad and all_good out", "dead_verdicts: ['tied', 'unscored', 'truncated']"],
+    ),
+    (
+        {"advantage_estimator": "zvp", "zero_variance_groups": "resample", "dead_verdicts": ["all_bad", "tied"]},
+        ["'resample' takes all_bad out of the batch"],
+    ),
     ({**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1}, ["scale_rewards='batch', std_eps=0.1", "no effect"]),
     ({**PAIRWISE, "advantage_baseline": "median"}, ["advantage_baseline='median' has no effect", "'pairwise'"]),
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
@@ -223,6 +232,8 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {**PAIRWISE, **KL, "kl_estimator": "k2", "zero_variance_groups": "drop", "advantage_clip": 1.0},
         {**PAIRWISE, "prompt_selection": "belief", "belief_key": "level"},
         {"advantage_estimator": {"name": "passk", "args": {"k": 7, "scaled": True}}},
+        {"advantage_estimator": "zvp"},
+        {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "dead_verdicts": ["tied", "unscored"]},
         {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
     ],
 )

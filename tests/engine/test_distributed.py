@@ -20,7 +20,16 @@ from trl_grpo_plus.traces import read as traces
 
 WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
-AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "estimated"]
+AGREEING = [
+    *RESAMPLED,
+    "drop_straddling",
+    "logs_on_one_rank",
+    "truncated",
+    "kl_to_go",
+    "beliefs",
+    "estimated",
+    "entropies",
+]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
 OTHERS += ["estimated_alone", "estimator_fails"]

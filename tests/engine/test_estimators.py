@@ -14,7 +14,7 @@ from trl import GRPOTrainer
 
 from trl_grpo_plus import estimators, registry
 from trl_grpo_plus.estimators import Estimator, estimator_of
-from trl_grpo_plus.groups import DEAD
+from trl_grpo_plus.groups import DEAD, check_model
 from trl_grpo_plus.registry import list_advantages, register_advantage
 from trl_grpo_plus.traces import read as traces
 from trl_grpo_plus.variants import VARIANTS, AboutGroups, Variant, pairwise
@@ -265,6 +265,50 @@ def test_what_it_is_told_of_a_batch(tmp_path, believes):
         assert all(row % 4 < 2 for row in about.rows)
     else:
         assert about.rows is about.belief is None
+
+
+def solved_or_not(completions, number, **kwargs):
+    """All right, all wrong, tied between, or as digits."""
+    kinds = {0: 1.0, 1: 0.0, 2: 0.4}
+    return [kinds.get(n % 4, share) for n, share in zip(number, tiny.digits(completions), strict=True)]
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_zvp_reads_the_policys_entropies(tmp_path, mode):
+    """A tied group leaves under drop. The temperature is the sampler's."""
+    options = {"zero_variance_groups": mode, "per_device_train_batch_size": 16, "learning_rate": 0.0, "max_steps": 1}
+    options |= {"dead_verdicts": ["tied", "unscored", "truncated"]} if mode == "drop" else {}
+    options |= {"temperature": 0.7, "extra": {}}
+    zvp = {"advantage_estimator": {"name": "zvp", "args": {"alpha": 0.5}}}
+    trained = train(tmp_path, solved_or_not, **zvp, **options)
+    assert tiny.logged(trained, "groups/trained") == [4 if mode == "keep" else 3]
+    (batch,) = trained._buffered_inputs
+    ids = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    mask = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    with torch.no_grad():
+        logits = trained.model(input_ids=ids, attention_mask=mask).logits[:, batch["prompt_ids"].shape[1] - 1 : -1]
+    nats = torch.distributions.Categorical(logits=logits / 0.7).entropy() * batch["completion_mask"]
+    texts = trained.processing_class.batch_decode(batch["prompt_ids"], skip_special_tokens=True)
+    kinds = torch.tensor([int(text[:2]) % 4 for text in texts])
+    used = batch["advantages"]
+    torch.testing.assert_close(used[kinds == 0], 0.5 * nats[kinds == 0], rtol=1e-4, atol=1e-5)
+    wrong = -0.5 * (nats.amax(dim=1, keepdim=True) - nats) * batch["completion_mask"]
+    torch.testing.assert_close(used[kinds == 1], wrong[kinds == 1], rtol=1e-4, atol=1e-5)
+    assert used[kinds == 2].count_nonzero() == 0
+    differing = used[kinds == 3]
+    grpo = differing[:, :1] * batch["completion_mask"][kinds == 3]
+    torch.testing.assert_close(differing, grpo)
+    assert differing.abs().max() > 0.5
+    assert (kinds == 2).sum() == (4 if mode == "keep" else 0)
+    assert {0, 1, 3} <= set(kinds.tolist())
+
+
+def test_entropies_are_of_text_only_models():
+    args = SimpleNamespace(filters_groups=False, zero_variance_groups="keep", kl_placement="loss", belief_head=None)
+    args.advantage_estimator, args.reads_entropies = "zvp", True
+    with pytest.raises(ValueError, match="advantage_estimator='zvp' reads entropies, of text-only models"):
+        check_model(args, environments=False, images=True)
+    check_model(args, environments=False, images=False)
 
 
 def test_a_file_of_ones_own_trains_and_is_traced(tmp_path):

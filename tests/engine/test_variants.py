@@ -1,5 +1,6 @@
 """Advantage functions: what each one's expected gradient is, by enumeration, and what they give by hand."""
 
+import doctest
 import itertools
 import math
 
@@ -9,7 +10,9 @@ from hypothesis import given
 from properties import NAN, anything, groups, tried
 
 from trl_grpo_plus import advantages
-from trl_grpo_plus.variants import VARIANTS, AboutGroups, Variant, pairwise, passk, pkpo, vector
+from trl_grpo_plus import variants as module
+from trl_grpo_plus.groups import judge
+from trl_grpo_plus.variants import VARIANTS, AboutGroups, Variant, pairwise, passk, pkpo, vector, zvp
 
 
 LOGITS = torch.tensor([0.3, -0.8, 0.5, 0.1], dtype=torch.float64)
@@ -102,6 +105,40 @@ def test_vector_climbs_the_groups_best_along_each_direction(size):
 def test_vector_of_one_reward_is_pkpo_of_the_whole_group(scores):
     rewards = torch.tensor([scores], dtype=torch.float64)
     close(vector_of_one(rewards), pkpo(rewards, 3))
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+def test_zvp_climbs_what_is_right_where_all_is_right_and_is_grpo_where_attempts_differ(size):
+    """One token of one entropy: the largest is each one's own, so that what is all wrong is left alone."""
+    nats = -(LOGITS.softmax(0) * LOGITS.log_softmax(0)).sum()
+
+    def function(rewards):
+        about = AboutGroups(
+            torch.ones(*rewards.shape, 1).bool(),
+            tuple(judge(rewards)),
+            entropies=nats.expand(*rewards.shape, 1),
+        )
+        return zvp(rewards.unsqueeze(-1), torch.ones(1), about, alpha=0.3).squeeze(-1)
+
+    p = (LOGITS.softmax(0) @ RIGHT).item()
+    of_right = 0.3 * nats * size * p ** (size - 1) * gradient(lambda chances: chances @ RIGHT)
+    close(expected(RIGHT, size, function), expected(RIGHT, size, advantages.compute) + of_right)
+
+
+def test_zvp_by_hand():
+    nats = torch.tensor([0.5, 2.0, 1.0]).expand(6, 3, 3).double()
+    mask = torch.ones(6, 3, 3).bool()
+    mask[:, 1, 1:] = mask[:, 2] = False
+    verdicts = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+    rewards = torch.tensor([[1.0, 0.0, 0.0], [1, 1, 1], [0, 0, NAN], [0.5] * 3, [NAN] * 3, [1, 0, 0]]).double()
+    made = zvp(2 * rewards.unsqueeze(-1), torch.tensor([0.5]), AboutGroups(mask, verdicts, entropies=nats), alpha=0.2)
+    grpo = advantages.compute(rewards[:1])[0].tolist()
+    close(made[0], torch.tensor([[grpo[0]] * 3, [grpo[1], 0, 0], [0] * 3], dtype=torch.float64))
+    close(made[1], torch.tensor([[0.1, 0.4, 0.2], [0.1, 0, 0], [0] * 3], dtype=torch.float64))
+    close(made[2], torch.tensor([[-0.3, 0.0, -0.2], [0.0, 0, 0], [0] * 3], dtype=torch.float64))
+    assert made[3:].count_nonzero() == 0
+    with pytest.raises(ValueError, match=r"zvp needs about.entropies"):
+        zvp(rewards.unsqueeze(-1), torch.ones(1), AboutGroups(mask, verdicts))
 
 
 def test_vector_by_hand():
@@ -243,9 +280,12 @@ def test_a_variant_of_totals_has_the_weighted_sum():
     torch.testing.assert_close(seen[0], torch.tensor([[4.5, 0.5, NAN]]), equal_nan=True)
 
 
-def test_the_table_of_the_module_names_every_entry():
-    import trl_grpo_plus.variants as module
+def test_the_worked_examples():
+    done = doctest.testmod(module)
+    assert (done.failed, done.attempted) == (0, 9)
 
+
+def test_the_table_of_the_module_names_every_entry():
     assert [line.split("|")[1].strip() for line in module.__doc__.splitlines() if line.startswith("| ")][1:] == [
         name for name in ("passk", "pkpo", "pairwise", "vector", "zvp") if name in VARIANTS
     ]
