@@ -240,8 +240,14 @@ def test_a_batch_of_filler_alone_has_none(tmp_path):
 TOLD = []
 
 
+def numbered(completions, number, **kwargs):
+    """The prompt's number and up to a half; every other pair of prompts is dead."""
+    shares = tiny.digits(completions)
+    return [n + (0.0 if n % 4 > 1 else share / 2) for n, share in zip(number, shares, strict=True)]
+
+
 def listens(rewards, weights, about):
-    TOLD.append(about)
+    TOLD.append((about, rewards))
     return rewards[..., 0] - rewards[..., 0].mean(dim=1, keepdim=True)
 
 
@@ -250,10 +256,10 @@ def test_what_it_is_told_of_a_batch(tmp_path, believes):
     TOLD.clear()
     options = {"advantage_estimator": listens, "per_device_train_batch_size": 16, "max_steps": 2}
     options |= {"prompt_selection": "belief"} if believes else {}
-    trained = tiny.trained(tmp_path, tiny.half_dead, zero_variance_groups="drop", **options)
-    assert [about.step for about in TOLD] == [0, 1]
-    assert len({about.seed for about in TOLD}) == 2
-    about = TOLD[-1]
+    trained = tiny.trained(tmp_path, numbered, zero_variance_groups="drop", **options)
+    assert [about.step for about, _ in TOLD] == [0, 1]
+    assert len({about.seed for about, _ in TOLD}) == 2
+    about, rewards = TOLD[-1]
     groups = sum(verdict == "alive" for verdict in about.verdicts)
     assert about.verdicts == ("alive",) * groups
     assert groups == tiny.logged(trained, "groups/trained")[-1]
@@ -262,7 +268,8 @@ def test_what_it_is_told_of_a_batch(tmp_path, believes):
     assert about.entropies is None
     if believes:
         assert len(about.rows) == groups == len(about.belief.mean)
-        assert all(row % 4 < 2 for row in about.rows)
+        assert list(about.rows) == rewards[..., 0].amax(dim=1).long().tolist()
+        assert groups > 1
     else:
         assert about.rows is about.belief is None
 
