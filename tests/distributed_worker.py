@@ -70,10 +70,11 @@ def parity(folder):
     return each_case(compare, 0.1, per_device_train_batch_size=6, **batches)
 
 
-def distances(folder, reward, rows, alone, alone_rows, **options):
-    """From dropping groups, so many rows a rank, to TRL on the live prompts alone."""
+def distances(folder, reward, rows, alone, alone_rows, own=None, **options):
+    """From dropping groups, so many rows a rank and with options of our `own`, to TRL on the live prompts alone."""
     options = {**tiny.EXACT, **options}
-    ours = train(folder, reward, zero_variance_groups="drop", per_device_train_batch_size=rows, **options)
+    own = {"zero_variance_groups": "drop", **(own or {})}
+    ours = train(folder, reward, per_device_train_batch_size=rows, **own, **options)
     theirs = train(folder, cls=GRPOTrainer, data=alone, per_device_train_batch_size=alone_rows, **options)
     first, second = tiny.weights(ours), tiny.weights(theirs)
     return {
@@ -256,6 +257,33 @@ def behind(folder):
     return streamed(folder, 30)
 
 
+OWN = Path(__file__).with_name("user_advantages.py")
+
+
+def estimated(folder):
+    """Advantages of tokens, which draw at random; the ranks' completions are not of one length."""
+    options = {"advantage_estimator": {"name": f"{OWN}:ramp", "args": {"noise": 0.5}}, "num_iterations": 2}
+    return resample(folder, **options)
+
+
+def entropies(folder):
+    """What is all right or all wrong stays, and learns by the policy's entropies, which each rank has for its rows."""
+    options = {"advantage_estimator": "zvp", "dead_verdicts": ["tied", "unscored", "truncated"]}
+    return resample(folder, **options, failed_reward=0.3, solved_reward=1.1)
+
+
+def estimated_alone(folder):
+    """As `filler`, with a function's own advantages of tokens, which are TRL's."""
+    compare = filler_distances(folder)
+    own = {"advantage_estimator": f"{OWN}:like_grpo"}
+    return {loss_type: compare(loss_type=loss_type, own=own) for loss_type in ("dapo", "grpo")}
+
+
+def estimator_fails(folder):
+    wrong = ("fails_on_one_rank", "differs_by_rank")
+    return {name: failing(folder, tiny.digits, ValueError, advantage_estimator=f"{OWN}:{name}") for name in wrong}
+
+
 def kl_to_go(folder):
     options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}
@@ -263,11 +291,11 @@ def kl_to_go(folder):
     return result(train(folder, tiny.dead_for_most, **options))
 
 
-def failing(folder, reward, **options):
+def failing(folder, reward, errors=RuntimeError, **options):
     start = time.monotonic()
     try:
         train(folder, reward, **options)
-    except RuntimeError as error:
+    except errors as error:
         return {"error": str(error), "took": time.monotonic() - start}
     return {"error": None}
 

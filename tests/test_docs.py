@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import tiny
+import torch
 import traced
 import yaml
 from test_house import FLOORS
@@ -197,7 +198,11 @@ def test_the_table_of_options_is_the_config():
 
 
 @pytest.mark.parametrize(
-    ("page", "option"), [("advantages", "advantage_baseline"), ("advantages", "scale_rewards"), ("kl", "kl_estimator")]
+    ("page", "option"),
+    [
+        *(("advantages", name) for name in ("advantage_baseline", "advantage_estimator", "scale_rewards")),
+        ("kl", "kl_estimator"),
+    ],
 )
 def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
     with pytest.raises(ValueError, match="is not one of") as refused:
@@ -310,6 +315,18 @@ def test_a_stream_of_ones_own(folder):
     assert stream.take(3, lambda row: True, multiple_of=2) == [0, 4]
     stream.load_state_dict(saved)
     assert stream.take(9, lambda row: True) == [0, 4, 3, 2, 1]
+
+
+def test_an_advantage_function_in_ten_lines(folder):
+    text = block("# my_advantages.py")
+    assert len([line for line in text.splitlines() if line.strip()]) <= 10
+    Path("my_advantages.py").write_text(text)
+    keys = yaml.safe_load(block('advantage_estimator: {name: "my'))
+    trained = tiny.trained(folder, tiny.digits, **keys, max_steps=1)
+    values = torch.tensor(trained._logs["advantages"]).view(-1, trained.num_generations)
+    lengths = torch.tensor([len(text) + 1.0 for text in trained._logs["completion"]]).view(values.shape).clamp(max=6)
+    shares = torch.tensor(trained._logs["rewards"]["digits"]).view(values.shape) - 0.01 * lengths
+    torch.testing.assert_close(values, shares - shares.mean(dim=1, keepdim=True), rtol=0, atol=0.02)
 
 
 def test_a_reward_in_ten_lines(folder):

@@ -18,15 +18,17 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     memory        beliefs and what they share       beliefs    what is known of each prompt
     head          states -> what prompts promise    states     the policy's, at a prompt's end
     advantages    baselines and scales              kl         KL estimators, adaptive beta
+    variants      advantages that are neither       estimators what `advantage_estimator` names
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     presets       published variants as settings
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 
-To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, a KL estimator one of
-`kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm a `Rule` in `alarms.rules.ALARMS`, a check a function in
-`launch.refusals`, a reward a file in rewards/ and a line of its `LIBRARY`, a way of choosing prompts a class in
-`streams` and a line of `selection.STREAMS`. Options, messages and tables follow from these.
+To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, another advantage function one of
+`variants.VARIANTS`, a KL estimator one of `kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm a `Rule` in
+`alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in rewards/ and a line of its
+`LIBRARY`, a way of choosing prompts a class in `streams` and a line of `selection.STREAMS`. Options, messages and
+tables follow.
 """
 
 from importlib import import_module

@@ -41,7 +41,11 @@ from .baselines import BASELINES, About, Baseline, count_of, less_mean, less_med
 from .beliefs import Belief
 from .common.values import Refusal, one_of
 from .groups import extremes
+from .variants import passk, pkpo
 
+
+__all__ = ["BASELINES", "SCALES", "TRL_SCALES", "Scale", "batch_std", "compute", "compute_with_kl"]
+__all__ += ["normalize_then_sum", "passk", "pkpo", "varies"]
 
 MAD_TO_STD = 1.4826
 MEAN_DEVIATION_TO_STD = 1.2533

@@ -19,6 +19,7 @@ from .advantages import batch_std
 from .groups import Attempt, Plan, Round, Rows, totals
 from .groups import monitors as monitors_of
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
+from .variants import AboutGroups
 
 
 logger = get_logger(__name__)
@@ -117,6 +118,24 @@ class Batch:
         ]
         return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in live]
 
+    def about(
+        self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
+    ) -> AboutGroups:
+        """What an advantage function is told of the groups that are trained on, from this rank's `(B, T)`; this is
+        batch `number` of a run of that seed. Collective."""
+        places = [place for place, lives in zip(self.plan.order, self.plan.live, strict=True) if lives]
+        live = [(self.rounds[r], group) for r, group in places]
+
+        def of_live(rows: Tensor) -> Tensor:
+            return of_all(rows, accelerator)[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
+
+        seen = of_live(mask).bool()
+        nats = None if entropies is None else of_live(entropies).float().masked_fill(~seen, 0.0)
+        known = all(one.rows for one, _ in live)
+        rows = tuple(one.rows[group] for one, group in live) if known else None
+        verdicts = tuple(one.verdicts[group] for one, group in live)
+        return AboutGroups(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
+
     @property
     def num_tokens(self) -> int:
         """That this rank generated, in all rounds."""
@@ -204,6 +223,11 @@ class Batch:
             if isinstance(reward, Reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
                     yield f"rewards/{name}/{status}", share
+
+
+def of_all(rows: Tensor, accelerator: Any) -> Tensor:
+    """All ranks' rows, of this rank's `(B, T)`, as long as the longest of any. Collective."""
+    return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
 
 
 def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:

@@ -119,7 +119,7 @@ def _parser() -> argparse.ArgumentParser:
         added.set_defaults(run=run)
         return added
 
-    ls = command("ls", _ls, "list recipes, rewards and presets")
+    ls = command("ls", _ls, "list recipes, advantages, rewards and presets")
     ls.add_argument("what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)}")
     cp = command("cp", _cp, "copy a recipe, to change it")
     cp.add_argument("name", metavar="NAME")
@@ -164,12 +164,17 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    lists = [options.what] if options.what else LISTS
-    blocks = [
-        "\n".join([what, *aligned((f"  {name}", line) for name, line in LISTS[what]().items())]) for what in lists
-    ]
-    print("\n\n".join(blocks))
+    shown = [options.what] if options.what else LISTS
+    for number, what in enumerate(shown):
+        lines = aligned((f"  {name}", line) for name, line in LISTS[what]().items())
+        print("\n".join([*([""] if number else []), *([what] if len(shown) > 1 else []), *lines]))
     return 0
+
+
+def _advantages() -> dict[str, str]:
+    from .registry import list_advantages
+
+    return list_advantages()
 
 
 def _rewards() -> dict[str, str]:
@@ -181,6 +186,7 @@ def _rewards() -> dict[str, str]:
 # What `ls` lists: name -> a line.
 LISTS: dict[str, Callable[[], dict[str, str]]] = {
     "recipes": lambda: {name: headline(recipe) for name, recipe in recipes().items()},
+    "advantages": _advantages,
     "rewards": _rewards,
     "presets": lambda: {name: preset.changes for name, preset in PRESETS.items()},
 }

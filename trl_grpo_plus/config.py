@@ -6,20 +6,18 @@ error here costs a second, in mid-run a GPU-hour.
 
 import inspect
 import re
-import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
-import trl
-from packaging.version import Version
 from trl import GRPOConfig
 
 from . import groups, presets
 from .advantages import BASELINES, TRL_SCALES
-from .common.values import Number, Refusal
-from .config_checks import check
+from .common.values import Number
+from .config_checks import check, warn_of_no_effect
+from .estimators import GRPO, estimator_of, named_by, plain
 from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 
@@ -99,6 +97,12 @@ class GRPOPlusConfig(GRPOConfig):
             attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
             4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`; a std of these is at
             least 0.14 of `solved_reward - failed_reward`.
+        advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
+            What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
+            place `"pairwise"`, `"passk"`, `"pkpo"`, `"vector"` or `"zvp"` (see [`trl_grpo_plus.variants`]), a name of
+            [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`), or in
+            Python a function `f(rewards (P, G, K), weights (K,), about, **args) -> (P, G)` or `(P, G, T)`. With
+            arguments it is `{"name": "pkpo", "args": {"k": 4}}`.
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
         std_eps (`float`, *optional*, defaults to `1e-4`):
@@ -185,6 +189,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
         *GRPOConfig._VALID_DICT_FIELDS,
+        "advantage_estimator",
         "alarm_thresholds",
         "prompt_selection",
     ]
@@ -206,6 +211,7 @@ class GRPOPlusConfig(GRPOConfig):
     # Parameters that control the advantage
     scale_rewards: str = "group"
     advantage_baseline: str = _choice("mean", BASELINES)
+    advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
     std_ddof: int = _choice(1, [0, 1])
     std_eps: NotNegative = 1e-4
     std_floor: NotNegative = 0.0
@@ -240,14 +246,13 @@ class GRPOPlusConfig(GRPOConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check(self, GRPOPlusConfig.__annotations__)
-        self._check_liger()
 
     @property
     def place_model_on_device(self) -> bool | None:
         """As transformers'."""
         # Of all that it asks its arguments, this is what a `Trainer` asks when it is made, and nobody else does.
         if not self.has_plus_trainer and self.process_index == 0:
-            self._warn_of_no_effect()
+            warn_of_no_effect(self)
         return super().place_model_on_device
 
     @property
@@ -256,18 +261,11 @@ class GRPOPlusConfig(GRPOConfig):
         fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
         names = self.changed(*(name for name in fields if name not in of_trl))
         names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
-        return {name: getattr(self, name) for name in names}
+        return {name: plain(getattr(self, name)) for name in names}
 
-    def _warn_of_no_effect(self) -> None:
-        changed = {name: value for name, value in self.changed_options.items() if name != "preset"}
-        options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
-        if options:
-            warnings.warn(
-                f"{options} {'have' if len(changed) > 1 else 'has'} no effect: a trainer that is no "
-                "GRPOPlusTrainer was handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by "
-                "GRPOPlusTrainer(...), which takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
-                stacklevel=3,
-            )
+    def to_dict(self) -> dict[str, Any]:
+        """As transformers', a function of one's own by its path."""
+        return {**super().to_dict(), "advantage_estimator": plain(self.advantage_estimator)}
 
     @property
     def filters_groups(self) -> bool:
@@ -298,25 +296,27 @@ class GRPOPlusConfig(GRPOConfig):
         return ", ".join(f"{name}={value!r}" for name, value in options.items() if value == "belief")
 
     @property
+    def estimates_advantages(self) -> bool:
+        """Whether anything but a baseline and a scale makes the advantages."""
+        return named_by(self.advantage_estimator) != GRPO
+
+    @property
+    def reads_entropies(self) -> bool:
+        """Whether advantages are made of the policy's entropies, which take a forward pass without gradient."""
+        estimator = estimator_of(self)
+        return estimator is not None and estimator.variant.entropies
+
+    @property
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
         of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
-        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+        shaping = ("advantage_estimator", "advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
         """Those of these options of this class that are not at its defaults; a subclass may have others."""
         options = GRPOPlusConfig.__dataclass_fields__
         return [name for name in names if getattr(self, name) != options[name].default]
-
-    def _check_liger(self) -> None:
-        # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-        needs_loss = self.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
-        if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
-            raise Refusal(
-                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
-                "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
-            )
 
 
 # Each config has the name in its field, whose default the dataclass keeps, so the class can have under that word what

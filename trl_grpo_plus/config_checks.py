@@ -1,12 +1,18 @@
 """What a configuration may not hold: values, and combinations that cannot work, each refused with the way out."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
+
+import trl
+from packaging.version import Version
 
 from . import presets
 from .advantages import SCALES
 from .alarms import Thresholds
+from .common.loading import is_path
 from .common.values import Number, Refusal, one_of
+from .estimators import check_estimator, estimator_of, named_by
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
@@ -39,7 +45,22 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     _check_advantage(config)
     _check_beliefs(config)
     _check_kl(config)
+    _check_estimator(config)
     _check_thresholds(config)
+    _check_liger(config)
+
+
+def warn_of_no_effect(config: Any) -> None:
+    """Say so where another trainer than this package's was handed options of this package."""
+    changed = {name: value for name, value in config.changed_options.items() if name != "preset"}
+    options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+    if options:
+        warnings.warn(
+            f"{options} {'have' if len(changed) > 1 else 'has'} no effect: a trainer that is no GRPOPlusTrainer was "
+            "handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which "
+            "takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
+            stacklevel=4,
+        )
 
 
 def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
@@ -125,6 +146,37 @@ def _check_beliefs(config: Any) -> None:
         )
 
 
+def _check_estimator(config: Any) -> None:
+    check_estimator(config.advantage_estimator)
+    if not config.estimates_advantages:
+        return
+    name = named_by(config.advantage_estimator)
+    chosen = f"advantage_estimator={name if callable(name) else repr(name)}"
+    silent = config.changed(
+        "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor", "running_std_decay"
+    )
+    if silent:
+        options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
+        raise Refusal(
+            f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
+            "scale. Leave one of the two out."
+        )
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise Refusal(
+            f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
+            "is given each reward and the weights. Leave one of the two out; filter_metric='any' keeps a group that "
+            "varies in one reward."
+        )
+    if config.kl_placement == "reward":
+        raise Refusal(
+            f"kl_placement='reward' does not go with {chosen}: it subtracts the KL before the baseline and the scale, "
+            "of which there are none, and rewards less a KL are neither of the few values nor of the parts that "
+            "advantage functions are made for. Set kl_placement='loss'."
+        )
+    if not (isinstance(name, str) and is_path(name)):  # what is at a path is imported when the trainer is made
+        estimator_of(config)
+
+
 def _check_kl(config: Any) -> None:
     changed = config.changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
     name, estimator = config.kl_estimator, ESTIMATORS[config.kl_estimator]
@@ -164,6 +216,16 @@ def _check_thresholds(config: Any) -> None:
             '{"near_duplicates": 0.8, "length_drift": null}.'
         )
     Thresholds.of(config.alarm_thresholds or {})
+
+
+def _check_liger(config: Any) -> None:
+    # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+    needs_loss = config.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
+    if config.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
+        raise Refusal(
+            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and the "
+            "KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+        )
 
 
 def _any_of(names: Iterable[str]) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from torch import Tensor
 
 from . import advantages
 from .beliefs import Belief
+from .estimators import estimator_of
 from .groups import totals
+from .variants import AboutGroups
 
 
 # Of the range of rewards, with the baseline belief: where a prompt is believed certain, or a batch's rewards are all
@@ -24,11 +27,14 @@ class Credit:
         config ([`GRPOPlusConfig`]): of the run.
 
     Attributes:
+        estimator ([`~trl_grpo_plus.estimators.Estimator`], *optional*): what makes advantages in the place of a
+            baseline and a scale.
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first one.
     """
 
     def __init__(self, config: Any):
         self._config = config
+        self.estimator = estimator_of(config)
         self.running_variance: float | None = None
 
     def advantages(
@@ -41,8 +47,10 @@ class Credit:
         beta: float = 0.0,
         beliefs: Sequence[Belief] | None = None,
         teaching: Sequence[bool] | None = None,
+        about: AboutGroups | None = None,
     ) -> Tensor:
         """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
+        Collective, with an estimator.
 
         Args:
             groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
@@ -54,17 +62,27 @@ class Credit:
             beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
                 normalize_then_sum one a reward with a weight.
             teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
+            about ([`~trl_grpo_plus.variants.AboutGroups`], *optional*): what an estimator is told of the P groups, but
+                for beliefs.
 
         Returns:
-            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`; 0 for filler. On the CPU.
+            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"` and where an estimator's are;
+            0 for filler. On the CPU.
         """
 
         def live(rows: Tensor) -> Tensor:
             return rows[: math.prod(groups)].unflatten(0, groups).cpu()
 
-        to_go = None if kl_to_go is None else live(kl_to_go)
-        shaping = self._shaping(live(lengths), teaching if beliefs else None)
-        values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
+        if self.estimator is None:
+            to_go = None if kl_to_go is None else live(kl_to_go)
+            shaping = self._shaping(live(lengths), teaching if beliefs else None)
+            values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
+        elif not math.prod(groups):
+            values = rewards.new_zeros(0).cpu()
+        else:
+            assert about is not None
+            about = replace(about, belief=beliefs[0] if beliefs else None)
+            values = self.estimator.advantages(live(rewards), weights.cpu(), about).flatten(0, 1)
         if self._config.advantage_clip is not None:
             values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
         return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])

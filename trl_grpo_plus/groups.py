@@ -302,6 +302,10 @@ def check_model(args: Any, environments: bool, images: bool, rollouts: bool = Fa
         )
     if args.kl_placement == "reward" and images:
         raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
+    if args.reads_entropies and images:
+        raise Refusal(
+            f"advantage_estimator={args.advantage_estimator!r} reads entropies, of text-only models. Use another."
+        )
     if args.belief_head and (environments or images or rollouts):
         raise Refusal(
             f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "

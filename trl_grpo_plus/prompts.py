@@ -125,10 +125,12 @@ class Prompts:
 
     def known(self, batch: Batch) -> dict[str, Any]:
         """For [`~trl_grpo_plus.credit.Credit`]: what is believed of the groups that are trained on. Collective."""
-        if self.memory is None or self._config.advantage_baseline != "belief":
+        centred = self._config.advantage_baseline == "belief"
+        if self.memory is None or not (centred or self._config.estimates_advantages):
             return {}
         live = batch.live_groups
-        return {"beliefs": self.memory.credited([row for row, _ in live]), "teaching": [alive for _, alive in live]}
+        beliefs = {"beliefs": self.memory.credited([row for row, _ in live])}
+        return {**beliefs, "teaching": [alive for _, alive in live]} if centred else beliefs
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
         """For the traces: of each group of all rounds, what is believed of its prompt. Collective."""

@@ -8,7 +8,8 @@ takes too. Its signature says what it reads:
                                     there      {name: near, args: {tolerance: 0.1}}
 
 Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards`, which is what ships, and from the
-entry-point group of that name, where other packages list theirs.
+entry-point group of that name, where other packages list theirs. `@register_advantage` does it for advantages; see
+`trl_grpo_plus.estimators`.
 """
 
 import functools
@@ -20,12 +21,13 @@ from typing import Any
 
 from .common.loading import is_path, same_source, target_of
 from .common.values import Number, Refusal, fits, near, spelled
+from .estimators import list_advantages, register_advantage
 from .scoring import Definition, Example, Policy, Reward, RewardError, check_columns, define, definition_at
 
 
 __all__ = [
-    "Example", "Reward", "RewardError", "RewardSpec", "check_columns", "get_reward", "list_rewards", "register_reward",
-    "resolve",
+    "Example", "Reward", "RewardError", "RewardSpec", "check_columns", "get_reward", "list_advantages", "list_rewards",
+    "register_advantage", "register_reward", "resolve",
 ]  # fmt: skip
 
 GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 import trl
-from accelerate.logging import get_logger
 from accelerate.utils import send_to_device
 from torch import Tensor
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
@@ -48,9 +47,6 @@ from .rounds import exchange
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
 from .traces import Sampled, split_name
-
-
-logger = get_logger(__name__)
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -276,12 +272,15 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- what TRL made of the batch becomes what is trained on
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
-        gather, to_go = self.accelerator.gather, None
-        if self.args.kl_placement == "reward":
-            to_go = gather(self.accelerator.pad_across_processes(self._kl_to_go(output, num_live), dim=1))
-        lengths = gather(filler.loss_mask(output).sum(dim=1))
-        of_batch = ((num_live, self.num_generations), self._batch.rewards, self.reward_weights, lengths, to_go)
-        values = self._credit.advantages(*of_batch, self.beta, **self._prompts.known(self._batch))
+        batch, mask, in_reward, about = self._batch, filler.loss_mask(output), self.args.kl_placement == "reward", None
+        to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator) if in_reward else None
+        if estimator := self._credit.estimator:
+            entropies = self._policy_logps(output, entropies=True) if estimator.variant.entropies else None
+            seeds = (self.state.global_step, self.args.seed, self._step)
+            about = batch.about(mask, entropies, *seeds, self.accelerator)
+        of_groups = ((num_live, self.num_generations), batch.rewards, self.reward_weights)
+        of_tokens = (self.accelerator.gather(mask.sum(dim=1)), to_go, self.beta)
+        values = self._credit.advantages(*of_groups, *of_tokens, **self._prompts.known(batch), about=about)
         if to_go is not None:
             self._adapt_beta()
         own = batches.own_rows(values, self.accelerator).to(output["advantages"].device)
@@ -300,13 +299,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._controller.see(mean, num_live * self.num_generations)
         return to_go
 
-    def _policy_logps(self, output: dict[str, Any]) -> Tensor:
-        """Log-probs of the completions under the policy as it is: TRL leaves them out where sampling is on-policy."""
+    def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
+        """Log-probs of the completions under the policy as it is, which TRL leaves out on-policy; or `entropies`."""
         ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
         mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
-        width, batch_size = output["completion_ids"].shape[1], self.args.per_device_train_batch_size
+        width = output["completion_ids"].shape[1]
+        how = {"batch_size": self.args.per_device_train_batch_size, "compute_entropy": entropies}
         with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
-            return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, batch_size=batch_size)[0]
+            return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, **how)[int(entropies)]
 
     # -- metrics, traces and evaluation
 

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import json
+import pickle
 import re
 import typing
 
@@ -154,6 +155,7 @@ def test_a_filter_metric_that_is_no_name_is_refused(make, value):
 
 IN_REWARD = {**KL, "kl_placement": "reward"}
 K1_IN_REWARD = {**IN_REWARD, "kl_estimator": "k1"}
+PAIRWISE = {"advantage_estimator": "pairwise"}
 BY_ITSELF = {"multi_objective_aggregation": "normalize_then_sum"}
 IMPOSSIBLE = [
     ({"failed_reward": 1.0}, ["failed_reward", "1.0", "below", "solved_reward"]),
@@ -176,6 +178,32 @@ IMPOSSIBLE = [
     ),
     ({**KL, "kl_reward_form": "reward_to_go"}, ["kl_reward_form='reward_to_go'", "kl_placement='reward'"]),
     ({**KL, "kl_target": 0.1, "kl_estimator": "abs"}, ["kl_target", "'k1', 'k2' or 'k3'", "'abs'"]),
+    ({"advantage_estimator": {"nam": "pkpo"}}, ["{'nam': 'pkpo'}", "with arguments it is", '"args": {"k": 4}']),
+    ({"advantage_estimator": {"name": "grpo", "args": {"k": 2}}}, ["'grpo' takes no arguments", "advantage_baseline"]),
+    ({"advantage_estimator": "pkpo"}, ["'pkpo': it needs k", '"args": {"k": ...}']),
+    ({"advantage_estimator": {"name": "pkpo", "args": {"k": 9}}}, ["'pkpo': k=9 must be", "<= 8, num_generations"]),
+    ({"advantage_estimator": {"name": "pkpo", "args": {"k": 2.0}}}, ["'pkpo': k=2.0 must be"]),
+    ({"advantage_estimator": {"name": "pkpo", "args": {"kk": 2}}}, ["no argument 'kk'; it takes k. Did you mean k?"]),
+    ({"advantage_estimator": {"name": "passk", "args": {"k": 8}}}, ["k=8 is num_generations", "no advantage is left"]),
+    ({"advantage_estimator": {"name": "pairwise", "args": {"temperature": 0}}}, ["temperature=0 must be", "> 0"]),
+    ({"advantage_estimator": "pairwize"}, ["'pairwize' is not one of 'grpo', 'pairwise'", "Did you mean pairwise?"]),
+    (
+        {"advantage_estimator": lambda rewards, weights, about: rewards},
+        ["cannot be saved", "def at the top of a file"],
+    ),
+    ({"advantage_estimator": {"name": "zvp", "args": {"alpha": 0}}}, ["alpha=0 must be", "> 0"]),
+    (
+        {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
+        ["'zvp'", "'drop' takes all_bad and all_good out", "dead_verdicts: ['tied', 'unscored', 'truncated']"],
+    ),
+    (
+        {"advantage_estimator": "zvp", "zero_variance_groups": "resample", "dead_verdicts": ["all_bad", "tied"]},
+        ["'resample' takes all_bad out of the batch"],
+    ),
+    ({**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1}, ["scale_rewards='batch', std_eps=0.1", "no effect"]),
+    ({**PAIRWISE, "advantage_baseline": "median"}, ["advantage_baseline='median' has no effect", "'pairwise'"]),
+    ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
+    ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),
     ({"dead_verdicts": "all_bad"}, ["dead_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
 ]
 
@@ -201,6 +229,12 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {**KL, "kl_target": 0.1, "kl_horizon": 100},
         {**KL, **BY_ITSELF, "kl_estimator": "k2"},
         *({**KL, "kl_estimator": name} for name in ESTIMATORS),
+        {**PAIRWISE, **KL, "kl_estimator": "k2", "zero_variance_groups": "drop", "advantage_clip": 1.0},
+        {**PAIRWISE, "prompt_selection": "belief", "belief_key": "level"},
+        {"advantage_estimator": {"name": "passk", "args": {"k": 7, "scaled": True}}},
+        {"advantage_estimator": "zvp"},
+        {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "dead_verdicts": ["tied", "unscored"]},
+        {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
     ],
 )
 def test_combinations_that_work_pass(make, options):
@@ -258,7 +292,7 @@ def test_scale_rewards_takes_trls_values(make, tmp_path, value, expected):
 CHANGING = [{"zero_variance_groups": mode} for mode in ("drop", "resample")]
 CHANGING += [{"scale_rewards": scale} for scale in ("mad", "mean", "running")]
 CHANGING += [{"advantage_baseline": "median"}, {"std_ddof": 0}, {"std_eps": 1e-6}, {"std_floor": 0.1}]
-CHANGING += [{"advantage_clip": 5.0}, K1_IN_REWARD]
+CHANGING += [{"advantage_clip": 5.0}, K1_IN_REWARD, PAIRWISE]
 OTHERS = [{}, {"filter_metric": "any"}, {"solved_reward": 2.0}, {"running_std_decay": 0.5}, {"max_resample_rounds": 9}]
 OTHERS += [{"scale_rewards": "none"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1, "kl_horizon": 5}]
 
@@ -279,6 +313,7 @@ def test_each_field_is_documented(field):
     assert field.metadata["help"].endswith(".")
     kind = f"`{_type_name(field).removesuffix(' | None')}`"
     of_several = {"scale_rewards": "`str` or `bool`", "prompt_selection": r"`str` or `dict\[str, Any\]`"}
+    of_several |= {"advantage_estimator": r"`str` or `dict\[str, Any\]`"}
     of_several |= {"alarm_thresholds": r"`dict\[str, Any\]` or `str`", "dead_verdicts": r"`list\[str\]`"}
     kind = of_several.get(field.name, kind)
     default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
@@ -317,7 +352,7 @@ PARSED = {
     **{"scale_rewards": "mad", "advantage_baseline": "leave_one_out", "advantage_clip": 5.0},
     **{"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.01, "running_std_decay": 0.5},
     **{"dead_verdicts": ["all_bad", "tied"], "prompt_selection": "belief", "selection_pool": 4},
-    **{"belief_key": "level", "belief_head": "prompt"},
+    **{"belief_key": "level", "belief_head": "prompt", "advantage_estimator": {"name": "grpo"}},
     **{"beta": 0.01, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"},
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
@@ -325,6 +360,7 @@ PARSED = {
 }
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
+STRINGS["advantage_estimator"] = '{"name": "grpo"}'
 STRINGS |= {"trace_compress": "true", "alarms": "false", "alarm_thresholds": '{"dead_groups": 0.5}'}
 WORDS = {**{name: [text] for name, text in STRINGS.items()}, "dead_verdicts": PARSED["dead_verdicts"]}
 
@@ -367,6 +403,26 @@ def test_a_stream_with_arguments_comes_from_either(from_yaml, cli):
     assert from_line.prompt_selection == from_file.prompt_selection == BY_COLUMN
 
 
+def test_an_advantage_function_with_arguments_comes_from_either(from_yaml, cli):
+    pkpo = {"name": "pkpo", "args": {"k": 3}}
+    words = [*cli, "--advantage_estimator", json.dumps(pkpo)]
+    (from_line,) = HfArgumentParser(GRPOPlusConfig).parse_args_into_dataclasses(words)
+    from_file = from_yaml("advantage_estimator: {name: pkpo, args: {k: 3}}")
+    assert from_line.advantage_estimator == from_file.advantage_estimator == pkpo
+
+
+def centred(rewards, weights, about):
+    return rewards.sum(-1) - rewards.sum(-1).mean(dim=1, keepdim=True)
+
+
+def test_a_function_of_ones_own_is_saved_by_its_path(make):
+    config = make(advantage_estimator={"name": centred, "args": {}})
+    assert config.changed_options == {"advantage_estimator": {"name": f"{__name__}:centred", "args": {}}}
+    saved = json.loads(config.to_json_string())["advantage_estimator"]
+    assert make(advantage_estimator=saved).advantage_estimator == saved
+    assert pickle.loads(pickle.dumps(config)).advantage_estimator["name"] is centred
+
+
 def test_the_command_line_wins_over_yaml(from_yaml):
     config = from_yaml("std_eps: 1e-6\nzero_variance_groups: drop", "--std_eps", "1e-5")
     assert (config.std_eps, config.zero_variance_groups) == (1e-5, "drop")
@@ -382,6 +438,7 @@ def test_scale_rewards_from_yaml(from_yaml, text, expected):
 
 WRONG = ["zero_variance_groups: dropp", "scale_rewards: null", "std_eps: -1.0", "std_eps: true", "std_ddof: 2"]
 WRONG += ["kl_horizon: 1.0e+4", "max_resample_rounds: 0", "advantage_clip: 0", "kl_target: 0.1", "filter_metric: null"]
+WRONG += ["advantage_estimator: {name: 3}", "advantage_estimator: null", "advantage_estimator: rloo"]
 WRONG += ["dead_verdicts: [dead]", "prompt_selection: {name: by_column, column: level}"]
 
 

@@ -13,7 +13,7 @@ from trl_grpo_plus.credit import Credit
 def credit(**options):
     names = ("multi_objective_aggregation", "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor")
     names += ("zero_variance_tolerance", "running_std_decay", "advantage_clip", "kl_reward_form")
-    names += ("solved_reward", "failed_reward")
+    names += ("solved_reward", "failed_reward", "advantage_estimator")
     defaults = {name: GRPOPlusConfig.__dataclass_fields__[name].default for name in names}
     return Credit(SimpleNamespace(**{**defaults, **options}))
 

@@ -21,8 +21,10 @@ from trl_grpo_plus.traces import read as traces
 WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
+AGREEING += ["estimated", "entropies"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
+OTHERS += ["estimated_alone", "estimator_fails"]
 
 
 def launch(out, *scenarios, ok=True, **environment):
@@ -96,6 +98,22 @@ def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out)
     steps = [after - before for before, after in itertools.pairwise([0.0, *adapted["coefficients"]])]
     assert steps[4:] == pytest.approx([0.01 if live else 0.0 for live in adapted["rows"]])
     assert adapted["last"] > 1.0
+
+
+def test_a_functions_advantages_of_tokens_are_those_of_the_live_groups_alone(out):
+    for distances in results(out, "estimated_alone"):
+        assert_live_alone(distances, 2, trained=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("fails_on_one_rank", "KeyError: 'a bug on"), ("differs_by_rank", "different advantages")]
+)
+def test_an_advantage_function_that_fails_on_one_rank_stops_both_with_one_message(out, name, words):
+    first, second = (rank[name] for rank in results(out, "estimator_fails"))
+    assert f"{name}'" in first["error"]
+    assert words in first["error"]
+    assert first["error"] == second["error"]
+    assert first["took"] < 60
 
 
 @pytest.mark.parametrize("scenario", AGREEING)

@@ -5,6 +5,7 @@ import json
 import pytest
 import tiny
 import torch
+import user_advantages
 from transformers import TrainerCallback
 
 
@@ -21,6 +22,7 @@ class StopAt(TrainerCallback):
 
 RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2}
 BELIEFS = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+NOISY = {"advantage_estimator": {"name": f"{user_advantages.__file__}:ramp", "args": {"noise": 0.5}}}
 CASES = {
     "resample": RESAMPLE,
     "drop": {"zero_variance_groups": "drop"},
@@ -31,6 +33,7 @@ CASES = {
     "at the start of an epoch": {**RESAMPLE, "data": tiny.prompts(10)},
     "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
     "running std": {"scale_rewards": "running"},
+    "an advantage function that draws": {**RESAMPLE, **NOISY, "steps_per_generation": 4},
     "beliefs, a head": {**BELIEFS, "belief_head": "prompt", "zero_variance_groups": "drop", "num_iterations": 2},
     "beliefs, resampled": {**BELIEFS, **RESAMPLE, "belief_key": "number"},
     "all defaults": {},

@@ -134,7 +134,7 @@ def test_which_rewards_are_in_the_advantages():
 
 def test_what_log_probs_take():
     parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
-    wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size"}
+    wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"}
     passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     assert passed_on or wanted <= set(parameters), broken(f"log-probs take {list(parameters)}", "KL in the reward")
 

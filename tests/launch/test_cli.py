@@ -17,7 +17,7 @@ from trl_grpo_plus.cli import main
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch import option_names
 from trl_grpo_plus.launch.arguments import make_parser
-from trl_grpo_plus.registry import list_rewards
+from trl_grpo_plus.registry import list_advantages, list_rewards
 
 
 def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
@@ -26,10 +26,15 @@ def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
     monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
     assert main(["ls"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    recipes, rewards = lines[1 : lines.index("")], lines[lines.index("rewards") + 1 : lines.index("presets") - 1]
+    blocks = ["advantages", "rewards", "presets"]
+    at, then, last = map(lines.index, blocks)
+    recipes, advantages, rewards = lines[1 : at - 1], lines[at + 1 : then - 1], lines[then + 1 : last - 1]
     assert [line.split()[0] for line in recipes] == list(launch.recipes())
     assert [line.split()[0] for line in rewards] == list_rewards()
-    assert all(len(line.split()) > 4 for line in (*recipes, *rewards))
+    assert [line.split()[0] for line in advantages] == list(list_advantages())
+    assert all(len(line.split()) > 4 for line in (*recipes, *advantages, *rewards))
+    assert main(["ls", "advantages"]) == 0
+    assert capsys.readouterr().out.splitlines() == advantages
 
 
 def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):

@@ -17,7 +17,10 @@ from .option_names import instead_of
 
 
 # Read further where they are used, and in more forms than their annotations tell.
-LOOSE = ("datasets", "debug", "fsdp", "prompt_selection", "resume_from_checkpoint", "reward_funcs", "scale_rewards")
+LOOSE = (
+    *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
+    *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
+)
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}

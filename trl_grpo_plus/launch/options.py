@@ -81,13 +81,14 @@ def bad_together(args: Any) -> list[str]:
     """Why options that can be had together should not be."""
     scale = args.scale_rewards
     unwise = []
-    if args.num_generations == 2 and scale in ("group", "mad") and args.advantage_baseline != "length_weighted":
+    of_one_size = scale in ("group", "mad") and args.advantage_baseline != "length_weighted"
+    if args.num_generations == 2 and of_one_size and not args.estimates_advantages:
         unwise.append(
             f"num_generations=2 with scale_rewards={scale!r}: the two advantages are always of one size, however far "
             "the rewards are apart: all that is left of a group is which attempt was better. Set "
             "advantage_baseline='belief' with scale_rewards='prior', or scale_rewards='batch', or use more attempts."
         )
-    if args.prompt_selection == "belief" and args.advantage_baseline != "belief":
+    if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and not args.estimates_advantages:
         unwise.append(
             f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: prompts are chosen by "
             "what is remembered of them, and the baseline forgets it, so each needs a large group again. Set "

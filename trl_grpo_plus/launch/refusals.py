@@ -13,6 +13,7 @@ from typing import Any
 from .. import memory, presets
 from ..common import packages
 from ..common.values import Refusal, near
+from ..estimators import estimator_of
 from ..groups import check_filter_metric, check_weights
 from ..registry import check_columns
 from ..selection import check_class, check_column, check_rows, check_stream
@@ -126,6 +127,11 @@ def stream(recipe: Recipe) -> list[Row]:
     return refused("prompts", check_class, recipe.training) if recipe.stands else []
 
 
+def advantage(recipe: Recipe) -> list[Row]:
+    """A function of the user's own that makes advantages must be there, and take its arguments."""
+    return refused("advantage", estimator_of, recipe.training) if recipe.stands else []
+
+
 def data(recipe: Recipe) -> list[Row]:
     """Data must be named, once, and be there where the name is a path."""
     return refused("data", check_data_name, recipe.script, recipe.data)
@@ -215,7 +221,7 @@ def template(recipe: Recipe) -> list[Row]:
 Check = Callable[[Recipe], Iterable[Row]]
 PAPER: tuple[Check, ...] = (
     *(keys, preset, processes, options, together, machine, dtype, output),
-    *(rewards, filter_metric, stream, data, model),
+    *(rewards, filter_metric, stream, advantage, data, model),
 )
 # A prepare function may make a model.
 DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)

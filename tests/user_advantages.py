@@ -1,0 +1,30 @@
+"""Advantage functions as a file of a user's own has them."""
+
+import os
+
+import torch
+
+
+def like_grpo(rewards, weights, about):
+    """TRL's advantages, at each token, (P, G, T)."""
+    total = (rewards.double() * weights).nansum(dim=-1)
+    values = (total - total.mean(dim=1, keepdim=True)) / (total.std(dim=1, keepdim=True) + 1e-4)
+    return values.unsqueeze(-1).expand(about.mask.shape)
+
+
+def ramp(rewards, weights, about, *, slope: float = 0.5, noise: float = 0.0):
+    """The total less its mean, more of it at later tokens; and noise by attempt."""
+    total = (rewards.nan_to_num() * weights).sum(dim=-1)
+    total = total + noise * torch.rand(total.shape, generator=about.generator())
+    centred = total - total.mean(dim=1, keepdim=True)
+    return centred.unsqueeze(-1) * (1 + slope * torch.arange(about.mask.shape[-1]))
+
+
+def fails_on_one_rank(rewards, weights, about):
+    if os.environ.get("RANK") == "1":
+        raise KeyError("a bug on the second rank")
+    return rewards[..., 0]
+
+
+def differs_by_rank(rewards, weights, about):
+    return rewards[..., 0] + int(os.environ.get("RANK", "0"))
