@@ -98,6 +98,15 @@ class GRPOPlusConfig(GRPOConfig):
             Decay of the moving average under `scale_rewards="running"`, per generation batch.
         advantage_clip (`float`, *optional*):
             Largest absolute advantage; `None` does not clip.
+        process (`str`, *optional*):
+            What tokens earn where a reward scores the steps of a completion (a list of
+            [`~trl_grpo_plus.registry.Step`]). `None`: the sum of its steps, as of any reward. Otherwise all step
+            rewards of a group are normalised together, by their own mean and by `scale_rewards` (`"group"` or
+            `"none"`), times the reward's weight; other rewards are credited as ever, and added. One of:
+
+            - `"to_go"`: a token earns the steps that end at it or after it
+              ([DeepSeekMath](https://huggingface.co/papers/2402.03300), 4.1.3).
+            - `"own"`: the step that it lies in.
 
         > Parameters that control which prompts are sampled, and what is believed of them
 
@@ -197,6 +206,7 @@ class GRPOPlusConfig(GRPOConfig):
     std_floor: NotNegative = 0.0
     running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = 0.9
     advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
+    process: str | None = None
 
     # Parameters that control which prompts are sampled, and what is believed of them
     prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
@@ -286,7 +296,7 @@ class GRPOPlusConfig(GRPOConfig):
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
         of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
-        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
+        shaping = ("advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip", "process")
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
@@ -296,11 +306,11 @@ class GRPOPlusConfig(GRPOConfig):
 
     def _check_liger(self) -> None:
         # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-        needs_loss = self.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
+        needs_loss = self.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "process")
         if self.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
             raise Refusal(
-                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and "
-                "the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+                f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups, "
+                "process and the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
             )
 
 

@@ -9,6 +9,7 @@ from .common.values import Number, Refusal, one_of
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
+from .steps import PROCESSES, STEP_SCALES
 
 
 # TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
@@ -35,6 +36,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     """
     _check_values(config, annotations)
     _check_advantage(config)
+    _check_process(config)
     _check_beliefs(config)
     _check_kl(config)
     _check_thresholds(config)
@@ -79,6 +81,45 @@ def _check_advantage(config: Any) -> None:
         raise Refusal(
             "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
             "reward to subtract the KL from when each reward function is normalised by itself."
+        )
+
+
+def _check_process(config: Any) -> None:
+    one_of("process", config.process, (None, *PROCESSES))
+    if config.process is None:
+        return
+    what = f"process={config.process!r}"
+    if config.scale_rewards not in STEP_SCALES:
+        raise Refusal(
+            f"{what} does not go with scale_rewards={config.scale_rewards!r}: the rewards of steps are divided by the "
+            f"std of all steps of their group, or by nothing. Set scale_rewards={_any_of(STEP_SCALES)}."
+        )
+    if config.advantage_baseline == "belief":
+        raise Refusal(
+            f"{what} does not go with advantage_baseline='belief': what is believed of a prompt is the reward of a "
+            "whole attempt, not of a step. Set another advantage_baseline, or process=null."
+        )
+    if config.multi_objective_aggregation == "normalize_then_sum":
+        raise Refusal(
+            f"{what} does not go with multi_objective_aggregation='normalize_then_sum', which normalises the sum of "
+            "the advantages once more over the batch, one number an attempt. Use 'sum_then_normalize'."
+        )
+    if config.kl_placement == "reward":
+        raise Refusal(
+            f"{what} does not go with kl_placement='reward', which subtracts the KL from one reward an attempt before "
+            "the baseline; steps have rewards and a baseline of their own. Set kl_placement='loss'."
+        )
+    # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
+    if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
+        raise Refusal(
+            f"{what} does not go with importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one "
+            "ratio for a whole completion gives each of its tokens the mean of their advantages. Set "
+            "importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
+        )
+    if config.off_policy_mask_threshold is not None:
+        raise Refusal(
+            f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole "
+            "completions by the sign of their advantage: here one completion has several. Leave one of the two out."
         )
 
 

@@ -61,7 +61,7 @@ def test_what_is_no_reward(value):
     ids=lambda scores: type(scores).__name__,
 )  # fmt: skip
 def test_what_holds_one_reward_a_completion(scores):
-    assert outcomes_of(scores, 2) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
+    assert outcomes_of(scores, ["", ""]) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +81,9 @@ def test_what_holds_one_reward_a_completion(scores):
 )
 def test_what_does_not(scores, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        outcomes_of(scores, 2)
+        outcomes_of(scores, ["", ""])
 
 
 @pytest.mark.parametrize("scores", [[[1.0], [0.5]], torch.ones(2, 2)], ids=["lists", "a matrix"])
 def test_rewards_in_lists_of_their_own_are_none(scores):
-    assert [outcome.status for outcome in outcomes_of(scores, 2)] == ["error", "error"]
+    assert [outcome.status for outcome in outcomes_of(scores, ["", ""])] == ["error", "error"]
