@@ -25,6 +25,7 @@ from .common.values import Refusal, one_of
 
 Steps = Sequence[tuple[int, float]]  # (last token, reward) of each, in order
 LONGEST_CHARACTER = 4  # in tokens: a character has at most so many bytes
+CONTEXT = 8  # tokens
 
 
 class Marks(NamedTuple):
@@ -69,33 +70,76 @@ def last_tokens(
             f"The text {text!r:.200} is not what its {len(completion_ids)} tokens decode to, {whole!r:.200}, nor a "
             "part of it: the offsets of its steps lead to no tokens."
         )
-    known: dict[int, int] = {}
-
-    def reached(count: int) -> int:
-        """Characters of `whole` that the first `count` tokens hold."""
-        if count not in known:
-            known[count] = _in_common(decode(completion_ids[:count]), whole)
-        return known[count]
-
+    prefixes = _Prefixes(completion_ids, whole, decode)
     found, low = [], 1
     for end in ends:
-        low = _first(reached, start + end, low, len(completion_ids))
+        low = prefixes.first(start + end, low)
         found.append(low - 1)
     return found
 
 
-def _first(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
-    """The first count from `low` to `high` that reaches `end`, as `high` does."""
-    floor = low
+class _Prefixes:
+    """How much of a text its first tokens hold.
+
+    Args:
+        ids (`Sequence[int]`): the tokens.
+        whole (`str`): what they decode to.
+        decode (`Callable`): as for [`last_tokens`].
+    """
+
+    def __init__(self, ids: Sequence[int], whole: str, decode: Callable[[Sequence[int]], str]):
+        self._ids, self._whole, self._decode = ids, whole, decode
+        self._known: dict[int, tuple[int, bool]] = {}
+
+    def first(self, end: int, low: int) -> int:
+        """The first count of tokens, `low` or more, that holds `end` characters, as all do."""
+        count = self._guess(end, low)
+        if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
+            count = _bisect(self._reached, end, low, len(self._ids))
+        # In a run of bytes that are tokens of their own (emoji, say) some decoders give nothing for the whole run
+        # while its last character lacks a byte: more tokens may reach less, until that character is whole.
+        behind = count
+        while behind > max(low, count - LONGEST_CHARACTER):
+            behind -= 1
+            if self._reached(behind) >= end:
+                count = behind
+            elif self._is_whole(behind):
+                break
+        return count
+
+    def _guess(self, end: int, low: int) -> int:
+        """From what the tokens behind `low` decode to by themselves, which is little to decode. It is checked."""
+        begin = max(low - 1 - CONTEXT, 0)
+        before = len(self._decode(self._ids[begin : low - 1]))
+        ahead = end - (self._reached(low - 1) if low > 1 else 0)
+
+        def reached(count: int) -> int:
+            return len(self._decode(self._ids[begin:count])) - before
+
+        high = low
+        while high < len(self._ids) and reached(high) < ahead:
+            high = min(2 * high - low + 2, len(self._ids))
+        return _bisect(reached, ahead, low, high)
+
+    def _reached(self, count: int) -> int:
+        """Characters of the text that the first `count` tokens hold."""
+        if count not in self._known:
+            text = self._decode(self._ids[:count])
+            reached = _in_common(text, self._whole)
+            self._known[count] = (reached, reached == len(text))
+        return self._known[count][0]
+
+    def _is_whole(self, count: int) -> bool:
+        """Whether the first `count` tokens end with a whole character."""
+        self._reached(count)
+        return self._known[count][1]
+
+
+def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
+    """A count from `low` to `high` that reaches `end`, as `high` does, while the one before it does not."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if reached(middle) >= end else (middle + 1, high)
-    # In a run of bytes that are tokens of their own (emoji, say) some decoders give nothing for the whole run while
-    # its last character lacks a byte: more tokens may reach less, until that character is whole.
-    behind = low
-    while behind > max(floor, low - LONGEST_CHARACTER):
-        behind -= 1
-        low = behind if reached(behind) >= end else low
     return low
 
 

@@ -194,7 +194,7 @@ def test_few_prefixes_are_decoded():
 
     text = "12+34=46 " * 100
     assert last_tokens(fast(text).input_ids, text, [9 * n for n in range(1, 101)], counting)[-1] == 899
-    assert len(decoded) < 100 * 16
+    assert sum(decoded) < 100 * (2.2 * 450 + 200)  # twice the tokens up to a step, and a few of its own
 
 
 # -- verdicts
