@@ -14,14 +14,14 @@ import torch
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus import GRPOPlusConfig, filler
 from trl_grpo_plus.advantages import compute
 from trl_grpo_plus.batch import marked
 from trl_grpo_plus.credit import of_steps
 from trl_grpo_plus.groups import check_model, judge_batch
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.scoring import RewardError
-from trl_grpo_plus.steps import Marks, last_tokens
+from trl_grpo_plus.steps import Marks, last_tokens, steps_of_group
 from trl_grpo_plus.traces import read
 
 
@@ -99,6 +99,20 @@ def test_one_step_an_attempt_is_the_reward_of_the_whole():
 def test_steps_that_are_not_in_order_are_refused(steps):
     with pytest.raises(ValueError, match=r"must end in order, at tokens from 0 to 2"):
         of_steps([steps], [3])
+
+
+def test_what_is_scored_as_a_whole_beside_steps_is_one_and_what_is_not_scored_none():
+    marks = [Marks(3, (((1, 1.0),), None)), Marks(2, (None, None)), Marks(2, (None, None)), Marks(2, ((), None))]
+    rewards = torch.tensor([[1.0, 0.0], [torch.nan, 1.0], [0.5, 1.0], [0.0, 0.0]])
+    assert steps_of_group(rewards, marks) == {0: [((1, 1.0),), [], [(1, 0.5)], ()]}
+
+
+def test_advantages_are_as_wide_as_the_completions_of_their_rank():
+    """Those of another may be longer, and TRL may pad them."""
+    ids = torch.ones(2, 3, dtype=torch.long)
+    assert filler.fitting(torch.ones(2, 2), ids).tolist() == [[1.0, 1.0, 0.0]] * 2
+    assert filler.fitting(torch.ones(2, 4), ids).tolist() == [[1.0, 1.0, 1.0]] * 2
+    assert filler.fitting(torch.ones(2), ids).tolist() == [1.0, 1.0]
 
 
 # -- from characters to tokens
