@@ -183,7 +183,15 @@ class Batch:
             raise RewardError(failure)
         self.outcomes = self.outcomes + counts[:-1]
         self.statuses = scoring.statuses(rows)
-        return () if tokenizer is None else tuple(gather_object(marks))
+        if tokenizer is None:
+            return ()
+        marks = gather_object(marks)
+        if all(of_one is None for mark in marks for of_one in mark.steps):
+            logger.warning_once(
+                "process is set, and no reward has scored the steps of any attempt of this batch: it changes nothing "
+                "until one returns a list of Step for a completion."
+            )
+        return tuple(marks)
 
     def _marked(self, scoring: Scoring, decode: Decode) -> list[Marks]:
         """This rank's steps, as tokens; what has none for its tokens is a failure."""

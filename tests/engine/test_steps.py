@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 import tiny
 import torch
+from accelerate.logging import MultiProcessAdapter
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
@@ -357,13 +358,18 @@ def test_a_run_resumes_in_the_midst_of_a_batch_and_traces_its_steps(tmp_path):
         assert row["reward"] == pytest.approx(sum(reward for _, reward in steps or []), abs=1e-5)
 
 
-def test_without_process_the_sum_is_trained_on_as_ever(tmp_path):
+def test_without_process_the_sum_is_trained_on_as_ever(tmp_path, caplog):
     def summed(completions, number, **kwargs):
         scored = by_characters(completions, number)
         return [sum(step.reward for step in steps) if steps else 0.0 for steps in scored]
 
     tiny.assert_same(tiny.trained(tmp_path, by_characters), tiny.trained(tmp_path, summed))
-    both = [tiny.trained(tmp_path, reward, process="to_go") for reward in (tiny.digits, by_characters)]
+    both = []
+    for reward, told in ((tiny.digits, 1), (by_characters, 0)):
+        caplog.clear()
+        MultiProcessAdapter.warning_once.cache_clear()
+        both.append(tiny.trained(tmp_path, reward, process="to_go"))
+        assert caplog.text.count("no reward has scored the steps") == told
     tiny.assert_same(both[0], tiny.trained(tmp_path, tiny.digits, std_floor=1e-12))  # no steps: nothing changes
     assert not tiny.same_weights(tiny.weights(both[1]), tiny.weights(tiny.trained(tmp_path, by_characters)))
 
