@@ -77,11 +77,13 @@ POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, s
 
 @dataclass(frozen=True)
 class Arm:
-    """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate."""
+    """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate;
+    `rewards`: entries of reward_funcs beside the family's."""
 
     config: dict[str, Any]
     trl: bool = False
     oracle: bool = False
+    rewards: tuple[Any, ...] = ()
 
 
 def _trl(group: int, **config: Any) -> Arm:
@@ -320,7 +322,10 @@ def run(spec: Spec) -> Line:
     with tempfile.TemporaryDirectory() as scratch:
         trainer = (MeasuredTRL if arm.trl else MeasuredPlus)(
             model=model,
-            reward_funcs=get_reward(family.reward) if isinstance(family.reward, str) else family.reward,
+            reward_funcs=[
+                get_reward(family.reward) if isinstance(family.reward, str) else family.reward,
+                *arm.rewards,
+            ],
             args=config_of(family, spec, scratch, whole // a_step),
             train_dataset=family.train,
             processing_class=family.tokenizer(),

@@ -20,5 +20,6 @@ LIBRARY = {
     "reasoning_gym": "reasoning_gym_answer",
     "regex_match": "regex_match",
     "repetition": "repetition",
+    "steps_check": "steps_check",
     "think_format": "think_format",
 }

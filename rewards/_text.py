@@ -7,6 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from trl_grpo_plus.common.texts import last_message, written
+
 
 _FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)
 _LANGUAGE = re.compile(r"\{?[ \t]*\.?([\w+.#-]*)")
@@ -35,17 +37,10 @@ def text_of(completion: Any, opened: bool = False) -> str:
     """
     if isinstance(completion, str):
         return completion
-    message: dict[str, Any] = next((one for one in reversed(completion) if one.get("role") == "assistant"), {})
-    thinking = _written(message.get("reasoning_content")) or _written(message.get("thinking"))
-    text = _written(message.get("content"))
+    message = last_message(completion)
+    thinking = written(message.get("reasoning_content")) or written(message.get("thinking"))
+    text = written(message.get("content"))
     return f"{'' if opened else '<think>'}{thinking}</think>{text}" if thinking else text
-
-
-def _written(content: Any) -> str:
-    if isinstance(content, list):
-        parts = (part for part in content if isinstance(part, dict) and part.get("type") == "text")
-        return "".join(_written(part.get("text")) for part in parts)
-    return content if isinstance(content, str) else ""
 
 
 def written_ids(completion_ids: Sequence[Any], tool_mask: Sequence[Any] | None) -> list[list[int]]:

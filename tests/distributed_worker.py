@@ -11,14 +11,19 @@ import os
 import signal
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import tiny
 import torch
 from accelerate import PartialState
 from transformers import TrainerCallback
 from trl import GRPOTrainer
+
+from trl_grpo_plus import batch
+from trl_grpo_plus.registry import Step
 
 
 LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
@@ -289,6 +294,28 @@ def kl_to_go(folder):
     options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}
     options |= {"zero_variance_groups": "drop", "per_device_train_batch_size": 6}
     return result(train(folder, tiny.dead_for_most, **options))
+
+
+def steps_of_characters(completions, number, **kwargs):
+    """A step a character, right where it is a digit; of most prompts all are alike."""
+    return [
+        [Step(i + 1, 0.3 if n % 3 else float(c.isdigit())) for i, c in enumerate(text)] or 0.0
+        for text, n in zip(completions, number, strict=True)
+    ]
+
+
+def steps(folder):
+    """3 groups of 4 on 2 ranks, of which one lies on both; fresh groups move between them. And what one rank's text
+    has no tokens for stops both."""
+    options = {"per_device_train_batch_size": 6, **RESAMPLE, "process": "to_go", "num_iterations": 2}
+    options |= {"save_strategy": "steps", "save_steps": 3}
+    trained = train(folder, steps_of_characters, **options)
+    again = tiny.trainer(folder, steps_of_characters, **options)
+    again.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-3"))
+    another = mock.patch.object(batch, "content_of", return_value="another text")
+    with another if PartialState().process_index == 1 else nullcontext():
+        broken = failing(folder, steps_of_characters, process="own", output_dir=str(folder / "broken"))
+    return result(trained, resumed=fingerprint(again), broken=broken)
 
 
 def failing(folder, reward, errors=RuntimeError, **options):

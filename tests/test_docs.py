@@ -25,8 +25,9 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.options import bad_together
 from trl_grpo_plus.presets import PRESETS
-from trl_grpo_plus.registry import Reward, get_reward, list_rewards, resolve
+from trl_grpo_plus.registry import Reward, Step, get_reward, list_rewards, resolve
 from trl_grpo_plus.streams import Stream
+from trl_grpo_plus.traces import read
 
 
 ROOT = Path(__file__).parents[1]
@@ -202,6 +203,7 @@ def test_the_table_of_options_is_the_config():
     [
         *(("advantages", name) for name in ("advantage_baseline", "advantage_estimator", "scale_rewards")),
         ("kl", "kl_estimator"),
+        ("rewards_of_steps", "process"),
     ],
 )
 def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
@@ -251,8 +253,9 @@ def test_the_floors_are_those_of_the_house():
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A working directory with the README's reward and a run."""
-    (tmp_path / "my_rewards.py").write_text(block("# my_rewards.py"))
+    """A working directory with the README's reward, one of steps and a run."""
+    for name in ("my_rewards.py", "my_steps.py"):
+        (tmp_path / name).write_text(block(f"# {name}"))
     traced.write_run(tmp_path / "outputs" / "my_run")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
@@ -336,6 +339,18 @@ def test_a_reward_in_ten_lines(folder):
     assert reward(completions=["The end.", "No"], ending=["end.", "end."]) == [1.0, 0.0]
     assert (reward.__name__, reward.timeout, weights) == ("ends_well", 2.0, None)
     assert get_reward("my_rewards.py:ends_well", points=0.5)(completions=["The end."], ending=["end."]) == [0.5]
+
+
+def test_a_reward_of_steps_in_ten_lines(folder):
+    assert len([line for line in block("# my_steps.py").splitlines() if line.strip()]) <= 10
+    keys = yaml.safe_load(block("# my_steps.yaml"))
+    path = keys["reward_funcs"][1]["name"]
+    assert load(path)(["1 + 1 = 2\nso\n", ""]) == [[Step(10, 1.0), Step(13, 0.0)], 0.0]
+    tiny.trained(folder, [tiny.digits, path], process=keys["process"], max_steps=1)
+    rows = [row for group in read.groups(folder / "run") for row in group]
+    assert all(
+        row["steps"] == {"equations": [[len(row["completion"]), float("=" in row["completion"])]]} for row in rows
+    )
 
 
 def test_the_list_of_reward_funcs(folder):

@@ -17,6 +17,7 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
+    "steps",
     "groups head presets sandbox scoring shared_prior states",
     "beliefs",
     "baselines variants",

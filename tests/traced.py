@@ -25,6 +25,7 @@ def row(**changes: Any) -> dict[str, Any]:
         "completion": "<think>six sevens</think> <answer>42</answer>",
         "reference": {"answer": "42"},
         "rewards": {"accuracy": 1.0, "format": 1.0},
+        "steps": {},
         "outcomes": {"accuracy": "ok", "format": "ok"},
         "reward": 2.0,
         "advantage": 0.0,

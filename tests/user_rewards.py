@@ -5,7 +5,7 @@ import os
 import subprocess
 import time
 
-from trl_grpo_plus.registry import register_reward
+from trl_grpo_plus.registry import Step, register_reward
 from trl_grpo_plus.scoring import Noted, excuse
 
 
@@ -142,3 +142,7 @@ def odd_values(completions, value, **kwargs):
 
 
 NOT_A_FUNCTION = 3
+
+
+def by_halves(completions, **kwargs):
+    return [[Step(len(text) // 2, 1.0), Step(len(text), 0.5)] if text else [] for text in completions]

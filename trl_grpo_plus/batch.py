@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -16,13 +17,17 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from .advantages import batch_std
+from .common.texts import content_of
 from .groups import Attempt, Plan, Round, Rows, totals
 from .groups import monitors as monitors_of
-from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring
+from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
+from .steps import Marks, last_tokens
 from .variants import AboutGroups
 
 
 logger = get_logger(__name__)
+
+Decode = Callable[[Sequence[int]], str]
 
 
 class Generated(NamedTuple):
@@ -75,6 +80,7 @@ class Batch:
         rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
         generated ([`Generated`], *optional*): what was generated last.
         statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
+        steps (`list[tuple]`): of each reward the steps that it gave, or `None`, of the same samples.
         outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
         rounds (`list[Round]`): what was sampled.
         filtered ([`~trl_grpo_plus.groups.Plan`], *optional*): what is trained on, where groups are filtered.
@@ -88,6 +94,7 @@ class Batch:
     rows: tuple[int, ...] = ()
     generated: Generated | None = None
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
+    steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
@@ -109,6 +116,19 @@ class Batch:
         """`(N, K)` rewards of the groups that are trained on, gathered."""
         grouped = [one_round.rewards.chunk(len(one_round.verdicts)) for one_round in self.rounds]
         return torch.cat([grouped[r][group] for r, group in self.plan.order])
+
+    @property
+    def marks(self) -> list[Marks]:
+        """Of the same N attempts, the steps; none where steps are not credited."""
+        size = self.size
+        return [
+            mark for r, group in self.plan.order for mark in self.rounds[r].marks[group * size : (group + 1) * size]
+        ]
+
+    @property
+    def marks_sampled(self) -> list[Marks]:
+        """As `marks`, of all rounds."""
+        return [mark for one_round in self.rounds for mark in one_round.marks]
 
     @property
     def live_groups(self) -> list[tuple[int, bool]]:
@@ -153,12 +173,26 @@ class Batch:
             return inputs
         return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
 
-    def count(self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any) -> None:
+    def count(
+        self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any, tokenizer: Any = None
+    ) -> tuple[Marks, ...]:
         """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
+
+        Args:
+            scoring ([`~trl_grpo_plus.scoring.Scoring`]): of the rows that were generated last.
+            rows (`int`): on this rank.
+            rewards (`Tensor`): `(N, K)`, gathered.
+            accelerator (`Accelerator`): of the trainer.
+            tokenizer (*optional*): with which TRL decodes completions. Given, steps are credited.
+
+        Returns:
+            `tuple[Marks]`: the steps of everyone's N attempts, as tokens; none without a `tokenizer`.
 
         Raises:
             RewardError: a reward failed on some rank: the same on all.
         """
+        self.steps = scoring.steps_of(rows)
+        marks = [] if tokenizer is None else self._marked(scoring, partial(tokenizer.decode, skip_special_tokens=True))
         failed = [len(scoring.failures)] * len(STATUSES)
         counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
         counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
@@ -168,6 +202,28 @@ class Batch:
             raise RewardError(failure)
         self.outcomes = self.outcomes + counts[:-1]
         self.statuses = scoring.statuses(rows)
+        if tokenizer is None:
+            return ()
+        marks = gather_object(marks)
+        if all(of_one is None for mark in marks for of_one in mark.steps):
+            logger.warning_once(
+                "process is set, and no reward has scored the steps of any attempt of this batch: it changes nothing "
+                "until one returns a list of Step for a completion."
+            )
+        return tuple(marks)
+
+    def _marked(self, scoring: Scoring, decode: Decode) -> list[Marks]:
+        """This rank's steps, as tokens; what has none for its tokens is a failure."""
+        assert self.generated is not None
+        marks = []
+        for row, (ids, completion) in enumerate(
+            zip(self.generated.completion_ids, self.generated.completions, strict=True)
+        ):
+            try:
+                marks.append(marked(ids, content_of(completion), self.steps[row], decode))
+            except ValueError as error:
+                scoring.failures.append(f"The steps of sample {row} cannot be credited. {error}")
+        return marks
 
     def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
         """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
@@ -185,6 +241,7 @@ class Batch:
                 tool_mask=None if tool_mask is None else tool_mask[i],
                 logged={name: values[i] for name, values in logged.items()},
                 outcomes=self.statuses[i],
+                steps=self.steps[i],
                 truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
             )
             for i in range(len(inputs))
@@ -228,6 +285,17 @@ class Batch:
 def of_all(rows: Tensor, accelerator: Any) -> Tensor:
     """All ranks' rows, of this rank's `(B, T)`, as long as the longest of any. Collective."""
     return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
+
+
+def marked(completion_ids: Sequence[int], text: str, steps: Sequence[Sequence[Step] | None], decode: Decode) -> Marks:
+    """An attempt's steps of each reward, as tokens; see [`~trl_grpo_plus.steps.last_tokens`]."""
+
+    def as_tokens(of_one: Sequence[Step]) -> tuple[tuple[int, float], ...]:
+        lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
+        return tuple(zip(lasts, [step.reward for step in of_one], strict=True))
+
+    of_each = tuple(None if of_one is None else as_tokens(of_one) for of_one in steps)
+    return Marks(len(completion_ids), of_each)
 
 
 def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:

@@ -113,6 +113,15 @@ class GRPOPlusConfig(GRPOConfig):
             Decay of the moving average under `scale_rewards="running"`, per generation batch.
         advantage_clip (`float`, *optional*):
             Largest absolute advantage; `None` does not clip.
+        process (`str`, *optional*):
+            What tokens earn where a reward scores the steps of a completion (a list of
+            [`~trl_grpo_plus.registry.Step`]). `None`: the sum of its steps, as of any reward. Otherwise all step
+            rewards of a group are normalised together, by their own mean and by `scale_rewards` (`"group"` or
+            `"none"`), times the reward's weight; other rewards are credited as ever, and added. One of:
+
+            - `"to_go"`: a token earns the steps that end at it or after it
+              ([DeepSeekMath](https://huggingface.co/papers/2402.03300), 4.1.3).
+            - `"own"`: the step that it lies in.
 
         > Parameters that control which prompts are sampled, and what is believed of them
 
@@ -217,6 +226,7 @@ class GRPOPlusConfig(GRPOConfig):
     std_floor: NotNegative = 0.0
     running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = 0.9
     advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
+    process: str | None = None
 
     # Parameters that control which prompts are sampled, and what is believed of them
     prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
@@ -303,13 +313,12 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def reads_entropies(self) -> bool:
         """Whether advantages are made of the policy's entropies, which take a forward pass without gradient."""
-        estimator = estimator_of(self)
-        return estimator is not None and estimator.variant.entropies
+        return (estimator := estimator_of(self)) is not None and estimator.variant.entropies
 
     @property
     def changes_advantages(self) -> bool:
         """Whether the advantages are any other than TRL's."""
-        of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement")
+        of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement", "process")
         shaping = ("advantage_estimator", "advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
@@ -319,8 +328,7 @@ class GRPOPlusConfig(GRPOConfig):
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
-# Each config has the name in its field, whose default the dataclass keeps, so the class can have under that word what
-# makes one.
+# A config has the name in its field, so the class can have under that word what makes one.
 GRPOPlusConfig.preset = classmethod(presets.made)
 
 # On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
@@ -337,7 +345,6 @@ def config_for(model: Any, args: Any) -> GRPOPlusConfig:
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")
     if not isinstance(args, GRPOPlusConfig):
         raise TypeError(
-            f"args must be a GRPOPlusConfig, got {type(args).__name__}: replace `GRPOConfig(...)` by "
-            "`GRPOPlusConfig(...)`, which takes every argument of TRL's."
+            f"args must be a GRPOPlusConfig, got {type(args).__name__}: it takes every argument of TRL's GRPOConfig."
         )
     return args

@@ -16,6 +16,7 @@ from .estimators import check_estimator, estimator_of, named_by
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
+from .steps import PROCESSES, STEP_SCALES
 
 
 # TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
@@ -43,6 +44,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     presets.check(config.preset)
     _check_values(config, annotations)
     _check_advantage(config)
+    _check_process(config)
     _check_beliefs(config)
     _check_kl(config)
     _check_estimator(config)
@@ -105,6 +107,45 @@ def _check_advantage(config: Any) -> None:
         )
 
 
+def _check_process(config: Any) -> None:
+    one_of("process", config.process, (None, *PROCESSES))
+    if config.process is None:
+        return
+    what = f"process={config.process!r}"
+    if config.scale_rewards not in STEP_SCALES:
+        raise Refusal(
+            f"{what} does not go with scale_rewards={config.scale_rewards!r}: the rewards of steps are divided by the "
+            f"std of all steps of their group, or by nothing. Set scale_rewards={_any_of(STEP_SCALES)}."
+        )
+    if config.advantage_baseline == "belief":
+        raise Refusal(
+            f"{what} does not go with advantage_baseline='belief': what is believed of a prompt is the reward of a "
+            "whole attempt, not of a step. Set another advantage_baseline, or process=null."
+        )
+    if config.multi_objective_aggregation == "normalize_then_sum":
+        raise Refusal(
+            f"{what} does not go with multi_objective_aggregation='normalize_then_sum', which normalises the sum of "
+            "the advantages once more over the batch, one number an attempt. Use 'sum_then_normalize'."
+        )
+    if config.kl_placement == "reward":
+        raise Refusal(
+            f"{what} does not go with kl_placement='reward', which subtracts the KL from one reward an attempt before "
+            "the baseline; steps have rewards and a baseline of their own. Set kl_placement='loss'."
+        )
+    # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
+    if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
+        raise Refusal(
+            f"{what} does not go with importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one "
+            "ratio for a whole completion gives each of its tokens the mean of their advantages. Set "
+            "importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
+        )
+    if config.off_policy_mask_threshold is not None:
+        raise Refusal(
+            f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole "
+            "completions by the sign of their advantage: here one completion has several. Leave one of the two out."
+        )
+
+
 def _check_beliefs(config: Any) -> None:
     scale, believes = config.scale_rewards, config.advantage_baseline == "belief"
     by_itself = config.multi_objective_aggregation == "normalize_then_sum"
@@ -153,7 +194,7 @@ def _check_estimator(config: Any) -> None:
     name = named_by(config.advantage_estimator)
     chosen = f"advantage_estimator={name if callable(name) else repr(name)}"
     silent = config.changed(
-        "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor", "running_std_decay"
+        "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor", "running_std_decay", "process"
     )
     if silent:
         options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
@@ -220,11 +261,11 @@ def _check_thresholds(config: Any) -> None:
 
 def _check_liger(config: Any) -> None:
     # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
-    needs_loss = config.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target")
+    needs_loss = config.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "process")
     if config.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
         raise Refusal(
-            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups and the "
-            "KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups, process "
+            "and the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
         )
 
 

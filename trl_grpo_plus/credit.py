@@ -12,6 +12,7 @@ from . import advantages
 from .beliefs import Belief
 from .estimators import estimator_of
 from .groups import totals
+from .steps import Marks, by_group, of_steps
 from .variants import AboutGroups
 
 
@@ -45,6 +46,7 @@ class Credit:
         lengths: Tensor,
         kl_to_go: Tensor | None = None,
         beta: float = 0.0,
+        marks: Sequence[Marks] = (),
         beliefs: Sequence[Belief] | None = None,
         teaching: Sequence[bool] | None = None,
         about: AboutGroups | None = None,
@@ -59,6 +61,7 @@ class Credit:
             lengths (`Tensor`): `(N + filler,)`, in tokens that are trained on.
             kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
             beta (`float`, *optional*, defaults to `0.0`): its coefficient.
+            marks (`Sequence[Marks]`, *optional*): `N + filler`, the steps of each, under `process`.
             beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
                 normalize_then_sum one a reward with a weight.
             teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
@@ -66,8 +69,8 @@ class Credit:
                 for beliefs.
 
         Returns:
-            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"` and where an estimator's are;
-            0 for filler. On the CPU.
+            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`, under `process` (then of the
+            longest completion) and where an estimator's are; 0 for filler. On the CPU.
         """
 
         def live(rows: Tensor) -> Tensor:
@@ -76,7 +79,10 @@ class Credit:
         if self.estimator is None:
             to_go = None if kl_to_go is None else live(kl_to_go)
             shaping = self._shaping(live(lengths), teaching if beliefs else None)
-            values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
+            if marks:
+                values = self._of_steps(live(rewards), weights.cpu(), marks, shaping).flatten(0, 1)
+            else:
+                values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
         elif not math.prod(groups):
             values = rewards.new_zeros(0).cpu()
         else:
@@ -122,6 +128,21 @@ class Credit:
         shaping["running_std"] = self.running_std(summed - beta * kl_to_go[..., 0], alike)
         per_token = config.kl_reward_form == "reward_to_go"
         return advantages.compute_with_kl(summed, kl_to_go, beta, per_token, **shaping)
+
+    def _of_steps(self, rewards: Tensor, weights: Tensor, marks: Sequence[Marks], shaping: dict[str, Any]) -> Tensor:
+        """(P, G, T): in each group the rewards that scored steps by these, the others as ever by their total."""
+        size, flat = rewards.shape[1], rewards.flatten(0, 1)
+        stepwise, rest = by_group(flat, marks[: len(flat)], size)
+        whole = advantages.compute(totals(rest, weights).view(rewards.shape[:2]).double(), **shaping)
+        values = whole.unsqueeze(-1).repeat(1, 1, max(mark.length for mark in marks))
+        names = ("ddof", "eps", "scale", "floor", "tolerance")
+        chosen = {name: shaping[name] for name in names} | {"process": self._config.process}
+        for group, scored in enumerate(stepwise):
+            lengths = [mark.length for mark in marks[group * size : (group + 1) * size]]
+            for k, steps in scored.items():
+                for attempt, of_tokens in enumerate(of_steps(steps, lengths, **chosen) if weights[k] else ()):
+                    values[group, attempt, : len(of_tokens)] += weights[k] * of_tokens
+        return values.to(rewards.dtype)
 
     def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
         """The moving average under a scale over the run. A batch moves it on, but not one whose rewards are all

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 
 ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
@@ -25,6 +26,13 @@ def loss_mask(batch: dict[str, Any]) -> Tensor:
     """`(B, T)`, 1 at tokens that are in the loss of one of TRL's batches."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
+    """A rank's advantages beside its `(B, T)` completions: `(B,)`, or padded or cut to `(B, T)`. On their device."""
+    if advantages.dim() == 2:
+        advantages = pad(advantages, (0, completion_ids.shape[1] - advantages.shape[1]))
+    return advantages.to(completion_ids.device)
 
 
 def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:

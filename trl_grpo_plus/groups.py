@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .common.values import Refusal, near
+from .steps import Marks, by_group, varies
 
 
 VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
@@ -40,6 +41,7 @@ class Attempt:
     tool_mask: list[int] | None = None  # 1 where the policy wrote the token
     logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
     outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None where it does not tell
+    steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None where it gave none
     truncated: bool = False  # it ran into the limit
 
     @property
@@ -57,7 +59,8 @@ class Round:
     """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
 
     `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
-    `dead` are the verdicts of groups that leave; `rows` are the groups' in the training set, where they are known.
+    `dead` are the verdicts of groups that leave; `rows` are the groups' in the training set, where they are known;
+    `marks` are the steps of everyone's P * G attempts, where steps are credited.
     """
 
     attempts: tuple[Attempt, ...]
@@ -65,6 +68,7 @@ class Round:
     verdicts: tuple[str, ...]
     dead: frozenset[str] = DEAD
     rows: tuple[int, ...] = ()
+    marks: tuple[Marks, ...] = ()
 
     def where(self, alive: bool) -> list[int]:
         """Groups that are not dead, or that are."""
@@ -135,7 +139,13 @@ def monitors(weights: Tensor) -> list[int]:
 
 
 def judge_batch(
-    config: Any, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int, trainable: Tensor | None = None
+    config: Any,
+    rewards: Tensor,
+    weights: Tensor,
+    names: Sequence[str],
+    size: int,
+    trainable: Tensor | None = None,
+    marks: Sequence[Marks] = (),
 ) -> list[str]:
     """[`judge`] on what a configuration's `filter_metric` and limits say.
 
@@ -145,7 +155,30 @@ def judge_batch(
         weights (`Tensor`), names (`Sequence[str]`): of the K rewards.
         size (`int`): G.
         trainable (`Tensor`, *optional*): `(P * G,)`, whether any token of an attempt is trained on. `None`: all are.
+        marks (`Sequence[Marks]`, *optional*): of the P * G attempts, where steps are credited. A group in which a
+            reward scored steps is alive where these differ, or the other rewards do; and only there.
     """
+    verdicts = _judge_wholes(config, rewards, weights, names, size, trainable)
+    if not marks:
+        return verdicts
+    stepwise, rest = by_group(rewards, marks, size)
+    of_rest = _judge_wholes(config, rest, weights, names, size, trainable)
+    named = config.filter_metric not in ("total", "any")
+    for group, scored in enumerate(stepwise):
+        seen = [scored[k] for k in scored if (names[k] == config.filter_metric if named else weights[k])]
+        if not seen or verdicts[group] in ("truncated", "unscored"):
+            continue
+        differ = any(varies(steps, config.zero_variance_tolerance) for steps in seen)
+        if differ or (not named and of_rest[group] == "alive"):
+            verdicts[group] = "alive"
+        elif verdicts[group] == "alive":  # one attempt has more steps, all of which are alike
+            verdicts[group] = "tied"
+    return verdicts
+
+
+def _judge_wholes(
+    config: Any, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int, trainable: Tensor | None
+) -> list[str]:
     limits: dict[str, Any] = {
         "trainable": None if trainable is None else trainable.view(-1, size),
         "tolerance": config.zero_variance_tolerance,
@@ -287,8 +320,8 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
     )
 
 
-def check_model(args: Any, environments: bool, images: bool, rollouts: bool = False) -> None:
-    """Groups can be filtered where a row is all there is to an attempt, and the KL be in the reward without images."""
+def check_model(args: Any, environments: Any, images: bool, rollouts: Any = None, tools: Any = None) -> None:
+    """Refuse what these options cannot do with environments, images, a `rollout_func` or tools."""
     mode = f"zero_variance_groups={args.zero_variance_groups!r}"
     if args.filters_groups and environments:
         raise Refusal(
@@ -300,12 +333,16 @@ def check_model(args: Any, environments: bool, images: bool, rollouts: bool = Fa
             f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
             "zero_variance_groups='keep'."
         )
+    if args.process is not None and (tools or environments):
+        raise Refusal(
+            f"process={args.process!r} does not go with tools nor environment_factory: the steps of a reward end at "
+            "offsets in one text, and a conversation with tools has several. Leave it out (the sums are trained on), "
+            "or use a rollout_func with an env_mask, which is one text."
+        )
     if args.kl_placement == "reward" and images:
         raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
     if args.reads_entropies and images:
-        raise Refusal(
-            f"advantage_estimator={args.advantage_estimator!r} reads entropies, of text-only models. Use another."
-        )
+        raise Refusal(f"advantage_estimator={args.advantage_estimator!r} is for text-only models: use another.")
     if args.belief_head and (environments or images or rollouts):
         raise Refusal(
             f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "

@@ -1,7 +1,7 @@
 """Rewards by name: `@register_reward`, `get_reward`, `list_rewards`, and what may stand in `reward_funcs`.
 
 A registered reward is a plain TRL reward function, `(completions, **columns) -> list[float | None]`, which stock TRL
-takes too. Its signature says what it reads:
+takes too; of a list of [`Step`] for a completion TRL is given the sum. Its signature says what it reads:
 
     def near(completions, answer, hint=None, *, tolerance: float = 0.01): ...
              TRL's own    a column  one if     an argument:
@@ -22,12 +22,12 @@ from typing import Any
 from .common.loading import is_path, same_source, target_of
 from .common.values import Number, Refusal, fits, near, spelled
 from .estimators import list_advantages, register_advantage
-from .scoring import Definition, Example, Policy, Reward, RewardError, check_columns, define, definition_at
+from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
 
 
 __all__ = [
-    "Example", "Reward", "RewardError", "RewardSpec", "check_columns", "get_reward", "list_advantages", "list_rewards",
-    "register_advantage", "register_reward", "resolve",
+    "Example", "Reward", "RewardError", "RewardSpec", "Step", "check_columns", "get_reward", "list_advantages",
+    "list_rewards", "register_advantage", "register_reward", "resolve",
 ]  # fmt: skip
 
 GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are

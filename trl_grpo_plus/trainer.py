@@ -16,7 +16,7 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 """
 
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -116,7 +116,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         groups.check_rewards(names, weights, args)
-        groups.check_model(args, self.environment_factories is not None, self._is_vlm, self.rollout_func is not None)
+        groups.check_model(args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
@@ -240,7 +240,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
         with temporarily(self, reward_funcs=scoring.functions):
             rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
-        batch.count(scoring, len(inputs), rewards, accelerator)
+        marks = batch.count(scoring, len(inputs), rewards, accelerator, self.args.process and self.processing_class)
         logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
@@ -249,12 +249,13 @@ class GRPOPlusTrainer(GRPOTrainer):
         trainable = accelerator.gather(torch.tensor(trainable, device=accelerator.device).int()).bool().cpu()
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
-        return groups.Round(attempts, rewards, tuple(self._judge(rewards, trainable)), self.args.dead, batch.rows)
+        verdicts = tuple(self._judge(rewards, marks, trainable))
+        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
 
-    def _judge(self, rewards: Tensor, trainable: Tensor | None = None) -> list[str]:
+    def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
         """The verdict on each group; without `trainable`, on its rewards alone."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
-        return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable)
+        return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
 
     def _without_monitors(self, rewards: Tensor) -> Tensor:
         """What TRL makes advantages of, (N, K - monitors). It sees none until it has made the batch: to TRL an attempt
@@ -279,12 +280,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             seeds = (self.state.global_step, self.args.seed, self._step)
             about = batch.about(mask, entropies, *seeds, self.accelerator)
         of_groups = ((num_live, self.num_generations), batch.rewards, self.reward_weights)
-        of_tokens = (self.accelerator.gather(mask.sum(dim=1)), to_go, self.beta)
-        values = self._credit.advantages(*of_groups, *of_tokens, **self._prompts.known(batch), about=about)
+        lengths, known = self.accelerator.gather(mask.sum(dim=1)), self._prompts.known(batch)
+        values = self._credit.advantages(*of_groups, lengths, to_go, self.beta, batch.marks, **known, about=about)
         if to_go is not None:
             self._adapt_beta()
-        own = batches.own_rows(values, self.accelerator).to(output["advantages"].device)
-        output["advantages"] = own if own.dim() == 1 else own[:, : output["completion_ids"].shape[1]]
+        output["advantages"] = filler.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
         batches.replace_logged(self._logs["advantages"], (values if values.dim() == 1 else values[:, 0]).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
@@ -324,7 +324,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         tokens = {"tokens/generated": generated.item(), "tokens/trained": output["num_items_in_batch"].item()}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
         # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
-        differ = [verdict == "alive" for verdict in self._judge(batch.sampled)]
+        differ = [verdict == "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
         self._log([("frac_reward_zero_std", 1.0 - sum(differ) / len(differ))], again=True)
         if self.args.filters_groups:
             self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)

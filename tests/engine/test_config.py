@@ -201,10 +201,29 @@ IMPOSSIBLE = [
         ["'resample' takes all_bad out of the batch"],
     ),
     ({**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1}, ["scale_rewards='batch', std_eps=0.1", "no effect"]),
+    ({**PAIRWISE, "process": "own"}, ["process='own' has no effect", "'pairwise'"]),
     ({**PAIRWISE, "advantage_baseline": "median"}, ["advantage_baseline='median' has no effect", "'pairwise'"]),
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
     ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),
     ({"dead_verdicts": "all_bad"}, ["dead_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
+    ({"process": "togo"}, ["process='togo'", "None, 'to_go', 'own'", "Did you mean to_go?"]),
+    ({"process": "own", "scale_rewards": "batch"}, ["process='own'", "scale_rewards='batch'", "'group' or 'none'"]),
+    (
+        {"process": "own", "advantage_baseline": "belief", "scale_rewards": "none"},
+        ["process='own'", "advantage_baseline='belief'", "process=null"],
+    ),
+    ({"process": "own", **BY_ITSELF}, ["process='own'", "'normalize_then_sum'", "'sum_then_normalize'"]),
+    ({"process": "own", **K1_IN_REWARD}, ["process='own'", "kl_placement='reward'", "kl_placement='loss'"]),
+    (
+        {"process": "own", "importance_sampling_level": "sequence"},
+        [
+            "process='own'",
+            "importance_sampling_level='sequence'",
+            "the mean of their advantages",
+            "'cispo' or 'vespo'",
+        ],
+    ),
+    ({"process": "own", "off_policy_mask_threshold": 0.5}, ["process='own'", "off_policy_mask_threshold=0.5"]),
 ]
 
 
@@ -235,6 +254,8 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {"advantage_estimator": "zvp"},
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "dead_verdicts": ["tied", "unscored"]},
         {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
+        {**KL, "process": "to_go", "scale_rewards": "none", "advantage_baseline": "median"},
+        {"process": "own", "importance_sampling_level": "sequence", "loss_type": "vespo"},
     ],
 )
 def test_combinations_that_work_pass(make, options):
@@ -242,7 +263,7 @@ def test_combinations_that_work_pass(make, options):
     assert {name: getattr(config, name) for name in options} == options
 
 
-LIGER = [{"zero_variance_groups": "drop"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1}]
+LIGER = [{"zero_variance_groups": "drop"}, {"process": "own"}, {**KL, "kl_estimator": "k2"}, {**KL, "kl_target": 0.1}]
 
 
 @pytest.mark.parametrize("options", LIGER)
@@ -358,6 +379,7 @@ PARSED = {
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}},
 }
+APART = {"process": "own"}  # refused beside some of these
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
@@ -372,8 +394,9 @@ def assert_parsed(config):
 
 
 def test_the_table_above_holds_every_field_away_from_its_default():
-    assert {field.name for field in OURS} - {"preset"} <= set(PARSED)
-    assert not [field.name for field in OURS if PARSED.get(field.name) == field.default and field.name != "preset"]
+    table = PARSED | APART
+    assert {field.name for field in OURS} - {"preset"} <= set(table)
+    assert not [field.name for field in OURS if table.get(field.name) == field.default and field.name != "preset"]
 
 
 def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
@@ -385,11 +408,16 @@ def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
 def test_every_option_comes_from_a_command_line(cli, parser):
     arguments = [part for name, words in WORDS.items() for part in (f"--{name}", *words)]
     assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
+    apart = [part for name, value in APART.items() for part in (f"--{name}", value)]
+    config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *apart])[0]
+    assert {name: getattr(config, name) for name in APART} == APART
 
 
 def test_every_option_comes_from_yaml(from_yaml):
     # 1e-5 without a point is a string in YAML 1.1, which argparse turns into the field's type.
     assert_parsed(from_yaml("\n".join(f"{name}: {value}" for name, value in STRINGS.items())))
+    config = from_yaml("\n".join(f"{name}: {value}" for name, value in APART.items()))
+    assert {name: getattr(config, name) for name in APART} == APART
 
 
 BY_COLUMN = {"name": "by_column", "column": "level", "order": "easy_first"}

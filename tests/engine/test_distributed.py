@@ -21,7 +21,7 @@ from trl_grpo_plus.traces import read as traces
 WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
-AGREEING += ["estimated", "entropies"]
+AGREEING += ["estimated", "entropies", "steps"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
 OTHERS += ["estimated_alone", "estimator_fails"]
@@ -160,6 +160,19 @@ def test_the_batch_holds_whole_groups_in_order(out):
         for i in range(0, len(prompts), 4):
             assert len(set(prompts[i : i + 4])) == 1
             assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_steps_travel_resume_and_are_traced_on_both_ranks(out):
+    first, second = results(out, "steps")
+    assert first["resumed"] == second["resumed"] == first["weights"]
+    assert max(first["rounds"]) > 0
+    assert first["broken"]["error"] == second["broken"]["error"]
+    assert "cannot be credited. The text" in first["broken"]["error"]
+    rows = [row for group in traces.groups(out / "steps" / "run") for row in group]
+    for row in rows:
+        (scored,) = distributed_worker.steps_of_characters([row["completion"]], [row["reference"]["number"]])
+        assert row["steps"].get("steps_of_characters") == ([[s.end, s.reward] for s in scored] if scored else None)
+    assert len({row["prompt"] for row in rows if row["round"]}) > 1
 
 
 def test_ranks_agree_on_what_is_truncated(out):

@@ -311,9 +311,9 @@ def test_zvp_reads_the_policys_entropies(tmp_path, mode):
 
 
 def test_entropies_are_of_text_only_models():
-    args = SimpleNamespace(filters_groups=False, zero_variance_groups="keep", kl_placement="loss", belief_head=None)
-    args.advantage_estimator, args.reads_entropies = "zvp", True
-    with pytest.raises(ValueError, match="advantage_estimator='zvp' reads entropies, of text-only models"):
+    args = SimpleNamespace(filters_groups=False, zero_variance_groups="keep", kl_placement="loss", process=None)
+    args.advantage_estimator, args.reads_entropies, args.belief_head = "zvp", True, None
+    with pytest.raises(ValueError, match="advantage_estimator='zvp' is for text-only models"):
         check_model(args, environments=False, images=True)
     check_model(args, environments=False, images=False)
 

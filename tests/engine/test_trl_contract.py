@@ -52,6 +52,8 @@ ATTRIBUTES = {
     "_pending_extra_logs": "columns from log_extra",
     "_buffered_inputs": "the micro-batches of the generation batch",
     "_step": "where in the generation batch a checkpoint lies",
+    "tools": "refused where steps are credited",
+    "processing_class": "decodes completions, and the beginnings of those whose steps are credited",
     "_tokenizer": "tells whether a completion ran into the limit",
 }
 BATCH_KEYS = {"prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch"}

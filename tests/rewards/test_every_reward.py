@@ -190,6 +190,7 @@ ROWS = {
     "json_schema": [({}, {"schema": schema}) for schema in (PERSON, TREE)],
     "math_answer": [({}, {"answer": r"\sqrt{2}"})],
     "regex_match": [({}, {"pattern": BACKTRACKS})],
+    "steps_check": [({}, {"prompts": "Mia has 3 apples."})],
     "think_format": [
         ({"think_opened": opened, "answer_tag": tag}, {}) for opened in (False, True) for tag in (False, True)
     ],

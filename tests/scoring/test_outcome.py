@@ -1,6 +1,7 @@
 """What a reward function's value stands for, and what is no list of rewards."""
 
 import itertools
+import json
 import re
 from fractions import Fraction
 
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trl_grpo_plus.scoring import Noted, Outcome, outcome_of, outcomes_of
+from trl_grpo_plus.scoring import Noted, Outcome, Step, outcome_of, outcomes_of
 
 
 @pytest.mark.parametrize(
@@ -26,6 +27,46 @@ from trl_grpo_plus.scoring import Noted, Outcome, outcome_of, outcomes_of
 )
 def test_what_a_value_means(values, outcome):
     assert [outcome_of(value) for value in values] == [outcome] * len(values)
+
+
+STEPS = [Step(2, 1), Step(np.int64(5), torch.tensor(-0.25))]
+
+
+def test_steps_score_their_sum():
+    outcome = outcome_of(STEPS)
+    assert outcome == Outcome(0.75, "ok", steps=(Step(2, 1.0), Step(5, -0.25)))
+    assert [type(step.end) for step in outcome.steps] == [int, int]
+    assert Outcome.of_json(json.loads(json.dumps(outcome.as_json()))) == outcome
+    assert outcome_of([]) == Outcome(0.0, "ok", steps=())
+
+
+@pytest.mark.parametrize(
+    ("steps", "words"),
+    [
+        ([Step(2, 1.0), Step(2, 1.0)], "Step 1 of 2, Step(end=2, reward=1.0), must end after step 0, which ends at 2"),
+        ([Step(0, 1.0)], "Step 0 of 1, Step(end=0, reward=1.0), must end after the text begins, at 0"),
+        ([Step(1.5, 1.0)], "The end of step 0 of 1, Step(end=1.5, reward=1.0), must be an integer"),
+        ([Step(1, float("nan"))], "The reward of step 0 of 1, Step(end=1, reward=nan), must be a finite number"),
+        ([Step(1, None)], "The reward of step 0 of 1, Step(end=1, reward=None), must be a finite number"),
+        ([Step(1, 3e38), Step(2, 3e38)], "must be a finite number or None, between"),
+        ([Step(1, 1.0), 0.5], "must be a finite number or None, got [Step(end=1, reward=1.0), 0.5]"),
+    ],
+)
+def test_steps_that_are_none(steps, words):
+    outcome = outcome_of(steps)
+    assert (outcome.score, outcome.status, outcome.steps) == (None, "error", None)
+    assert words in outcome.message
+
+
+def test_steps_lie_within_the_text_that_was_rewarded():
+    message = [{"role": "assistant", "content": "12345"}, {"role": "tool", "content": "6789"}]
+    assert [outcome.status for outcome in outcomes_of([STEPS] * 3, ["12345", message, "1234"])] == [
+        "ok",
+        "ok",
+        "error",
+    ]
+    error = outcomes_of([STEPS], ["1234"])[0].message
+    assert error == "Step 1 of 2, Step(end=5, reward=-0.25), ends beyond the text, which has 4 characters."
 
 
 def test_a_number_that_says_more_is_a_number():
@@ -61,7 +102,7 @@ def test_what_is_no_reward(value):
     ids=lambda scores: type(scores).__name__,
 )  # fmt: skip
 def test_what_holds_one_reward_a_completion(scores):
-    assert outcomes_of(scores, 2) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
+    assert outcomes_of(scores, ["", ""]) == [Outcome(1.0, "ok"), Outcome(0.5, "ok")]
 
 
 @pytest.mark.parametrize(
@@ -81,9 +122,9 @@ def test_what_holds_one_reward_a_completion(scores):
 )
 def test_what_does_not(scores, words):
     with pytest.raises(ValueError, match=re.escape(words)):
-        outcomes_of(scores, 2)
+        outcomes_of(scores, ["", ""])
 
 
 @pytest.mark.parametrize("scores", [[[1.0], [0.5]], torch.ones(2, 2)], ids=["lists", "a matrix"])
 def test_rewards_in_lists_of_their_own_are_none(scores):
-    assert [outcome.status for outcome in outcomes_of(scores, 2)] == ["error", "error"]
+    assert [outcome.status for outcome in outcomes_of(scores, ["", ""])] == ["error", "error"]

@@ -15,7 +15,7 @@ from transformers import Qwen2Config, Qwen2ForSequenceClassification
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.registry import resolve
-from trl_grpo_plus.scoring import RewardError, Scoring
+from trl_grpo_plus.scoring import RewardError, Scoring, Step
 
 
 FILE = Path(__file__).parents[1] / "user_rewards.py"
@@ -448,3 +448,21 @@ def test_the_size_of_the_pool_is_an_option(tmp_path):
     assert (workers.shared().size, workers.shared().memory_mb) == (3, 700)
     tiny.trainer(tmp_path, [tiny.digits])
     assert workers.shared().size == workers.default_size()
+
+
+async def halves_asynchronously(completions, **kwargs):
+    return user_rewards.by_halves(completions)
+
+
+def test_steps_of_every_kind_of_reward_are_kept_and_their_sum_is_what_trl_gets():
+    path = f"{FILE}:by_halves"
+    plain, named, killable = resolve([path, {"name": path, "label": "b"}, {"name": path, "label": "c", "timeout": 9}])[
+        0
+    ]
+    scoring = Scoring([plain, named, killable, halves_asynchronously, tiny.digits], list("abcde"))
+    scores = [function(completions=["1234", ""], prompts=["", ""]) for function in scoring.functions]
+    scores[3] = asyncio.run(scores[3])
+    assert scores == [[1.5, 0.0]] * 4 + [[1.0, 0.0]]
+    assert scoring.failures == []
+    steps = [((Step(2, 1.0), Step(4, 0.5)),) * 4 + (None,), ((),) * 4 + (None,)]
+    assert scoring.steps_of(2) == steps

@@ -14,7 +14,7 @@ from busy import MANY, burners, keep_there
 from hostile_programs import all_gone, descendants
 
 from trl_grpo_plus.common.machine import processors
-from trl_grpo_plus.scoring import Outcome, workers
+from trl_grpo_plus.scoring import Outcome, Step, workers
 from trl_grpo_plus.scoring.workers import Pool
 
 
@@ -45,6 +45,13 @@ def test_scores_are_in_order(pool):
     outcomes = pool.map(JUDGE, {"points": 2.0}, samples(*"12131"), timeout=5)
     assert outcomes == [Outcome(score, "ok") for score in (2.0, 0.0, 2.0, 0.0, 2.0)]
     assert pool.map(JUDGE, {}, [], timeout=5) == []
+
+
+def test_steps_come_back(pool):
+    assert pool.map(f"{FILE}:by_halves", {}, samples("1234", ""), timeout=5) == [
+        Outcome(1.5, "ok", steps=(Step(2, 1.0), Step(4, 0.5))),
+        Outcome(0.0, "ok", steps=()),
+    ]
 
 
 def test_two_hung_and_six_right_on_two_workers(pool):

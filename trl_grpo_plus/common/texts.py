@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 
@@ -23,6 +24,30 @@ def as_text(messages: Any) -> str:
     if isinstance(messages, str):
         return messages
     return "\n".join(_content(message) for message in messages or ())
+
+
+def content_of(completion: Any) -> str:
+    """The text that a completion's policy wrote last: itself, or the content of the policy's last message ("" where
+    there is none). Of content in parts those of text count.
+
+    Example:
+        >>> content_of([{"role": "assistant", "content": "42"}, {"role": "tool", "content": "43"}])
+        '42'
+    """
+    return completion if isinstance(completion, str) else written(last_message(completion).get("content"))
+
+
+def last_message(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The policy's last message; an empty one where there is none."""
+    return next((one for one in reversed(messages) if one.get("role") == "assistant"), {})
+
+
+def written(content: Any) -> str:
+    """The text of a message's content, which may be in parts."""
+    if isinstance(content, list):
+        parts = (part for part in content if isinstance(part, dict) and part.get("type") == "text")
+        return "".join(written(part.get("text")) for part in parts)
+    return content if isinstance(content, str) else ""
 
 
 def find_answer(text: str) -> tuple[int, int] | None:

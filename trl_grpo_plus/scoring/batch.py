@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..common.signatures import call, is_async
 from .definition import FAILURES
-from .outcome import STATUSES, Outcome, first_failure, outcomes_of
+from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
 from .reward import Reward
 
 
@@ -30,12 +30,15 @@ class Scoring:
     Attributes:
         functions (`list`): K functions to call.
         outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
+        steps (`list[list | None]`): one list a reward that gave any, in its place: of each sample a tuple of [`Step`],
+            or `None`; `None` elsewhere.
         failures (`list[str]`): what must stop the run.
         cause (`BaseException`, *optional*): the first exception among them.
     """
 
     def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
         self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
+        self.steps: list[list[tuple[Step, ...] | None] | None] = [None] * len(rewards)
         self.failures: list[str] = []
         self._names = names
         self.cause: BaseException | None = None
@@ -49,6 +52,11 @@ class Scoring:
         """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
         none = [None] * rows
         return list(zip(*([o.status for o in of_one] if of_one else none for of_one in self.outcomes), strict=True))
+
+    def steps_of(self, rows: int) -> list[tuple[tuple[Step, ...] | None, ...]]:
+        """Of each of this rank's rows: for each reward the steps that it gave, `None` where it gave none."""
+        none = [None] * rows
+        return list(zip(*(of_one or none for of_one in self.steps), strict=True))
 
     def failure_of_models(self, rewards: "Tensor") -> str | None:
         """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
@@ -73,8 +81,8 @@ class Scoring:
         if _is_model(reward):
             return reward
         if is_async(reward):
-            return _named(name, self._async_function(reward, name))
-        return _named(name, lambda **columns: self._call(reward, name, columns))
+            return _named(name, self._async_function(index, reward, name))
+        return _named(name, lambda **columns: self._call(index, reward, name, columns))
 
     def _score(self, index: int, reward: Reward, columns: dict[str, Any]) -> list[float | None]:
         completions = columns["completions"]
@@ -83,30 +91,32 @@ class Scoring:
         except FAILURES as error:
             return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
         self.outcomes[index] = outcomes
-        return self._passed(outcomes, reward.failure(outcomes, completions))
+        return self._passed(index, outcomes, reward.failure(outcomes, completions))
 
-    def _call(self, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
+    def _call(self, index: int, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
         completions = columns["completions"]
         try:
-            outcomes = outcomes_of(call(reward, columns), len(completions))
+            outcomes = outcomes_of(call(reward, columns), completions)
         except FAILURES as error:
             return self._fail(f"reward {name!r} failed.", error, len(completions))
-        return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+        return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
-    def _async_function(self, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
+    def _async_function(self, index: int, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
         async def score(**columns: Any) -> list[float | None]:
             completions = columns["completions"]
             try:
-                outcomes = outcomes_of(await call(reward, columns), len(completions))
+                outcomes = outcomes_of(await call(reward, columns), completions)
             except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
                 return self._fail(f"reward {name!r} failed.", error, len(completions))
-            return self._passed(outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+            return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
         return score
 
-    def _passed(self, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
+    def _passed(self, index: int, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
         if failure:
             return self._fail(failure, None, len(outcomes))
+        if any(outcome.steps is not None for outcome in outcomes):
+            self.steps[index] = [outcome.steps for outcome in outcomes]
         return [outcome.score for outcome in outcomes]
 
     def _fail(self, what: str, error: BaseException | None, count: int) -> list[float | None]:

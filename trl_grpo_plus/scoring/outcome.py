@@ -1,10 +1,14 @@
 """What becomes of a sample: its score, and how it came to it or why there is none."""
 
 import math
+import operator
 import reprlib
 from collections.abc import Collection, Iterable, Mapping, Sequence, Set, Sized
-from itertools import islice
+from dataclasses import dataclass
+from itertools import islice, pairwise
 from typing import Any, NamedTuple
+
+from ..common.texts import content_of
 
 
 STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
@@ -15,19 +19,47 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 
 
+@dataclass(frozen=True)
+class Step:
+    """A step of a completion, and its reward. A reward function may give a list of them for a completion.
+
+    Args:
+        end (`int`): where it ends in the text that the reward function was given, as an offset in characters that are
+            not its own any more; of messages, in the content of the policy's last one. It begins where the step before
+            it ends.
+        reward (`float`): a finite number.
+    """
+
+    end: int
+    reward: float
+
+
 class Outcome(NamedTuple):
     """What became of one sample.
 
     Args:
-        score (`float`, *optional*): `None`: not scored.
+        score (`float`, *optional*): `None`: not scored; of steps, the sum of their rewards.
         status (`str`): "ok", "abstain" (the reward does not apply), "timeout", "error", "starved" (the machine was too
             busy, or had no process or memory for it) or "too_long" (scored; what was judged ran out of its own time).
         message (`str`): for "timeout", "error" and "starved", what happened.
+        steps (`tuple[Step]`, *optional*): where they were scored one by one.
     """
 
     score: float | None
     status: str
     message: str = ""
+    steps: tuple[Step, ...] | None = None
+
+    def as_json(self) -> list[Any]:
+        """For JSON; see [`of_json`]."""
+        steps = self.steps and [[step.end, step.reward] for step in self.steps]
+        return [self.score, self.status, self.message, steps]
+
+    @classmethod
+    def of_json(cls, values: list[Any]) -> "Outcome":
+        """What `as_json` gave."""
+        score, status, message, steps = values
+        return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps))
 
 
 class Noted(float):
@@ -51,10 +83,13 @@ class Noted(float):
 def outcome_of(value: Any) -> Outcome:
     """The outcome that a reward function's value stands for: a finite number is a score, also one of NumPy or PyTorch.
 
-    NaN abstains like `None`, which TRL turns into NaN: a reward function may use either.
+    NaN abstains like `None`, which TRL turns into NaN: a reward function may use either. A list of [`Step`] scores
+    their sum, an empty one 0.
     """
     if value is None:
         return Outcome(None, "abstain")
+    if isinstance(value, list) and all(isinstance(step, Step) for step in value):
+        return _of_steps(value)
     if isinstance(value, Noted):
         plain = outcome_of(float(value))
         return plain if plain.status == "error" else Outcome(plain.score, value.status, value.message)
@@ -70,12 +105,41 @@ def outcome_of(value: Any) -> Outcome:
     return Outcome(None, "abstain") if math.isnan(score) else Outcome(score, "ok")
 
 
-def outcomes_of(scores: Any, completions: int) -> list[Outcome]:
+def _of_steps(steps: Sequence[Step]) -> Outcome:
+    plain = []
+    for number, step in enumerate(steps):
+        what, scored = f"step {number} of {len(steps)}, {_SHORT.repr(step)}", outcome_of(step.reward)
+        if scored.status != "ok" or scored.score is None:
+            return Outcome(None, "error", f"The reward of {what}, must be a finite number.")
+        try:
+            plain.append(Step(operator.index(step.end), scored.score))
+        except TypeError:
+            return Outcome(None, "error", f"The end of {what}, must be an integer: an offset in characters.")
+    for number, (before, after) in enumerate(pairwise([0, *(step.end for step in plain)])):
+        if after <= before:
+            where = f"step {number - 1}, which ends at {before}" if number else "the text begins, at 0"
+            what = f"Step {number} of {len(steps)}, {plain[number]}"
+            return Outcome(None, "error", f"{what}, must end after {where}: steps are in order and do not overlap.")
+    total = outcome_of(math.fsum(step.reward for step in plain))
+    return total._replace(steps=tuple(plain)) if total.status == "ok" else total
+
+
+def _within(outcome: Outcome, completion: Any) -> Outcome:
+    """The same, or an error where its steps pass the end of the text."""
+    length = len(content_of(completion)) if outcome.steps else 0
+    if not outcome.steps or outcome.steps[-1].end <= length:
+        return outcome
+    number = next(i for i, step in enumerate(outcome.steps) if step.end > length)
+    what = f"Step {number} of {len(outcome.steps)}, {outcome.steps[number]}"
+    return Outcome(None, "error", f"{what}, ends beyond the text, which has {length} characters.")
+
+
+def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
     """The outcome of each completion, from what a reward function returned.
 
     Args:
         scores: one value a completion, see [`outcome_of`]: a list, a generator, ... or a tensor, (N,) or (N, 1).
-        completions (`int`): N.
+        completions (`Sequence`): N texts or lists of messages.
 
     Raises:
         ValueError: it is not one value a completion.
@@ -85,13 +149,14 @@ def outcomes_of(scores: Any, completions: int) -> list[Outcome]:
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | bytearray | memoryview | Mapping | Set):
         got = f"{type(scores).__name__}: {_SHORT.repr(scores)}"
         raise ValueError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
-    values = list(rows) if isinstance(rows, Sized) else list(islice(rows, completions + 1))
-    if len(values) != completions:
-        more = "" if isinstance(rows, Sized) or len(values) < completions else " or more"
-        raise ValueError(f"it returned {len(values)}{more} rewards for {completions} completions")
+    count = len(completions)
+    values = list(rows) if isinstance(rows, Sized) else list(islice(rows, count + 1))
+    if len(values) != count:
+        more = "" if isinstance(rows, Sized) or len(values) < count else " or more"
+        raise ValueError(f"it returned {len(values)}{more} rewards for {count} completions")
     if rows is not scores:
         values = [row[0] if isinstance(row, list) and len(row) == 1 else row for row in values]
-    return list(map(outcome_of, values))
+    return list(map(_within, map(outcome_of, values), completions))
 
 
 def first_failure(

@@ -175,7 +175,7 @@ class Reward:
         count = len(completions)
         try:
             arguments = {"completions": completions, **values, **self.args}
-            return outcomes_of(call(self.definition.function, arguments), count)
+            return outcomes_of(call(self.definition.function, arguments), completions)
         except FAILURES:
             trace = traceback.format_exc(limit=-8)
             return [Outcome(None, "error", f"It was called with all {count} samples at once.\n{trace}")] * count

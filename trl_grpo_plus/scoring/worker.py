@@ -47,7 +47,7 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
         try:
             target, args, sample = pickle.loads(job)
         except BaseException:  # a column of a type that cannot be imported here
-            _send(connection, _failed()._asdict())
+            _send(connection, {"outcome": _failed().as_json()})
             continue
         if target not in functions:
             try:
@@ -56,7 +56,7 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
                 _send(connection, {"cannot load": traceback.format_exc()[-MESSAGE_CHARS:]})
                 continue
             _send(connection, {"loaded": True})
-        _send(connection, _score(functions[target], args, sample)._asdict())
+        _send(connection, {"outcome": _score(functions[target], args, sample).as_json()})
 
 
 def _function(target: str) -> Any:
@@ -69,7 +69,7 @@ def _function(target: str) -> Any:
 def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
     try:
         columns = {name: [value] for name, value in sample.items()}
-        return outcomes_of(call(function, {**columns, **args}), 1)[0]
+        return outcomes_of(call(function, {**columns, **args}), columns["completions"])[0]
     except BaseException:  # SystemExit too
         return _failed()
 

@@ -262,7 +262,7 @@ class _Run:
         elif "waited" in reply:
             worker.clock.excuse(reply["waited"])
         else:
-            self._note(worker.sample, Outcome(**reply))
+            self._note(worker.sample, Outcome.of_json(reply["outcome"]))
             self._pool._idle.append(self._busy.pop(worker.connection))
 
     def _lose(self, worker: _Worker) -> None:

@@ -16,6 +16,7 @@ A line of the first kind holds
     prompt, completion     text or messages
     reference              the row's other columns
     rewards, outcomes      of each reward: its score or null; "ok" or another of `scoring.STATUSES`
+    steps                  of each reward that scored steps: [[end, reward], ...], as offsets in its completion's text
     reward                 the weighted total, null where nobody scored
     advantage              trained with (at its first token); null for a live group that was not needed
     verdict                on its group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"

@@ -22,7 +22,7 @@ Row = dict[str, Any]
 Place = tuple[int, int]  # round, group in it
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")
-WRITTEN = ("prompt", "completion", "reference", "rewards", "outcomes", "reward", "advantage", "verdict")
+WRITTEN = ("prompt", "completion", "reference", "rewards", "steps", "outcomes", "reward", "advantage", "verdict")
 KEYS = (*PLACE, *WRITTEN, "kept", "reason", "tokens", "truncated", "kl", "belief", "extra", "alarms")
 _ATOMS = (str, int, bool, type(None))
 _SHOWN_ELSEWHERE = ("prompt", "image", "images")  # of a row's columns; TRL's messages have the images in them
@@ -85,6 +85,7 @@ class Details(NamedTuple):
     reference: dict[str, Any]
     outcomes: tuple[str | None, ...]
     extra: dict[str, Any]
+    steps: Sequence[list[tuple[int, float]] | None]
 
 
 class Part(NamedTuple):
@@ -144,7 +145,8 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
         if reference is None or not alike:
             reference = plain({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
         logged = plain(attempt.logged) if attempt.logged else {}
-        yield Details(plain(attempt.prompt), plain(attempt.completion), reference, attempt.outcomes, logged)
+        steps = [None if one is None else [(step.end, step.reward) for step in one] for one in attempt.steps]
+        yield Details(plain(attempt.prompt), plain(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
 def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) -> list[Row]:
@@ -169,7 +171,8 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) ->
         for attempt, known in enumerate(of_group):
             row, line = first + attempt, line.copy()
             # By name and one by one, which is a third faster than all at once.
-            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"] = known
+            line["prompt"], line["completion"], line["reference"], outcomes, line["extra"], steps = known
+            line["steps"] = {name: of_one for name, of_one in zip(sampled.weights, steps) if of_one is not None}  # noqa: B905
             line["tokens"], line["truncated"] = sampled.tokens[row], sampled.truncated[row]
             line["attempt"] = attempt
             line["rewards"] = dict(zip(sampled.weights, rewards[row]))  # noqa: B905

@@ -1,0 +1,74 @@
+r"""What rewards of steps are worth on word problems: the answer alone, or with each line of the working as well.
+
+    python benchmarks/steps.py --quick                      # minutes: one seed, a tenth of the rollouts
+    python benchmarks/steps.py --jobs 2                     # five seeds: hours
+    python benchmarks/steps.py --report                     # the table, from the lines that are there
+
+The model, the problems and the measure are those of benchmarks/to_target.py, family `word_problems`: held-out accuracy
+of answers at the end, after as many rollouts, at a learning rate that falls to 0. All arms sample groups of eight and
+drop those that teach nothing; `ARMS` says what they are paid for. A run is one line of JSON in the results file; one
+whose line is there is not run again.
+"""
+
+import argparse
+import os
+import sys
+import warnings
+from pathlib import Path
+
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import to_target
+import torch
+import transformers
+from families import CONDITIONS
+
+
+RESULTS = Path("benchmarks/results/steps-cpu.jsonl")
+WEIGHT = 0.5  # of the lines, beside 1 of the answer
+LINES = ({"name": "steps_check", "weight": WEIGHT},)
+
+
+def _arm(process: str | None = None, lines: bool = True) -> to_target.Arm:
+    config = {"num_generations": 8, "zero_variance_groups": "drop", "process": process}
+    return to_target.Arm(config, rewards=LINES if lines else ())
+
+
+ARMS = {"answer": _arm(lines=False), "sum": _arm(), "to_go": _arm("to_go"), "own": _arm("own")}
+
+
+def main() -> int:
+    """Run what is missing, or report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--condition", choices=CONDITIONS, default="hard")
+    parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--rate", type=float, default=1.0, help="learning rate, x the family's")
+    parser.add_argument("--share", type=float, default=1.0, help="of the family's rollouts")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
+    parser.add_argument("--quick", action="store_true", help="one seed, a tenth of the rollouts")
+    parser.add_argument("--report", action="store_true", help="the table of the lines that are there")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="a line of JSON a run")
+    options = parser.parse_args()
+    if options.quick:
+        options.seeds, options.share, options.results = [1], 0.1, Path("outputs/steps-quick.jsonl")
+    to_target.ARMS.update(ARMS)
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.disable_progress_bar()
+    specs = [
+        to_target.Spec("word_problems", options.condition, arm, seed, options.rate, "1", options.share)
+        for seed in options.seeds
+        for arm in options.arms
+    ]
+    failed = 0 if options.report else to_target.run_all(specs, options.results, options.jobs)
+    if lines := to_target.read(options.results):
+        table = to_target.report(lines, None)
+        options.results.with_suffix(".md").write_text(f"{table}\n")
+        print(table)
+    return int(failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

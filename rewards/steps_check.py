@@ -1,0 +1,121 @@
+"""Reward for each line of arithmetic: is `a op b = c` right, and made of numbers that were there?"""
+
+import re
+from collections.abc import Iterator
+from fractions import Fraction
+from typing import Any
+
+from trl_grpo_plus.common.texts import as_text, content_of
+from trl_grpo_plus.common.values import Number
+from trl_grpo_plus.registry import Example, Step, register_reward
+
+
+MAX_LINE = 300  # characters of a line that is read; so numbers are bounded, too
+
+# As models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
+_SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
+_NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
+_TERM = rf"\$?(-?{_NUMBER})"
+# At the line's end, and not the tail of a longer one: before it stand no number, sign or bracket.
+_EQUATION = re.compile(rf"(?:\A|(?<=[^0-9+\-*/=.,()\s$])) *{_TERM} *([-+*/]) *{_TERM} *= *{_TERM} *[.!;]?\Z")
+_SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
+_WORDS = {word: n for n, word in enumerate(_SMALL)}
+_WORDS |= {"half": 2, "twice": 2, "double": 2, "thrice": 3, "triple": 3, "dozen": 12, "percent": 100, "%": 100}
+_GIVEN = re.compile(rf"(?:{_NUMBER})|%|[a-z]+")
+
+
+def _check_args(right: float, wrong: float, unsupported: float) -> None:
+    for name, value in {"wrong": wrong, "unsupported": unsupported}.items():
+        Number(below=right, note=f", less than right={right}").check(f"steps_check: {name}", value)
+
+
+PROBLEM = {"prompts": "Mia has 4 apples. She buys 5 more, and gives 3 to Tom. How many has she now?\n"}
+
+
+@register_reward(
+    "steps_check",
+    examples=[
+        Example("buys: 4 + 5 = 9\ngives: 9 - 3 = 6\n#### 6", PROBLEM, 2.0),
+        Example("buys: 4 + 5 = 8\ngives: 8 - 3 = 5\n#### 5", PROBLEM, 1.0),  # goes on rightly from a slip
+        Example("buys: 4 + 7 = 11\ngives: 11 - 3 = 8\n#### 8", PROBLEM, 1.0),  # nobody said 7
+        Example("4 + 5 = 8", PROBLEM, -1.0, {"wrong": -1.0}),
+        Example("She has 6.", PROBLEM, 0.0),
+    ],
+    check_args=_check_args,
+    full_marks=2.0,
+)
+def steps_check(
+    completions: list[Any],
+    prompts: list[Any],
+    *,
+    right: float = 1.0,
+    wrong: float = 0.0,
+    unsupported: float = 0.0,
+) -> list[Any]:
+    """Each line that ends in `a op b = c`: `right`, `wrong`, or `unsupported` where it is right and made of others.
+
+    A step is a line, with all before it since the last one; what stands before its equation ("gives: 9 - 3 = 6") is
+    not read. Numbers are whole or decimals, `1,234.5`, with a dollar sign if need be, and compared exactly: `10 / 3 =
+    3.33` is wrong. `a` and `b` must be numbers of the prompt, in digits or small ones in words (twice is 2), or
+    results of earlier lines, be these right or not: a slip is not charged again to those who go on from it. A line
+    that does again what an earlier one did is unsupported, so that saying it twice earns nothing; but a chain may go
+    on for ever, so pay for the answer, too. A line with more on a side than that (`2 + 3 + 4 = 9`) is no step.
+
+    A completion without such a line scores 0.0 as a whole, which is no better than a wrong line: silence does not pay.
+
+    The rewards are [`~trl_grpo_plus.registry.Step`]s: with `process` each token earns by the steps it has part in.
+    Without, and in stock TRL (`get_reward("steps_check")`), the sum counts.
+
+    Args:
+        completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
+        prompts (`list`): N prompts, as the trainer gives them.
+        right (`float`, *optional*, defaults to `1.0`): reward of a line that is right.
+        wrong (`float`, *optional*, defaults to `0.0`): of one that is not; less than `right`.
+        unsupported (`float`, *optional*, defaults to `0.0`): of one whose numbers nobody gave; less than `right`.
+
+    Returns:
+        `list[list[Step] | float]`: N rewards.
+
+    Example:
+        >>> texts = ["buys: 4 + 5 = 9\\ngives: 9 - 3 = 5\\n#### 5", "5"]
+        >>> steps_check.__wrapped__(texts, prompts=["Mia has 4 apples. She buys 5 more, and gives 3 to Tom."] * 2)
+        [[Step(end=16, reward=1.0), Step(end=33, reward=0.0)], 0.0]
+    """
+    values = {True: right, False: wrong, None: unsupported}
+    rewards: list[Any] = []
+    for completion, prompt in zip(completions, prompts, strict=True):
+        steps = [Step(end, values[verdict]) for end, verdict in _verdicts(content_of(completion), as_text(prompt))]
+        rewards.append(steps or 0.0)
+    return rewards
+
+
+def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
+    """Of each line that is a step: where it ends, line end and all, and whether it is right (`None`: unsupported)."""
+    given = {
+        Fraction(_WORDS[word]) if word in _WORDS else _value(word)
+        for word in _GIVEN.findall(problem.lower())
+        if word in _WORDS or word[0].isdigit()
+    }
+    done: set[tuple[str, tuple[Fraction, ...]]] = set()
+    end = 0
+    for line in text.splitlines(keepends=True):
+        end += len(line)
+        found = _EQUATION.search(line.strip().translate(_SIGNS)) if len(line) <= MAX_LINE else None
+        if found is None:
+            continue
+        a, b, c = (_value(found[group]) for group in (1, 3, 4))
+        terms = tuple(sorted((a, b))) if found[2] in "+*" else (a, b)
+        known = a in given and b in given and (found[2], terms) not in done
+        done.add((found[2], terms))
+        given.add(c)
+        yield end, (known or None) if _apply(a, found[2], b) == c else False
+
+
+def _apply(a: Fraction, sign: str, b: Fraction) -> Fraction | None:
+    if sign == "/":
+        return a / b if b else None
+    return {"+": a + b, "-": a - b, "*": a * b}[sign]
+
+
+def _value(text: str) -> Fraction:
+    return Fraction(text.replace(",", ""))
