@@ -250,10 +250,9 @@ MISTAKES = (
             "set zero_variance_groups='drop'"), {"dataset_streaming": True, "zero_variance_groups": "resample"}),
     Mistake("too few rows to resample from", ("zero_variance_groups='resample' needs more prompts than the 6",
             "the dataset has 6", "'drop'"), {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"}),
-    Mistake("a stream to choose from", ("prompt_selection='belief' needs a map-style dataset to choose from",
-            "advantage_baseline='belief', prompt_selection='belief' remembers each row of the training set",
-            "Load it without streaming"),
-            {"dataset_streaming": True, "prompt_selection": "belief", **BELIEF}),
+    Mistake("a stream to choose from by a class", ("prompt_selection='my_rewards.py:even' needs a map-style dataset",
+            "or set prompt_selection='belief', which reads a stream ahead"),
+            {"dataset_streaming": True, "prompt_selection": "my_rewards.py:even"}),
     Mistake("a key that is no column", ("belief_key='anser' is no column of the training set, which has 'prompt', "
             "'answer'. Did you mean answer?",), {"belief_key": "anser", **BELIEF}),
     Mistake("levels in a column that is not there",

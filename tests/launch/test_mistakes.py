@@ -28,6 +28,7 @@ REFUSED_BY = {
     "rewards": "a reward that is none",
     "filter_metric": "a filter by rewards without weight",
     "stream": "a stream's class that is not there",
+    "advantage": "an advantage function that is not there",
     "data": "two sources of data",
     "model": "a model that is not there",
     "splits": "evaluation without a split for it",
