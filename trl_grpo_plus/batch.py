@@ -78,6 +78,7 @@ class Batch:
         inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
         indices (`list[int | None]`): of the rows as dealt, in the training set.
         rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
+        streamed (`bool`): whether these are places in a window on a stream.
         generated ([`Generated`], *optional*): what was generated last.
         statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
         steps (`list[tuple]`): of each reward the steps that it gave, or `None`, of the same samples.
@@ -92,6 +93,7 @@ class Batch:
     inputs: Rows = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
     rows: tuple[int, ...] = ()
+    streamed: bool = False
     generated: Generated | None = None
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
     steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
@@ -151,7 +153,7 @@ class Batch:
 
         seen = of_live(mask).bool()
         nats = None if entropies is None else of_live(entropies).float().masked_fill(~seen, 0.0)
-        known = all(one.rows for one, _ in live)
+        known = not self.streamed and all(one.rows for one, _ in live)
         rows = tuple(one.rows[group] for one, group in live) if known else None
         verdicts = tuple(one.verdicts[group] for one, group in live)
         return AboutGroups(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
@@ -192,7 +194,7 @@ class Batch:
             RewardError: a reward failed on some rank: the same on all.
         """
         self.steps = scoring.steps_of(rows)
-        marks = [] if tokenizer is None else self._marked(scoring, partial(tokenizer.decode, skip_special_tokens=True))
+        marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
         failed = [len(scoring.failures)] * len(STATUSES)
         counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
         counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
@@ -212,17 +214,22 @@ class Batch:
             )
         return tuple(marks)
 
-    def _marked(self, scoring: Scoring, decode: Decode) -> list[Marks]:
+    def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[Marks]:
         """This rank's steps, as tokens; what has none for its tokens is a failure."""
         assert self.generated is not None
         marks = []
         for row, (ids, completion) in enumerate(
             zip(self.generated.completion_ids, self.generated.completions, strict=True)
         ):
+            what = (ids, content_of(completion), self.steps[row])
             try:
-                marks.append(marked(ids, content_of(completion), self.steps[row], decode))
+                marks.append(marked(*what, partial(decode, skip_special_tokens=True)))
             except ValueError as error:
-                scoring.failures.append(f"The steps of sample {row} cannot be credited. {error}")
+                try:  # what a response template parses has them
+                    marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
+                except ValueError:
+                    told = f"The steps of sample {row} cannot be credited. {error} With process=null their sums are."
+                    scoring.failures.append(told)
         return marks
 
     def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:

@@ -17,13 +17,12 @@ from . import groups, presets
 from .advantages import BASELINES, TRL_SCALES
 from .common.values import Number
 from .config_checks import check, warn_of_no_effect
-from .estimators import GRPO, estimator_of, named_by, plain
+from .estimators import GRPO, estimator_of, named_by, plain, teaches
 from .kl import ESTIMATORS, TRL_ESTIMATOR
 
 
 AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
 NotNegative = Annotated[float, Number(at_least=0.0)]
-
 
 # To a type checker also what a class has under that word: see the end of GRPOPlusConfig.
 if TYPE_CHECKING:
@@ -287,7 +286,8 @@ class GRPOPlusConfig(GRPOConfig):
         """Verdicts on groups that have nothing to teach."""
         if self.dead_verdicts is not None:
             return frozenset(self.dead_verdicts)
-        return groups.DEAD_BESIDE_A_BELIEF if self.advantage_baseline == "belief" else groups.DEAD
+        believes = self.advantage_baseline == "belief"
+        return (groups.DEAD_BESIDE_A_BELIEF if believes else groups.DEAD) - teaches(self.advantage_estimator)
 
     @property
     def chooses_prompts(self) -> bool:

@@ -12,7 +12,7 @@ from .advantages import SCALES
 from .alarms import Thresholds
 from .common.loading import is_path
 from .common.values import Number, Refusal, one_of
-from .estimators import check_estimator, estimator_of, named_by
+from .estimators import check_estimator, estimator_of, named_by, whole_only
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
@@ -132,18 +132,8 @@ def _check_process(config: Any) -> None:
             f"{what} does not go with kl_placement='reward', which subtracts the KL from one reward an attempt before "
             "the baseline; steps have rewards and a baseline of their own. Set kl_placement='loss'."
         )
-    # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
-    if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
-        raise Refusal(
-            f"{what} does not go with importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one "
-            "ratio for a whole completion gives each of its tokens the mean of their advantages. Set "
-            "importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
-        )
-    if config.off_policy_mask_threshold is not None:
-        raise Refusal(
-            f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole "
-            "completions by the sign of their advantage: here one completion has several. Leave one of the two out."
-        )
+    if reason := whole_only(config):
+        raise Refusal(f"{what} does not go with {reason}")
 
 
 def _check_beliefs(config: Any) -> None:
@@ -200,13 +190,13 @@ def _check_estimator(config: Any) -> None:
         options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
         raise Refusal(
             f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
-            "scale. Leave one of the two out."
+            f"scale. {_way_out(config, silent)}"
         )
     if config.multi_objective_aggregation != "sum_then_normalize":
         raise Refusal(
             f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
-            "is given each reward and the weights. Leave one of the two out; filter_metric='any' keeps a group that "
-            "varies in one reward."
+            "is given each reward and the weights; filter_metric='any' keeps a group that varies in one reward. "
+            f"{_way_out(config, ['multi_objective_aggregation'])}"
         )
     if config.kl_placement == "reward":
         raise Refusal(
@@ -216,6 +206,15 @@ def _check_estimator(config: Any) -> None:
         )
     if not (isinstance(name, str) and is_path(name)):  # what is at a path is imported when the trainer is made
         estimator_of(config)
+
+
+def _way_out(config: Any, options: Iterable[str]) -> str:
+    """Leave it out; or set it back, where a preset sets it."""
+    if config.preset is None:
+        return "Leave one of the two out."
+    fields = config.__dataclass_fields__
+    back = ", ".join(f"{name}: {fields[name].default}" for name in options)
+    return f"Leave one of the two out; where it is preset={str(config.preset)!r} that sets it, set {back} beside it."
 
 
 def _check_kl(config: Any) -> None:

@@ -6,7 +6,6 @@ own rows: so all must come to the same values, and whatever is wrong on one is r
 """
 
 import inspect
-import math
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -90,11 +89,13 @@ class Estimator:
         name (`str`): what it is called where something is wrong.
         variant ([`~trl_grpo_plus.variants.Variant`]): what is called.
         args (`Mapping[str, Any]`, *optional*): its keyword arguments.
+        whole_only (`str`, *optional*, defaults to `""`): the options that advantages of tokens do not go with.
     """
 
     name: str
     variant: Variant
     args: Mapping[str, Any] = field(default_factory=dict)
+    whole_only: str = ""
 
     def advantages(self, rewards: Tensor, weights: Tensor, told: AboutGroups) -> Tensor:
         """Of P groups of G attempts. Collective.
@@ -122,10 +123,8 @@ class Estimator:
         weighed = values.double().flatten() * torch.linspace(1.0, 2.0, values.numel(), dtype=torch.float64)
         outcomes = gather_object([(wrong, weighed.sum().item(), values.double().abs().sum().item())])
         failed = next((text for text, *_ in outcomes if text), "")
-        if not failed and any(
-            not math.isclose(one, weighed.sum().item(), rel_tol=0, abs_tol=AGREEMENT * (1e-9 + size))
-            for _, one, size in outcomes
-        ):
+        _, sums, sizes = zip(*outcomes, strict=True)  # on every rank the same, and so is what is made of them
+        if not failed and max(sums) - min(sums) > AGREEMENT * (1e-9 + max(sizes)):
             failed = "the processes came to different advantages of the same rewards. Draw from about.generator()."
         if failed:
             raise Refusal(f"advantage_estimator={self.name!r}: {failed}") from cause
@@ -139,6 +138,8 @@ class Estimator:
             raise Refusal(f"it returned {kind}, and must return {wanted}.")
         if made.shape not in (shape, mask.shape):
             raise Refusal(f"it returned a tensor of shape {tuple(made.shape)}, and must return {wanted}.")
+        if made.dim() == 3 and self.whole_only:
+            raise Refusal(f"it returned advantages of tokens, which do not go with {self.whole_only}")
         counted = ~totals(rewards.flatten(0, 1), weights).isnan().view(shape)
         values = made.detach().cpu()
         counted = counted if values.dim() == 2 else counted.unsqueeze(-1) & mask
@@ -168,7 +169,27 @@ def estimator_of(config: Any) -> Estimator | None:
         _check_arguments(variant, args)
         if variant.check is not None:
             variant.check(args, config)
-    return Estimator(shown, variant, args)
+        reason = whole_only(config)
+        if variant.of_tokens and reason:
+            raise Refusal(f"its advantages are of tokens, which do not go with {reason}")
+    return Estimator(shown, variant, args, reason)
+
+
+def whole_only(config: Any) -> str:
+    """The options with which the tokens of a completion must have one advantage, and why; "" where there are none."""
+    # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
+    if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
+        return (
+            f"importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one ratio for a whole "
+            "completion gives each of its tokens the mean of their advantages. Set importance_sampling_level='token', "
+            "or loss_type='cispo' or 'vespo'."
+        )
+    if config.off_policy_mask_threshold is not None:
+        return (
+            f"off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole completions by the sign "
+            "of their advantage: here one completion has several. Leave one of the two out."
+        )
+    return ""
 
 
 def check_estimator(value: Any) -> None:
@@ -193,6 +214,13 @@ def check_estimator(value: Any) -> None:
 def named_by(value: Any) -> Any:
     """What of an `advantage_estimator` names the function: a text, or the function itself."""
     return _read(value)[0]
+
+
+def teaches(value: Any) -> frozenset[str]:
+    """Verdicts on groups that teach by an `advantage_estimator`, though their attempts are alike."""
+    name = _read(value)[0]
+    variant = VARIANTS.get(name) if isinstance(name, str) else None
+    return variant.teaches if variant else frozenset()
 
 
 def plain(value: Any) -> Any:

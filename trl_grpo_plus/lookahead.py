@@ -48,6 +48,7 @@ class Window:
         self._owed = 0.0  # rows, to the tenth
         self._ahead: Iterator[Row] | None = None
         self._pass, self._read = 0, 0
+        self._columns: Row = dict.fromkeys(train_set.column_names or ())
         self.rows: list[Row] = []
 
     def look(self, most: int, least: int) -> None:
@@ -121,4 +122,6 @@ class Window:
             self._ahead = iter(one_pass)
         rows = list(islice(self._ahead, count))
         self._read += len(rows)
-        return rows
+        # Rows need not have all columns; TRL's own loader gives None for those that others have.
+        self._columns |= dict.fromkeys(name for row in rows for name in row)
+        return [{**self._columns, **row} for row in rows]

@@ -188,10 +188,13 @@ def check_rows(train_set: Any, config: Any) -> None:
         check_key(config.belief_key, first.get(config.belief_key), streamed)
 
 
+PLAIN = (str, int, float, bool, NoneType)  # not NumPy's
+
+
 def check_key(name: str, key: Any, streamed: bool) -> None:
     """Rows share what is believed where their keys are equal. A stream's are kept in checkpoints, which hold plain
     values alone."""
-    if not isinstance(key, (str, int, float, NoneType) if streamed else Hashable):
+    if type(key) not in PLAIN if streamed else not isinstance(key, Hashable):
         raise Refusal(
             f"belief_key={name!r} holds {type(key).__name__} values, which are no keys. Name a column of texts or "
             "numbers."

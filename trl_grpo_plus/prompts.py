@@ -121,6 +121,7 @@ class Prompts:
             asked = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
             window.rows = asked[:: batch.size]
         assert self.memory is not None
+        batch.streamed = True
         self.memory.show(window.rows)
 
     def known(self, batch: Batch) -> dict[str, Any]:

@@ -49,7 +49,7 @@ class SharedPrior:
 
     def show(self, keys: Sequence[Hashable]) -> None:
         """Rows are those that have these keys from now on, new ones too."""
-        known = self._known
+        known, keys = self._known, [key if key == key else None for key in keys]  # NaN is one key
         self._codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
         new = torch.zeros(4, len(known) - self._by_key.shape[1], dtype=torch.float64)
         self._by_key = torch.cat([self._by_key, new], dim=1)

@@ -295,14 +295,17 @@ class Variant:
         function (`Callable`): `(totals (P, G), **args)`, or where not `of_totals` `(rewards (P, G, K), weights (K,),
             about, **args)`, to `(P, G)` or `(P, G, T)`.
         of_totals (`bool`, *optional*, defaults to `False`): whether the weighted sum of the rewards is all it reads.
-        entropies (`bool`, *optional*, defaults to `False`): whether it reads `about.entropies`, which take one more
-            forward pass without gradient.
+        of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
+        entropies (`bool`, *optional*, defaults to `False`): whether it reads `about.entropies`: one more forward pass.
+        teaches (`frozenset[str]`, *optional*): verdicts on groups that teach by it, though their attempts are alike.
         check (`Callable`, *optional*): `(args, config)`: refuses arguments and options that cannot work.
     """
 
     function: Callable[..., Any]
     of_totals: bool = False
+    of_tokens: bool = False
     entropies: bool = False
+    teaches: frozenset[str] = frozenset()
     check: Callable[[Mapping[str, Any], Any], None] | None = None
 
     def __call__(self, rewards: Tensor, weights: Tensor, about: AboutGroups, **args: Any) -> Any:
@@ -331,20 +334,17 @@ def _check_passk(args: Mapping[str, Any], config: Any) -> None:
 
 def _check_zvp(args: Mapping[str, Any], config: Any) -> None:
     _within("alpha", Number(above=0.0))(args, config)
-    leaving = sorted(config.dead & {"all_good", "all_bad"}) if config.filters_groups else []
-    if leaving:
-        raise Refusal(
-            f"it learns from groups that are all right or all wrong, and zero_variance_groups="
-            f"{config.zero_variance_groups!r} takes {' and '.join(leaving)} out of the batch. Set dead_verdicts: "
-            "['tied', 'unscored', 'truncated'], or zero_variance_groups='keep'."
-        )
+    if config.filters_groups and (leaving := sorted(config.dead & ALIKE)):
+        text = f"dead_verdicts={config.dead_verdicts!r} takes {' and '.join(leaving)} out of the batch"
+        raise Refusal(f"it learns from groups that are alike, and {text}. Leave dead_verdicts out, or name others.")
 
 
+ALIKE = frozenset({"all_good", "all_bad"})
 # To add one: a function and an entry; its first line is what `trl-grpo-plus ls advantages` shows.
 VARIANTS: dict[str, Variant] = {
     "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", Number(above=0.0, optional=True))),
     "passk": Variant(passk, of_totals=True, check=_check_passk),
     "pkpo": Variant(pkpo, of_totals=True, check=_check_k),
     "vector": Variant(vector, check=_within("draws", Number(at_least=1, integer=True))),
-    "zvp": Variant(zvp, entropies=True, check=_check_zvp),
+    "zvp": Variant(zvp, of_tokens=True, entropies=True, teaches=ALIKE, check=_check_zvp),
 }

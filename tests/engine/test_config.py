@@ -192,13 +192,11 @@ IMPOSSIBLE = [
         ["cannot be saved", "def at the top of a file"],
     ),
     ({"advantage_estimator": {"name": "zvp", "args": {"alpha": 0}}}, ["alpha=0 must be", "> 0"]),
-    (
-        {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
-        ["'zvp'", "'drop' takes all_bad and all_good out", "dead_verdicts: ['tied', 'unscored', 'truncated']"],
-    ),
+    ({"advantage_estimator": "zvp", "importance_sampling_level": "sequence"}, ["'zvp': its advantages are of tokens"]),
+    ({"advantage_estimator": "zvp", "off_policy_mask_threshold": 0.5}, ["'zvp'", "off_policy_mask_threshold=0.5"]),
     (
         {"advantage_estimator": "zvp", "zero_variance_groups": "resample", "dead_verdicts": ["all_bad", "tied"]},
-        ["'resample' takes all_bad out of the batch"],
+        ["dead_verdicts=['all_bad', 'tied'] takes all_bad out of the batch", "Leave dead_verdicts out"],
     ),
     ({**PAIRWISE, "scale_rewards": "batch", "std_eps": 0.1}, ["scale_rewards='batch', std_eps=0.1", "no effect"]),
     ({**PAIRWISE, "process": "own"}, ["process='own' has no effect", "'pairwise'"]),
@@ -252,6 +250,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {**PAIRWISE, "prompt_selection": "belief", "belief_key": "level"},
         {"advantage_estimator": {"name": "passk", "args": {"k": 7, "scaled": True}}},
         {"advantage_estimator": "zvp"},
+        {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "dead_verdicts": ["tied", "unscored"]},
         {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
         {**KL, "process": "to_go", "scale_rewards": "none", "advantage_baseline": "median"},

@@ -31,8 +31,8 @@ MASK = torch.tensor([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]]).bool()
 ABOUT = AboutGroups(MASK, ("alive", "alive"), step=3, seed="1 2")
 
 
-def made(function, **args):
-    return Estimator("mine.py:f", Variant(function), args).advantages(REWARDS, WEIGHTS, ABOUT)
+def made(function, whole_only="", **args):
+    return Estimator("mine.py:f", Variant(function), args, whole_only).advantages(REWARDS, WEIGHTS, ABOUT)
 
 
 # -- what it is told and may return
@@ -95,14 +95,29 @@ def test_ranks_agree_or_all_stop(monkeypatch):
         ranks_made(monkeypatch, ("", mine + 0.1, 4.0))
     with pytest.raises(ValueError, match=r"mine.py:f': OSError: of the second"):
         ranks_made(monkeypatch, ("OSError: of the second", 0.0, 0.0))
+    # Near to each, and the two far from one another: all stop, not the two alone.
+    size = 4.0 * estimators.AGREEMENT
+    with pytest.raises(ValueError, match="processes came to different advantages"):
+        ranks_made(monkeypatch, ("", mine + 0.8 * size, 4.0), ("", mine - 0.8 * size, 4.0))
+
+
+def test_advantages_of_tokens_are_refused_where_a_completion_has_one():
+    reason = estimators.whole_only(config("grpo", importance_sampling_level="sequence"))
+    assert "one ratio for a whole completion" in reason
+    with pytest.raises(ValueError, match="it returned advantages of tokens, which do not go with importance_sampling"):
+        made(lambda rewards, weights, about: torch.ones(*rewards.shape[:2], about.mask.shape[-1]), whole_only=reason)
+    assert not estimators.whole_only(config("grpo", importance_sampling_level="sequence", loss_type="cispo"))
 
 
 # -- what may be named
 
 
-def config(name, args=None):
+def config(name, args=None, **changes):
     named = {"name": name, "args": args} if args else name
-    return SimpleNamespace(advantage_estimator=named, num_generations=4, filters_groups=False, dead=DEAD)
+    options = {"importance_sampling_level": "token", "loss_type": "dapo", "off_policy_mask_threshold": None}
+    return SimpleNamespace(
+        advantage_estimator=named, num_generations=4, filters_groups=False, dead=DEAD, **options | changes
+    )
 
 
 @pytest.fixture

@@ -3,16 +3,18 @@
 from datetime import datetime
 from itertools import chain
 
+import numpy as np
 import pytest
 import tiny
 import torch
 from datasets import IterableDataset
 from test_resume import StopAt
 
-from trl_grpo_plus import GRPOPlusConfig, prompts
+from trl_grpo_plus import GRPOPlusConfig, memory, prompts
 from trl_grpo_plus.beliefs import Belief, Beliefs
 from trl_grpo_plus.lookahead import Window
 from trl_grpo_plus.memory import Memory
+from trl_grpo_plus.shared_prior import SharedPrior
 from trl_grpo_plus.traces import read
 
 
@@ -310,6 +312,26 @@ def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
 def test_what_cannot_work_is_refused_when_it_is_made(tmp_path, options, words):
     with pytest.raises(ValueError, match=words):
         tiny.trainer(tmp_path, by_kind, **{"data": streamed(30), **options})
+
+
+def test_rows_that_lack_a_column_have_none_in_it():
+    window = Window(IterableDataset.from_generator(ragged), 0, shuffle=False)
+    window.look(3, 3)
+    assert [row["kind"] for row in window.rows] == [None, 1, None]
+
+
+def ragged():
+    for number in range(9):
+        yield {"prompt": f"{number:02d}=", **({"kind": number} if number % 2 else {})}
+
+
+def test_nan_is_one_key_and_numpys_texts_are_none():
+    shared = SharedPrior(0.5, ())
+    shared.show([float("nan"), "a", float("nan")])
+    assert shared.state_dict()["known"] == [None, "a"]
+    with pytest.raises(ValueError, match="belief_key='kind' holds str_ values"):
+        memory.check_key("kind", np.str_("a"), streamed=True)
+    memory.check_key("kind", np.str_("a"), streamed=False)
 
 
 def test_a_key_that_comes_later_is_looked_at_too(tmp_path):

@@ -17,7 +17,7 @@ from transformers import PreTrainedTokenizerFast
 
 from trl_grpo_plus import GRPOPlusConfig, filler
 from trl_grpo_plus.advantages import compute
-from trl_grpo_plus.batch import marked
+from trl_grpo_plus.batch import Batch, marked
 from trl_grpo_plus.credit import of_steps
 from trl_grpo_plus.groups import check_model, judge_batch
 from trl_grpo_plus.registry import Step
@@ -256,6 +256,20 @@ def test_marks_are_of_the_policys_last_message_and_of_each_reward():
     ids = [*fast("12=3").input_ids, fast.eos_token_id]
     steps = [None, (Step(2, 0.5), Step(4, 1.0)), ()]
     assert marked(ids, "12=3", steps, decoder(fast)) == Marks(5, (None, ((1, 0.5), (3, 1.0)), ()))
+
+
+def test_a_text_with_its_special_tokens_has_steps_too():
+    """A response template parses the text with them."""
+    fast = tiny.tokenizer()
+    ids = [*fast("12=3").input_ids, fast.eos_token_id]
+    text = fast.decode(ids)
+    assert text.endswith(fast.eos_token)
+    in_flight = Batch(1, [{}])
+    in_flight.generated = SimpleNamespace(completion_ids=[ids] * 2, completions=[text, "another"])
+    in_flight.steps, scoring = [((Step(2, 0.5),),), ((Step(2, 0.5),),)], SimpleNamespace(failures=[])
+    assert in_flight._marked(scoring, fast.decode) == [Marks(5, (((1, 0.5),),))]
+    assert "sample 1 cannot be credited" in scoring.failures[0]
+    assert "process=null" in scoring.failures[0]
 
 
 # -- in training

@@ -10,10 +10,12 @@ import pytest
 import torch
 from wrong_recipes import BELIEF, MISTAKES, Mistake, make_place
 
+from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import refusals
 from trl_grpo_plus.launch.command_line import parse
+from trl_grpo_plus.launch.options import bad_together
 from trl_grpo_plus.launch.table import FAILED, Row
 from trl_grpo_plus.recipes import grpo
 
@@ -170,7 +172,18 @@ BAD_TOGETHER = [
     ),
     ({"num_generations": 2, "scale_rewards": "mad"}, "num_generations=2 with scale_rewards='mad'"),
     ({"prompt_selection": "belief"}, "prompt_selection='belief' with advantage_baseline='mean': prompts are chosen"),
+    (
+        {"advantage_estimator": "vector", "zero_variance_groups": "drop"},
+        "advantage_estimator='vector' with zero_variance_groups='drop' and filter_metric='total'",
+    ),
 ]
+
+
+def test_what_process_refuses_is_not_advised():
+    made = {"use_cpu": True, "bf16": False, "report_to": "none", "per_device_train_batch_size": 8}
+    for options in ({"num_generations": 2}, {"prompt_selection": "belief"}):
+        assert bad_together(GRPOPlusConfig("out", **made, **options))
+        assert not bad_together(GRPOPlusConfig("out", **made, **options, process="own"))
 
 
 @pytest.mark.parametrize(("keys", "text"), BAD_TOGETHER)

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..common import packages
 from ..common.values import Number, Refusal, near
+from ..estimators import named_by
 
 
 LEAST_16_BIT_RATE = 1e-5  # of learning: below it, see `lost_in_rounding`
@@ -82,17 +83,24 @@ def bad_together(args: Any) -> list[str]:
     scale = args.scale_rewards
     unwise = []
     of_one_size = scale in ("group", "mad") and args.advantage_baseline != "length_weighted"
-    if args.num_generations == 2 and of_one_size and not args.estimates_advantages:
+    by_groups = not args.estimates_advantages and args.process is None
+    if args.num_generations == 2 and of_one_size and by_groups:
         unwise.append(
             f"num_generations=2 with scale_rewards={scale!r}: the two advantages are always of one size, however far "
             "the rewards are apart: all that is left of a group is which attempt was better. Set "
             "advantage_baseline='belief' with scale_rewards='prior', or scale_rewards='batch', or use more attempts."
         )
-    if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and not args.estimates_advantages:
+    if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and by_groups:
         unwise.append(
             f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: prompts are chosen by "
             "what is remembered of them, and the baseline forgets it, so each needs a large group again. Set "
             "advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
+        )
+    if named_by(args.advantage_estimator) == "vector" and args.filters_groups and args.filter_metric == "total":
+        unwise.append(
+            f"advantage_estimator='vector' with zero_variance_groups={args.zero_variance_groups!r} and "
+            "filter_metric='total': groups leave whose attempts are good in different ways and equal in sum, which "
+            "vector is for. Set filter_metric='any'."
         )
     return unwise
 

@@ -187,7 +187,7 @@ def enough(recipe: Recipe) -> list[Row]:
 
 
 def remembered(recipe: Recipe) -> list[Row]:
-    """Rows that are remembered must come back; what prompts are chosen by, or share, must be a column of theirs."""
+    """What prompts are chosen by, or share, must be a column of theirs."""
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set
