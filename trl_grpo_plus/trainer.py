@@ -46,7 +46,7 @@ from .registry import resolve
 from .rounds import exchange
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
-from .traces import Sampled, by_token, split_name
+from .traces import Sampled, advantages_by_token, split_name
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -358,7 +358,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             failing=dict(zip(self._recorder.weights, batch.failing, strict=True)),
             entropy=self._entropy,
             beliefs=self._prompts.believed(batch),
-            by_token=by_token(batch.trained, advantages, self.processing_class),
+            by_token=advantages_by_token(batch.trained, advantages, self.processing_class),
         )
         self._settle_record()
         self._recorder.record(sampled, traced)

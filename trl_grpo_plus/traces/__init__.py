@@ -8,7 +8,7 @@ stock_trl  what TRL itself writes with `log_completions`
 """
 
 from . import stock_trl
-from .by_token import by_token
+from .by_token import advantages_by_token
 from .read import (
     FOLDER,
     GroupKey,

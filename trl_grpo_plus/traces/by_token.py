@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ..common.texts import content_of
 from ..groups import Attempt
+from ..steps import in_common
 
 
 Decode = Callable[[Sequence[int]], str]
@@ -44,7 +45,7 @@ class ByToken(NamedTuple):
         return found
 
 
-def by_token(attempts: Sequence[Attempt], advantages: Tensor, tokenizer: Any) -> ByToken | None:
+def advantages_by_token(attempts: Sequence[Attempt], advantages: Tensor, tokenizer: Any) -> ByToken | None:
     """What a rank's `advantages`, `(B,)` or `(B, T)`, say of tokens: `None` where there is one for all of them.
 
     `tokenizer` decoded the completions.
@@ -105,11 +106,12 @@ def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]
         return lengths
     # A token means more among others: a space before it, or a byte of a character. So each is decoded behind those
     # since the last but one whole character.
-    found, begin, done, held = [], 0, 0, ""
+    found, begin, done, held = [0], 0, 0, 0
     for count in range(1, len(ids) + 1):
-        before, now = decode(ids[begin:done]), decode(ids[begin:count])
-        if len(now) > len(before) and (not now.endswith("\ufffd") or whole.startswith(now[len(before) :], len(held))):
-            held += now[len(before) :]
-            begin, done = done, count
-        found.append(len(held))
-    return found if held == whole else None
+        before = decode(ids[begin:done])
+        fresh = decode(ids[begin:count])[len(before) :]
+        reached = held + in_common(fresh, whole[held : held + len(fresh)])
+        found.append(max(reached, found[-1]))
+        if fresh and reached == held + len(fresh) and not fresh.endswith("\ufffd"):
+            begin, done, held = done, count, reached
+    return found[1:] if found[-1] == len(whole) else None
