@@ -107,6 +107,13 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
         check_advantages(groups)
     assert {group[0]["kept"] for group in groups} == ({True} if mode in ("keep", "accumulation") else {True, False})
 
+    for row in (row for group in groups if group[0]["kept"] for row in group):
+        by_token = row.get("advantages")
+        assert (by_token is not None) == (mode == "kl in the reward")
+        if by_token:
+            assert by_token[0][1] == pytest.approx(row["advantage"], abs=1e-4)
+            assert by_token[-1][0] == len(row["completion"])
+
     every = options.get("steps_per_generation", 1) * options.get("num_iterations", 1)
     every = every / options.get("gradient_accumulation_steps", 1)
     steps = {group[0]["step"] for group in groups}

@@ -436,7 +436,7 @@ def credited():
     first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [32, 2.0]]}
     first["steps"] = {"lines": [[22, 1.0], [32, -0.5]], "words": [[10, 0.0]]}
     rows = traced.group([1.0, 0.0])
-    return [{**rows[0], **first}, {**rows[1], "completion": "none", "steps": {"lines": [[4, 0.0]]}}]
+    return [{**rows[0], **first}, {**rows[1], "completion": "none\n", "steps": {"lines": [[5, 0.0]]}}]
 
 
 def heat(page):
@@ -478,7 +478,7 @@ def test_steps_end_with_their_reward(opened_panel):
         ["none", '"lines 0"', "step ", "lines: step ends, reward 0"],
     ]
     assert "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think> three <b>"
-    assert "a step of lines, words ends" in page.inner_text("#credit-legend")
+    assert "a step of lines or words ends" in page.inner_text("#credit-legend")
 
 
 def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):

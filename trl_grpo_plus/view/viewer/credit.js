@@ -11,7 +11,11 @@ const hasCredit = (attempts) => attempts.some((attempt) => attempt.heat || attem
 // Ranges for paint().
 function creditRanges(attempt, most, names) {
   const heat = (attempt.heat || []).map(([from, to, value]) => [from, to, "heat", (mark) => warm(mark, value, most)]);
-  return [...heat, ...(attempt.steps || []).map(([end, reward, name]) => [end, end, "step", stepNode(reward, name, names)])];
+  const steps = (attempt.steps || []).map(([end, reward, name]) => {
+    const at = attempt.text.slice(0, end).trimEnd().length || end; // on the step's own line
+    return [at, at, "step", stepNode(reward, name, names)];
+  });
+  return [...heat, ...steps];
 }
 
 function warm(mark, value, most) {
@@ -34,7 +38,7 @@ function stepNode(reward, name, names) {
   return node;
 }
 
-const stepNames = (attempts) => [...new Set(attempts.flatMap((attempt) => (attempt.steps || []).map(([, , name]) => name)))];
+const stepNames = (attempts) => [...new Set(attempts.flatMap((attempt) => (attempt.steps || []).map(([, , name]) => name)))].sort();
 
 function creditLegend(attempts) {
   const most = hottest(attempts);
@@ -45,6 +49,6 @@ function creditLegend(attempts) {
     bar.style.background = `linear-gradient(to right, ${tint(-1)}, transparent, ${tint(1)})`;
     node.append("advantage by token ", signed(-most), " ", bar, " ", signed(most));
   } else if (attempts.some((attempt) => attempt.heat)) node.append("advantage by token 0");
-  if (names.length) node.append(node.hasChildNodes() ? "; " : "", el("span", { className: "step", "data-label": "r" }), " a step of ", el("bdi", {}, names.join(", ")), " ends, with reward r");
+  if (names.length) node.append(node.hasChildNodes() ? "; " : "", el("span", { className: "step", "data-label": "r" }), " a step of ", el("bdi", {}, names.join(" or ")), " ends; its reward");
   return node;
 }
