@@ -236,6 +236,17 @@ def test_stretches_are_of_equal_advantage_and_lie_in_what_stands_last():
     assert runs(ids[-1:], "", [1.0], decoder(fast)) == []
 
 
+def test_what_later_tokens_change_of_a_text_is_theirs():
+    """As where a decoder mends the spaces about an apostrophe."""
+    words = ["don", "'", "t", "go"]
+    found = runs([0, 1, 2, 3], "don't go", [1.0, 2.0, 3.0, 4.0], lambda ids: mended(words[i] for i in ids))
+    assert found == [(3, 1.0), (5, 3.0), (8, 4.0)]
+
+
+def mended(words):
+    return " ".join(words).replace(" ' ", "'")
+
+
 def test_few_prefixes_are_decoded():
     fast, decoded = tiny.tokenizer(), []
 

@@ -432,9 +432,9 @@ def test_texts_too_different_to_align_say_so(opened_panel):
 
 def credited():
     """The answer of the first earns, two of its words cost; the second has nothing of its own but a step."""
-    text = "<think>one two</think> three <b>"
-    first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [32, 2.0]]}
-    first["steps"] = {"lines": [[22, 1.0], [32, -0.5]], "words": [[10, 0.0]]}
+    text = "<think>one two</think>three <b>"
+    first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [31, 2.0]]}
+    first["steps"] = {"lines": [[22, 1.0], [31, -0.5]], "words": [[10, 0.0]]}
     rows = traced.group([1.0, 0.0])
     return [{**rows[0], **first}, {**rows[1], "completion": "none\n", "steps": {"lines": [[5, 0.0]]}}]
 
@@ -452,15 +452,14 @@ def test_tokens_are_heated_by_their_advantage(opened_panel):
         ("<think", "advantage 0"),
         (">one", "advantage -0.5"),
         (" two</think>", "advantage +1"),
-        (" ", "advantage +2"),
         ("three <b>", "advantage +2"),
     ]
-    none, red, blue, *bluest = [colour for *_, colour in stretches]
+    none, red, blue, bluest = [colour for *_, colour in stretches]
     assert none == ""
     assert (red[:7], blue[:7]) == ("#d73027", "#4575b4")
-    strength = [int(colour[7:], 16) for colour in (red, blue, bluest[0])]
-    assert strength == sorted(set(strength))  # by the largest of the group
-    assert bluest[0] == bluest[1]
+    strength = [int(colour[7:], 16) for colour in (red, blue, bluest)]
+    assert strength == sorted(set(strength))
+    assert strength[-1] == 128  # of the largest of the group, whatever it is
     assert body(page, 1).locator("mark.heat").count() == 0
     assert " ".join(page.inner_text("#credit-legend").split()).startswith("advantage by token -2 +2")
 
@@ -477,7 +476,7 @@ def test_steps_end_with_their_reward(opened_panel):
         ["three <b>", '"lines -0.5"', "step down", "lines: step ends, reward -0.5"],
         ["none", '"lines 0"', "step ", "lines: step ends, reward 0"],
     ]
-    assert "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think> three <b>"
+    assert "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think>three <b>"
     assert "a step of lines or words ends" in page.inner_text("#credit-legend")
 
 
