@@ -85,6 +85,7 @@ class Batch:
         outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
         rounds (`list[Round]`): what was sampled.
         filtered ([`~trl_grpo_plus.groups.Plan`], *optional*): what is trained on, where groups are filtered.
+        exchanged (`Sequence[Attempt]`): this rank's rows of that.
         kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
         hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
     """
@@ -100,6 +101,7 @@ class Batch:
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
+    exchanged: Sequence[Attempt] = ()
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
@@ -107,6 +109,11 @@ class Batch:
     def plan(self) -> Plan:
         """What is trained on."""
         return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
+
+    @property
+    def trained(self) -> Sequence[Attempt]:
+        """This rank's rows of what is trained on."""
+        return self.rounds[0].attempts if self.filtered is None else self.exchanged
 
     @property
     def sampled(self) -> Tensor:

@@ -35,6 +35,11 @@ def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
     return advantages.to(completion_ids.device)
 
 
+def first_tokens(advantages: Tensor) -> Tensor:
+    """`(B,)`, of `(B,)` or `(B, T)`."""
+    return advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
+
+
 def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
     """Leave this rank's rows that are not `live`, `(B,)`, out of the loss and its denominator. Collective."""
     batch["live"] = live = live.to(accelerator.device)

@@ -125,7 +125,7 @@ class _Prefixes:
         """Characters of the text that the first `count` tokens hold."""
         if count not in self._known:
             text = self._decode(self._ids[:count])
-            reached = _in_common(text, self._whole)
+            reached = in_common(text, self._whole)
             self._known[count] = (reached, reached == len(text))
         return self._known[count][0]
 
@@ -143,7 +143,7 @@ def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int
     return low
 
 
-def _in_common(first: str, second: str) -> int:
+def in_common(first: str, second: str) -> int:
     """Characters that both begin with."""
     if second.startswith(first):
         return len(first)

@@ -46,7 +46,7 @@ from .registry import resolve
 from .rounds import exchange
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
-from .traces import Sampled, split_name
+from .traces import Sampled, advantages_by_token, split_name
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -206,7 +206,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._settle_record()
             raise
         attempts = exchange(batch.rounds, plan.order, self.num_generations, *ranks)
-        batch.filtered = plan
+        batch.filtered, batch.exchanged = plan, attempts
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
         batches.put_back_logged(self._logs, self._pending_extra_logs, attempts)
@@ -285,7 +285,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if to_go is not None:
             self._adapt_beta()
         output["advantages"] = filler.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
-        batches.replace_logged(self._logs["advantages"], (values if values.dim() == 1 else values[:, 0]).tolist())
+        batches.replace_logged(self._logs["advantages"], filler.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
         """(B, T), and logs `kl`."""
@@ -343,7 +343,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
         if not traced and not (self.args.alarms and self.model.training):
             return
-        first = advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
         sampled = Sampled(
             split=split,
             step=self.state.global_step,
@@ -353,12 +352,13 @@ class GRPOPlusTrainer(GRPOTrainer):
             plan=plan,
             totals=groups.totals(batch.sampled, self.reward_weights.cpu()),
             # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
-            advantages=gather(first).cpu(),
+            advantages=gather(filler.first_tokens(advantages)).cpu(),
             kl=None if batch.kl is None else gather(batch.kl).cpu(),
             alike=self.rollout_func is None and self.environment_factories is None,
             failing=dict(zip(self._recorder.weights, batch.failing, strict=True)),
             entropy=self._entropy,
             beliefs=self._prompts.believed(batch),
+            by_token=advantages_by_token(batch.trained, advantages, self.processing_class),
         )
         self._settle_record()
         self._recorder.record(sampled, traced)

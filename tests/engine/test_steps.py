@@ -24,6 +24,7 @@ from trl_grpo_plus.registry import Step
 from trl_grpo_plus.scoring import RewardError
 from trl_grpo_plus.steps import Marks, last_tokens, steps_of_group
 from trl_grpo_plus.traces import read
+from trl_grpo_plus.traces.by_token import runs
 
 
 # -- from steps to advantages
@@ -182,6 +183,31 @@ def test_a_step_ends_in_the_first_token_that_holds_all_of_it(fast):
     assert multiple or fast.decode(fast("é").input_ids) != "é"  # characters of several tokens were among them
 
 
+def stretches(tokens, whole, decode):
+    """By the definition: each character has the number of the first token up to which it is decoded."""
+    of_each = [in_turn(tokens, whole, end, decode) for end in range(1, len(whole) + 1)]
+    return [
+        (end + 1, float(token))
+        for end, token in enumerate(of_each)
+        if end + 1 == len(of_each) or of_each[end + 1] != token
+    ]
+
+
+def test_advantages_of_tokens_lie_on_the_characters_that_they_end(fast):
+    decode, multiple = decoder(fast), 0
+    for text in [*TEXTS, *CORPUS[:3], " ".join(CORPUS[:3])]:
+        ids = [*fast(text).input_ids, fast.eos_token_id, fast.pad_token_id]
+        whole, numbers = decode(ids), [float(token) for token in range(len(ids))]
+        expected = stretches(ids, whole, decode)
+        found = runs(ids, whole, numbers, decode)
+        assert found == expected or ("\ufffd" in text and found[-1] == expected[-1]), (text, ids)
+        multiple += any(before + 1 < after for (_, before), (_, after) in itertools.pairwise(expected))
+        cut = ids[: len(ids) // 2]  # in the midst of a character, too
+        found = runs(cut, decode(cut), numbers[: len(cut)], decode)
+        assert found is None or [end for end, _ in found][-1:] == [len(decode(cut))] * bool(found)
+    assert multiple or fast.decode(fast("é").input_ids) != "é"
+
+
 def test_a_run_of_emoji_that_is_not_complete_is_not_skipped():
     """There decoders of bytes have less of 2 characters and 2 bytes of a third than of 2 characters."""
     fast = PreTrainedTokenizerFast(tokenizer_object=byte_fallback())
@@ -198,6 +224,27 @@ def test_the_text_may_be_what_stands_last_and_must_be_there():
     assert last_tokens(ids, "12", [1, 2], decoder(fast)) == [4, 5]
     with pytest.raises(ValueError, match=re.escape("The text '13' is not what its 6 tokens decode to, '12=a12'")):
         last_tokens(ids, "13", [1], decoder(fast))
+
+
+def test_stretches_are_of_equal_advantage_and_lie_in_what_stands_last():
+    fast = tiny.tokenizer()
+    ids = [*fast("12=a12").input_ids, fast.eos_token_id]
+    values = [9.0, 9.0, 9.0, 0.5, 0.50001, -0.00001, 7.0]
+    assert runs(ids, "a12", values, decoder(fast)) == [(2, 0.5), (3, 0.0)]
+    assert math.copysign(1, runs(ids, "2", values, decoder(fast))[0][1]) == 1
+    assert runs(ids, "13", values, decoder(fast)) is None
+    assert runs(ids[-1:], "", [1.0], decoder(fast)) == []
+
+
+def test_what_later_tokens_change_of_a_text_is_theirs():
+    """As where a decoder mends the spaces about an apostrophe."""
+    words = ["don", "'", "t", "go"]
+    found = runs([0, 1, 2, 3], "don't go", [1.0, 2.0, 3.0, 4.0], lambda ids: mended(words[i] for i in ids))
+    assert found == [(3, 1.0), (5, 3.0), (8, 4.0)]
+
+
+def mended(words):
+    return " ".join(words).replace(" ' ", "'")
 
 
 def test_few_prefixes_are_decoded():
@@ -302,7 +349,8 @@ def test_tokens_are_trained_with_what_their_steps_and_the_other_rewards_earn(tmp
         prompt = made.processing_class.decode(batch["prompt_ids"][i], skip_special_tokens=True)
         rows.setdefault(prompt, []).append((i, text))
     assert len(rows) == 2
-    for group in rows.values():
+    traced = [row for group in read.groups(tmp_path / "run") for row in group]
+    for of_prompt, group in rows.items():
         steps = [[(at, float(c.isdigit())) for at, c in enumerate(text)] for _, text in group]
         lengths = [len(text) + 1 for _, text in group]
         wholes = tiny.digits([text for _, text in group])
@@ -312,6 +360,9 @@ def test_tokens_are_trained_with_what_their_steps_and_the_other_rewards_earn(tmp
             shared = 0.5 * (whole - statistics.fmean(wholes)) / spread
             expected = [2.0 * value + shared for value in of_tokens]
             assert batch["advantages"][i, : len(text) + 1].tolist() == pytest.approx(expected, abs=1e-4)
+            row = next(row for row in traced if (row["prompt"], row["completion"]) == (of_prompt, text))
+            assert by_character(row) == pytest.approx(expected[:-1], abs=1e-4)
+            assert len(row["advantages"]) == len(list(itertools.groupby(by_character(row))))
 
 
 @pytest.mark.parametrize(
@@ -352,6 +403,15 @@ def test_filler_rows_change_nothing(tmp_path):
         torch.testing.assert_close(tiny.weights(ours)[name], value, rtol=1e-5, atol=2e-6)
 
 
+def by_character(row):
+    ends = [0, *(end for end, _ in row["advantages"])]
+    return [
+        value
+        for (_, value), (a, b) in zip(row["advantages"], itertools.pairwise(ends), strict=True)
+        for _ in range(a, b)
+    ]
+
+
 LONG = {"max_steps": 5, "save_strategy": "steps", "save_steps": 3, "steps_per_generation": 2, "process": "to_go"}
 LONG |= {"zero_variance_groups": "resample", "max_resample_rounds": 2}
 
@@ -370,6 +430,17 @@ def test_a_run_resumes_in_the_midst_of_a_batch_and_traces_its_steps(tmp_path):
         steps = [[step.end, step.reward] for step in scored] if scored else None
         assert row["steps"].get("by_characters") == steps
         assert row["reward"] == pytest.approx(sum(reward for _, reward in steps or []), abs=1e-5)
+    kept = [group for group in read.groups(tmp_path / "run") if group[0]["kept"]]
+    assert {group[0]["round"] for group in kept} > {0}
+    assert not any("advantages" in row for row in rows if row["reason"] in ("surplus", "zero_variance"))
+    for group in kept:
+        marks = [
+            [(end - 1, reward) for end, reward in row["steps"].get("by_characters") or [(row["tokens"], 0.0)]]
+            for row in group
+        ]
+        values = naive(marks, [row["tokens"] for row in group], "to_go", 1, 1e-4)
+        for row, expected in zip(group, values, strict=True):
+            assert by_character(row) == pytest.approx(expected[: len(row["completion"])], abs=1e-4)
 
 
 def test_without_process_the_sum_is_trained_on_as_ever(tmp_path, caplog):

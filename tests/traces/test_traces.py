@@ -6,6 +6,7 @@ import math
 import resource
 import signal
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import torch
 import traced
 
 from trl_grpo_plus.groups import Attempt, Plan, Round
-from trl_grpo_plus.traces import Writer, complete, part_of, pick, plain
+from trl_grpo_plus.traces import Writer, advantages_by_token, complete, part_of, pick, plain
 from trl_grpo_plus.traces import read as traces
 from trl_grpo_plus.traces.writer import _append
 
@@ -119,6 +120,44 @@ def test_ranks_add_what_they_sampled_even_of_one_group(two_rounds, ranks):
     assert some.rows == [row for row in every if (row["round"], row["group"]) in chosen]
     assert some.tokens == [2 + n for n in (*range(8), *range(4))]
     assert some.truncated == [n % 2 == 1 for n in (*range(8), *range(4))]
+
+
+LETTERS = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(map(chr, filter(None, ids))))
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_advantages_of_tokens_are_those_of_the_rows_trained_on(two_rounds, ranks):
+    """Each rank tells its rows of the plan, whichever it sampled."""
+    places = [(0, 0), (0, 3), (1, 0), (1, 1)]
+    plan = replace(two_rounds.plan, order=((1, 0), (0, 0), (0, 2), (0, 3)), live=(True, True, True, False))
+    sampled = [two_rounds.rounds[r].attempts[group * 2 :][:2] for r, group in plan.order]
+    trained = [replace(one, completion_ids=[*map(ord, one.completion), 0]) for pair in sampled for one in pair]
+    trained[3] = replace(trained[3], tool_mask=[1, 0, 1])
+    trained[6] = replace(trained[6], completion_ids=[1])
+    values = torch.arange(8.0).unsqueeze(1) + torch.tensor([0.0, 0.25, 0.5, 9.0])
+    batch = replace(two_rounds, plan=plan, advantages=values[:, 0])
+    share = 8 // ranks
+    parts = []
+    for rank in range(ranks):
+        mine = slice(rank * share, (rank + 1) * share)
+        by_token = advantages_by_token(trained[mine], values[mine], LETTERS)
+        whole_round = [replace(one, attempts=one.attempts if rank == 0 else ()) for one in batch.rounds]
+        parts.append(part_of(rank, replace(batch, rounds=whole_round, by_token=by_token), places))
+    assert {row for part in parts for row in part.runs} == {0, 1, 2, 3, 7}  # (0, 2) is not to be traced
+    rows = complete(batch, places, parts).rows
+    assert {row["completion"]: row["advantages"] for row in rows if "advantages" in row} == {
+        "b0": [(1, 0.0), (2, 0.25)],
+        "b1": [(1, 1.0), (2, 1.25)],
+        "a0": [(1, 2.0), (2, 2.25)],
+        "a1": [(1, 3.0), (2, 0.0)],
+        "a7": [(1, 7.0), (2, 7.25)],
+    }
+    assert [row["completion"] for row in rows if "advantages" not in row] == ["a6", "b2", "b3"]
+
+
+def test_one_advantage_for_all_tokens_adds_nothing_to_a_row(two_rounds):
+    assert advantages_by_token((), torch.zeros(6), LETTERS) is None
+    assert not any("advantages" in row for row in whole(two_rounds).rows)
 
 
 def test_outcomes_are_the_rewards_own_or_follow_from_the_score():

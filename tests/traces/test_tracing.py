@@ -31,11 +31,13 @@ MODES = {
     "resample, filled up": {"zero_variance_groups": "resample", "resample_fallback": "keep"},
     "normalize_then_sum": {"multi_objective_aggregation": "normalize_then_sum", "zero_variance_groups": "drop"},
     "kl in the reward": {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "zero_variance_groups": "drop"},
+    "kl to go": {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1", "kl_reward_form": "reward_to_go"},
     "batches of several steps": {"steps_per_generation": 4, "num_iterations": 2, "zero_variance_groups": "resample"},
     "accumulation": {"gradient_accumulation_steps": 4, "steps_per_generation": 2},
 }
 
 
+KEEPING = {mode for mode, options in MODES.items() if not options.get("zero_variance_groups")}
 SOON_DEAD = {"window": 4, "min_batches": 4, "dead_groups": 0.5}
 
 
@@ -103,9 +105,18 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
     groups = groups_of(tmp_path)
     assert all(group[0]["split"] == "train" for group in groups)
     check_identity(groups)
-    if mode not in ("normalize_then_sum", "kl in the reward"):
+    if mode not in ("normalize_then_sum", "kl in the reward", "kl to go"):
         check_advantages(groups)
-    assert {group[0]["kept"] for group in groups} == ({True} if mode in ("keep", "accumulation") else {True, False})
+    assert {group[0]["kept"] for group in groups} == ({True} if mode in KEEPING else {True, False})
+
+    for row in (row for group in groups if group[0]["kept"] for row in group):
+        by_token = row.get("advantages")
+        assert (by_token is not None) == (mode == "kl to go")
+        if by_token:
+            if row["tokens"] == len(row["completion"]) + (not row["truncated"]):  # a special token has no character
+                assert by_token[0][1] == pytest.approx(row["advantage"], abs=1e-4)
+            assert [end for end, _ in by_token] == sorted({end for end, _ in by_token})
+            assert by_token[-1][0] == len(row["completion"])
 
     every = options.get("steps_per_generation", 1) * options.get("num_iterations", 1)
     every = every / options.get("gradient_accumulation_steps", 1)

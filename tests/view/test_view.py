@@ -266,6 +266,39 @@ def test_messages_keep_their_roles():
     assert entry([traced.row(prompt=begun)])["title"] == "Add 2 and 2"
 
 
+@pytest.mark.parametrize(
+    ("completion", "stretches"),
+    [
+        ("ab\U0001f600cd", ["ab\U0001f600", "cd"]),
+        ([{"role": "assistant", "content": "abcde"}], ["abc", "de"]),
+        (
+            [
+                {"role": "assistant", "content": "\U0001f600", "tool_calls": [{"function": {"name": "add"}}]},
+                {"role": "tool", "content": "\U0001f6004"},
+                {"role": "assistant", "content": "a\U0001f600cde"},
+                {"role": "tool", "content": "5"},
+            ],
+            ["a\U0001f600c", "de"],
+        ),
+    ],
+    ids=["text", "message", "messages"],
+)
+def test_credit_is_where_javascript_finds_it(completion, stretches):
+    steps = {"a": [[3, 1.0], [5, -1.0]], "b": [[3, 0.0]], "none": []}
+    row = traced.row(completion=completion, advantages=[[3, 0.5], [5, -0.25]], steps=steps)
+    [attempt] = detail([row])["attempts"]
+    units = attempt["text"].encode("utf-16-le")
+    found = [(units[2 * start : 2 * end].decode("utf-16-le"), value) for start, end, value in attempt["heat"]]
+    assert found == list(zip(stretches, [0.5, -0.25], strict=True))
+    (_, third, _), (_, last, _) = attempt["heat"]
+    assert attempt["steps"] == [[third, 1.0, "a"], [third, 0.0, "b"], [last, -1.0, "a"]]
+
+
+def test_an_attempt_without_credit_is_as_it_was():
+    [attempt] = detail([traced.row(steps={"a": []})])["attempts"]
+    assert not {"heat", "steps"} & attempt.keys()
+
+
 def test_what_a_group_holds_of_other_kinds():
     rows = traced.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
     assert json.dumps(detail(rows)).count("a prompt like no other") == 1

@@ -1,5 +1,6 @@
 """The page in a real Chromium, off line, opened from disk."""
 
+import re
 import shutil
 import time
 
@@ -424,6 +425,111 @@ def test_texts_too_different_to_align_say_so(opened_panel):
     assert "Too different to align" in body(page, 1).inner_text()
     assert body(page, 1).locator("mark.differs").count() == 1
     assert "same" not in body(page, 1).locator("mark.differs").inner_text()
+
+
+# -- credit within an attempt
+
+
+def credited():
+    """The answer of the first earns, two of its words cost; the second has nothing of its own but a step."""
+    text = "<think>one two</think>three <b>"
+    first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [31, 2.0]]}
+    first["steps"] = {"lines": [[22, 1.0], [31, -0.5]], "words": [[10, 0.0]]}
+    rows = traced.group([1.0, 0.0])
+    return [{**rows[0], **first}, {**rows[1], "completion": "none\n", "steps": {"lines": [[5, 0.0]]}}]
+
+
+def heat(page):
+    """Text, title and colour of each stretch."""
+    script = "nodes => nodes.map((n) => [n.textContent, n.title, n.style.getPropertyValue('--heat')])"
+    return page.locator("mark.heat").evaluate_all(script)
+
+
+def test_tokens_are_heated_by_their_advantage(opened_panel):
+    page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
+    stretches = heat(page)
+    assert [(text, title) for text, title, _ in stretches] == [
+        ("<think", "advantage 0"),
+        (">one", "advantage -0.5"),
+        (" two</think>", "advantage +1"),
+        ("three <b>", "advantage +2"),
+    ]
+    none, red, blue, bluest = [colour for *_, colour in stretches]
+    assert none == ""
+    assert (red[:7], blue[:7]) == ("#d73027", "#4575b4")
+    strength = [int(colour[7:], 16) for colour in (red, blue, bluest)]
+    assert strength == sorted(set(strength))
+    assert strength[-1] == 128  # of the largest of the group, whatever it is
+    assert body(page, 1).locator("mark.heat").count() == 0
+    assert " ".join(page.inner_text("#credit-legend").split()).startswith("advantage by token -2 +2")
+
+
+def test_steps_end_with_their_reward(opened_panel):
+    page = opened_panel([credited()])
+    page.click("#unfold")
+    until(page, "document.querySelectorAll('details.think[open]').length === 1")
+    script = """nodes => nodes.map((n) =>
+        [n.previousSibling.textContent, getComputedStyle(n, "::after").content, n.className, n.title])"""
+    assert page.locator(".attempt .step").evaluate_all(script) == [
+        [">one", '"words 0"', "step ", "words: step ends, reward 0"],
+        [" two</think>", '"lines +1"', "step up", "lines: step ends, reward +1"],
+        ["three <b>", '"lines -0.5"', "step down", "lines: step ends, reward -0.5"],
+        ["none", '"lines 0"', "step ", "lines: step ends, reward 0"],
+    ]
+    assert "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think>three <b>"
+    assert "a step of lines or words ends" in page.inner_text("#credit-legend")
+
+
+def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):
+    page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
+    page.fill("#query", "three")
+    until(page, "document.querySelectorAll('mark.hit').length === 1")
+    seen = page.locator("mark.hit.heat").evaluate("node => [getComputedStyle(node).backgroundColor, node.textContent]")
+    assert seen == ["rgb(255, 211, 61)", "three"]
+    page.locator("#group").click()
+    page.keyboard.press("c")
+    until(page, "document.querySelectorAll('mark.heat, .step').length === 0")
+    assert page.locator("#credit").get_attribute("aria-pressed") == "false"
+    page.click("#credit")
+    until(page, "document.querySelectorAll('mark.heat').length > 0")
+    page.keyboard.press("Escape")
+    page.click("#clear")
+    page.locator(".row").nth(1).click()
+    shows(page, 0, group=1)
+    assert page.locator("mark.heat, .step, #credit, #credit-legend").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_is_read_on_the_strongest_heat(browser, tmp_path, scheme):
+    """4.5 to 1, as WCAG asks of text; in the thinking too."""
+    rows = [{**row, "advantages": [[6, -1.0], [40, 1.0]]} for row in credited()[:1]]
+    (tmp_path / "panel.html").write_text(panel([rows]))
+    with browser.new_page(color_scheme=scheme) as page:
+        page.goto(f"file://{tmp_path / 'panel.html'}")
+        page.wait_for_selector(".attempt")
+        back = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        script = "nodes => nodes.map((n) => [getComputedStyle(n).color, n.style.getPropertyValue('--heat')])"
+        for colour, over in page.locator("mark.heat").evaluate_all(script):
+            assert contrast(channels(colour), mixed(channels(back), over)) > 4.5
+
+
+def channels(colour):
+    return [int(value) for value in re.findall(r"\d+", colour)[:3]]
+
+
+def mixed(back, over):
+    red, green, blue, alpha = bytes.fromhex(over[1:])
+    return [below + (above - below) * alpha / 255 for below, above in zip(back, (red, green, blue), strict=True)]
+
+
+def contrast(first, second):
+    def luminance(colour):
+        shares = [value / 255 for value in colour]
+        linear = [share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4 for share in shares]
+        return sum(weight * share for weight, share in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+    low, high = sorted([luminance(first), luminance(second)])
+    return (high + 0.05) / (low + 0.05)
 
 
 # -- keys and addresses

@@ -2,11 +2,13 @@
 
 read       a run's traces, and what a line holds
 rows       a batch, and its lines
+by_token   advantages of tokens, as stretches of the text
 writer     the files, a thread
 stock_trl  what TRL itself writes with `log_completions`
 """
 
 from . import stock_trl
+from .by_token import advantages_by_token
 from .read import (
     FOLDER,
     GroupKey,

@@ -19,6 +19,9 @@ A line of the first kind holds
     steps                  of each reward that scored steps: [[end, reward], ...], as offsets in its completion's text
     reward                 the weighted total, null where nobody scored
     advantage              trained with (at its first token); null for a live group that was not needed
+    advantages             of its tokens, only where they have their own: [[end, advantage], ...] of stretches of equal
+                           advantage (to 4 digits), as offsets like those of steps. The tokens that have no character
+                           (the end of sequence) are left out; not there where tokens do not decode to the text
     verdict                on its group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"
     kept, reason           whether its group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
                            or "evaluation"

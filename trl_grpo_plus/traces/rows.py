@@ -16,6 +16,7 @@ from torch import Tensor
 
 from ..common.values import finite_or_none
 from ..groups import VERDICTS, Attempt, Plan, Round
+from .by_token import ByToken, Runs
 
 
 Row = dict[str, Any]
@@ -41,6 +42,7 @@ class Sampled:
         plan (`Plan`): which groups make up the batch that is trained on.
         totals (`Tensor`): `(N,)`, NaN where nobody scored.
         advantages (`Tensor`), kl (`Tensor`, *optional*): `(rows of the plan,)`.
+        by_token (`ByToken`, *optional*): advantages of tokens, of this rank's rows of the plan.
         alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
         failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
         entropy (`float`, *optional*): the policy's, in nats a token, as last measured.
@@ -62,6 +64,7 @@ class Sampled:
     failing: dict[str, float]
     entropy: float | None
     beliefs: Sequence[Row | None] = ()
+    by_token: ByToken | None = None
     tokens: Sequence[int] = ()
     truncated: Sequence[bool] = ()
     rows: Sequence[Row] = ()
@@ -94,6 +97,7 @@ class Part(NamedTuple):
     details: dict[Place, list[Details]]  # of its attempts in the groups to be traced
     tokens: list[list[int]]
     truncated: list[list[bool]]
+    runs: dict[int, Runs]  # advantages of tokens, by row of the plan
 
 
 def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
@@ -120,7 +124,18 @@ def part_of(rank: int, sampled: Sampled, places: Iterable[Place]) -> Part:
             details[r, group] = list(_details(own, sampled.alike))
     attempts_of = [one.attempts for one in sampled.rounds]
     tokens = [[attempt.num_tokens for attempt in attempts] for attempts in attempts_of]
-    return Part(details, tokens, [[attempt.truncated for attempt in attempts] for attempts in attempts_of])
+    truncated = [[attempt.truncated for attempt in attempts] for attempts in attempts_of]
+    return Part(details, tokens, truncated, _runs(rank, sampled, places))
+
+
+def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Runs]:
+    """Of this rank's rows of the plan, in the groups to be traced."""
+    if sampled.by_token is None:
+        return {}
+    traced, rows = set(places), len(sampled.by_token.attempts)
+    order, first = sampled.plan.order, rank * rows
+    own = [row for row in range(rows) if order[(first + row) // sampled.size] in traced]
+    return {first + row: of_row for row, of_row in sampled.by_token.runs(own).items()}
 
 
 def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], batch: int = 0) -> Sampled:
@@ -135,7 +150,8 @@ def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], b
         tokens=[count for r in rounds for part in parts for count in part.tokens[r]],
         truncated=[cut for r in rounds for part in parts for cut in part.truncated[r]],
     )
-    return replace(sampled, rows=_lines(sampled, details, batch))
+    runs = {row: of_row for part in parts for row, of_row in part.runs.items()}
+    return replace(sampled, rows=_lines(sampled, details, runs, batch))
 
 
 def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
@@ -149,7 +165,7 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
         yield Details(plain(attempt.prompt), plain(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
-def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) -> list[Row]:
+def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
     """One dict an attempt, in order."""
     plan, size, split = sampled.plan, sampled.size, sampled.split
     trained = {place: at for at, place in enumerate(plan.order)}
@@ -182,6 +198,8 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], batch: int) ->
             if at is not None:
                 line["advantage"] = advantages[at * size + attempt]
                 line["kl"] = kl[at * size + attempt] if kl is not None and live else None
+                if (of_row := runs.get(at * size + attempt)) is not None:
+                    line["advantages"] = of_row
             written.append(line)
     return written
 

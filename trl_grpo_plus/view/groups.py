@@ -14,6 +14,7 @@ from ..common.values import finite_or_none
 from ..groups import VERDICTS
 from ..traces import Row, evaluated
 from . import beliefs
+from .credit import credit, utf16
 
 
 # title -> the metric that the trainer logs, and the key of a row to average where it was not logged
@@ -86,12 +87,8 @@ def _attempt(row: Row) -> dict[str, Any]:
         **{key: finite_or_none(row.get(key)) for key in ("reward", "advantage", "tokens", "kl")},
         "truncated": row.get("truncated"),
         "extra": _pairs(row.get("extra")),
+        **credit(row),
     }
-
-
-def utf16(text: str) -> int:
-    """Length of a text in JavaScript."""
-    return len(text) + sum(char > "\uffff" for char in text) if not text.isascii() else len(text)
 
 
 def columns(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:

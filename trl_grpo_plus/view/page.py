@@ -27,7 +27,7 @@ from .beliefs import calibration
 from .groups import Tally, by_name, columns, curves, detail, entry, names_by_group
 
 
-SCRIPTS = ("base", "text", "search", "curves", "beliefs", "list", "group", "main", "keys", "start")
+SCRIPTS = ("base", "text", "search", "curves", "beliefs", "list", "credit", "group", "main", "keys", "start")
 CHUNK = 256 * 1024  # bytes of JSON, before they are packed
 _TAGS = 120  # bytes of markup about a chunk, at most
 

@@ -14,10 +14,10 @@ async function drawGroup() {
   const before = group.prompt.length + group.reference.length;
   attempts.forEach((attempt) => (attempt.hits = marked[before + attempt.i]));
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
-  const cols = columns(pinned.length === 2 ? pinned : attempts, pinned);
+  const cols = columns(pinned.length === 2 ? pinned : attempts, pinned, attempts);
   const focused = document.activeElement.closest?.("#history button")?.id;
   const past = state.past ? [pastNode(g)] : [];
-  $("group").replaceChildren(groupHead(g, attempts.length, pinned), ...past, task(group, marked), cols);
+  $("group").replaceChildren(groupHead(g, attempts, pinned), ...past, task(group, marked), cols);
   if (past.length) showCurrent(past[0]);
   if (focused) $(focused)?.focus({ preventScroll: true });
   for (const body of cols.querySelectorAll(".body")) showHit(body);
@@ -29,15 +29,18 @@ function stands(attempts) {
   return first.advantage !== last.advantage || first.reward !== last.reward;
 }
 
-function groupHead(g, n, pinned) {
+function groupHead(g, attempts, pinned) {
   const where = `${data.split[g]}, step ${data.step[g]}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
   const head = el("div", { id: "group-head" }, el("h2", {}, where), badge(data.verdict[g]));
   if (data.kept[g] !== null) head.append(el("span", { className: "muted" }, treatment(g)));
   for (const name of data.alarms[g]) head.append(el("span", { className: "alarm-mark" }, words(name)));
   if (data.belief[g]) head.append(beliefNode(g));
+  const credited = hasCredit(attempts);
+  if (credited && state.credit) head.append(creditLegend(attempts));
   head.append(el("span", { className: "grow" }), tool("past", "History", "s", state.past, togglePast));
-  if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${n}` : "Unpin", "Esc", null, unpin));
+  if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${attempts.length}` : "Unpin", "Esc", null, unpin));
   head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
+  if (credited) head.append(tool("credit", "Credit", "c", state.credit, toggleCredit));
   return head;
 }
 
@@ -63,20 +66,24 @@ function labelled(name, text, ranges) {
   return el("div", { className: "part" }, el("bdi", { className: "label" }, name), body);
 }
 
-function columns(attempts, pinned) {
+function columns(attempts, pinned, group) {
   const node = el("div", { id: "columns", className: pinned.length === 2 ? "pair" : "" });
   node.style.setProperty("--n", attempts.length);
-  for (const attempt of attempts) node.append(column(attempt, attempts, pinned.includes(attempt)));
+  const [most, names] = [hottest(group), stepNames(group)];
+  for (const attempt of attempts) {
+    const credit = state.credit ? creditRanges(attempt, most, names) : [];
+    node.append(column(attempt, attempts, pinned.includes(attempt), credit));
+  }
   return node;
 }
 
-function column(attempt, attempts, pinned) {
+function column(attempt, attempts, pinned, credit) {
   const node = el("article", { className: "attempt", "aria-label": `Attempt ${attempt.attempt}` });
   node.dataset.attempt = attempt.attempt;
   if (pinned) node.classList.add("pinned");
   const [base, name] = attempts.length === 2 && pinned ? [attempts[attempt === attempts[0] ? 1 : 0], "the other"] : [attempts[0], "the best"];
   const diff = diffOn() && base !== attempt ? difference(base.text, attempt.text) : null;
-  const ranges = [...attempt.hits, ...(diff ? diff.ranges : [])];
+  const ranges = [...credit, ...attempt.hits, ...(diff ? diff.ranges : [])];
   if (attempt.answer) ranges.push([...attempt.answer, "answer"]);
   const body = el("div", { className: "body", tabIndex: 0, role: "region", "aria-label": `Text of attempt ${attempt.attempt}` });
   if (diff && !diff.aligned) {

@@ -12,6 +12,7 @@ const KEYS = {
   "/": () => $("query").focus(),
   d: toggleDiff,
   t: toggleFold,
+  c: toggleCredit,
   p: pinNext,
   s: togglePast,
   "?": () => $("help").showModal(),

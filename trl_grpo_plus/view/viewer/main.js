@@ -12,6 +12,7 @@ const state = {
   diff: false,
   pairDiff: true, // where two are pinned
   unfold: false,
+  credit: true, // of tokens and steps is shown, where there is any
   past: false, // the history of its prompt is shown
   pins: [],
 };
@@ -193,6 +194,11 @@ function toggleDiff() {
 
 function toggleFold() {
   state.unfold = !state.unfold;
+  redraw();
+}
+
+function toggleCredit() {
+  state.credit = !state.credit;
   redraw();
 }
 

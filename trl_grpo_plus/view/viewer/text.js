@@ -33,29 +33,37 @@ function turns(attempt) {
   });
 }
 
-// Fill `node` with text[from, to), in which `ranges` [from, to, class] are marked; they may overlap.
+// Fill `node` with text[from, to), in which `ranges` [from, to, class] are marked; they may overlap. Of "heat", which
+// does not, the fourth is what marks it; of "step" [end, end, "step", node] the node that stands behind the text.
 function paint(node, text, from, to, ranges) {
   const events = [];
-  for (const [start, end, kind] of ranges) {
+  for (const [start, end, kind, value] of ranges) {
+    if (kind === "step" && from < end && end <= to) events.push([end, kind, 0, value]);
     const a = Math.max(start, from);
     const b = Math.min(end, to);
-    if (a < b) events.push([a, kind, 1], [b, kind, -1]);
+    if (a < b) events.push([a, kind, 1, value], [b, kind, -1, null]);
   }
   events.sort((x, y) => x[0] - y[0]);
   const depth = {};
   let at = from;
-  for (const [place, kind, change] of events) {
-    paintRun(node, text.slice(at, place), depth);
-    depth[kind] = (depth[kind] || 0) + change;
+  let heat = null;
+  for (const [place, kind, change, value] of events) {
+    paintRun(node, text.slice(at, place), depth, heat);
+    if (kind === "heat") heat = value;
+    if (kind === "step") node.append(value);
+    else depth[kind] = (depth[kind] || 0) + change;
     at = place;
   }
-  paintRun(node, text.slice(at, to), depth);
+  paintRun(node, text.slice(at, to), depth, heat);
 }
 
-function paintRun(node, run, depth) {
+function paintRun(node, run, depth, heat) {
   if (!run) return;
   const kinds = Object.keys(depth).filter((kind) => depth[kind] > 0);
-  node.append(kinds.length ? el("mark", { className: kinds.join(" ") }, run) : run);
+  if (!kinds.length) return node.append(run);
+  const mark = el("mark", { className: kinds.join(" ") }, run);
+  if (heat) heat(mark);
+  node.append(mark);
 }
 
 function within(ranges, from, to, kind) {
