@@ -21,13 +21,11 @@ from .common.texts import content_of
 from .groups import Attempt, Plan, Round, Rows, totals
 from .groups import monitors as monitors_of
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
-from .steps import Marks, last_tokens
+from .steps import Marks, marked
 from .variants import AboutGroups
 
 
 logger = get_logger(__name__)
-
-Decode = Callable[[Sequence[int]], str]
 
 
 class Generated(NamedTuple):
@@ -299,17 +297,6 @@ class Batch:
 def of_all(rows: Tensor, accelerator: Any) -> Tensor:
     """All ranks' rows, of this rank's `(B, T)`, as long as the longest of any. Collective."""
     return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
-
-
-def marked(completion_ids: Sequence[int], text: str, steps: Sequence[Sequence[Step] | None], decode: Decode) -> Marks:
-    """An attempt's steps of each reward, as tokens; see [`~trl_grpo_plus.steps.last_tokens`]."""
-
-    def as_tokens(of_one: Sequence[Step]) -> tuple[tuple[int, float], ...]:
-        lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
-        return tuple(zip(lasts, [step.reward for step in of_one], strict=True))
-
-    of_each = tuple(None if of_one is None else as_tokens(of_one) for of_one in steps)
-    return Marks(len(completion_ids), of_each)
 
 
 def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:

@@ -15,7 +15,7 @@ attempt.
 
 from collections.abc import Callable, Sequence
 from itertools import chain, pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -76,6 +76,22 @@ def last_tokens(
         low = prefixes.first(start + end, low)
         found.append(low - 1)
     return found
+
+
+def marked(
+    completion_ids: Sequence[int],
+    text: str,
+    steps: Sequence[Sequence[Any] | None],
+    decode: Callable[[Sequence[int]], str],
+) -> Marks:
+    """An attempt's steps of each reward, as tokens; see [`last_tokens`]."""
+
+    def as_tokens(of_one: Sequence[Any]) -> tuple[tuple[int, float], ...]:
+        lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
+        return tuple(zip(lasts, [step.reward for step in of_one], strict=True))
+
+    of_each = tuple(None if of_one is None else as_tokens(of_one) for of_one in steps)
+    return Marks(len(completion_ids), of_each)
 
 
 class _Prefixes:

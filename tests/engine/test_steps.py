@@ -17,12 +17,12 @@ from transformers import PreTrainedTokenizerFast
 
 from trl_grpo_plus import GRPOPlusConfig, filler
 from trl_grpo_plus.advantages import compute
-from trl_grpo_plus.batch import Batch, marked
+from trl_grpo_plus.batch import Batch
 from trl_grpo_plus.credit import of_steps
 from trl_grpo_plus.groups import check_model, judge_batch
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.scoring import RewardError
-from trl_grpo_plus.steps import Marks, last_tokens, steps_of_group
+from trl_grpo_plus.steps import Marks, last_tokens, marked, steps_of_group
 from trl_grpo_plus.traces import read
 from trl_grpo_plus.traces.by_token import runs
 
