@@ -236,7 +236,7 @@ def test_the_table_of_presets_is_the_dict():
     rows = table("docs/presets.md", "preset")
     assert [row[0] for row in rows] == [f"`{name}`" for name in PRESETS]
     for (_, sets, changes, leaves, source), preset in zip(rows, PRESETS.values(), strict=True):
-        keys = dict(cell.split(": ") for cell in re.findall(r"`([^`]+)`", sets))
+        keys = dict(cell.split(": ", 1) for cell in re.findall(r"`([^`]+)`", sets))
         assert {name: yaml_value(value) for name, value in keys.items()} == dict(preset.settings)
         assert (f"{changes}.", f"{leaves}.") == (preset.changes, preset.leaves)
         assert source.endswith(f"({preset.source})")

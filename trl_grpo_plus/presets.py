@@ -154,6 +154,12 @@ PRESETS: dict[str, Preset] = {
         PAPERS + "2602.02710",
         "rewards of 0 and 1, which it is about.",
     ),
+    "passk": Preset(
+        {"advantage_estimator": {"name": "passk", "args": {"k": 4, "scaled": True}}},
+        "what is rewarded is that one of four answers is right: a prompt of which most are right teaches nothing.",
+        PAPERS + "2508.10751",
+        "the loss and its KL; rewards of 0 and 1, which it is about; more than four attempts a prompt, best far more.",
+    ),
     "gdpo": Preset(
         {
             "multi_objective_aggregation": "normalize_then_sum",

@@ -11,8 +11,10 @@ import torch
 from trl_grpo_plus import GRPOPlusConfig, presets
 from trl_grpo_plus.beliefs import Belief
 from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.config_checks import warn_of_no_effect
 from trl_grpo_plus.credit import Credit
 from trl_grpo_plus.presets import PRESETS
+from trl_grpo_plus.variants import AboutGroups
 
 
 @pytest.fixture
@@ -58,6 +60,14 @@ def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
     torch.testing.assert_close(Credit(preset("gdpo")).advantages(*batch), expected, atol=1e-3, rtol=0)
     alike = torch.tensor([one, -one, one, -one])
     torch.testing.assert_close(Credit(preset("grpo")).advantages(*batch), alike, atol=1e-3, rtol=0)
+
+
+def test_passk_pays_for_the_first_of_four(preset):
+    """One of eight is right: pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2, and C(6, 3) / C(7, 3) = 4/7."""
+    about = AboutGroups(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
+    rewards = torch.tensor([[1.0], *[[0.0]] * 7])
+    found = Credit(preset("passk")).advantages((1, 8), rewards, torch.ones(1), torch.ones(8), about=about)
+    torch.testing.assert_close(found, torch.tensor([1.0, *[-1 / 7] * 7]))
 
 
 def test_belief_subtracts_and_divides_by_what_was_believed(preset):
@@ -155,8 +165,8 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monk
 
 
 def test_each_preset_has_an_example_here_and_what_it_claims():
-    assert set(ADVANTAGES) | {"gdpo", "belief"} == set(PRESETS)
-    assert set(LOSSES) | {"gdpo", "belief"} == set(PRESETS)
+    assert set(ADVANTAGES) | {"gdpo", "belief", "passk"} == set(PRESETS)
+    assert set(LOSSES) | {"gdpo", "belief", "passk"} == set(PRESETS)
     fields = {field.name for field in dataclasses.fields(GRPOPlusConfig)}
     for name, row in PRESETS.items():
         assert set(row.settings) <= fields - {"preset"}, name
@@ -193,7 +203,7 @@ def test_stock_trl_is_warned_of_what_it_would_not_do_and_not_of_the_name(preset,
     configs = [preset("dr_grpo"), preset("dapo")]
     recwarn.clear()  # of what transformers says of them
     for config in configs:
-        config._warn_of_no_effect()
+        warn_of_no_effect(config)
     (warned,) = recwarn
     assert str(warned.message).startswith("zero_variance_groups='resample' has no effect: ")
 
