@@ -16,13 +16,17 @@ import functools
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from importlib import import_module
 from importlib.metadata import entry_points
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .common.loading import is_path, same_source, target_of
 from .common.values import Number, Refusal, fits, near, spelled
-from .estimators import list_advantages, register_advantage
 from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
+
+
+if TYPE_CHECKING:
+    from .estimators import list_advantages, register_advantage
 
 
 __all__ = [
@@ -31,6 +35,13 @@ __all__ = [
 ]  # fmt: skip
 
 GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
+
+
+def __getattr__(name: str) -> Any:
+    # Those of advantages, whose module imports torch, which the processes that score must not.
+    if name in ("list_advantages", "register_advantage"):
+        return getattr(import_module(".estimators", __package__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def register_reward(
