@@ -119,7 +119,7 @@ def test_thread_bombs_among_honest_programs_do_not_end_the_run(scarce):
     counts_alone, *lines = ran.stdout.splitlines()
     assert len(lines) == 2
     for line in lines:
-        scores = [score for score, _, _ in json.loads(line)]
+        scores = [score for score, *_ in json.loads(line)]
         assert scores[0::3] == [1.0] * 4, line
         assert scores[1::3] == [0.0] * 4, line
         # Where one limit counts the threads of all programs, one that takes them all can fail another that needs some.
