@@ -13,15 +13,12 @@ whose line is there is not run again.
 import argparse
 import os
 import sys
-import warnings
 from pathlib import Path
 
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import to_target
-import torch
-import transformers
 from families import CONDITIONS
 
 
@@ -43,20 +40,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--condition", choices=CONDITIONS, default="hard")
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--rate", type=float, default=1.0, help="learning rate, x the family's")
-    parser.add_argument("--share", type=float, default=1.0, help="of the family's rollouts")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
-    parser.add_argument("--quick", action="store_true", help="one seed, a tenth of the rollouts")
-    parser.add_argument("--report", action="store_true", help="the table of the lines that are there")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a line of JSON a run")
+    to_target.run_options(parser, RESULTS, "one seed, a tenth of the rollouts")
     options = parser.parse_args()
     if options.quick:
         options.seeds, options.share, options.results = [1], 0.1, Path("outputs/steps-quick.jsonl")
     to_target.ARMS.update(ARMS)
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.disable_progress_bar()
+    to_target.settle()
     specs = [
         to_target.Spec("word_problems", options.condition, arm, seed, options.rate, "1", options.share)
         for seed in options.seeds

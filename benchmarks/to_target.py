@@ -615,6 +615,23 @@ def draw(lines: list[Line], places: list[tuple[str, str]], picture: Path) -> Non
 TARGETS = {"sums": (0.8, 0.9), "word_problems": (0.4, 0.5), "digits": (0.55, 0.7)}
 
 
+def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> None:
+    """Those of any command that runs what has no line yet."""
+    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
+    parser.add_argument("--share", type=float, default=1.0, help="of each family's rollouts")
+    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--report", action="store_true", help="what comes of the lines that are there")
+    parser.add_argument("--results", type=Path, default=results, help="a line of JSON a run")
+
+
+def settle() -> None:
+    """One thread a run, and nothing said but by the command."""
+    torch.set_num_threads(1)
+    warnings.filterwarnings("ignore")
+    transformers.utils.logging.disable_progress_bar()
+
+
 def main() -> int:
     """Run what is missing, or report."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -622,21 +639,14 @@ def main() -> int:
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=["hard"])
     parser.add_argument("--arms", nargs="+", choices=[*SETS, *ARMS], default=["all"], help="arms, or sets of them")
     parser.add_argument("--budgets", nargs="+", choices=[*BUDGETS, CONSTANT], default=[*BUDGETS, CONSTANT])
-    parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3, 4, 5])
     parser.add_argument("--rates", nargs="+", type=float, default=list(RATES), help="x the family's")
-    parser.add_argument("--share", type=float, default=1.0, help="of each family's rollouts")
-    parser.add_argument("--jobs", type=int, default=1, help="runs side by side, each in a process of its own")
-    parser.add_argument("--quick", action="store_true", help="sums, a fifth of the rollouts, one seed and rate")
-    parser.add_argument("--report", action="store_true", help="the table and the picture of the lines that are there")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="a line of JSON a run")
+    run_options(parser, RESULTS, "sums, a fifth of the rollouts, one seed and rate")
     options = parser.parse_args()
     if options.quick:
         options.families, options.seeds, options.rates, options.share = ["sums"], [1], [1.0], 0.2
         options.arms, options.budgets = ["matter", "drop-8", "resample-8"], ["1", "1/2"]
         options.results = Path("outputs/to_target-quick.jsonl")
-    torch.set_num_threads(1)
-    warnings.filterwarnings("ignore")
-    transformers.utils.logging.disable_progress_bar()
+    settle()
     failed = 0
     if not options.report:
         named = list(dict.fromkeys(arm for name in options.arms for arm in SETS.get(name, (name,))))

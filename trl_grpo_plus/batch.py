@@ -138,20 +138,22 @@ class Batch:
         return [mark for one_round in self.rounds for mark in one_round.marks]
 
     @property
+    def _live(self) -> list[tuple[Round, int]]:
+        """The groups that are trained on."""
+        places = zip(self.plan.order, self.plan.live, strict=True)
+        return [(self.rounds[r], group) for (r, group), lives in places if lives]
+
+    @property
     def live_groups(self) -> list[tuple[int, bool]]:
-        """Of the groups that are trained on: the row in the training set, and whether the verdict leaves it alive."""
-        live = [
-            (self.rounds[r], group) for (r, group), lives in zip(self.plan.order, self.plan.live, strict=True) if lives
-        ]
-        return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in live]
+        """Of these groups: the row in the training set, and whether the verdict leaves it alive."""
+        return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
 
     def about(
         self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
     ) -> AboutGroups:
         """What an advantage function is told of the groups that are trained on, from this rank's `(B, T)`; this is
         batch `number` of a run of that seed. Collective."""
-        places = [place for place, lives in zip(self.plan.order, self.plan.live, strict=True) if lives]
-        live = [(self.rounds[r], group) for r, group in places]
+        live = self._live
 
         def of_live(rows: Tensor) -> Tensor:
             return of_all(rows, accelerator)[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
+import trl
 from trl import GRPOConfig
 
 from . import groups, presets
@@ -254,7 +255,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check(self, GRPOPlusConfig.__annotations__)
+        check(self, GRPOPlusConfig.__annotations__, trl.__version__)
 
     @property
     def place_model_on_device(self) -> bool | None:
@@ -330,7 +331,6 @@ class GRPOPlusConfig(GRPOConfig):
 
 # A config has the name in its field, so the class can have under that word what makes one.
 GRPOPlusConfig.preset = classmethod(presets.made)
-
 # On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
 # reads this class without importing it, and trusts in nothing but `@dataclass`.
 for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):

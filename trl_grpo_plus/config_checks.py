@@ -4,7 +4,6 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import trl
 from packaging.version import Version
 
 from . import presets
@@ -34,12 +33,13 @@ TRL_NUMBERS = {
 }
 
 
-def check(config: Any, annotations: Mapping[str, Any]) -> None:
+def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None:
     """Refuse a [`GRPOPlusConfig`] that cannot work.
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
         annotations (`Mapping[str, Any]`): of its own fields; a number's bounds are in `Annotated`.
+        trl_version (`str`): what is installed.
     """
     presets.check(config.preset)
     _check_values(config, annotations)
@@ -49,7 +49,7 @@ def check(config: Any, annotations: Mapping[str, Any]) -> None:
     _check_kl(config)
     _check_estimator(config)
     _check_thresholds(config)
-    _check_liger(config)
+    _check_liger(config, trl_version)
 
 
 def warn_of_no_effect(config: Any) -> None:
@@ -258,12 +258,12 @@ def _check_thresholds(config: Any) -> None:
     Thresholds.of(config.alarm_thresholds or {})
 
 
-def _check_liger(config: Any) -> None:
+def _check_liger(config: Any, trl_version: str) -> None:
     # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
     needs_loss = config.changed("zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "process")
-    if config.use_liger_kernel and needs_loss and Version(trl.__version__) < Version("1.14"):
+    if config.use_liger_kernel and needs_loss and Version(trl_version) < Version("1.14"):
         raise Refusal(
-            f"use_liger_kernel=True with TRL {trl.__version__} computes the loss where zero_variance_groups, process "
+            f"use_liger_kernel=True with TRL {trl_version} computes the loss where zero_variance_groups, process "
             "and the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
         )
 

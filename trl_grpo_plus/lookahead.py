@@ -15,10 +15,9 @@ import torch
 from torch import Tensor
 
 from .common.values import Refusal
-from .streams import Believe, ranked
+from .streams import FLOOR, Believe, owed, ranked
 
 
-FLOOR = 0.1  # share dealt whatever is believed, as by BeliefStream
 Row = dict[str, Any]
 
 
@@ -87,13 +86,9 @@ class Window:
     ) -> list[int]:
         """As [`~trl_grpo_plus.streams.Stream`]; in the order in which they were read."""
         pool = [index for index in range(len(self.rows)) if wanted(index)]
-        belief, skill = (None, 0.0) if believe is None else believe(pool)
-        order = ranked(len(pool), belief, skill, self._noise)
-        number = min(count, len(pool))
-        number -= number % multiple_of
-        self._owed += FLOOR * number
-        spared = int(self._owed + 1e-9)
-        self._owed -= spared
+        number = min(count, len(pool)) // multiple_of * multiple_of
+        spared, self._owed = owed(self._owed + FLOOR * number)
+        order = ranked(pool, believe, self._noise)
         best, others = order[: number - spared], order[number - spared :]
         lots = torch.randperm(len(others), generator=self._noise)[:spared]
         return [pool[place] for place in torch.cat([best, others[lots]]).sort().values.tolist()]

@@ -20,6 +20,7 @@ from .common.values import Number, Refusal, one_of
 Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
 ORDERS = ("easy_first", "hard_first", "interleaved")
 FIRST_REST = 8  # steps
+FLOOR = 0.1  # share that is dealt whatever is believed
 # Of what nobody scores nothing is ever known: unless it rests, it promises most, and is chosen again and again.
 STUCK = ("all_bad", "tied", "unscored", "truncated")
 
@@ -165,8 +166,7 @@ class BeliefStream:
     one half. Weighing by measured skill, floor and rests are this project's.
 
     Args:
-        num_prompts (`int`): rows of the dataset.
-        seed (`int`): of the passes and the noise.
+        num_prompts (`int`), seed (`int`): rows of the dataset; of the passes and the noise.
         pool (`int`, *optional*, defaults to `8`): candidates for each row dealt. 1 is shuffling, with rests.
         cooldown (`int`, *optional*, defaults to `8`): steps before a row is dealt again.
         floor (`float`, *optional*, defaults to `0.1`): share dealt whatever is believed, in [0, 1]; a part of a row
@@ -176,16 +176,14 @@ class BeliefStream:
         ValueError: a number is out of its bounds.
     """
 
-    def __init__(self, num_prompts: int, seed: int, pool: int = 8, cooldown: int = 8, floor: float = 0.1):
+    def __init__(self, num_prompts: int, seed: int, pool: int = 8, cooldown: int = 8, floor: float = FLOOR):
         Number(at_least=1, integer=True).check("pool", pool)
         Number(at_least=0, integer=True).check("cooldown", cooldown)
         Number(at_least=0, at_most=1).check("floor", floor)
         self._num_prompts, self._pool, self._cooldown, self._floor = num_prompts, pool, cooldown, floor
         self._passes = PromptStream(num_prompts, seed)
         self._noise = torch.Generator().manual_seed((seed * 1_000_003 + 15_485_863) % 2**63)
-        self._step = 0
-        self._owed = 0.0  # rows, to the floor
-        self._size = 0  # of the last pool
+        self._step, self._size, self._owed = 0, 0, 0.0  # the size is the last pool's; rows are owed to the floor
         self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step of the last time
         self._free = torch.zeros(num_prompts, dtype=torch.int32)  # first step at which a row may be in a pool
         self._visits = torch.zeros(num_prompts, dtype=torch.int8)  # in a row that were solved (> 0) or stuck (< 0)
@@ -201,13 +199,9 @@ class BeliefStream:
         """As [`Stream`]; in the pool's order, which says nothing of what is believed."""
         pool = self._draw(count, wanted, patience)
         self._size = len(pool)
-        belief, skill = (None, 0.0) if believe is None else believe(pool)
-        order = ranked(len(pool), belief, skill, self._noise)
-        number = min(count, len(pool))
-        number -= number % multiple_of
-        self._owed += self._floor * number
-        spared = int(self._owed + 1e-9)
-        self._owed -= spared
+        number = min(count, len(pool)) // multiple_of * multiple_of
+        spared, self._owed = owed(self._owed + self._floor * number)
+        order = ranked(pool, believe, self._noise)
         best, others = order[: number - spared], order[number - spared :].sort().values
         indices = torch.tensor(pool, dtype=torch.long)
         waited = self._dealt[indices[others]].argsort(stable=True)
@@ -341,10 +335,16 @@ def _ordered(values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def ranked(size: int, belief: Belief | None, skill: float, generator: torch.Generator) -> Tensor:
-    """Places in a pool, `(size,)`, by score, the best first: skill x z(learnability) + (1 - skill) x noise."""
-    score = torch.randn(size, generator=generator, dtype=torch.float64)
-    if belief is not None and size:
+def owed(rows: float) -> tuple[int, float]:
+    """Whole rows, and the part that is left to the next step."""
+    return (whole := int(rows + 1e-9)), rows - whole
+
+
+def ranked(pool: list[int], believe: Believe | None, generator: torch.Generator) -> Tensor:
+    """Places in a pool by score, the best first: skill x z(learnability) + (1 - skill) x noise."""
+    belief, skill = (None, 0.0) if believe is None else believe(pool)
+    score = torch.randn(len(pool), generator=generator, dtype=torch.float64)
+    if belief is not None and pool:
         values = belief.learnability
         score = skill * (values - values.mean()) / (values.std(correction=0) + 1e-9) + (1 - skill) * score
     return score.argsort(descending=True, stable=True)
