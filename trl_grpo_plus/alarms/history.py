@@ -2,28 +2,25 @@
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from itertools import combinations
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..common.texts import as_text, find_answer, repeated, words
 from ..common.values import finite_or_none
-from ..traces import GroupKey, Row, Sampled, by_group, group_key, plain
+from ..traces import Sampled, by_group, plain
+from .levels import Level, Peak, level_of
+from .logged import Logged, note
+from .looks import Look, look_at
 
 
 _SURE = 4.0  # standard errors of a trend that is believed
 _ROOM = 0.15  # of its range that a reward must have left to be called flat
+_PAIRS = 100  # of failed attempts, that a share of those with different answers needs
 NEAR_TOP = 0.01  # of the highest total
-_LOOKED_AT = 6  # groups of a batch whose texts are read, and attempts in each: about 10 ms
-_HEAD, _TAIL = 600, 2400  # characters of a text that are read; loops and answers are at the end
-_WORDS = 20  # shorter texts are naturally alike
-_ALIKE = 0.9  # shared word triples of near-duplicates
-LOOP = 0.5  # repeated 4-grams of a text that repeats itself
 
 
 @dataclass(frozen=True)
@@ -42,16 +39,26 @@ class Record:
     copies: tuple[int, int]
     loops: tuple[int, int]
     unanswered: tuple[int, int]
+    step: int = 0
+    best: float | None = None  # mean of the groups' highest totals
+    distinct: tuple[int, int] = (0, 0)  # pairs of failed attempts whose answers differ
+    calls: tuple[int, int] = (0, 0)  # of tools, of attempts that could
+    calling: tuple[float, int] = (0.0, 0)  # sum of what attempts that called earned above siblings, groups with both
 
 
-@dataclass(frozen=True)
-class Look:
-    """What the texts of one group show. Pairs are (how many, of how many)."""
+# What is kept of a batch by its totals, where they do not count.
+_NO_TOTALS: dict[str, Any] = {
+    **{"total": None, "top": None, "at_top": 0.0, "best": None, "lengths": (0.0,) * 5},
+    **{"unanswered": (0, 0), "distinct": (0, 0), "calling": (0.0, 0)},
+}
 
-    key: GroupKey
-    copies: tuple[int, int]
-    loops: tuple[int, int]
-    unanswered: tuple[int, int]
+# What has a best level: of a batch, a number or `None`.
+_SERIES: dict[str, Callable[[Record], float | None]] = {
+    "total": lambda record: record.total,
+    "best": lambda record: record.best,
+    "distinct": lambda record: share_of([record.distinct]),
+    "calls": lambda record: share_of([record.calls]),
+}
 
 
 @dataclass(frozen=True)
@@ -86,23 +93,62 @@ class History:
         self.count = 0
         self.first: list[Record] = []
         self.last: list[Record] = []
+        self.weights: dict[str, float] | None = None  # of the rewards, in the totals; `None`: not known yet
         self.total_range: list[float] = []  # [lowest, highest], empty before the first score
         self.ranges: dict[str, list[float]] = {}
         self.looks: list[Look] = []  # of the batch at hand only
+        self.peaks: dict[str, Peak] = {}
+        self.logged: dict[str, Logged] = {}
 
     def add(self, batch: Sampled) -> None:
-        """Keep what is needed of a batch."""
+        """Keep what is needed of a batch. Where its rewards have other weights than those before, as in a run that was
+        resumed with others, what was kept of totals is forgotten: they are no longer of one scale."""
+        if self.weights not in (None, batch.weights):
+            self._forget_totals()
+        self.weights = dict(batch.weights)
         totals = _finite(batch.totals)
         columns = dict(zip(batch.weights, map(_finite, batch.rewards.T), strict=False))
         self.total_range = _widen(self.total_range, totals)
         for name, column in columns.items():
             self.ranges[name] = _widen(self.ranges.get(name, []), column)
-        self.looks = [_look(rows, self.bar()) for rows in _spread(list(by_group(batch.rows).values()))]
+        self.looks = look_at(list(by_group(batch.rows).values()), self.bar())
         record = _record(batch, totals, columns, self.looks)
         self.count += 1
         if len(self.first) < self.thresholds.min_batches:
             self.first.append(record)
         self.last = [*self.last, record][-2 * self.thresholds.window :]
+        total = self.level("total")
+        for name in _SERIES:
+            level, peak = self.level(name), self.peaks.get(name)
+            if total and level and (peak is None or level.mean > peak.level.mean):
+                self.peaks[name] = Peak(batch.step, level, total)
+
+    def _forget_totals(self) -> None:
+        self.total_range = []
+        self.peaks = {name: peak for name, peak in self.peaks.items() if name == "calls"}
+        self.first = [replace(record, **_NO_TOTALS) for record in self.first]
+        self.last = [replace(record, **_NO_TOTALS) for record in self.last]
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Keep what is needed of an entry of the trainer's log."""
+        note(self.logged, entry, self.thresholds.window)
+
+    @property
+    def smooth(self) -> int:
+        """Batches that a level is taken over."""
+        return max(4, self.thresholds.enough)
+
+    def level(self, name: str) -> Level | None:
+        """Of "total", of the groups' "best", of "distinct" or of "calls", over the last batches. `None` before there
+        are enough."""
+        records = self.last[-self.smooth :]
+        if len(records) < self.smooth or (name == "distinct" and sum(r.distinct[1] for r in records) < _PAIRS):
+            return None
+        return level_of(map(_SERIES[name], records))
+
+    def height(self, name: str) -> float:
+        """Of the best level of "total" or of "best" above the lowest total of the run; 0 where there is none."""
+        return self.peaks[name].level.mean - self._range(None)[0] if name in self.peaks else 0.0
 
     def bar(self, name: str | None = None) -> float:
         """The middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
@@ -144,19 +190,25 @@ class History:
     def state_dict(self) -> dict[str, Any]:
         """Lists, dicts, numbers and strings."""
         first, last = ([vars(record) for record in records] for records in (self.first, self.last))
-        ranges = {"total_range": self.total_range, "ranges": self.ranges}
-        return plain({"count": self.count, "first": first, "last": last, **ranges})
+        ranges = {"weights": self.weights, "total_range": self.total_range, "ranges": self.ranges}
+        peaks = {name: asdict(peak) for name, peak in self.peaks.items()}
+        logged = {name: asdict(entries) for name, entries in self.logged.items()}
+        return plain({"count": self.count, "first": first, "last": last, **ranges, "peaks": peaks, "logged": logged})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from `state`; thresholds may differ."""
         self.count = state["count"]
         self.first = [_read(values) for values in state["first"]][: self.thresholds.min_batches]
         self.last = [_read(values) for values in state["last"]][-2 * self.thresholds.window :]
+        self.weights = state.get("weights")
         self.total_range = list(state["total_range"])
         self.ranges = {name: list(values) for name, values in state["ranges"].items()}
+        self.peaks = {name: Peak.of(values) for name, values in state.get("peaks", {}).items()}
+        self.logged = {name: Logged.of(values) for name, values in state.get("logged", {}).items()}
 
 
 def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
+    calls = [count for count in batch.calls if count is not None]
     top = totals.max().item() if len(totals) else None
     return Record(
         total=_average(totals),
@@ -171,7 +223,35 @@ def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: l
         copies=_added(look.copies for look in looks),
         loops=_added(look.loops for look in looks),
         unanswered=_added(look.unanswered for look in looks),
+        step=batch.step,
+        best=_best(batch),
+        distinct=_added(look.distinct for look in looks),
+        calls=(sum(calls), len(calls)),
+        calling=_calling(batch),
     )
+
+
+def _best(batch: Sampled) -> float | None:
+    """Mean of the highest total of each group that has one."""
+    totals = batch.totals.detach().double().cpu()
+    finite = totals.masked_fill(~totals.isfinite(), -math.inf)
+    whole = finite[: len(finite) // batch.size * batch.size].view(-1, batch.size)
+    return _average(_finite(whole.amax(dim=1))) if len(whole) else None
+
+
+def _calling(batch: Sampled) -> tuple[float, int]:
+    """(sum of what attempts that called a tool earned on average more than their siblings, groups that had both)."""
+    if not any(calls is not None for calls in batch.calls):
+        return 0, 0
+    gains = []
+    pairs = list(zip(batch.calls, batch.totals.detach().double().cpu().tolist(), strict=False))
+    for start in range(0, len(pairs), batch.size):
+        group = pairs[start : start + batch.size]
+        scored = [(calls, total) for calls, total in group if calls is not None and math.isfinite(total)]
+        called, others = ([total for calls, total in scored if bool(calls) == whether] for whether in (True, False))
+        if called and others:
+            gains.append(sum(called) / len(called) - sum(others) / len(others))
+    return sum(gains), len(gains)
 
 
 def _read(values: dict[str, Any]) -> Record:
@@ -231,47 +311,12 @@ def mean(values: Iterable[float | None], least: int) -> float | None:
     return sum(known) / len(known) if len(known) >= max(least, 1) else None
 
 
-def share_of(pairs: Iterable[tuple[int, int]], least: int = 1) -> float | None:
+def share_of(pairs: Iterable[tuple[float, int]], least: int = 1) -> float | None:
     """Of pairs (how many, of how many), if they are of enough."""
     some, every = _added(pairs)
     return some / every if every >= least else None
 
 
-def _added(pairs: Iterable[tuple[int, int]]) -> tuple[int, int]:
+def _added(pairs: Iterable[tuple[Any, int]]) -> tuple[Any, int]:
     parts = list(pairs)
     return sum(some for some, _ in parts), sum(every for _, every in parts)
-
-
-def reward_of(row: Row) -> float:
-    """Its total, -inf where it has none."""
-    reward = finite_or_none(row["reward"])
-    return -math.inf if reward is None else reward
-
-
-def _spread(items: Sequence[Any]) -> Sequence[Any]:
-    """At most `_LOOKED_AT` of them, evenly spread."""
-    return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
-
-
-def _look(group: Sequence[Row], bar: float) -> Look:
-    """What the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
-    rows = _spread(group)
-    texts = [_clipped(as_text(row["completion"])) for row in rows]
-    paid = [find_answer(text) is None for row, text in zip(rows, texts, strict=True) if reward_of(row) > bar]
-    units = [unit for unit in map(_units, texts) if len(unit[0]) >= _WORDS * unit[1]]
-    loops = [repeated(tokens, 4 * width) > LOOP for tokens, width in units]
-    shingles = [frozenset(map(hash, zip(*(tokens[i:] for i in range(3 * w)), strict=False))) for tokens, w in units]
-    copies = [len(a & b) >= _ALIKE * len(a | b) for a, b in combinations(shingles, 2)]
-    return Look(group_key(group[0]), (sum(copies), len(copies)), (sum(loops), len(loops)), (sum(paid), len(paid)))
-
-
-def _clipped(text: str) -> str:
-    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}\n{text[-_TAIL:]}"
-
-
-def _units(text: str) -> tuple[list[str], int]:
-    """Words, or characters where the script has no spaces between words, and how many of them are about a word."""
-    units = words(text)
-    if sum(map(len, units)) <= 6 * len(units):
-        return units, 1
-    return [character for character in text if not character.isspace()], 3

@@ -4,46 +4,21 @@ To add one: a function and its [`Rule`] in `ALARMS`.
 """
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
 from ..common.values import Number
 from ..scoring import NO_VERDICT
-from ..traces import GroupKey, Row, Sampled
-from .history import LOOP, NEAR_TOP, History, mean, reward_of, share_of
+from ..traces import Row, Sampled
+from .history import NEAR_TOP, History, mean, share_of
+from .looks import LOOP, reward_of
+from .losses import diversity_loss, reward_collapse, tool_avoidance
+from .rule import Finding, Rule
+from .runaways import runaway, sampler_drift
 from .showing import among, low, paid, showing, together
 
 
 _ATTEMPTS = 100  # that a correlation needs
 _REWARDED = 20  # attempts that a share of rewarded ones needs
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What an alarm's function found."""
-
-    value: float
-    threshold: float
-    seen: str
-    advice: str
-    groups: tuple[GroupKey, ...] = ()
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An alarm.
-
-    Args:
-        function (`Callable`): from the history, the batch and the threshold to what it found, `None` while it is off.
-        default (`float`): the threshold; a [`Thresholds`] may have another.
-        limits (`Number`): what a threshold may be.
-        sees (`str`): what is compared with the threshold, for the table of alarms.
-    """
-
-    function: Callable[[History, Sampled, float], Finding | None]
-    default: float
-    limits: Number
-    sees: str
 
 
 def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
@@ -322,6 +297,13 @@ ALARMS: dict[str, Rule] = {
         Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
         Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
         Rule(entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"),
+        Rule(
+            reward_collapse, 0.4, _SHARE, "share lost of the best smoothed mean total's height above the lowest total"
+        ),
+        Rule(tool_avoidance, 0.2, _SHARE, "tool calls an attempt at this share of their best smoothed mean"),
+        Rule(diversity_loss, 0.1, _SHARE, "share lost so of what a group's best attempt earns, while the mean rises"),
+        Rule(runaway, 10.0, _FACTOR, "KL or gradient norm, above its floor, so many times its own running median"),
+        Rule(sampler_drift, 3.0, _FACTOR, "log-probs of sampler and trainer differ so many times as much as at first"),
     )
 }
 

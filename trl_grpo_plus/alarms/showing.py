@@ -4,7 +4,8 @@ from collections.abc import Callable, Sequence
 
 from ..common.values import finite_or_none
 from ..traces import GroupKey, Row, Sampled, by_group, group_key
-from .history import History, reward_of
+from .history import History
+from .looks import reward_of
 
 
 _NAMED = 8  # groups that an alarm names

@@ -8,13 +8,18 @@ from typing import Any
 from ..common.values import Number, Refusal, near
 from ..traces import GroupKey, Sampled
 from .history import History
-from .rules import ALARMS, Finding
+from .rule import Finding
+from .rules import ALARMS
 
 
 _SETTINGS = {
     "window": Number(at_least=4, integer=True, note=", a number of batches"),
     "min_batches": Number(at_least=1, integer=True, note=", a number of batches"),
     "entropy_floor": Number(above=0),
+    "kl_floor": Number(above=0),
+    "grad_norm_floor": Number(above=0),
+    "sampler_floor": Number(above=0),
+    "distinct_floor": Number(above=0, at_most=1),
 }
 
 
@@ -28,6 +33,14 @@ class Thresholds(SimpleNamespace):
             Batches before the first alarm. Their mean is what later ones are compared with.
         entropy_floor (`float`, *optional*, defaults to `0.05`):
             Nats above which entropy has not collapsed, whatever it was.
+        kl_floor (`float`, *optional*, defaults to `0.2`):
+            Nats a token below which KL does not run away, however it grows.
+        grad_norm_floor (`float`, *optional*, defaults to `1.0`):
+            Gradient norm, before clipping, below which it does not run away: `max_grad_norm`'s default.
+        sampler_floor (`float`, *optional*, defaults to `0.05`):
+            Nats a token below which sampler and trainer do not drift apart, whatever their difference was.
+        distinct_floor (`float`, *optional*, defaults to `0.2`):
+            Share of its best at which the share of failed attempts with different answers is a `diversity_loss`.
         **thresholds (`float`, *optional*, default to those in [`ALARMS`]):
             By the alarm's name, which is on where what it sees is at or beyond its threshold; `None` switches it off.
 
@@ -42,16 +55,30 @@ class Thresholds(SimpleNamespace):
     window: int
     min_batches: int
     entropy_floor: float
+    kl_floor: float
+    grad_norm_floor: float
+    sampler_floor: float
+    distinct_floor: float
 
     def __init__(
-        self, window: int = 50, min_batches: int = 20, entropy_floor: float = 0.05, **thresholds: float | None
+        self,
+        window: int = 50,
+        min_batches: int = 20,
+        entropy_floor: float = 0.05,
+        kl_floor: float = 0.2,
+        grad_norm_floor: float = 1.0,
+        sampler_floor: float = 0.05,
+        distinct_floor: float = 0.2,
+        **thresholds: float | None,
     ):
         known = _SETTINGS | {name: rule.limits for name, rule in ALARMS.items()}
         for name in thresholds:
             if name not in known:
                 raise Refusal(f"{name!r} is no alarm threshold.{near(name, known)} Known: {', '.join(known)}.")
         limits = {name: rule.default for name, rule in ALARMS.items()} | thresholds
-        super().__init__(window=window, min_batches=min_batches, entropy_floor=entropy_floor, **limits)
+        floors = {"entropy_floor": entropy_floor, "kl_floor": kl_floor, "sampler_floor": sampler_floor}
+        floors |= {"distinct_floor": distinct_floor, "grad_norm_floor": grad_norm_floor}
+        super().__init__(window=window, min_batches=min_batches, **floors, **limits)
         for name, value in vars(self).items():
             known[name].check(name, value)
 
@@ -87,7 +114,8 @@ class Alarm:
 class Watch:
     """Sees each batch of a run and says which alarms are on.
 
-    Keeps some numbers of the first `min_batches` and of the last `2 * window` batches, never a text.
+    Keeps some numbers of the first `min_batches` and of the last `2 * window` batches, of the best that was, and of as
+    many entries of the log, never a text.
 
     Args:
         thresholds ([`Thresholds`], *optional*): when each alarm goes off.
@@ -107,6 +135,11 @@ class Watch:
     def names(self) -> tuple[str, ...]:
         """Alarms that are not switched off."""
         return self.thresholds.names
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Hear what the trainer logs: an entry with its "step", names and values as they are in the log. Alarms about
+        it are on at the next batch."""
+        self._history.note(entry)
 
     def see(self, batch: Sampled) -> list[Alarm]:
         """Alarms that are on at this batch, new or not."""
