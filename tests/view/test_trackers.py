@@ -509,10 +509,19 @@ log_and_send(Trackers(["wandb", "trackio"], max_steps=10), *range(3))
 TRAIN = """
 from pathlib import Path
 import tiny
+from transformers import TrainerCallback
+
+class Sent(TrainerCallback):
+    '''Waits for each step's groups: those for which a tracker has no time are skipped.'''
+
+    def on_log(self, args, state, control, **kwargs):
+        trained._recorder._trackers.close()
 
 def train(name, **options):
+    global trained
     options = {"max_steps": 5, "zero_variance_groups": "resample", "trace_log_groups": 2, **options}
     trained = tiny.trainer(Path("."), tiny.half_dead, report_to=[name], run_name="r", **options)
+    trained.add_callback(Sent())
     trained.train()
     print("trained", trained.state.global_step)
     return trained
@@ -558,3 +567,49 @@ def test_a_run_reports_to_trackio(tmp_path):
     _, rows = trackio_history(tmp_path)
     assert [item["train/global_step"] for item in rows if "traces/attempts" in item] == [0, 1, 2, 3, 4]
     assert len([item for item in rows if "train/reward" in item]) == 5
+
+
+def traced_steps(folder: Path) -> list[int]:
+    return [int(path.stem[-8:]) for path in sorted((folder / "run" / "rollouts").glob("train-*"))]
+
+
+BREAKING = """
+import shutil
+from transformers import TrainerCallback
+
+class Break(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 2:
+            broken()
+
+trained = tiny.trainer(Path("."), tiny.half_dead, report_to=[name], run_name="r", project="p", max_steps=8)
+trained.add_callback(Break())
+try:
+    trained.train()
+except RuntimeError as error:
+    print("ended:", error)
+print("steps:", trained.state.global_step)
+"""
+
+
+@needs_wandb
+def test_a_run_whose_wandb_is_killed_ends_with_a_word_and_all_its_traces(tmp_path):
+    """transformers and TRL log through it in the midst of training."""
+    code = f"{TRAIN}\nname, broken = 'wandb', lambda: os.kill(service(), signal.SIGKILL)\n{BREAKING}\nos._exit(0)"
+    printed = run_script(tmp_path, code)
+    assert re.search(r"ended: wandb failed \(\w+: .*\), and transformers and TRL.*report_to='none'", printed)
+    steps = int(re.search(r"steps: (\d+)", printed)[1])
+    assert steps >= 2
+    assert traced_steps(tmp_path)[:steps] == list(range(steps))
+    for path in (tmp_path / "run" / "rollouts").glob("*.jsonl"):
+        assert all(json.loads(line) for line in path.read_text().splitlines())
+
+
+@needs_trackio
+@pytest.mark.full
+def test_a_run_goes_on_when_the_folder_of_trackio_is_gone(tmp_path):
+    broken = "shutil.move('trackio', 'gone') and Path('trackio').write_text('')"
+    code = f"{TRAIN}\nname, broken = 'trackio', lambda: {broken}\n{BREAKING}\nos._exit(0)"
+    printed = run_script(tmp_path, code, start=warm.cold)
+    assert "steps: 8" in printed
+    assert traced_steps(tmp_path) == list(range(8))

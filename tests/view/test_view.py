@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import json
+import math
 import re
 import zlib
 from pathlib import Path
@@ -15,11 +16,12 @@ from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.texts import as_text
 from trl_grpo_plus.groups import VERDICTS
 from trl_grpo_plus.traces import stock_trl
-from trl_grpo_plus.view import choose, panel, write_page
 from trl_grpo_plus.view import page as view
+from trl_grpo_plus.view import panel, write_page
 from trl_grpo_plus.view.beliefs import believed, calibration
 from trl_grpo_plus.view.groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
-from trl_grpo_plus.view.page import Stored
+from trl_grpo_plus.view.overview import before_after, metrics_table, opening, telling
+from trl_grpo_plus.view.room import Stored, choose
 
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \x00 \ud800 \udfff \u202eRTL \x1b[31mred <b>&amp;"
@@ -33,7 +35,7 @@ def read(page):
         raw = zlib.decompress(base64.b64decode(text), -zlib.MAX_WBITS).decode() if kind == "deflate" else text
         read[name] = json.loads(raw, parse_constant=pytest.fail)
     chunks = [read.pop(f"chunk-{n}") for n in range(len(read["index"]["chunks"]))]
-    assert set(read) == {"head", "index"}
+    assert set(read) - {"lists", "metrics"} == {"head", "index"}
     groups = [group for chunk, n in zip(chunks, read["index"]["chunks"], strict=True) for group in chunk[:n]]
     return read["head"], read["index"], groups
 
@@ -46,6 +48,11 @@ def page_of_run(run, out, **options):
 
 def page_of(folder, groups, max_mb=100, **journals):
     return page_of_run(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb=max_mb)
+
+
+def room_for(mb):
+    """`max_mb` that leaves so much beside what a page without data takes."""
+    return mb + sum(map(len, view._template())) / 1e6
 
 
 def column(index, name):
@@ -79,7 +86,8 @@ def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
 
 def test_a_page_loads_nothing(tmp_path):
     page = write_page(traced.write_run(tmp_path), tmp_path / "report.html").path.read_text()
-    assert re.findall(r"https?://[^\s\"'`]+", page) == ["http://www.w3.org/2000/svg"]
+    names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}  # of markup
+    assert set(re.findall(r"https?://[^\s\"'`]+", page)) == names
     assert not re.search(r"<(link|img|iframe|object|embed|base)\b|@import|url\(", page)
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)[1]
     assert "default-src 'none'" in policy
@@ -110,7 +118,7 @@ def test_hostile_texts_come_back_as_they_were(tmp_path):
     for page in (written.path.read_bytes(), panel([rows], HOSTILE).encode()):
         assert b"alert(1)</script>" not in page
         assert b"\x00" not in page
-        assert page.count(b"<script") == page.count(b"</script>") == 4
+        assert page.count(b"<script") == page.count(b"</script>") == 5
     assert read(panel([rows], HOSTILE))[2] == [group]
 
 
@@ -151,7 +159,7 @@ def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
 def test_what_is_left_out_is_spread_over_the_steps(tmp_path):
     places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
     rows = [traced.group([1.0, 0.0], length=300, **place) for place in places]
-    written, _, index, _ = page_of(tmp_path, rows, max_mb=0.16)
+    written, _, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.085))
     kept = [index["groups"]["step"].count(step) for step in range(16)]
     assert written.groups_written < 128
     assert max(kept) - min(kept) <= 1
@@ -169,7 +177,7 @@ def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):
 
     rows = made([1.0, 1.0], 60, 0, range(4)) + made([1.0, 0.0], 60, 100, range(4)) + made([0.0, 0.0], 10, 200, [3] * 4)
     alarm = {"step": 3, "name": "repetition", "message": "", "groups": [[0, 0, 200 + i] for i in range(10)]}
-    written, _, index, _ = page_of(tmp_path, rows, max_mb=0.11, alarms=[alarm])
+    written, _, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.035), alarms=[alarm])
     kept = index["groups"]["group"]
     assert sum(group >= 200 for group in kept) == 10
     assert 0 < sum(100 <= group < 200 for group in kept) < 60
@@ -266,6 +274,19 @@ def test_messages_keep_their_roles():
     assert entry([traced.row(prompt=begun)])["title"] == "Add 2 and 2"
 
 
+def test_the_entropy_of_answers_is_of_what_is_answered_not_of_how():
+    def entropy(*texts):
+        return entry([traced.row(attempt=k, completion=text) for k, text in enumerate(texts)])["entropy"]
+
+    assert entropy("so \\boxed{4}", "it is <answer> 4 </answer>", "four: \\boxed{4}", "4") == 0.0
+    assert entropy("\\boxed{4}", "\\boxed{4}", "\\boxed{5}", "#### 5") == 1.0
+    assert entropy("\\boxed{4}", "\\boxed{4}", "\\boxed{5}", "no answer") == 1.5
+    assert entropy("one", "two", "three") == 1.585
+    assert entropy("\\boxed{4}") is None
+    turns = [{"role": "assistant", "content": "\\boxed{4}"}, {"role": "assistant", "content": "or \\boxed{5}"}]
+    assert entropy(turns, "\\boxed{5}") == 0.0
+
+
 @pytest.mark.parametrize(
     ("completion", "stretches"),
     [
@@ -352,7 +373,7 @@ def test_calibration_takes_rewards_of_any_range():
 def test_calibration_counts_groups_that_found_no_room(tmp_path):
     places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
     rows = [traced.group([1.0, 0.0], length=300, belief=BELIEF, **place) for place in places]
-    written, head, index, _ = page_of(tmp_path, rows, max_mb=0.16)
+    written, head, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.085))
     assert written.groups_written < 128
     assert [span["tenths"] for span in head["calibration"]["spans"]] == [
         [[128, pytest.approx(0.4), 1.5]],
@@ -435,6 +456,115 @@ def test_curves_without_metrics_come_from_the_rows():
 def test_thinning_keeps_the_ends():
     assert thin(range(5), 5) == [0, 1, 2, 3, 4]
     assert thin(range(1000), 4) == [0, 333, 666, 999]
+
+
+# -- what is shown first
+
+
+def test_a_group_tells_by_spread_then_by_the_middle_then_by_texts():
+    def told(rewards, texts="abcd", **changes):
+        rows = [traced.row(reward=r, completion=t) for r, t in zip(rewards, texts, strict=False)]
+        return telling([{**row, "verdict": "alive", **changes} for row in rows])
+
+    assert told([1.0, 0.0, 0.0, 1.0]) == (1.0, -0.0, 4)
+    assert told([1.0, 0.0, 0.0, 0.0]) == (1.0, -0.25, 4)
+    assert told([1.0, None, float("nan"), 0.0], texts="aaab") == (1.0, -0.0, 2)
+    assert told([3.0, 1.0]) > told([1.0, 0.0, 1.0, 0.0]) > told([1.0, 0.0], texts="aa") > told([1.0, 0.0, 0.0])
+    assert told([1.0, 0.0], kept=None, verdict=None) is not None  # stock TRL's files
+    for dead in ({"verdict": "tied"}, {"kept": False}, {"split": "eval"}):
+        assert told([1.0, 0.0], **dead) is None
+    assert told([1.0, 1.0]) is told([None, None]) is None
+
+
+def test_a_page_opens_on_what_tells_most_of_the_last_tenth_of_the_steps():
+    def at(step, told, split="train", number=0):
+        return (split, step, (0, 0, number)), told
+
+    def chosen(*groups):
+        found = opening(groups)
+        return found and (found["split"], found["step"], found["group"])
+
+    dead = [at(step, None) for step in range(20)]
+    assert chosen(*dead, at(3, (9.0, 0.0, 9)), at(18, (1.0, 0.0, 2), number=1), at(19, (1.0, -0.1, 4), number=2)) == (
+        *("train", 18),
+        "0.0.1",
+    )
+    assert chosen(*dead, at(18, (1.0, 0.0, 2), number=1), at(19, (1.0, 0.0, 2), number=2)) == ("train", 19, "0.0.2")
+    # None there tells anything: the latest that does, the last of the training, the last.
+    assert chosen(at(2, (9.0, 0.0, 9), number=1), at(5, (1.0, -0.5, 1)), *dead[6:]) == ("train", 5, "0.0.0")
+    assert chosen(*dead, at(30, None, split="eval")) == ("train", 19, "0.0.0")
+    assert chosen(at(3, None, split="eval"), at(4, None, split="eval", number=2)) == ("eval", 4, "0.0.2")
+    assert chosen() is None
+
+
+def test_the_group_to_open_on_found_room(tmp_path):
+    rows = [traced.group([1.0, 0.0], length=300, step=step, group=g) for step in range(30) for g in range(4)]
+    written, head, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.04))
+    assert written.groups_written < 30
+    where = [f"{batch}.{round}.{group}" for batch, round, group in zip(*places(index), strict=True)]
+    found = list(zip(index["groups"]["step"], where, strict=True))
+    assert (head["opening"]["step"], head["opening"]["group"]) in found
+    assert head["opening"]["step"] >= 20
+    assert read(panel(rows[:2]))[0]["opening"] is None  # a panel opens on its first
+
+
+def places(index):
+    return [index["groups"][name] for name in ("batch", "round", "group")]
+
+
+def test_evaluations_before_and_after_are_as_logged_or_else_as_traced():
+    def logged(step, split, reward, **means):
+        means = {f"eval_rewards/{name}/mean": value for name, value in means.items()}
+        other = {"eval_rewards/a/std": 9.0, "eval_rewards/a/abstain": 9.0}
+        return {"step": step, f"{split}_runtime": 1.0, "eval_reward": reward, **means, **other}
+
+    metrics = [logged(0, "eval_easy", 0.25, a=0.5), {"step": 1, "reward": 9.0}, logged(5, "eval_easy", 0.5)]
+    metrics += [logged(9, "eval_easy", 0.75, a=1.0, b=float("nan"))]
+    tally = Tally()
+    tally.see(traced.group([1.0, 0.0], step=3, split="eval_hard"))
+    tally.see(traced.group([1.0, 1.0], step=3, split="eval_easy"))
+    assert before_after(metrics, tally) == [
+        {
+            "split": "eval_easy",
+            "steps": [0, 9],
+            "rewards": [["reward", 0.25, 0.75], ["a", 0.5, 1.0]],
+        },
+        {"split": "eval_hard", "steps": [3], "rewards": [["reward", 1.5]]},
+    ]
+    assert before_after([], Tally()) == []
+
+
+def test_every_metric_is_a_column_of_a_shared_list_of_steps():
+    metrics = [{"step": step, "loss": step / 3, "kl": float("nan"), "epoch": 1.0, "note": "x"} for step in (1, 2)]
+    metrics += [{"step": 2, "eval_easy_runtime": 1.5, "eval_easy_loss": 2.0, "eval_reward": 0.5}]
+    metrics += [{"step": 2, "eval_runtime": 1.0, "eval_reward": 0.25}]
+    assert metrics_table(metrics) == {
+        "steps": [[2], [1, 2]],
+        "metrics": {
+            **{"eval/reward": [0, [0.25]], "eval/runtime": [0, [1.0]]},
+            **{"eval_easy/loss": [0, [2.0]], "eval_easy/reward": [0, [0.5]], "eval_easy/runtime": [0, [1.5]]},
+            "loss": [1, [0.33333, 0.66667]],
+        },
+    }
+    long = metrics_table([{"step": step, "loss": 1.0} for step in range(5000)])
+    assert [len(steps) for steps in long["steps"]] == [1500]
+
+
+def test_metrics_are_thinned_or_left_out_before_they_take_the_room_of_groups(tmp_path):
+    metrics = [{"step": step, **{f"m{i}": math.sin(step * i) for i in range(40)}} for step in range(600)]
+    run = traced.write_traces(tmp_path, [traced.group([1.0, 0.0])], metrics=metrics)
+
+    def points(max_mb):
+        written = write_page(run, tmp_path / "report.html", max_mb=max_mb)
+        assert written.bytes <= max_mb * 1e6
+        block = re.search(r'id="metrics">(.*?)</script>', written.path.read_text())
+        if block is None:
+            return 0
+        table = json.loads(zlib.decompress(base64.b64decode(block[1]), -zlib.MAX_WBITS))
+        assert len(table["metrics"]) == 40
+        return max(map(len, table["steps"]))
+
+    assert [points(room_for(mb)) for mb in (1, 0.2)] == [600, 300]
 
 
 # -- a panel

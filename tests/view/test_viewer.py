@@ -1,65 +1,21 @@
 """The page in a real Chromium, off line, opened from disk."""
 
 import re
-import shutil
 import time
 
+import browsing
 import pandas as pd
 import pytest
 import traced
+from browsing import DRAWN, FIRST, HOSTILE, attempts, body, in_scheme, settled, shows, sideways, titles, until
 
 from trl_grpo_plus.view import panel, write_page
 
 
-sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on the PATH")
+browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
-FLAGS += ["--disable-component-update", "--disable-sync"]
-HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
 UNUSUAL = "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028"
 LONG = " ".join(f"word{i}" for i in range(400))
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def opened(browser):
-    """Opens a page that may neither load nor say anything; gives it back once it is drawn."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, offline=True)
-    faults = []
-
-    def open_page(path, hash=""):
-        page = context.new_page()
-        page.on("console", lambda message: faults.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: faults.append(f"error: {error}"))
-        page.on("request", lambda request: request.url.startswith(("file:", "blob:")) or faults.append(request.url))
-        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
-        page.goto(f"file://{path}{hash}")
-        page.wait_for_selector(".attempt, .empty, #note:not([hidden])")
-        return page
-
-    yield open_page
-    context.close()
-    assert faults == []
-
-
-@pytest.fixture
-def opened_panel(opened, tmp_path):
-    """Opens the panel of some groups."""
-
-    def open_panel(groups, *title):
-        (tmp_path / "panel.html").write_text(panel(groups, *title))
-        return opened(tmp_path / "panel.html")
-
-    return open_panel
 
 
 @pytest.fixture(scope="module")
@@ -98,48 +54,15 @@ def a_run(folder):
     return traced.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0, "format": 0.0}})
 
 
-# -- what the tests ask of the page
-
-
-def until(page, condition, *args):
-    """`condition` is JavaScript; the page's policy forbids playwright's own waiting, which evaluates a text."""
-    end = time.monotonic() + 20
-    while not page.evaluate(condition, *args):
-        assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
-        time.sleep(0.02)
-
-
-def shows(page, step, group=0, round=0, split="train"):
-    """Wait for that group."""
-    title = f"{split}, step {step}, batch 0, round {round}, group {group}"
-    until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
-
-
-def titles(page):
-    return page.locator(".row-title bdi").all_inner_texts()
-
-
-def settled(page, status):
-    until(page, "text => document.querySelector('#status').textContent === text", status)
-
-
-def attempts(page):
-    return [node.get_attribute("data-attempt") for node in page.locator(".attempt").all()]
-
-
-def body(page, attempt):
-    return page.locator(f".attempt[data-attempt='{attempt}'] .body")
-
-
 # -- steps and the list
 
 
-def test_it_opens_at_the_first_step(opened, report):
+def test_it_opens_on_a_live_group_of_the_last_steps(opened, report):
     page = opened(report)
     assert page.title().startswith("run")
     assert "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts")
-    assert titles(page) == ["alive at 0", "solved at 0", "bad at 0"]
-    shows(page, 0)
+    assert titles(page) == ["alive at 5", "solved at 5", "bad at 5"]
+    shows(page, 5)
     assert page.locator("#note").is_hidden()
 
 
@@ -199,7 +122,7 @@ def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
     ],
 )
 def test_filters_by_choice(opened, report, control, value, here, everywhere):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.select_option(control, value)
     assert titles(page) == here
     assert page.locator(".attempt, .empty").count() > 0
@@ -211,7 +134,7 @@ def test_filters_by_choice(opened, report, control, value, here, everywhere):
 
 
 def test_filter_by_reward(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.fill("#reward-max", "1.5")
     assert titles(page) == ["alive at 0", "bad at 0"]
     page.fill("#reward-min", "1.25")
@@ -233,9 +156,13 @@ def test_filter_by_reward(opened, report):
     ],
 )
 def test_search_through_all_steps(opened, report, query, regex, matches):
-    page = opened(report)
+    page = opened(report, FIRST)
+    page.set_viewport_size({"width": 1280, "height": 1000})  # all rows are in sight
     page.check("input[value=all]")
     page.set_checked("#regex", regex)
+    if matches:  # or all of them could be told before the search begins
+        page.fill("#query", "nowhere")
+        settled(page, "0 groups over all steps.")
     page.fill("#query", query)
     settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
     page.locator("#cancel").wait_for(state="hidden")
@@ -268,11 +195,12 @@ def test_hits_are_marked_and_unfolded(opened, report):
     assert page.locator("mark.hit").is_visible()
 
 
-def test_an_invalid_pattern_says_so(opened, report):
-    page = opened(report)
+def test_an_invalid_pattern_says_so(browser, opened, report):
+    page = opened(report, FIRST)
     page.check("#regex")
     page.fill("#query", "(")
-    settled(page, "3 groups here. Not a regular expression: Unterminated group.")
+    why = {"chromium": "Unterminated group", "firefox": "unterminated parenthetical"}[browser.browser_type.name]
+    settled(page, f"3 groups here. Not a regular expression: {why}.")
     assert page.locator("#query").get_attribute("aria-invalid") == "true"
     page.fill("#query", "()alive")
     settled(page, "1 group here.")
@@ -280,7 +208,7 @@ def test_an_invalid_pattern_says_so(opened, report):
 
 
 def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.check("input[value=all]")
     page.check("#regex")
     page.fill("#query", r"(\w+\s?)+$!")
@@ -311,7 +239,7 @@ def until_workers(page, count):
 
 
 def test_attempts_stand_best_first(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     assert attempts(page) == ["1", "3", "0", "2"]
     first = page.locator(".attempt").first
     assert "best" in first.inner_text()
@@ -340,7 +268,7 @@ def test_messages_show_the_system_prompt_once(opened, report):
 
 
 def test_thinking_folds_and_the_answer_is_marked(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     think = body(page, 1).locator("details")
     assert think.locator("summary").inner_text() == "Thinking, 40 words"
     assert think.get_attribute("open") is None
@@ -407,7 +335,7 @@ def test_two_pinned_attempts_stand_side_by_side(opened, report):
 
 
 def test_pins_go_with_their_group(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.keyboard.press("p")
     page.keyboard.press("j")
     shows(page, 0, group=1)
@@ -468,8 +396,9 @@ def test_steps_end_with_their_reward(opened_panel):
     page = opened_panel([credited()])
     page.click("#unfold")
     until(page, "document.querySelectorAll('details.think[open]').length === 1")
-    script = """nodes => nodes.map((n) =>
-        [n.previousSibling.textContent, getComputedStyle(n, "::after").content, n.className, n.title])"""
+    script = (
+        f"nodes => nodes.map((n) => [n.previousSibling.textContent, ({DRAWN})(n, '::after'), n.className, n.title])"
+    )
     assert page.locator(".attempt .step").evaluate_all(script) == [
         [">one", '"words 0"', "step ", "words: step ends, reward 0"],
         [" two</think>", '"lines +1"', "step up", "lines: step ends, reward +1"],
@@ -504,7 +433,7 @@ def test_text_is_read_on_the_strongest_heat(browser, tmp_path, scheme):
     """4.5 to 1, as WCAG asks of text; in the thinking too."""
     rows = [{**row, "advantages": [[6, -1.0], [40, 1.0]]} for row in credited()[:1]]
     (tmp_path / "panel.html").write_text(panel([rows]))
-    with browser.new_page(color_scheme=scheme) as page:
+    with in_scheme(browser, scheme) as page:
         page.goto(f"file://{tmp_path / 'panel.html'}")
         page.wait_for_selector(".attempt")
         back = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -536,7 +465,7 @@ def contrast(first, second):
 
 
 def test_keys_move_between_groups_and_steps(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     for key, group in [("j", 1), ("ArrowDown", 2), ("j", 2), ("k", 1)]:
         page.keyboard.press(key)
         shows(page, 0, group)
@@ -546,7 +475,7 @@ def test_keys_move_between_groups_and_steps(opened, report):
 
 
 def test_keys_search_pin_and_help(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.keyboard.press("/")
     page.keyboard.type("jd")
     assert page.input_value("#query") == "jd"
@@ -569,7 +498,7 @@ def test_keys_search_pin_and_help(opened, report):
 
 
 def test_a_reload_comes_back(opened, report):
-    page = opened(report)
+    page = opened(report, FIRST)
     page.keyboard.press("l")
     page.keyboard.press("j")
     shows(page, 1, group=1)
@@ -594,7 +523,7 @@ def test_a_link_leads_to_its_group(opened, report, hash, group):
     assert page.locator(".row[aria-selected=true]").count() == 1
 
 
-# -- beliefs and a prompt's history
+# -- beliefs
 
 
 @pytest.fixture(scope="module")
@@ -613,11 +542,6 @@ def believing(tmp_path_factory):
 
 
 BELIEF = {"mean": 0.4, "std": 0.4899, "attempts": 3.52}
-
-
-def past(page):
-    """Texts of the history's buttons."""
-    return [" ".join(text.split()) for text in page.locator("#history button").all_inner_texts()]
 
 
 def test_a_group_says_what_was_believed_of_its_prompt(opened, opened_panel, believing, report):
@@ -659,75 +583,6 @@ def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
     assert opened_panel([traced.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden()
 
 
-def test_a_prompts_history_leads_to_its_other_groups(opened, believing):
-    page = opened(believing, "#split=train&step=2&group=0.0.0")
-    assert page.locator("#history").count() == 0
-    page.keyboard.press("s")
-    page.wait_for_selector("#history")
-    steps = ["step 0: 0.25 believed 0", "step 2: 0.313 believed 0.25", "step 4: 0.375 believed 0.5"]
-    assert past(page) == [*steps, "step 6: 0.438 believed 0.75"]
-    assert page.inner_text("#history [aria-current]").startswith("step 2")
-    page.locator("#history button").nth(2).focus()
-    page.keyboard.press("Enter")
-    shows(page, 4)
-    until(page, "document.activeElement.id === 'past-2'")  # and from there to the next
-    assert page.inner_text("#history [aria-current]").startswith("step 4")
-    page.keyboard.press("Tab")
-    page.keyboard.press("Enter")
-    shows(page, 6)
-    page.keyboard.press("s")
-    until(page, "document.querySelector('#history') === null")
-
-
-def test_a_history_is_of_the_whole_prompt_and_needs_no_beliefs(opened, opened_panel, believing, report):
-    page = opened(believing, "#split=train&step=7&group=0.0.0")
-    page.keyboard.press("s")
-    page.wait_for_selector("#history")
-    assert [text[:6] for text in past(page)] == ["step 1", "step 3", "step 5", "step 7"]
-    page.keyboard.press("j")
-    shows(page, 7, group=1)
-    assert "Sampled once in this page." in page.inner_text("#history")
-    assert page.evaluate("[window.hacked, document.documentElement.scrollWidth]") == [None, 1280]
-    # Two that begin alike and differ at the end, and the second of them again with another answer.
-    prompts = [LONG, LONG + ".", LONG]
-    groups = [traced.group([1.0, 0.0], step=i, prompt=prompt) for i, prompt in enumerate(prompts)]
-    groups.append(traced.group([0.0, 0.0], step=3, prompt=LONG, reference={"answer": "7"}))
-    groups.append(traced.group([0.0, 0.0], step=4, prompt=LONG, split="eval"))
-    page = opened_panel(groups)
-    page.keyboard.press("s")
-    page.wait_for_selector("#history")
-    assert past(page) == ["step 0: 1.5", "step 2: 1.5"]
-
-
-def test_filters_that_would_hide_a_group_of_the_history_give_way(opened, believing):
-    page = opened(believing)
-    page.keyboard.press("s")
-    page.wait_for_selector("#history")
-    page.fill("#reward-max", "1.1")
-    shows(page, 0)
-    page.click("#history button:has-text('step 6')")
-    shows(page, 6)
-    assert page.input_value("#reward-max") == ""
-    page.check("input[value=all]")
-    page.fill("#query", "again")
-    settled(page, "4 groups over all steps.")
-    page.click("#history button:has-text('step 4')")
-    shows(page, 4)
-    assert page.input_value("#query") == "again"
-
-
-def test_of_a_long_history_the_groups_about_the_one_in_view_are_shown(opened_panel):
-    page = opened_panel([traced.group([1.0, 0.0], length=1, step=step, prompt="again") for step in range(900)])
-    page.keyboard.press("s")
-    for step, first in ((0, 0), (899, 600)):
-        page.evaluate("step => { location.hash = `split=train&step=${step}&group=0.0.0`; }", step)
-        shows(page, step)
-        assert page.locator("#history button").count() == 300
-        assert past(page)[0] == f"step {first}: 1.5"
-        assert page.locator("#history [aria-current]").is_visible()
-    assert "300 of 900 groups" in page.inner_text("#history")
-
-
 # -- alarms and curves
 
 
@@ -745,14 +600,16 @@ def test_an_alarm_leads_to_its_group(opened, report):
 
 
 def test_curves_tell_values_and_lead_to_steps(opened, report):
-    page = opened(report)
-    assert page.locator(".curve b").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"]
+    page = opened(report, FIRST)
+    assert page.locator(".curve .title").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"]
     reward = page.locator(".curve").first
-    assert "0 at 1" in reward.locator(".value").inner_text()  # the step after which it was logged
-    box = reward.locator("svg").bounding_box()
-    reward.locator("svg").hover(position={"x": box["width"] - 5, "y": 20})
-    assert "0.5 at 6" in reward.locator(".value").inner_text()
-    reward.locator("svg").click(position={"x": box["width"] - 5, "y": 20})
+    picture = reward.locator("> svg")
+    assert reward.locator(".where text").text_content() == "step 1"  # the step after which it was logged
+    assert reward.locator(".series b").first.inner_text() == "0"
+    picture.hover(position={"x": picture.bounding_box()["width"] - 5, "y": 20})
+    assert reward.locator(".where text").text_content() == "step 6"
+    assert reward.locator(".series b").first.inner_text() == "0.5"
+    picture.click(position={"x": picture.bounding_box()["width"] - 5, "y": 20})
     shows(page, 5)
 
 
@@ -851,8 +708,8 @@ def test_a_browser_that_cannot_unpack_is_told(browser, report):
 @pytest.mark.parametrize("width", [1280, 1920])
 @pytest.mark.parametrize(("scheme", "background"), [("light", "rgb(255, 255, 255)"), ("dark", "rgb(13, 17, 23)")])
 def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme, background):
-    with browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme) as page:
+    with in_scheme(browser, scheme, viewport={"width": width, "height": 900}) as page:
         page.goto(f"file://{report}")
         page.wait_for_selector(".attempt")
-        assert page.evaluate("document.documentElement.scrollWidth") == width
+        assert sideways(page) == 0
         assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background

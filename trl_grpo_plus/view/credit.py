@@ -34,14 +34,14 @@ def credit(row: Row) -> dict[str, Any]:
     start, text = _written_last(row["completion"])
     shown: dict[str, Any] = {}
     if advantages:
-        places = _places(text, [0, *(end for end, _ in advantages)], start)
+        ends = places(text, [0, *(end for end, _ in advantages)], start)
         values = [finite_or_none(value) for _, value in advantages]
-        shown["heat"] = [[*stretch, value] for stretch, value in zip(pairwise(places), values, strict=True)]
+        shown["heat"] = [[*stretch, value] for stretch, value in zip(pairwise(ends), values, strict=True)]
     if scored:
         scored.sort(key=lambda step: step[0])
-        places = _places(text, [end for end, *_ in scored], start)
+        ends = places(text, [end for end, *_ in scored], start)
         shown["steps"] = [
-            [place, finite_or_none(reward), name] for place, (_, reward, name) in zip(places, scored, strict=True)
+            [place, finite_or_none(reward), name] for place, (_, reward, name) in zip(ends, scored, strict=True)
         ]
     return shown
 
@@ -54,13 +54,13 @@ def _written_last(completion: Any) -> tuple[int, str]:
     return sum(utf16(as_text([message])) + 1 for message in completion[:at]), content_of(completion)
 
 
-def _places(text: str, ends: Sequence[int], start: int) -> list[int]:
+def places(text: str, ends: Sequence[int], start: int = 0) -> list[int]:
     """`start` and so many UTF-16 units, for each of some ascending offsets in characters."""
     if text.isascii():
         return [start + end for end in ends]
-    places, before = [], 0
+    found, before = [], 0
     for end in ends:
         start += utf16(text[before:end])
-        places.append(start)
+        found.append(start)
         before = end
-    return places
+    return found

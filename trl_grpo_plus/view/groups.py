@@ -5,8 +5,10 @@ All of it plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, 
 
 import hashlib
 import json
+import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from typing import Any
 
 from ..common.texts import as_text, find_answer
@@ -15,6 +17,7 @@ from ..groups import VERDICTS
 from ..traces import Row, evaluated
 from . import beliefs
 from .credit import credit, utf16
+from .turns import calls, roles
 
 
 # title -> the metric that the trainer logs, and the key of a row to average where it was not logged
@@ -24,6 +27,7 @@ _CURVES = {
     "entropy": ("entropy", None),
     "tokens": ("completions/mean_length", "tokens"),
 }
+_found_answer = lru_cache(maxsize=256)(find_answer)  # a group's line and its texts ask for the same
 
 
 def best_first(rows: Sequence[Row]) -> list[Row]:
@@ -58,6 +62,8 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
         "title": _title(first["prompt"]),
         "prompt": _identity(first),
         "belief": beliefs.believed(rows),
+        "tokens": _mean_length(rows),
+        "entropy": _entropy_of_answers(rows),
         "rewards": [finite_or_none(row.get("reward")) for row in best_first(rows)],
     }
 
@@ -73,13 +79,13 @@ def detail(rows: Sequence[Row]) -> dict[str, Any]:
 
 def _attempt(row: Row) -> dict[str, Any]:
     messages = _messages(row["completion"])
-    text = "\n".join(part for _, part in messages)
-    answer = find_answer(text)
+    text = _told(messages)
+    answer = _found_answer(text)
     outcomes = row.get("outcomes") or {}
     return {
         "attempt": row["attempt"],
         "text": text,
-        "roles": [[role, utf16(part)] for role, part in messages] if len(messages) > 1 else [],
+        "roles": roles(row["completion"], messages) if len(messages) > 1 else [],
         "answer": [utf16(text[:end]) for end in answer] if answer else None,
         "parts": [
             [name, finite_or_none(score), outcomes.get(name)] for name, score in (row.get("rewards") or {}).items()
@@ -88,16 +94,20 @@ def _attempt(row: Row) -> dict[str, Any]:
         "truncated": row.get("truncated"),
         "extra": _pairs(row.get("extra")),
         **credit(row),
+        **({"calls": called} if (called := calls(row["completion"])) else {}),
     }
 
 
-def columns(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
+def columns(
+    entries: Iterable[dict[str, Any]], words: dict[str, int] | None = None, prompts: dict[str, int] | None = None
+) -> dict[str, Any]:
     """Lines of the list turned into columns; words that recur (splits, verdicts, alarms) become numbers,
-    and so do prompts."""
-    words: dict[str, int] = {}
-    names = ("split", "step", "batch", "round", "group", "verdict", "kept", "reason", "title", "belief")
+    and so do prompts. Those that have numbers already, from lines before, may be given; new ones are added."""
+    words = {} if words is None else words
+    prompts = {} if prompts is None else prompts
+    coded = ("split", "verdict", "reason")
+    names = (*coded, "step", "batch", "round", "group", "kept", "title", "belief", "tokens", "entropy")
     table: dict[str, list[Any]] = {name: [] for name in (*names, "prompt", "size", "alarms")}
-    prompts: dict[str, int] = {}
     rewards: list[float | None] = []
 
     def code(word: str | None) -> int:
@@ -105,9 +115,11 @@ def columns(entries: Iterable[dict[str, Any]]) -> dict[str, Any]:
 
     for line in entries:
         for name in names:
-            coded = name in ("split", "verdict", "reason")
-            table[name].append(code(line[name]) if coded else line[name])
+            table[name].append(code(line[name]) if name in coded else line[name])
         table["prompt"].append(prompts.setdefault(line["prompt"], len(prompts)))
+        for name in ("differs", "turned"):  # of a reward that was tried
+            if name in line:
+                table.setdefault(name, []).append(line[name])
         table["size"].append(len(line["rewards"]))
         table["alarms"].append([code(name) for name in line["alarms"]])
         rewards += line["rewards"]
@@ -234,6 +246,25 @@ def _trained_on(rows: Sequence[Row]) -> int | None:
     return int(any(row["kept"] for row in rows)) if rows[0].get("kept") is not None else None
 
 
+def _entropy_of_answers(rows: Sequence[Row]) -> float | None:
+    """In bits: 0 where all attempts give one answer, 1 where two are given as often, log2 of the attempts where each
+    gives its own. A text in which no answer is found is its own answer; of one attempt alone there is none."""
+    if len(rows) < 2:
+        return None
+    answers = Counter(_answer(_told(_messages(row["completion"]))) for row in rows)
+    return round(sum(count / len(rows) * math.log2(len(rows) / count) for count in answers.values()), 3)
+
+
+def _answer(text: str) -> str:
+    answer = _found_answer(text)
+    return text[slice(*answer)].strip() if answer else text.strip()
+
+
+def _mean_length(rows: Sequence[Row]) -> float | None:
+    known = [value for row in rows if (value := finite_or_none(row.get("tokens"))) is not None]
+    return round(sum(known) / len(known), 1) if known else None
+
+
 def _text(messages: Any) -> str:
     try:
         return as_text(messages)
@@ -246,6 +277,10 @@ def _messages(value: Any) -> list[list[Any]]:
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         return [[None, _text(value)]]
     return [[message.get("role"), _text([message])] for message in value]
+
+
+def _told(messages: Sequence[Sequence[Any]]) -> str:
+    return "\n".join(part for _, part in messages)
 
 
 def _title(prompt: Any) -> str:

@@ -8,6 +8,7 @@ import contextvars
 import json
 import math
 import threading
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from importlib import import_module
@@ -183,6 +184,12 @@ def _failure(name: str, error: BaseException) -> str:
         f"Groups could not be logged to {name}: {type(error).__name__}: {error}. See whether the run is still open, "
         f"its disk has room and {name} is {oldest} or newer; it is tried again with the next log."
     )
+
+
+def failed_in(error: BaseException) -> str | None:
+    """The tracker whose code an error came through, `None` where it came through none."""
+    modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((name for module in modules if (name := module.partition(".")[0]) in OPEN_RUN), None)
 
 
 # -- which groups, and as which rows of a table

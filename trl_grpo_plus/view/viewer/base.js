@@ -2,6 +2,16 @@
 
 const $ = (id) => document.getElementById(id);
 
+const MOST_QUERY = 2000; // characters of a search that an address holds
+
+function setAddress(place) {
+  try {
+    history.replaceState(null, "", `#${place}`);
+  } catch {
+    // A frame without an address of its own.
+  }
+}
+
 // All text of the run goes through here or through paint(): it becomes text nodes, never markup.
 function el(name, properties = {}, ...children) {
   const node = document.createElement(name);
@@ -24,18 +34,36 @@ const signed = (value) => (value > 0 ? `+${number(value)}` : number(value));
 const count = (n, what) => `${number(n)} ${what}${n === 1 ? "" : "s"}`;
 const words = (name) => name.replaceAll("_", " ");
 
+// A button; `key` does the same, and `pressed` is null where nothing stays pressed.
+function tool(id, name, key, pressed, act) {
+  const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
+  if (pressed !== null) button.setAttribute("aria-pressed", pressed);
+  button.addEventListener("click", act);
+  return button;
+}
+
 // ColorBrewer's RdYlBu: its ends stay apart in every kind of colour blindness, and on light and dark ground.
 const SCALE = ["#d73027", "#fc8d59", "#fee090", "#ffffbf", "#e0f3f8", "#91bfdb", "#4575b4"];
 
-function colour(reward, [low, high]) {
-  const share = high > low ? (reward - low) / (high - low) : 0.5;
-  return SCALE[Math.max(0, Math.min(SCALE.length - 1, Math.floor(share * SCALE.length)))];
+// Where the colours of a scale begin: at each reward where they are few, else at every so many of those that are
+// distinct. So one far below the others, of a penalty say, leaves them apart; how far is for the legend to say.
+function scaleOf(rewards) {
+  const distinct = [...new Set(rewards)].filter((reward) => reward !== null).sort((a, b) => a - b);
+  const bins = Math.min(SCALE.length, distinct.length);
+  return Array.from({ length: bins }, (_, i) => distinct[Math.ceil((i * distinct.length) / bins)]);
 }
 
-function dot(reward, range) {
+// `lows` is what scaleOf() gives.
+function colour(reward, lows) {
+  let bin = 0;
+  while (bin + 1 < lows.length && lows[bin + 1] <= reward) bin++;
+  return SCALE[lows.length > 1 ? Math.round((bin * (SCALE.length - 1)) / (lows.length - 1)) : (SCALE.length - 1) / 2];
+}
+
+function dot(reward, lows = data.scale) {
   const node = el("span", { className: "dot" });
   if (reward === null) node.classList.add("hollow");
-  else node.style.background = colour(reward, range);
+  else node.style.background = colour(reward, lows);
   return node;
 }
 
@@ -68,9 +96,15 @@ function block(id) {
 
 const KEPT = 8;
 const chunks = new Map();
+let packedChunk = async (n) => block(`chunk-${n}`); // a page that is served asks for them: live.js
+
+const unpackChunk = async (n) => {
+  const { data: packed, packed: is } = await packedChunk(n);
+  return unpack(packed, is);
+};
 
 function chunk(n) {
-  const found = chunks.get(n) || unpack(block(`chunk-${n}`).data, block(`chunk-${n}`).packed);
+  const found = chunks.get(n) || unpackChunk(n);
   chunks.delete(n);
   chunks.set(n, found);
   if (chunks.size > KEPT) chunks.delete(chunks.keys().next().value);
@@ -88,7 +122,7 @@ const data = {};
 function load(head, index) {
   const { words, groups, rewards, chunks: sizes } = index;
   const word = (code) => (code < 0 ? null : words[code]);
-  Object.assign(data, groups, { head, n: groups.step.length, rewards, first: [], chunk: [], place: [] });
+  Object.assign(data, groups, { head, listed: index.listed || [], n: groups.step.length, rewards, first: [], chunk: [], place: [] });
   for (const name of ["split", "verdict", "reason"]) data[name] = groups[name].map(word);
   data.alarms = groups.alarms.map((codes) => codes.map(word));
   let at = 0;
@@ -103,6 +137,7 @@ function load(head, index) {
     }
   });
   data.range = extremes(rewards);
+  data.scale = scaleOf(rewards);
   data.splits = [...new Set(data.split)].sort((a, b) => (b === "train") - (a === "train") || (a < b ? -1 : 1));
   data.steps = Object.fromEntries(data.splits.map((split) => [split, stepsOf(split)]));
 }
@@ -126,6 +161,7 @@ function stepsOf(split) {
 
 const rewardsOf = (g) => data.rewards.slice(data.first[g], data.first[g] + data.size[g]);
 const meanOf = (known) => (known.length ? known.reduce((a, b) => a + b, 0) / known.length : null);
+const meanReward = (g) => meanOf(rewardsOf(g).filter((reward) => reward !== null));
 const keyOf = (g) => `${data.batch[g]}.${data.round[g]}.${data.group[g]}`;
 
 function findGroup(split, step, key) {

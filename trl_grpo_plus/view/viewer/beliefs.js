@@ -1,53 +1,13 @@
-// -- what was believed of prompts before they were sampled, and a prompt's history
+// -- what was believed of prompts before they were sampled
 
 const PLOT = 210; // px, as in style.css
 const EDGE = 20;
-const MOST = 300; // groups of a history
 
 function beliefNode(g) {
   const [mean, std, attempts, earned, of] = data.belief[g];
   const on = attempts === null ? "" : ` on ${count(Math.round(10 * attempts) / 10, "attempt")}`;
   const told = `believed ${number(mean, 3)} ± ${number(std, 3)}${on}; earned ${number(earned, 3)}`;
   return el("span", { className: "belief" }, of ? el("bdi", {}, of) : null, of ? ": " : null, told);
-}
-
-// -- a prompt's history: its groups, in order
-
-function sameAs(g) {
-  const found = [];
-  for (let other = 0; other < data.n; other++) {
-    if (data.prompt[other] === data.prompt[g] && data.split[other] === data.split[g]) found.push(other);
-  }
-  return found;
-}
-
-function pastNode(g) {
-  const all = sameAs(g);
-  const from = Math.max(0, Math.min(all.indexOf(g) - MOST / 2, all.length - MOST));
-  const some = all.slice(from, from + MOST);
-  const told = all.length < 2 ? "Sampled once in this page." : some.length < all.length ? `${some.length} of ${count(all.length, "group")}` : count(all.length, "group");
-  const node = el("nav", { id: "history", "aria-label": "History of this prompt" }, el("span", { className: "muted" }, told));
-  // By its place, so that the focus stays on it in the next group.
-  some.forEach((other, i) => node.append(pastButton(other, `past-${from + i}`, other === g)));
-  return node;
-}
-
-function pastButton(g, id, current) {
-  const belief = data.belief[g];
-  const earned = belief ? belief[3] : meanOf(rewardsOf(g).filter((reward) => reward !== null));
-  const where = data.round[g] ? `step ${data.step[g]}, round ${data.round[g]}` : `step ${data.step[g]}`;
-  const button = el("button", { type: "button", id, title: data.verdict[g] ? words(data.verdict[g]) : "" });
-  if (data.verdict[g]) button.append(el("span", { className: `key ${data.verdict[g]}` }));
-  button.append(`${where}: `, el("b", {}, number(earned, 3)));
-  if (belief) button.append(el("span", { className: "muted" }, ` believed ${number(belief[0], 3)}`));
-  if (current) button.setAttribute("aria-current", "true");
-  button.addEventListener("click", () => visit(g));
-  return button;
-}
-
-function showCurrent(node) {
-  const current = node.querySelector("[aria-current]");
-  node.scrollTop = current.offsetTop - node.offsetTop - node.clientHeight / 2;
 }
 
 // -- calibration: by tenths of what was believed, what was earned
@@ -65,8 +25,10 @@ function fillCalibration() {
     $("calibration-table").replaceChildren(...calibrationTable(tenths));
   };
   const name = ([first, last], i) => `${i ? "last, " : "all, "}${number(first)} – ${number(last)}`;
-  $("calibration-steps").append(...spans.map(({ steps }, i) => el("option", {}, name(steps, i))));
-  $("calibration-steps").addEventListener("input", draw);
+  const chosen = Math.max($("calibration-steps").selectedIndex, 0);
+  $("calibration-steps").replaceChildren(...spans.map(({ steps }, i) => el("option", {}, name(steps, i))));
+  $("calibration-steps").selectedIndex = Math.min(chosen, spans.length - 1);
+  $("calibration-steps").oninput = draw;
   $("calibration").hidden = false;
   draw();
 }

@@ -5,22 +5,33 @@ let shown = 0;
 async function drawGroup() {
   const g = state.group;
   const turn = ++shown;
+  remember();
+  document.body.classList.toggle("viewing", Boolean(state.view));
+  $("prompts").setAttribute("aria-pressed", state.view === "prompts");
+  if (state.view === "prompts") return drawPrompts(turn);
   if (g < 0) return $("group").replaceChildren(el("p", { className: "empty" }, "No group matches."));
-  const group = await texts(g);
+  if (state.view === "follow") return drawFollow(g, turn);
+  const group = await texts(g).catch((error) => lost(error, turn));
+  if (!group) return;
   const spans = await hits(state.source, textsOf(group));
+  if (state.rendered) await loadLibraries();
   if (turn !== shown) return;
-  const attempts = group.attempts.map((attempt, i) => ({ ...attempt, i, best: i === 0 && stands(group.attempts) }));
+  const every = group.attempts.map((attempt, i) => ({ ...attempt, i, best: i === 0 && stands(group.attempts) }));
+  const attempts = together(every, state.apart);
+  movePins(attempts);
   const marked = spans.map((list) => list.map(([from, to]) => [from, to, "hit"]));
   const before = group.prompt.length + group.reference.length;
   attempts.forEach((attempt) => (attempt.hits = marked[before + attempt.i]));
   const pinned = attempts.filter((attempt) => state.pins.includes(attempt.attempt));
   const cols = columns(pinned.length === 2 ? pinned : attempts, pinned, attempts);
-  const focused = document.activeElement.closest?.("#history button")?.id;
-  const past = state.past ? [pastNode(g)] : [];
-  $("group").replaceChildren(groupHead(g, attempts, pinned), ...past, task(group, marked), cols);
-  if (past.length) showCurrent(past[0]);
-  if (focused) $(focused)?.focus({ preventScroll: true });
+  $("group").replaceChildren(groupHead(g, group, attempts, pinned), task(group, marked), cols);
   for (const body of cols.querySelectorAll(".body")) showHit(body);
+}
+
+// A server that is gone gives out no more texts; what is here may stay.
+function lost(error, turn) {
+  if (!error.told) throw error;
+  if (turn === shown) $("group").replaceChildren(el("p", { className: "empty" }, `The attempts of this group are not here: ${error.told}.`));
 }
 
 // Whether the first attempt did better than the last.
@@ -29,46 +40,30 @@ function stands(attempts) {
   return first.advantage !== last.advantage || first.reward !== last.reward;
 }
 
-function groupHead(g, attempts, pinned) {
+function groupHead(g, group, attempts, pinned) {
   const where = `${data.split[g]}, step ${data.step[g]}, batch ${data.batch[g]}, round ${data.round[g]}, group ${data.group[g]}`;
   const head = el("div", { id: "group-head" }, el("h2", {}, where), badge(data.verdict[g]));
   if (data.kept[g] !== null) head.append(el("span", { className: "muted" }, treatment(g)));
   for (const name of data.alarms[g]) head.append(el("span", { className: "alarm-mark" }, words(name)));
+  head.append(...rescoredMarks(g));
   if (data.belief[g]) head.append(beliefNode(g));
   const credited = hasCredit(attempts);
-  if (credited && state.credit) head.append(creditLegend(attempts));
-  head.append(el("span", { className: "grow" }), tool("past", "History", "s", state.past, togglePast));
-  if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${attempts.length}` : "Unpin", "Esc", null, unpin));
+  if (state.rendered) head.append(el("span", { className: "muted" }, "rendered: marks are in the text"));
+  else if (credited && state.credit) head.append(creditLegend(attempts));
+  head.append(el("span", { className: "grow" }), tool("follow-on", "Follow", "f", false, toggleFollow));
+  if (pinned.length) head.append(tool("unpin", pinned.length === 2 ? `Show all ${group.attempts.length}` : "Unpin", "Esc", null, unpin));
   head.append(tool("diff", "Differences", "d", diffOn(), toggleDiff), tool("unfold", "Thinking", "t", state.unfold, toggleFold));
   if (credited) head.append(tool("credit", "Credit", "c", state.credit, toggleCredit));
+  const equal = new Set(group.attempts.map(equalKey)).size < group.attempts.length;
+  if (equal) head.append(tool("apart", "Equal apart", "e", state.apart, toggleApart));
+  if (canRender()) head.append(tool("rendered", "Rendered", "m", state.rendered, toggleRendered));
+  head.append(tool("worst-attempt", "Worst attempt", "W", null, goToWorstAttempt));
+  head.append(...copyTools(g, group));
   return head;
-}
-
-function tool(id, name, key, pressed, act) {
-  const button = el("button", { type: "button", id, title: `${name} (${key})` }, name);
-  if (pressed !== null) button.setAttribute("aria-pressed", pressed);
-  button.addEventListener("click", act);
-  return button;
-}
-
-// The prompt and the reference, once for all attempts.
-function task(group, marked) {
-  const parts = group.prompt.map(([role, text], i) => labelled(role || "prompt", text, marked[i]));
-  const known = group.reference.map(([name, text], i) => labelled(name, text, marked[group.prompt.length + i]));
-  const node = el("div", { id: "task" }, el("div", { className: "prompt", tabIndex: 0 }, ...parts));
-  if (known.length) node.append(el("div", { className: "reference", tabIndex: 0 }, ...known));
-  return node;
-}
-
-function labelled(name, text, ranges) {
-  const body = el("div", { className: "text" });
-  paint(body, text, 0, text.length, ranges);
-  return el("div", { className: "part" }, el("bdi", { className: "label" }, name), body);
 }
 
 function columns(attempts, pinned, group) {
   const node = el("div", { id: "columns", className: pinned.length === 2 ? "pair" : "" });
-  node.style.setProperty("--n", attempts.length);
   const [most, names] = [hottest(group), stepNames(group)];
   for (const attempt of attempts) {
     const credit = state.credit ? creditRanges(attempt, most, names) : [];
@@ -80,16 +75,18 @@ function columns(attempts, pinned, group) {
 function column(attempt, attempts, pinned, credit) {
   const node = el("article", { className: "attempt", "aria-label": `Attempt ${attempt.attempt}` });
   node.dataset.attempt = attempt.attempt;
+  if (attempt.reward !== null) node.dataset.reward = attempt.reward;
   if (pinned) node.classList.add("pinned");
+  if (attempt.rescored?.some(([, , , , kind]) => kind)) node.classList.add("disagrees");
   const [base, name] = attempts.length === 2 && pinned ? [attempts[attempt === attempts[0] ? 1 : 0], "the other"] : [attempts[0], "the best"];
-  const diff = diffOn() && base !== attempt ? difference(base.text, attempt.text) : null;
+  const diff = diffOn() && !state.rendered && base !== attempt ? difference(base.text, attempt.text) : null;
   const ranges = [...credit, ...attempt.hits, ...(diff ? diff.ranges : [])];
   if (attempt.answer) ranges.push([...attempt.answer, "answer"]);
   const body = el("div", { className: "body", tabIndex: 0, role: "region", "aria-label": `Text of attempt ${attempt.attempt}` });
   if (diff && !diff.aligned) {
     body.append(el("p", { className: "muted" }, `Too different to align: marked are words that ${name} does not use.`));
   }
-  for (const [role, from, to] of turns(attempt)) body.append(...turnNodes(role, attempt.text, from, to, ranges));
+  for (const turn of turns(attempt)) body.append(...turnNodes(turn, attempt, ranges));
   if (!attempt.text) body.append(el("p", { className: "muted" }, "(empty)"));
   node.append(scores(attempt, pinned), body);
   return node;
@@ -100,49 +97,17 @@ function showHit(body) {
   if (hit) body.scrollTop = hit.getBoundingClientRect().top - body.getBoundingClientRect().top - 40;
 }
 
-function turnNodes(role, text, from, to, ranges) {
-  const nodes = role ? [el("bdi", { className: "label" }, role)] : [];
-  let at = from;
-  const plain = (end) => {
-    if (end <= at) return;
-    const node = el("div", { className: "text" });
-    paint(node, text, at, end, ranges);
-    nodes.push(node);
-  };
-  for (const [start, end, closed] of thoughts(text, from, to)) {
-    plain(start);
-    // The empty lines after it fold away with it.
-    at = end + /^\s*/.exec(text.slice(end, to))[0].length;
-    nodes.push(fold(text, start, at, closed, ranges));
-  }
-  plain(to);
-  return nodes;
-}
-
-function fold(text, from, to, closed, ranges) {
-  const length = text.slice(from, to).split(/\s+/).filter(Boolean).length;
-  const about = [count(length, "word")];
-  const differences = within(ranges, from, to, "differs");
-  if (!closed) about.push("never closed");
-  if (within(ranges, from, to, "answer")) about.push("holds the answer");
-  if (differences) about.push(count(differences, "difference"));
-  const summary = el("summary", {}, `Thinking, ${about.join(", ")}`);
-  const body = el("div", { className: "text" });
-  paint(body, text, from, to, ranges);
-  const open = state.unfold || !closed || within(ranges, from, to, "hit") > 0;
-  return el("details", { className: "think", open }, summary, body);
-}
-
 // -- what is known of an attempt
 
 function scores(attempt, pinned) {
   const pin = tool(`pin-${attempt.attempt}`, pinned ? "Unpin" : "Pin", "p", pinned, () => togglePin(attempt.attempt));
-  const title = el("h3", {}, `#${attempt.attempt}`, attempt.best ? el("span", { className: "tag" }, "best") : null);
-  const top = el("div", { className: "row-line" }, title, el("span", { className: "grow" }), pin);
-  const total = el("div", { className: "total" }, dot(attempt.reward, data.range), el("b", {}, number(attempt.reward)));
+  const copy = copyButton(`copy-${attempt.attempt}`, "Copy", `Copy the text of attempt ${attempt.attempt}`, () => attempt.text);
+  const title = el("h3", {}, ...equalsTitle(attempt), attempt.best ? el("span", { className: "tag" }, "best") : null);
+  const top = el("div", { className: "row-line" }, title, el("span", { className: "grow" }), copy, pin);
+  const total = el("div", { className: "total" }, dot(attempt.reward), el("b", {}, number(attempt.reward)));
   total.append(el("span", { className: "muted" }, data.head.note ? "sum" : "reward"));
   total.append(el("span", { className: "end" }, el("span", { className: "muted" }, "advantage "), signed(attempt.advantage)));
-  return el("div", { className: "scores" }, top, total, parts(attempt), facts(attempt), extra(attempt));
+  return el("div", { className: "scores" }, top, total, parts(attempt), rescoredTable(attempt), facts(attempt), extra(attempt));
 }
 
 function parts(attempt) {
@@ -167,6 +132,6 @@ function facts(attempt) {
 
 function extra(attempt) {
   if (!attempt.extra.length) return null;
-  const pairs = attempt.extra.flatMap(([key, value]) => [el("dt", {}, el("bdi", {}, key)), el("dd", {}, el("bdi", {}, value))]);
+  const pairs = attempt.extra.flatMap(([key, value]) => [el("dt", {}, el("bdi", {}, ...seen(key))), el("dd", {}, el("bdi", {}, ...seen(value)))]);
   return el("dl", { className: "extra" }, ...pairs);
 }

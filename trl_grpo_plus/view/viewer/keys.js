@@ -14,9 +14,17 @@ const KEYS = {
   t: toggleFold,
   c: toggleCredit,
   p: pinNext,
-  s: togglePast,
+  f: toggleFollow,
+  o: togglePrompts,
+  m: toggleRendered,
+  e: toggleApart,
+  w: goToWorst,
+  W: goToWorstAttempt,
   "?": () => $("help").showModal(),
 };
+
+// What they are about is not in view there.
+const IDLE = { follow: [..."pceW"], prompts: [..."pceWdtm"] };
 
 function onKey(event) {
   if (event.ctrlKey || event.metaKey || event.altKey || $("help").open) return;
@@ -24,7 +32,7 @@ function onKey(event) {
   const typing = event.target.matches("input:not([type=checkbox], [type=radio], [type=range]), select");
   // Arrows scroll a text that has the focus.
   const scrolling = event.key.startsWith("Arrow") && event.target.matches("input, .body, .prompt, .reference");
-  if (typing || scrolling || !Object.hasOwn(KEYS, event.key)) return;
+  if (typing || scrolling || !Object.hasOwn(KEYS, event.key) || IDLE[state.view]?.includes(event.key)) return;
   event.preventDefault();
   KEYS[event.key]();
 }
@@ -32,6 +40,7 @@ function onKey(event) {
 function escape() {
   if (document.activeElement === $("query") && !$("query").value) return $("query").blur();
   if (!$("cancel").hidden) return cancel();
+  if (state.view && document.activeElement !== $("query")) return setView("");
   if (state.pins.length && document.activeElement !== $("query")) return unpin();
   if ($("query").value) {
     $("query").value = "";

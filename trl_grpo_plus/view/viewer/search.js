@@ -8,6 +8,18 @@ function pattern(query, regex) {
   return new RegExp(source, "gim");
 }
 
+// The pattern that the field asks for, as its source; "" where there is none, or none that can be read.
+function searchedFor() {
+  const query = $("query").value;
+  $("query").removeAttribute("aria-invalid");
+  try {
+    return { source: query && pattern(query, $("regex").checked).source, problem: "" };
+  } catch (error) {
+    $("query").setAttribute("aria-invalid", "true");
+    return { source: "", problem: `Not a regular expression: ${error.message.split(": ").pop()}.` };
+  }
+}
+
 function searcher() {
   onmessage = async ({ data: task }) => {
     const found = new RegExp(task.source, "gim");
@@ -71,7 +83,7 @@ async function startSearch(groups, source, told) {
     search.worker = newWorker();
     for (const [n, members] of byChunk(groups)) {
       const places = members.map((g) => data.place[g]);
-      const hits = new Set(await ask(search.worker, { source, places, ...block(`chunk-${n}`) }, PATIENCE));
+      const hits = new Set(await ask(search.worker, { source, places, ...(await packedChunk(n)) }, PATIENCE));
       if (run !== search.run) return;
       matches.push(...members.filter((g) => hits.has(data.place[g])));
       seen += members.length;
@@ -80,7 +92,7 @@ async function startSearch(groups, source, told) {
   } catch (error) {
     if (run !== search.run) return;
     const slow = error.message === "slow";
-    told(matches, seen, slow ? `given up after ${PATIENCE / 1000} s on a few groups: simplify the pattern` : "search does not work in this browser or frame");
+    told(matches, seen, slow ? `given up after ${PATIENCE / 1000} s on a few groups: simplify the pattern` : error.told || "search does not work in this browser or frame");
   }
   stopSearch();
 }

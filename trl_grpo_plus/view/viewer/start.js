@@ -1,8 +1,12 @@
 // -- start
 
+// What is filled here may be filled again, with what is new; what is chosen stays.
 function options(id, choices) {
-  $(id).append(...choices.map(([value, name]) => el("option", { value }, name)));
+  const { value } = $(id);
   $(id).closest("label").hidden = choices.length < 2;
+  if (JSON.stringify(choices) === JSON.stringify([...$(id).options].map((option) => [option.value, option.text]))) return;
+  $(id).replaceChildren(...choices.map(([value, name]) => el("option", { value }, name)));
+  if (choices.some(([known]) => known === value)) $(id).value = value;
 }
 
 function fillControls() {
@@ -35,8 +39,9 @@ function fillHead() {
 function fillAlarms() {
   const { alarms } = data.head;
   if (!alarms.length) return;
+  if ($("alarms").hidden) $("alarms").open = true;
   $("alarms").hidden = false;
-  $("alarms").open = true;
+  $("alarm-list").replaceChildren();
   $("alarms").querySelector("summary").textContent = count(alarms.length, "alarm");
   for (const { name, count: n, times } of alarms) {
     const buttons = times.map((time) => {
@@ -55,10 +60,12 @@ function listen() {
   $("controls").addEventListener("submit", (event) => event.preventDefault());
   $("query").addEventListener("keydown", (event) => event.key === "Enter" && $("list").focus());
   $("query").addEventListener("input", () => {
+    state.rendered = false; // hits are marked in the text as it is written
     clearTimeout(soon.timer);
     soon.timer = setTimeout(refresh, 250);
   });
-  for (const id of ["verdict", "alarm", "kept", "reward-min", "reward-max", "regex"]) $(id).addEventListener("input", refresh);
+  const filters = ["verdict", "alarm", "differs", "kept", "reward-min", "reward-max", "measure", "regex"];
+  for (const id of filters) $(id).addEventListener("input", refresh);
   $("split").addEventListener("input", () => {
     setSplit($("split").value);
     refresh();
@@ -71,6 +78,7 @@ function listen() {
     refresh();
   });
   $("cancel").addEventListener("click", cancel);
+  $("prompts").addEventListener("click", togglePrompts);
   $("clear").addEventListener("click", clearFilters);
   $("keys").addEventListener("click", () => $("help").showModal());
   $("list").addEventListener("scroll", drawRows);
@@ -86,13 +94,20 @@ async function start() {
   }
   load(JSON.parse(block("head").data), await unpack(index.data, index.packed));
   fillHead();
+  if (data.head.live) goLive(JSON.parse(index.data)); // in live.js: of a page that is served
+  if (!data.n && data.head.live) return;
   if (!data.n) throw new Error("There are no groups to show.");
   fillAlarms();
   fillControls();
+  fillSort();
   drawLegend();
   if (data.head.panel) setScope("all");
+  fillRescored();
   listen();
+  fillAbout();
+  fillResults();
   drawCurves(data.head.curves);
+  fillPicker();
   fillCalibration();
   recall();
 }

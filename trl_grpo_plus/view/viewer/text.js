@@ -22,14 +22,14 @@ function thoughts(text, from, to) {
   return found;
 }
 
-// [role or null, from, to] of each message of a completion.
+// [role or null, from, to, name of a tool] of each message of a completion.
 function turns(attempt) {
   if (!attempt.roles.length) return [[null, 0, attempt.text.length]];
   let at = 0;
-  return attempt.roles.map(([role, length]) => {
+  return attempt.roles.map(([role, length, name]) => {
     const from = at;
     at += length + 1;
-    return [role, from, from + length];
+    return [role, from, from + length, name];
   });
 }
 
@@ -39,8 +39,8 @@ function paint(node, text, from, to, ranges) {
   const events = [];
   for (const [start, end, kind, value] of ranges) {
     if (kind === "step" && from < end && end <= to) events.push([end, kind, 0, value]);
-    const a = Math.max(start, from);
-    const b = Math.min(end, to);
+    const a = Math.max(whole(text, start, -1), from);
+    const b = Math.min(whole(text, end, 1), to);
     if (a < b) events.push([a, kind, 1, value], [b, kind, -1, null]);
   }
   events.sort((x, y) => x[0] - y[0]);
@@ -60,8 +60,8 @@ function paint(node, text, from, to, ranges) {
 function paintRun(node, run, depth, heat) {
   if (!run) return;
   const kinds = Object.keys(depth).filter((kind) => depth[kind] > 0);
-  if (!kinds.length) return node.append(run);
-  const mark = el("mark", { className: kinds.join(" ") }, run);
+  if (!kinds.length) return node.append(...seen(run));
+  const mark = el("mark", { className: kinds.join(" ") }, ...seen(run));
   if (heat) heat(mark);
   node.append(mark);
 }

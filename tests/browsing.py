@@ -1,0 +1,156 @@
+"""A real browser for tests that look at pages: Chromium, or Firefox where the environment says `TEST_BROWSER=firefox`
+(`make test-firefox`). Where it is not installed, they are skipped.
+
+`browser`, `opened` and `opened_panel` are fixtures: a test module that wants them names them.
+"""
+
+import os
+import shutil
+import time
+from contextlib import contextmanager
+
+import pytest
+
+from trl_grpo_plus.view import panel
+
+
+PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "firefox": ("firefox", "firefox-esr")}
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking"]
+FLAGS += ["--disable-component-update", "--disable-sync"]
+# Firefox as it is shipped is driven by WebDriver BiDi, which has no word for the scheme of colours: a preference is.
+OPTIONS = {"chromium": {"args": FLAGS}, "firefox": {"channel": "moz-firefox"}}
+DARK = {"layout.css.prefers-color-scheme.content-override": 0}
+HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
+FIRST = "#split=train&step=0"  # a page opens on a live group of the last steps
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A browser of playwright's."""
+    sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+    name = os.environ.get("TEST_BROWSER", "chromium")
+    path = next(filter(None, map(shutil.which, PROGRAMS[name])), None)
+    if path is None:
+        pytest.skip(f"none of {', '.join(PROGRAMS[name])} on the PATH")
+    with sync_api.sync_playwright() as playwright:
+        try:
+            browser = getattr(playwright, name).launch(executable_path=path, **OPTIONS[name])
+        except sync_api.Error as error:
+            if "unknown command" not in str(error):
+                raise
+            pytest.skip(f"{path} is too old for playwright: {str(error).splitlines()[0]}")
+        browser.options = {"executable_path": path, **OPTIONS[name]}
+        yield browser
+        browser.close()
+
+
+@contextmanager
+def in_scheme(browser, scheme, **options):
+    """A page in light or dark colours."""
+    dark = scheme == "dark" and browser.browser_type.name == "firefox"
+    if dark:
+        browser = browser.browser_type.launch(firefox_user_prefs=DARK, **browser.options)
+    with browser.new_page(color_scheme=scheme, **options) as page:
+        yield page
+    if dark:
+        browser.close()
+
+
+@contextmanager
+def quiet(browser, drawn=".attempt, .prompt-row, .empty, #note:not([hidden])", harmless=None, **options):
+    """Opens pages that may neither load nor say anything, and gives each back once `drawn` is there. One of a server
+    may ask that server, and say what begins with `harmless`."""
+    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
+    faults = []
+
+    def open_page(path, hash=""):
+        served = str(path).startswith("http:")
+        address = path if served else f"file://{path}"
+        allowed = (address.partition("#")[0] if served else "file:", "blob:")
+        page = context.new_page()
+
+        def told(message):
+            if harmless is None or not message.text.startswith(harmless):
+                faults.append(f"console: {message.text}")
+
+        page.on("console", told)
+        # Firefox looks for an icon by itself, which the page's policy forbids.
+        icon = "/favicon.ico because it violates"
+        page.on("pageerror", lambda error: icon in str(error) or faults.append(f"error: {error}"))
+        page.on("request", lambda request: request.url.startswith(allowed) or faults.append(request.url))
+        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+        page.goto(f"{address}{hash}")
+        page.wait_for_selector(drawn)
+        return page
+
+    yield open_page
+    context.close()
+    assert faults == [], faults
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page from disk."""
+    with quiet(browser, offline=True) as open_page:
+        yield open_page
+
+
+@pytest.fixture
+def opened_panel(opened, tmp_path):
+    """Opens the panel of some groups."""
+
+    def open_panel(groups, *title):
+        (tmp_path / "panel.html").write_text(panel(groups, *title))
+        return opened(tmp_path / "panel.html")
+
+    return open_panel
+
+
+# -- what tests ask of a page
+
+
+def until(page, condition, *args):
+    """`condition` is JavaScript; the page's policy forbids playwright's own waiting, which evaluates a text."""
+    end = time.monotonic() + 20
+    while not page.evaluate(condition, *args):
+        assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
+        time.sleep(0.02)
+
+
+def sideways(page):
+    """Pixels by which the whole page scrolls."""
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+# What is drawn before or after a node. Firefox tells `attr(name)` as it is written.
+DRAWN = """(node, where) => {
+  const { content } = getComputedStyle(node, where);
+  const [, name] = /^attr\\((.*)\\)$/.exec(content) ?? [];
+  return name ? JSON.stringify(node.getAttribute(name)) : content;
+}"""
+
+
+def shows(page, step, group=0, round=0, split="train"):
+    """Wait for that group."""
+    title = f"{split}, step {step}, batch 0, round {round}, group {group}"
+    until(page, "title => document.querySelector('#group-head h2')?.textContent === title", title)
+
+
+def settled(page, status):
+    """Wait for that to be told of the list."""
+    until(page, "text => document.querySelector('#status').textContent === text", status)
+
+
+def titles(page):
+    """Of the groups in the list."""
+    return page.locator(".row-title bdi").all_inner_texts()
+
+
+def attempts(page):
+    """Numbers of those in view, as they stand."""
+    return [node.get_attribute("data-attempt") for node in page.locator(".attempt").all()]
+
+
+def body(page, attempt):
+    """Where its text is."""
+    return page.locator(f".attempt[data-attempt='{attempt}'] .body")

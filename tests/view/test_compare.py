@@ -1,0 +1,242 @@
+"""The page of several runs in a real Chromium, off line, opened from disk."""
+
+import json
+import re
+
+import browsing
+import pytest
+import traced
+from browsing import HOSTILE, until
+
+from trl_grpo_plus.view import write_comparison
+
+
+browser = browsing.browser  # a fixture
+
+
+@pytest.fixture
+def opened(browser):
+    """Opens a page from disk."""
+    with browsing.quiet(browser, ".one, .empty", offline=True) as open_page:
+        yield open_page
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """Two seeds of a setting and a run of another that logged neither seconds nor the alive share."""
+    folder = tmp_path_factory.mktemp("runs")
+    runs = [
+        a_run(folder / "seed1", [1.0, 0.0], {"seed": 1, "beta": 0.1}, reward=0.2),
+        a_run(folder / "seed2", [0.0, 0.0], {"seed": 2, "beta": 0.1}, reward=0.4),
+        a_run(folder / HOSTILE.replace("/", ""), [1.0, 1.0], {"seed": 1, "note": HOSTILE}, reward=0.9, timed=False),
+    ]
+    return write_comparison(runs)
+
+
+@pytest.fixture
+def page(opened, written):
+    return opened(written.path)
+
+
+def a_run(folder, late, options, reward, timed=True):
+    """`late`: the scores at step 8 on "moved", which at 0 and 4 nobody solved; on "same" all are right for ever."""
+    groups = []
+    for step, scores in ((0, [0.0, 0.0]), (4, [0.0, 0.0]), (8, late)):
+        groups.append(traced.group(scores, length=5, step=step, group=0, prompt="moved"))
+        groups.append(traced.group([1.0, 1.0], length=5, step=step, group=1, prompt=HOSTILE))
+        groups.append(traced.group([1.0, 1.0], length=5, step=step, group=2, prompt=f"only {folder.name}"))
+    texts = [["one two three", "one 2 three"], ["one two four", HOSTILE]][reward < 0.3]
+    groups[6] = [{**row, "completion": text} for row, text in zip(groups[6], texts, strict=True)]
+    spent = {"step_time": 2.0, "groups/alive": 0.5} if timed else {}
+    metrics = [{"eval_easy_runtime": 1.0, "eval_reward": reward / 2, "step": 0}]
+    metrics += [{"reward": reward, "loss": 1.5, "num_tokens": 100 * step, **spent, "step": step} for step in (4, 8)]
+    metrics.append({"eval_easy_runtime": 1.0, "eval_reward": reward, "step": 8})
+    alarms = [{"step": 4, "name": "dead_groups", "message": "", "groups": []}] * (2 if timed else 0)
+    return traced.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0}, "options": options})
+
+
+def plot(page, title):
+    return page.locator(".curve", has=page.locator(".title", has_text=re.compile(f"^{title}$")))
+
+
+def legend(page, title):
+    """What a plot's key says, once drawn."""
+    until(page, "[...document.querySelectorAll('.series b')].every((value) => value.textContent)")
+    return " | ".join(text.strip() for text in plot(page, title).locator(".series").all_inner_texts())
+
+
+def prompts(page):
+    return page.locator(".row-title").all_inner_texts()
+
+
+def columns(page):
+    return page.locator(".of-run h3").all_inner_texts()
+
+
+# -- curves and tables
+
+
+def test_seeds_are_a_mean_with_its_range_until_they_are_asked_for(page):
+    assert page.inner_text("#facts") == "3 runs of 2 settings, 2 prompts of two runs or more"
+    assert "mean of seed1, seed2 0.3" in legend(page, "reward")
+    assert legend(page, "reward").count("|") == 1
+    heights = page.evaluate("document.querySelector('.band').getBoundingClientRect().height")
+    assert heights > 5
+    page.uncheck("#mean")
+    until(page, "document.querySelectorAll('.band').length === 0")
+    assert legend(page, "reward").startswith("seed1 0.2 at 8 | seed2 0.4 at 8 | ")
+
+
+def test_an_axis_that_a_run_lacks_is_told(page):
+    assert page.inner_text("#axis-note") == "Means end where the first of their runs ends."
+    page.select_option("#axis", "seconds")
+    until(page, "document.querySelector('#axis-note').textContent.includes('step_time was not logged')")
+    assert "without evaluations" in page.inner_text("#axis-note")
+    assert legend(page, "reward").startswith("mean of seed1, seed2 0.3")
+    assert "|" not in legend(page, "reward")
+    assert plot(page, "reward").locator("svg[role=slider]").get_attribute("aria-valuemax") == "16"
+    page.select_option("#axis", "tokens")
+    until(page, "!document.querySelector('#axis-note').textContent.includes('Not drawn')")
+    assert legend(page, "reward").count("|") == 1
+
+
+def test_a_metric_that_a_run_lacks_is_told_and_any_can_be_drawn(page):
+    assert "Not logged: " in plot(page, "alive groups").inner_text()
+    assert plot(page, "loss").count() == 0
+    page.locator("#metric").press_sequentially("loss")
+    page.keyboard.press("Enter")
+    until(page, "[...document.querySelectorAll('.title')].some((node) => node.textContent === 'loss')")
+    plot(page, "loss").get_by_role("button", name="Remove loss").click()
+    until(page, "[...document.querySelectorAll('.title')].every((node) => node.textContent !== 'loss')")
+    page.locator("#metric").press_sequentially("nothing")
+    page.keyboard.press("Enter")
+    assert page.get_attribute("#metric", "aria-invalid") is not None
+
+
+def test_the_address_holds_the_view(opened, written, page):
+    assert page.evaluate("location.hash") in ("", "#"), "as it opens"
+    page.select_option("#axis", "tokens")
+    page.uncheck("#mean")
+    page.get_by_label("Draw seed2").uncheck()
+    plot(page, "alive groups").get_by_role("button", name="Remove").click()
+    page.select_option("#order", "2")
+    page.locator(".row").nth(0).click()
+    page.locator("#first-0").click()
+    page.keyboard.press("t")
+    until(page, "location.hash.includes('thinking=1')")
+    again = opened(written.path, page.evaluate("location.hash"))
+    until(again, "document.querySelector('#first-0')?.getAttribute('aria-pressed') === 'true'")
+    assert again.evaluate("location.hash") == page.evaluate("location.hash")
+    assert (again.input_value("#axis"), again.input_value("#order")) == ("tokens", "2")
+    assert not again.is_checked("#mean")
+    assert not again.get_by_label("Draw seed2").is_checked()
+    assert plot(again, "alive groups").count() == 0
+    assert again.get_attribute("#unfold", "aria-pressed") == "true"
+    assert again.locator("#list .row[aria-selected=true] .row-title").inner_text() == "moved"
+    again.evaluate("location.hash = '#axis=nonsense&without=7.x&metric=none&prompt=99&at=5&order=9'")
+    until(again, "document.querySelector('#axis').value === 'steps'")
+    assert again.is_checked("#mean")
+    assert again.get_by_label("Draw seed2").is_checked()
+    assert again.locator(".curve").count() == 0
+
+
+def test_a_run_can_be_left_out_of_the_curves(page):
+    page.get_by_label("Draw seed1").uncheck()
+    until(page, "document.querySelectorAll('.band').length === 0")
+    assert legend(page, "reward").startswith("seed2 0.4 at 8 | ")
+
+
+def test_tables_tell_outcomes_and_what_differs(page):
+    first, _, third = page.locator("#outcomes tbody tr").all_inner_texts()
+    assert "0.1 → 0.2 +0.1 from 0 to 8" in first
+    assert "16" in first.split("\t")
+    assert "dead groups × 2" in first
+    assert "same setting as seed2" in first
+    assert third.split("\t").count("not logged") == 2
+    assert third.endswith("none")
+    rows = [text.split("\t") for text in page.locator("#options tbody tr").all_inner_texts()]
+    assert rows == [["beta", "0.1", "default"], ["note", "default", HOSTILE], ["seed", "1, 2", "1"]]
+
+
+# -- prompts
+
+
+def test_prompts_come_by_how_far_apart_the_runs_are(page):
+    assert prompts(page) == ["moved", HOSTILE]
+    assert "apart 1" in page.locator(".row").first.inner_text()
+    assert page.inner_text("#status") == "2 prompts of two runs or more."
+    page.select_option("#order", "1")  # seed2 is nowhere ahead
+    until(page, "document.querySelectorAll('.row').length === 0")
+    page.select_option("#order", "2")
+    until(page, "document.querySelectorAll('.row').length === 1")
+
+
+def test_each_run_shows_its_attempts_at_a_step(page):
+    assert columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")]
+    assert page.locator(".when").first.inner_text().split("\n")[:2] == ["step 8", "3 times sampled"]
+    # seed1's best says "one two four", from which the others' words differ.
+    assert page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2")
+    marked = page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts()
+    assert marked == ["three", "2 three"]
+    page.locator("#first-0").click()
+    until(page, "document.querySelector('.when span').textContent === 'step 0'")
+    assert page.evaluate("document.activeElement.id") == "first-0"
+    assert "step 8" in page.locator(".when").nth(1).inner_text()
+    page.locator("#when-0").focus()
+    page.keyboard.press("ArrowRight")
+    until(page, "document.querySelector('.when span').textContent === 'step 4'")
+
+
+def test_text_and_keys_find_a_prompt(page):
+    page.fill("#query", "one 2 three")
+    until(page, "document.querySelectorAll('.row').length === 1")
+    until(page, "document.querySelectorAll('mark.hit').length > 0")
+    page.fill("#query", "")
+    until(page, "document.querySelectorAll('.row').length === 2")
+    page.focus("#list")
+    page.keyboard.press("ArrowDown")
+    until(page, "document.querySelector('[aria-selected=true]')?.id === 'row-1'")
+    assert page.locator(".prompt .text").inner_text() == HOSTILE
+    page.keyboard.press("d")
+    until(page, "document.querySelector('#diff').getAttribute('aria-pressed') === 'false'")
+
+
+def test_what_models_and_people_write_stays_text(page, written):
+    assert page.evaluate("window.hacked") is None
+    assert HOSTILE.replace("/", "") in page.inner_text("#run")
+    assert page.locator("img, #group script, #outcomes script").count() == 0
+    assert "</script><script>window.hacked" not in written.path.read_text()
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_is_wider_than_the_window(page, width):
+    page.set_viewport_size({"width": width, "height": 800})
+    assert browsing.sideways(page) == 0
+
+
+# -- runs that are less
+
+
+def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
+    pd = pytest.importorskip("pandas")
+    for name, best in (("one", 1.0), ("two", 0.0)):
+        (tmp_path / name / "completions").mkdir(parents=True)
+        rows = {
+            "step": 1,
+            "prompt": ["p", "p"],
+            "completion": ["a", "b"],
+            "right": [best, 0.0],
+            "advantage": [0.5, -0.5],
+        }
+        pd.DataFrame(rows).to_parquet(tmp_path / name / "completions" / "completions_00001.parquet")
+    (tmp_path / "log").mkdir()
+    state = {"global_step": 5, "log_history": [{"step": 5, "reward": 0.5}, {"step": 5, "train_loss": 1.0}]}
+    (tmp_path / "log" / "trainer_state.json").write_text(json.dumps(state))
+    page = opened(write_comparison([tmp_path / name for name in ("one", "two", "log")]).path)
+    assert prompts(page) == ["p"]
+    assert columns(page) == ["one", "two"]
+    assert page.inner_text("#group-head").startswith("train\nNever sampled in log")
+    assert legend(page, "reward") == "one 0.5 at 2 | two 0 at 2 | log 0.5 at 5"
+    told = page.text_content("#notes")
+    for note in ("log has no attempts", "one has no log", "one, two: Read from TRL's own", "Options of one, two, log"):
+        assert note in told

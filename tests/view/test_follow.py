@@ -1,0 +1,382 @@
+"""A prompt followed over the steps, and the lists of prompts: what is known of them, and the page in Chromium."""
+
+import base64
+import json
+import math
+import re
+import zlib
+
+import browsing
+import pytest
+import traced
+from browsing import HOSTILE, in_scheme, shows, sideways, until
+
+from trl_grpo_plus.view import page as view
+from trl_grpo_plus.view import write_page
+from trl_grpo_plus.view.prompts import Prompts, judged, share, window
+
+
+browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+
+
+# -- which list a prompt is in
+
+
+@pytest.mark.parametrize(
+    ("groups", "size", "some"), [(1, 8, 1), (2, 8, 1), (9, 8, 1), (9, 4, 2), (30, 2, 4), (6, 2, 2), (5, 2, 1)]
+)
+def test_early_and_late_are_eight_attempts_and_a_third_at_most(groups, size, some):
+    assert window(groups, size) == some
+
+
+@pytest.mark.parametrize(
+    ("shares", "some", "list"),
+    [
+        ([0.0, 1.0], 1, "newly"),
+        ([0.5, 0.9, 1.0], 1, "newly"),
+        ([0.6, 0.9, 1.0], 1, None),  # it did not fail early
+        ([0.0, 0.5, 0.9], 1, None),  # not solved at the end
+        ([0.0, 0.5, 0.0, 0.5, 0.5, 1.0], 2, "newly"),
+        ([0.0, 0.5, 0.0, 1.0, 0.4, 1.0], 2, None),  # only its last group was
+        ([1.0, 0.0], 1, "lost"),
+        ([0.0, 1.0, 0.25], 1, "lost"),
+        ([0.9, 0.25], 1, None),  # it was never had wholly
+        ([1.0, 0.5], 1, None),  # half of it is still there
+        ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 2, None),  # one lucky group
+        ([0.0, 1.0, 0.5, 0.0, 0.0, 0.5], 2, "lost"),
+        ([0.0, 0.0, 0.0], 1, "never"),
+        ([1.0, 1.0], 1, "always"),
+        ([0.0], 1, None),
+        ([1.0], 1, None),
+        ([], 1, None),
+    ],
+)
+def test_the_list_a_prompt_is_in(shares, some, list):
+    assert judged(shares, some) == list
+
+
+def test_who_solves_a_group():
+    assert share([1.0, 0.0, 0.5, 1.0], 1.0) == 0.5
+    assert share([0.1 + 0.2, 1 / 3], 0.3 + 1e-9) == 1.0
+    assert share([math.nan, 1.0], 1.0) == 1.0
+    assert share([math.nan], 1.0) is None
+
+
+def seen(*lines):
+    """Lines are (prompt, rewards) or (prompt, rewards, verdict, split), one a step."""
+    prompts = Prompts()
+    for step, (prompt, rewards, *more) in enumerate(lines):
+        verdict, split = [*more, None, "train"][: max(2, len(more))] if len(more) < 2 else more
+        title, identity = f"title {prompt}", f"{prompt:016x}"
+        line = {"split": split, "prompt": identity, "title": title, "step": step, "rewards": rewards}
+        prompts.see({**line, "verdict": verdict})
+    return prompts
+
+
+def test_what_solves_a_prompt_is_the_runs_limit_or_what_was_judged_good_or_the_best():
+    unjudged = seen((1, [0.0, 3.0]), (2, [None, 2.0]))
+    assert unjudged.bar(1.5) == (1.5, "solved_reward")
+    assert unjudged.bar(None) == (3.0, "best")
+    assert seen((1, [0.0, 3.0], "alive"), (2, [2.5, 2.0], "all_good")).bar(None) == (2.0, "all_good")
+    bar, by = seen((1, [0.0, 3.0], "alive")).bar(None)
+    assert (math.isnan(bar), by) == (True, "all_good")
+    told, _ = seen((1, [None, None]), (1, [None, None])).told()
+    assert (told["bar"], told["list"], told["groups"], told["steps"]) == (None, [None], [2], [[]])
+
+
+def test_prompts_are_counted_by_split_and_those_that_changed_most_come_first():
+    rounds = [
+        (1, [0.0, 0.0]),  # never
+        (2, [1.0, 0.0]),  # between
+        (3, [0.0, 0.0]),  # newly
+        (4, [1.0, 1.0]),  # lost
+        (5, [0.0, 0.0]),  # once
+        (1, [0.0, 0.0]),
+        (2, [1.0, 0.0]),
+        (3, [1.0, 1.0]),
+        (4, [0.0, 0.0]),
+        (4, [0.0, None]),
+        (3, [1.0, 1.0], None, "eval"),
+        (3, [1.0, 1.0], None, "eval"),
+    ]
+    told, identities = seen(*rounds).told(1.0)
+    assert told["counts"] == {
+        "train": {"all": 5, "newly": 1, "lost": 1, "never": 1, "always": 0},
+        "eval": {"all": 1, "newly": 0, "lost": 0, "never": 0, "always": 1},
+    }
+    assert told["title"] == ["title 4", "title 3", "title 1", "title 2", "title 3"]
+    assert told["list"] == ["lost", "newly", "never", None, "always"]
+    assert [int(identity, 16) for identity in identities] == [4, 3, 1, 2, 3]
+    assert told["split"] == ["train"] * 4 + ["eval"]
+    assert (told["groups"][0], told["attempts"][0], told["solved"][0], told["failed"][0]) == (3, 6, 3, 9)
+    assert (told["steps"][0], told["means"][0]) == ([3, 8, 9], [1.0, 0.0, 0.0])
+    assert (told["solved"][2], told["failed"][4]) == (None, None)
+
+
+def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned():
+    lines = [(prompt, [float(prompt < 300)] * 2) for _ in range(3) for prompt in range(400)]
+    lines += [(1000 + prompt, [float(late)] * 2) for late in range(2) for prompt in range(20)]
+    lines += [(5000, [0.0])] * 500
+    told, identities = seen(*lines).told(1.0, most=30)
+    assert len(identities) == len(told["title"]) == 30
+    assert [told["list"].count(name) for name in ("newly", "never", "always")] == [10, 10, 10]
+    assert told["counts"]["train"] == {"all": 421, "newly": 20, "lost": 0, "never": 101, "always": 300}
+    kept = told["title"].index("title 5000")
+    assert (told["groups"][kept], len(told["steps"][kept])) == (500, 200)
+    assert told["steps"][kept][-1] == len(lines) - 1
+
+
+def test_prompts_that_came_once_cost_a_page_nothing_and_little_memory(tmp_path):
+    prompts = seen(*((prompt, [1.0, 0.0]) for prompt in range(3000)))
+    told, identities = prompts.told(1.0)
+    assert identities == told["title"] == []
+    assert len(json.dumps(told)) < 400
+
+
+# -- what a page holds of them
+
+
+def lists_of(path):
+    text = path.read_text()
+    blocks = {
+        name: base64.b64decode(re.search(f'deflate" id="{name}">(.*?)</script>', text)[1])
+        for name in ("lists", "index")
+    }
+    return [json.loads(zlib.decompress(packed, -zlib.MAX_WBITS)) for packed in blocks.values()]
+
+
+def a_run(folder, steps=12, **more):
+    """Each prompt at each step: "learns" is solved from step 6, "forgets" until then, "hard" and "easy" as they say;
+    another comes once a step. An evaluation asks "learns" at both ends."""
+    groups = []
+    for step in range(steps):
+        late = step >= steps // 2
+        scores = {"learns": late, "forgets": not late, "hard": False, "easy": True, f"once {step}": late}
+        groups += [
+            traced.group([float(score), float(score)], step=step, group=i, prompt=prompt, seed=step, **more)
+            for i, (prompt, score) in enumerate(scores.items())
+        ]
+        if step in (0, steps - 1):
+            rows = traced.group([float(late), 0.0, 1.0], step=step, prompt="learns", split="eval_held", **more)
+            groups.append([{**row, "verdict": None, "kept": None} for row in rows])
+    groups[0] = [{**row, "completion": f"{HOSTILE} {word}"} for row, word in zip(groups[0], ("a", "b"), strict=True)]
+    about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "solved_reward": 2.0}
+    return traced.write_traces(folder, groups, about=about)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return write_page(a_run(tmp_path_factory.mktemp("run")), tmp_path_factory.mktemp("out") / "report.html").path
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A page that has room for few of the groups."""
+    run = a_run(tmp_path_factory.mktemp("run"), length=300)
+    # As large as its scripts and styles, and room for some groups.
+    scripts = sum(map(len, view._template())) / 1e6
+    written = write_page(run, tmp_path_factory.mktemp("out") / "report.html", max_mb=scripts + 0.017)
+    assert 2 < written.groups_written < 12
+    return written.path
+
+
+def test_lists_know_what_found_no_room_in_the_page(small, report):
+    (whole, index), (lists, thin) = lists_of(report), lists_of(small)
+    assert lists["counts"] == whole["counts"]
+    assert lists["counts"]["train"] == {"all": 16, "newly": 1, "lost": 1, "never": 1, "always": 1}
+    assert whole["groups"] == [12, 12, 2, 12, 12]
+    assert len(whole["title"]) == len(index["listed"]) > len(set(index["listed"])) == 4  # one in two splits
+    assert len(thin["listed"]) == len(lists["title"])
+    for i, prompt in enumerate(index["listed"]):
+        assert index["groups"]["title"][index["groups"]["prompt"].index(prompt)] == whole["title"][i]
+
+
+# -- in the page
+
+
+def follow(page):
+    page.keyboard.press("f")
+    page.wait_for_selector("#pair")
+
+
+def rows(page):
+    return [" ".join(text.split()) for text in page.locator(".prompt-row").all_inner_texts()]
+
+
+def test_a_prompt_is_followed_from_its_first_group_to_its_last(opened, report):
+    page = opened(report, "#split=train&step=3&group=0.0.0")
+    follow(page)
+    assert page.url.endswith("&view=follow")
+    facts = page.inner_text("#follow-facts")
+    assert facts.startswith("newly solved Sampled 12 times, 24 attempts; first solved by all attempts at step 6")
+    assert facts.endswith("last failed by all at step 5.")
+    styles = page.locator("#follow-plot .spot").evaluate_all("nodes => nodes.map((n) => n.getAttribute('class'))")
+    assert styles == ["spot all_bad chosen", *["spot all_bad"] * 5, *["spot all_good"] * 5, "spot all_good chosen"]
+    heights = page.locator(".spot").evaluate_all("nodes => nodes.map((n) => n.cy.baseVal.value)")
+    assert heights[0] == heights[5] > heights[6] == heights[11]
+    sides = [page.input_value(f"#side-group-{i}") for i in range(2)]
+    labels = [page.locator(f"#side-group-{i} option:checked").inner_text() for i in range(2)]
+    assert labels == ["step 0: 1", "step 11: 2"]
+    # What models write is text here, too; and words that differ are marked on both sides.
+    assert HOSTILE in page.locator(".side .body").first.inner_text()
+    assert page.evaluate("[window.hacked, document.querySelectorAll('.side img').length]") == [None, 0]
+    assert page.locator(".side:nth-child(1) mark.differs").count() > 0
+    assert page.locator(".side:nth-child(2) mark.differs").count() > 0
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('.side mark.differs').length === 0")
+    # Any two of its groups, best or worst.
+    assert page.locator(".side .body").first.inner_text().strip().endswith("a")
+    page.locator("#side-which-0").focus()
+    page.select_option("#side-which-0", "worst")
+    until(page, "document.querySelector('.side .body').innerText.trim().endsWith('b')")
+    assert page.evaluate("document.activeElement.id") == "side-which-0"
+    page.select_option("#side-group-1", sides[0])
+    until(page, "document.querySelectorAll('.spot.chosen').length === 1")
+    page.click("#side-open-1")
+    shows(page, 0)
+    assert "view=" not in page.url
+
+
+def test_a_dot_leads_to_its_group_by_pointer_and_by_keys(opened, report):
+    page = opened(report, "#split=train&step=3&group=0.0.1&view=follow")
+    page.wait_for_selector("#pair")
+    assert page.inner_text("#follow-facts").startswith("lost ")
+    page.locator(".spot").nth(7).click()
+    shows(page, 7, group=1)
+    follow(page)
+    page.locator("#follow-plot > svg").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#follow-plot .where").text_content() == "step 8"
+    page.keyboard.press("Enter")
+    shows(page, 8, group=1)
+    follow(page)
+    page.keyboard.press("j")  # the next group's prompt
+    until(page, "document.querySelector('#group-head h2').textContent === 'hard'")
+    page.keyboard.press("Escape")
+    shows(page, 8, group=2)
+
+
+def test_lists_of_prompts_and_the_way_from_them(opened, report):
+    page = opened(report)
+    page.keyboard.press("o")
+    page.wait_for_selector(".prompt-row")
+    names = page.locator("[id^=list-]").all_inner_texts()
+    assert names == ["Newly solved 1", "Lost 1", "Never solved 1", "Always solved 1", "All 16"]
+    assert rows(page) == ["learns 1 → 2 12 ×"]
+    assert "a reward of 2 or more (solved_reward)" in page.inner_text("#prompt-rule")
+    page.click("#list-lost")
+    until(page, "document.querySelector('.prompt-row')?.textContent.startsWith('forgets')")
+    page.click("#list-all")
+    until(page, "document.querySelectorAll('.prompt-row').length > 4")
+    assert [row.split()[0] for row in rows(page)[:5]] == ["learns", "forgets", "hard", "easy", "once"]
+    page.fill("#prompt-query", "ONCE")
+    assert rows(page)[0] == "once 0 1 1 ×"
+    assert "12 of 16 bear" in page.inner_text("#prompt-rule")
+    page.fill("#prompt-query", "ha")
+    assert rows(page) == ["hard 1 → 1 12 ×"]
+    page.locator("#prompt-list").focus()
+    page.keyboard.press("Enter")
+    page.wait_for_selector("#pair")
+    assert page.inner_text("#group-head h2") == "hard"
+    assert page.input_value("#query") == ""
+    page.keyboard.press("o")
+    page.wait_for_selector(".prompt-row")
+    assert rows(page) == ["hard 1 → 1 12 ×"]  # as it was left
+    page.select_option("#split", "eval_held")  # eval splits have lists of their own
+    page.fill("#prompt-query", "")
+    until(page, "document.querySelector('#list-all')?.textContent === 'All 1'")
+    page.keyboard.press("Escape")
+    shows(page, 11, split="eval_held")
+
+
+def test_lists_go_by_keys_and_rows_come_as_they_are_scrolled_to(opened_panel):
+    groups = [
+        traced.group([1.0, 0.0], length=1, step=step, group=i, prompt=f"p{i}") for step in (0, 1) for i in range(90)
+    ]
+    page = opened_panel(groups)
+    page.keyboard.press("o")
+    page.wait_for_selector(".prompt-row")
+    assert 5 < page.locator(".prompt-row").count() < 60
+    for key, at in (("j", 1), ("ArrowDown", 2), ("k", 1), ("End", 89), ("Home", 0), ("End", 89)):
+        page.keyboard.press(key)
+        until(page, "at => document.querySelector('.prompt-row[aria-selected=true]')?.id === `prompt-${at}`", at)
+    page.keyboard.press("Enter")
+    shows_title = "title => document.querySelector('#group-head h2 bdi')?.textContent === title"
+    until(page, shows_title, "p89")
+    page.keyboard.press("f")
+    shows(page, 1, group=89)
+
+
+def test_a_curve_is_whole_where_the_page_is_not(opened, small):
+    page = opened(small, "#view=prompts")
+    page.wait_for_selector(".prompt-row, #prompt-rows .empty")
+    assert page.locator("[id^=list-]").all_inner_texts()[0] == "Newly solved 1"
+    page.click("#list-all")
+    page.locator(".prompt-row:has-text('12 ×'):not(:has(.tag))").first.click()
+    page.wait_for_selector("#pair")
+    facts = page.inner_text("#follow-facts")
+    here = int(re.search(r"(\d+) of its groups in this page", facts)[1])
+    assert "Sampled 12 times, 24 attempts" in facts
+    assert page.locator(".spot").count() == here < 12
+    points = page.locator("#follow-plot polyline").first.get_attribute("points").split()
+    assert len(points) == 12
+
+
+BELIEF = {"mean": 0.5, "std": 0.25, "attempts": 3.5}
+
+
+def test_what_was_believed_stands_beside_it(opened_panel):
+    groups = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
+    page = opened_panel(groups)
+    follow(page)
+    assert page.inner_text("#follow-plot .series:nth-child(2)").strip() == "believed 0"
+    assert page.locator("#follow-plot .band").count() == 1
+    named = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "of": "accuracy"}) for step in range(3)]
+    page = opened_panel(named)
+    follow(page)
+    assert page.inner_text("#follow-plot .title") == "mean accuracy"
+    values = " ".join(page.inner_text("#follow-plot .value").split())
+    assert values == "mean accuracy 0.5 believed 0.5"  # of the total it would be 1.5
+
+
+def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opened_panel):
+    long = " ".join(f"word{i}" for i in range(400))
+    groups = [traced.group([1.0, 0.0], step=i, prompt=prompt) for i, prompt in enumerate([long, long + ".", long])]
+    groups.append(traced.group([0.0, 0.0], step=3, prompt=long, reference={"answer": "7"}))
+    groups.append(traced.group([0.0, 0.0], step=4, prompt=long, split="eval"))
+    page = opened_panel(groups)
+    follow(page)
+    assert page.locator("#side-group-0 option").all_inner_texts() == ["step 0: 1.5", "step 2: 1.5"]
+    page.keyboard.press("j")
+    until(page, "document.querySelector('#follow-facts')?.textContent.includes('Sampled 1 time')")
+    assert [page.input_value(f"#side-which-{i}") for i in range(2)] == ["best", "worst"]
+
+
+def test_of_many_groups_those_between_are_thinned_and_filters_give_way(opened_panel):
+    groups = [traced.group([1.0, step % 2], length=1, step=step, prompt="again") for step in range(1600)]
+    page = opened_panel(groups)
+    follow(page)
+    assert page.locator(".spot").count() == 1500
+    options = page.locator("#side-group-1 option")
+    assert (options.count(), options.first.inner_text(), options.last.inner_text()) == (
+        300,
+        "step 0: 1.5",
+        "step 1599: 2",
+    )
+    page.fill("#reward-max", "1.1")
+    page.locator("#follow-plot > svg").focus()
+    page.keyboard.press("End")
+    page.keyboard.press("Enter")
+    shows(page, 1599)
+    assert page.input_value("#reward-max") == ""
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_neither_view_scrolls_sideways(browser, report, width, scheme):
+    with in_scheme(browser, scheme, viewport={"width": width, "height": 844}) as page:
+        for view, there in (("prompts", ".prompt-row"), ("follow", "#pair")):
+            page.goto("about:blank")
+            page.goto(f"file://{report}#split=train&step=3&group=0.0.0&view={view}")
+            page.wait_for_selector(there)
+            assert sideways(page) == 0

@@ -1,0 +1,221 @@
+"""What one sees first of a run, in a real Chromium: what the run is, what it reached, its curves and its metrics."""
+
+import browsing
+import pytest
+import traced
+from browsing import FIRST, HOSTILE, in_scheme, settled, shows, sideways, until
+
+from trl_grpo_plus.view import write_page
+
+
+browser, opened = browsing.browser, browsing.opened  # fixtures
+
+ABOUT = {
+    "rewards": {"accuracy": 1.0, "format": 0.25, "length": 0.0},
+    "num_generations": 4,
+    "model": f"me/model{HOSTILE}",
+    "dataset": {"name": "me/sums", "rows": 7473},
+    "evaluations": {"eval_easy": 64, "eval_hard": None},
+    "options": {f"option_{i}": HOSTILE for i in range(8)},
+    "versions": {"trl": "1.16.0", "torch": "2.9.0"},
+}
+
+
+def evaluation(step, split, reward, accuracy):
+    rewards = {"eval_rewards/accuracy/mean": accuracy, "eval_rewards/format/mean": 1.0}
+    return {"step": step, f"{split}_runtime": 1.0, f"{split}_loss": 0.5, "eval_reward": reward, **rewards}
+
+
+def a_run(folder, about=ABOUT):
+    """Steps 0 to 39, logged every tenth, evaluated at first, in the midst and at last; live at step 38 alone."""
+    groups = [traced.group([1.0, 1.0], length=1, step=step, prompt=f"solved at {step}") for step in range(40)]
+    groups += [traced.group([1.0, 0.0], length=1, step=38, group=1, prompt="live at 38")]
+    groups += [traced.group([1.0, 0.0], length=1, step=2, group=1, prompt="live at 2")]
+    metrics = [{"step": step, "reward": step / 40, "kl": 0.5, "grad_norm": step} for step in (10, 20, 30, 40)]
+    metrics = [{**line, "rewards/accuracy/mean": 0.25, HOSTILE: 1.0} for line in metrics]
+    metrics += [{"step": step, "groups/alive": 0.25, "groups/all_good": 0.75} for step in (10, 20, 30, 40)]
+    for step, reward in ((0, 0.125), (20, 0.5), (40, 0.96875)):
+        metrics += [evaluation(step, "eval_easy", reward, reward), evaluation(step, "eval_hard", 0.0, None)]
+    alarms = [
+        {"step": 5, "name": "repetition", "message": "it loops", "groups": []},
+        {"step": 38, "name": "dead_groups", "message": HOSTILE, "groups": [[0, 0, 1]]},
+    ]
+    return traced.write_traces(folder, groups, alarms, sorted(metrics, key=lambda line: line["step"]), about)
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    return write_page(a_run(tmp_path_factory.mktemp("look")), tmp_path_factory.mktemp("out") / "report.html").path
+
+
+def curve(page, title):
+    return page.locator(".curve").filter(has=page.get_by_text(title, exact=True)).first
+
+
+def values(plot):
+    """Of each series its name, where it has one, and its value."""
+    return [" ".join(text.split()) for text in plot.locator(".series").all_inner_texts()]
+
+
+def point(plot, x, y=40):
+    """Hover at this step of 0 to 40."""
+    picture = plot.locator("> svg")
+    left = picture.evaluate("node => Number(node.querySelector('.grid').getAttribute('x1'))")
+    picture.hover(position={"x": left + x / 40 * (picture.bounding_box()["width"] - left - 8), "y": y})
+
+
+def test_it_opens_on_the_live_group_that_a_link_may_override(opened, report):
+    page = opened(report)
+    shows(page, 38, group=1)
+    assert page.locator(".row[aria-selected=true] bdi").inner_text() == "live at 38"
+    shows(opened(report, FIRST), 0)
+
+
+def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
+    page = opened(report)
+    summary = page.locator("#about summary")
+    assert HOSTILE in summary.inner_text()
+    for told in ("me/sums, 7,473 rows", "rewards accuracy + format × 0.25 + length (monitor)", "8 changed options"):
+        assert told in summary.inner_text()
+    assert page.locator("#about dl").is_hidden()
+    summary.click()
+    assert page.locator("#about code").all_inner_texts() == [f"option_{i}={HOSTILE}" for i in range(8)]
+    assert "eval_easy (64 rows)" in page.inner_text("#about")
+    assert "torch 2.9.0" in page.inner_text("#about")
+    easy, hard = (" ".join(text.split()) for text in page.locator(".result").all_inner_texts())
+    assert easy == "eval easy reward 0.125 → 0.969; accuracy 0.125 → 0.969; format 1 → 1"
+    assert hard == "eval hard reward 0 → 0"
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("about", [None, {"rewards": {"accuracy": 1.0}, "num_generations": 4}])
+def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
+    page = opened(write_page(a_run(tmp_path, about), tmp_path / "report.html").path)
+    shows(page, 38, group=1)
+    assert page.locator("#about").is_visible() == (about is not None)
+    assert page.locator("#about details").count() == 0
+    if about:
+        assert page.inner_text("#about") == "reward accuracy · 4 attempts a prompt"
+
+
+def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened, report):
+    page = opened(report, FIRST)
+    reward = curve(page, "reward")
+    point(reward, 24)
+    assert reward.locator(".where text").text_content() == "step 24"
+    assert values(reward) == ["train 0.5 at 20", "eval easy 0.5 at 20", "eval hard 0 at 20"]
+    point(reward, 20)
+    assert values(reward) == ["train 0.5", "eval easy 0.5", "eval hard 0"]
+    point(reward, 4)
+    assert values(reward) == ["train –", "eval easy 0.125 at 0", "eval hard 0 at 0"]
+    page.mouse.move(0, 0)
+    assert reward.locator(".where text").text_content() == "step 1"
+    # Each evaluation in a style of its own, its points marked; the ends of both axes are told.
+    assert [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4]  # one of them in the key
+    looks = [reward.locator(f"> svg .s{i} .stroke").evaluate(LOOK) for i in range(3)]
+    assert len({stroke for stroke, _ in looks}) == len({dash for _, dash in looks}) == 3
+    assert {"1", "0", "step 0", "20"} <= set(reward.locator("> svg text").all_text_contents())
+    # The verdicts that there are, by name, without pointing.
+    assert values(curve(page, "verdicts")) == ["alive –", "all good –"]
+
+
+LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray]"
+
+
+def test_a_plot_is_read_and_followed_by_keyboard(opened, report):
+    page = opened(report, FIRST)
+    picture = curve(page, "reward").locator("> svg")
+    assert picture.get_attribute("aria-label").startswith("reward; train: 0.25 to 1, at last 1; eval easy: 0.125 to")
+    picture.focus()
+    for key, x in (("ArrowRight", 10), ("ArrowRight", 20), ("ArrowLeft", 10), ("End", 40), ("ArrowRight", 40)):
+        page.keyboard.press(key)
+        assert picture.get_attribute("aria-valuetext").startswith(f"step {x}, train {x / 40:g}".replace(" 1.0", " 1"))
+    assert "step=0" in page.evaluate("location.hash")  # none of these keys moved the page
+    page.keyboard.press("Enter")
+    shows(page, 39)
+
+
+def test_alarms_are_marked_on_the_curves_and_a_mark_leads_there(opened, report):
+    page = opened(report, FIRST)
+    assert [page.locator(".curve").nth(i).locator(".mark").count() for i in range(3)] == [2, 2, 0]
+    marks = curve(page, "verdicts").locator(".mark")
+    assert marks.nth(1).locator("title").text_content() == f"dead groups at step 38: {HOSTILE}"
+    marks.nth(1).locator("path").click()
+    shows(page, 38, group=1)
+    marks.nth(0).locator("path").click()
+    settled(page, "Step 5: it loops It names no group.")
+
+
+def test_every_metric_can_be_found_and_drawn(opened, report):
+    page = opened(report, FIRST)
+    assert page.locator("#metric-names label").count() == 0  # nothing is unpacked yet
+    page.click("#picker summary")
+    until(page, "document.querySelectorAll('#metric-names label').length > 0")
+    groups = page.locator("#metric-names legend").all_inner_texts()
+    assert groups[:2] == ["general", HOSTILE[: HOSTILE.index("/") + 1]]
+    assert groups[2:] == ["eval_easy/", "eval_hard/", "groups/", "rewards/"]
+    page.fill("#metric-query", "EASY acc")
+    shown = page.locator("#metric-names label").filter(visible=True)
+    assert shown.all_inner_texts() == [" rewards/accuracy/mean"]
+    assert page.locator("#metric-names legend").filter(visible=True).all_inner_texts() == ["eval_easy/"]
+    shown.locator("input").check()
+    page.fill("#metric-query", "grad")
+    shown.locator("input").check()
+    drawn = page.locator("#picked .curve .title")
+    assert drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"]
+    grad = curve(page, "grad_norm")
+    point(grad, 33)
+    assert values(grad) == ["30 at 30"]
+    grad.locator("> svg").press("End")
+    grad.locator("> svg").press("Enter")
+    shows(page, 39)
+    # A link has them, and what is not there is passed over.
+    page = opened(report, page.evaluate("location.hash") + "&metric=gone")
+    until(page, "document.querySelectorAll('#picked .curve').length === 2")
+    assert drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"]
+    page.click("#picker summary")
+    page.fill("#metric-query", "easy acc")
+    page.locator("#metric-names label").filter(visible=True).locator("input").uncheck()
+    page.click("#metric-none")
+    assert page.locator("#picked .curve").count() == 0
+    assert "metric" not in page.evaluate("location.hash")
+    assert page.evaluate("window.hacked") is None
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_narrow_page_does_not_scroll_sideways_and_all_can_be_read(browser, report, scheme):
+    with in_scheme(browser, scheme, viewport={"width": 390, "height": 800}) as page:
+        page.goto(f"file://{report}{FIRST}&metric=grad_norm")
+        page.wait_for_selector("#picked .curve")
+        page.click("#about summary")
+        page.click("#picker summary")
+        page.wait_for_selector("#metric-names label")
+        assert sideways(page) == 0
+        faint = page.evaluate(FAINT)
+        assert faint == [], "contrast below 4.5"
+
+
+# Texts on the page's ground, and those of plots on theirs, that are not told apart well enough.
+FAINT = """() => {
+  const light = (colour) => {
+    const shares = colour.match(/[\\d.]+/g).map((n) => n / 255);
+    const [r, g, b] = shares.map((n) => n <= 0.03928 ? n / 12.92 : ((n + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  const page = getComputedStyle(document.body).backgroundColor;
+  const found = [];
+  for (const node of document.querySelectorAll("#about *, #results *, .curve figcaption *, #picker *")) {
+    const html = node.namespaceURI.endsWith("xhtml");
+    if (html && contrast(getComputedStyle(node).color, page) < 4.5) found.push(node.outerHTML);
+  }
+  for (const node of document.querySelectorAll(".curve > svg text")) {
+    const ground = getComputedStyle(node.ownerSVGElement).backgroundColor;
+    if (contrast(getComputedStyle(node).fill, ground) < 4.5) found.push(node.outerHTML);
+  }
+  for (const node of document.querySelectorAll(".curve > svg .stroke")) {
+    const ground = getComputedStyle(node.ownerSVGElement).backgroundColor;
+    if (contrast(getComputedStyle(node).stroke, ground) < 3) found.push(node.outerHTML);
+  }
+  return found;
+}"""

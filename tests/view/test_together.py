@@ -1,0 +1,107 @@
+"""What one turns on in one view of the page, and meets in another."""
+
+import browsing
+import pytest
+import traced
+from browsing import attempts, shows, sideways, until
+
+from trl_grpo_plus.view import write_comparison, write_page
+
+
+browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+
+UNSEEN = "a\u200bb \u202efed\u202c"
+
+
+def write(rows, *texts):
+    return [{**row, "completion": text} for row, text in zip(rows, texts, strict=True)]
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory):
+    """A prompt at two steps, whose attempts are in Markdown, equal ones among them; and one that is live, last."""
+    groups = []
+    for step in (0, 1):
+        rows = traced.group([1.0, 1.0, 1.0, 0.0], step=step, prompt=f"{UNSEEN} $x^2$")
+        groups.append(write(rows, "**is** 2", "**is** 2", "**is** 2", "**was** 3"))
+        groups.append(traced.group([1.0, 0.0], step=step, group=1, prompt="live"))
+    run = traced.write_traces(tmp_path_factory.mktemp("run"), groups)
+    return write_page(run, tmp_path_factory.mktemp("out") / "report.html").path
+
+
+def test_a_prompt_is_followed_in_rendered_texts_until_marks_are_asked_for(opened, report):
+    page = opened(report, "#split=train&step=0&group=0.0.0&view=follow&rendered=1")
+    until(page, "document.querySelectorAll('.side .rendered strong').length === 2")
+    assert page.locator("#task .rendered math").count() == 1
+    assert page.get_attribute("#rendered", "aria-pressed") == "true"
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('.side .rendered').length === 0")
+    page.click("#rendered")
+    until(page, "document.querySelectorAll('.side .rendered').length === 2")
+
+
+def test_what_is_not_seen_is_marked_in_titles_of_prompts(opened, report):
+    page = opened(report, "#split=train&step=0&group=0.0.0&view=prompts")
+    page.click("#list-all")
+    row = page.locator(".prompt-row:has(.ghost)")
+    assert row.locator(".ghost").count() == 3
+    assert row.get_attribute("title").startswith("a[ZWSP]b [RLO]fed[PDF]")
+    row.click()
+    page.wait_for_selector("#pair")
+    assert page.locator("#group-head h2 .ghost").count() == 3
+
+
+def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser, tmp_path):
+    for name in ("one", "two"):
+        traced.write_traces(tmp_path / name, [traced.group([1.0, 0.0], prompt=UNSEEN)])
+    path = write_comparison([tmp_path / "one", tmp_path / "two"]).path
+    with browsing.quiet(browser, ".one", offline=True) as open_page:
+        row = open_page(path).locator(".row")
+        assert row.locator(".ghost").count() == 3
+        assert row.get_attribute("title") == "a[ZWSP]b [RLO]fed[PDF]"
+
+
+def test_keys_of_a_group_do_nothing_where_there_is_none(opened, report):
+    page = opened(report, "#split=train&step=0&group=0.0.0&view=follow")
+    page.wait_for_selector("#pair")
+    for key in ("p", "c", "e", "W"):
+        page.keyboard.press(key)
+    page.keyboard.press("t")
+    until(page, "document.querySelector('#unfold').getAttribute('aria-pressed') === 'true'")
+    assert page.url.endswith("#split=train&step=0&group=0.0.0&thinking=1&view=follow")
+    assert "No attempt" not in page.inner_text("#status")
+    page.keyboard.press("o")
+    page.wait_for_selector("#prompt-list")
+    for key in ("d", "m", "t"):
+        page.keyboard.press(key)
+    page.keyboard.press("w")  # to a group, out of the lists
+    shows(page, 0, group=1)
+    assert "diff=" not in page.url
+    assert "rendered=" not in page.url
+
+
+def test_pins_of_equal_attempts_are_of_their_column(opened, report):
+    page = opened(report, "#split=train&step=0&group=0.0.0&pins=2.3&rendered=1&apart=1")
+    until(page, "document.querySelectorAll('.attempt').length === 2")
+    assert attempts(page) == ["2", "3"]
+    page.keyboard.press("e")
+    until(page, "document.querySelector('.attempt').dataset.attempt === '0'")
+    assert attempts(page) == ["0", "3"]
+    page.keyboard.press("d")
+    until(page, "document.querySelectorAll('mark.differs').length > 0")
+    page.keyboard.press("f")
+    page.wait_for_selector("#pair")
+    page.keyboard.press("f")
+    until(page, "document.querySelectorAll('#columns .attempt').length === 2")
+    assert page.locator(".pinned").count() == 0
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_long_name_is_not_wider_than_a_phone(browser, tmp_path, several):
+    names = [f"{n}_{'long_name' * 8}" for n in range(2)]
+    runs = [traced.write_traces(tmp_path / name, [traced.group([1.0, 0.0])]) for name in names]
+    path = write_comparison(runs).path if several else write_page(runs[0], tmp_path / "report.html").path
+    with browser.new_page(viewport={"width": 390, "height": 844}) as page:
+        page.goto(f"file://{path}")
+        page.wait_for_selector(".one, .attempt")
+        assert sideways(page) == 0

@@ -1,0 +1,133 @@
+"""What a page shows first: the group that it opens on, each evaluation before and after, and every logged metric."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from ..common.values import finite_or_none
+from ..traces import Row, evaluated, group_key
+from .groups import Tally, thin
+
+
+MOST = 1500  # points of a metric
+_DIGITS = 5  # of a metric: a plot tells four
+_LAST = 0.1  # of the steps of the training, where the group to open on is looked for
+_NO_METRICS = {"step", "epoch", "total_flos"}
+
+Telling = tuple[float, float, int]  # how much a group tells: see `telling`
+Place = tuple[str, int, tuple[int, ...]]  # split, step, (batch, round, group)
+
+
+def telling(rows: Sequence[Row]) -> Telling | None:
+    """How much a group tells of what is learned: the spread of its rewards, how near its mean is to the middle of them
+    (0 at best, else below), how many texts differ. `None` where nothing is learned: it is of an evaluation, was not
+    trained on, is dead, or all rewards are equal.
+
+    Example:
+        >>> row = {"split": "train", "kept": True, "verdict": "alive", "completion": "a"}
+        >>> telling([{**row, "reward": 1.0}, {**row, "reward": 0.0}])
+        (1.0, -0.0, 1)
+    """
+    first = rows[0]
+    rewards = [value for row in rows if (value := finite_or_none(row.get("reward"))) is not None]
+    spread = max(rewards) - min(rewards) if rewards else 0.0
+    live = first["split"] == "train" and first.get("verdict") in ("alive", None) and first.get("kept") is not False
+    if not live or spread <= 0:
+        return None
+    middle = (sum(rewards) / len(rewards) - min(rewards)) / spread
+    return spread, -abs(middle - 0.5), len({str(row["completion"]) for row in rows})
+
+
+def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | None:
+    """Where to open a page: of the last tenth of the steps of the training, the group that tells most, the latest of
+    equals. Where none there tells anything, the latest that does; else the last of the training, else the last.
+
+    Args:
+        groups: each one's place and what [`telling`] makes of it, in order.
+
+    Returns:
+        `dict`: `split`, `step` and `group`, "batch.round.group", as in the page's address; `None` without groups.
+    """
+    known = list(groups)
+    if not known:
+        return None
+    trained = [group for group in known if group[0][0] == "train"]
+    live = [(place, told) for place, told in trained if told is not None]
+    steps = sorted({step for (_, step, _), _ in trained})
+    since = steps[-max(1, round(_LAST * len(steps)))] if steps else 0
+    late = [group for group in live if group[0][1] >= since]
+    if late:
+        (split, step, key), _ = max(late, key=lambda group: (group[1], group[0][1]))
+    else:
+        (split, step, key), _ = (live or trained or known)[-1]
+    return {"split": split, "step": step, "group": ".".join(map(str, key))}
+
+
+def place(rows: Sequence[Row]) -> Place:
+    """Of a group."""
+    return rows[0]["split"], rows[0]["step"], group_key(rows[0])
+
+
+# -- evaluations
+
+
+def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
+    """Of each evaluated split the first and the last evaluation: as logged, or else as traced.
+
+    Returns:
+        `list[dict]`: `split`; `steps`, [first, last] or one; `rewards`, [name, first, last] of the total, named
+        "reward", and then of each reward that was logged at either; `None` where it was not.
+    """
+    of_split: dict[str, list[Row]] = {}
+    for line in metrics:
+        if (found := evaluated(line)) is not None:
+            of_split.setdefault(found[0], []).append({**_named(line), "reward": finite_or_none(found[1])})
+    for split in tally.evaluations:
+        if split not in of_split:
+            of_split[split] = [{"step": step, "reward": mean} for step, mean in tally.means(split, "reward")]
+    return [_ends(split, lines) for split, lines in sorted(of_split.items()) if lines]
+
+
+def _named(line: Row) -> Row:
+    """Step, and each reward's mean by its name."""
+    found = {key: re.fullmatch(r"eval_rewards/(.+)/mean", key) for key in line}
+    return {"step": line["step"], "of": {name[1]: finite_or_none(line[key]) for key, name in found.items() if name}}
+
+
+def _ends(split: str, lines: Sequence[Row]) -> dict[str, Any]:
+    ends = [lines[0], lines[-1]] if len(lines) > 1 else [lines[0]]
+    names = dict.fromkeys(name for line in ends for name, mean in line.get("of", {}).items() if mean is not None)
+    rewards = [["reward", *(line["reward"] for line in ends)]]
+    rewards += [[name, *(line.get("of", {}).get(name) for line in ends)] for name in names]
+    return {"split": split, "steps": [line["step"] for line in ends], "rewards": rewards}
+
+
+# -- every metric
+
+
+def metrics_table(metrics: Sequence[Row], most: int = MOST) -> dict[str, Any]:
+    """All that was logged, as columns: at most `most` points of each metric, to 5 digits.
+
+    What an evaluation logs as eval_NAME is called SPLIT/NAME.
+
+    Returns:
+        `dict`: `steps`, lists of steps; `metrics`, of each metric's name [which of the lists, values].
+    """
+    points: dict[str, list[list[Any]]] = {}
+    for line in metrics:
+        found = evaluated(line)
+        for key, value in line.items():
+            if key not in _NO_METRICS and (number := finite_or_none(value)) is not None:
+                name = _of_split(key, found[0]) if found else key
+                points.setdefault(name, []).append([line["step"], float(f"{number:.{_DIGITS}g}")])
+    lists: dict[tuple[int, ...], int] = {}
+    columns = {}
+    for name, those in sorted(points.items()):
+        steps, values = zip(*thin(those, most), strict=True)
+        columns[name] = [lists.setdefault(steps, len(lists)), list(values)]
+    return {"steps": [list(steps) for steps in lists], "metrics": columns}
+
+
+def _of_split(key: str, split: str) -> str:
+    own = key.removeprefix(f"{split}_")
+    return f"{split}/{own if own != key else key.removeprefix('eval_')}"

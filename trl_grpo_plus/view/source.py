@@ -1,0 +1,68 @@
+"""What there is to show of a run, and what its page says of it as a whole."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .. import traces
+from ..traces import Row
+from .beliefs import calibration
+from .groups import Tally, by_name, curves
+from .overview import before_after
+
+
+@dataclass(frozen=True)
+class Source:
+    """What there is to show: of a run, or of some groups alone."""
+
+    title: str
+    groups: Iterable[Sequence[Row]]
+    metrics: list[Row]
+    alarms: list[Row]
+    about: Row
+    note: str = ""
+
+
+def source_of(run: str | Path) -> Source:
+    """Of a run: its traces, or what TRL itself wrote of it.
+
+    Raises:
+        ValueError: there is neither.
+    """
+    path = Path(run).resolve()
+    try:
+        folder = traces.find(run)
+    except ValueError:
+        if not traces.stock_trl.files(run):
+            raise
+        title = path.parent.name if path.name == "completions" else path.name
+        return Source(title, traces.stock_trl.groups(run), [], [], {}, traces.stock_trl.NOTE)
+    title = path.parent.name if path.name == traces.FOLDER else path.name
+    read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
+    return Source(title, traces.groups(folder), *read)
+
+
+def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
+    """What the page says of a run as a whole.
+
+    Args:
+        source ([`Source`]): the run.
+        sizes (`Sequence[int]`): attempts of each of its groups.
+        tally ([`Tally`]): that has seen them.
+        panel (`bool`, *optional*, defaults to `False`): of a page of some groups alone.
+    """
+    return {
+        "title": source.title,
+        "weights": source.about.get("rewards") or {},
+        "about": {} if panel else source.about,
+        "results": before_after(source.metrics, tally),
+        "opening": None,  # the first group
+        "curves": curves(source.metrics, tally),
+        "calibration": calibration(tally.beliefs),
+        "alarms": by_name(source.alarms),
+        "note": source.note,
+        "panel": panel,
+        **dict.fromkeys(("groups", "groups_total"), len(sizes)),
+        **dict.fromkeys(("attempts", "attempts_total"), sum(sizes)),
+    }

@@ -1,0 +1,196 @@
+// -- a run that goes on: its server is asked for what is new, which comes in beside what is being read
+
+const EVERY = 3000; // ms
+const GONE = "the server is gone";
+const live = { known: null, index: null, last: null, asking: false, came: "", failed: false };
+
+const clock = () => new Date().toLocaleTimeString();
+const lastStep = () => data.steps[state.split]?.at(-1);
+
+const refusal = (told) => Object.assign(new Error(told), { told });
+
+async function get(what) {
+  const answer = await fetch(what, { signal: AbortSignal.timeout(30000) }).catch(() => null);
+  if (answer && !answer.ok) throw refusal("the run was written anew and is being read");
+  const text = await answer?.text().catch(() => null);
+  if (!text) throw refusal(GONE);
+  return text;
+}
+
+// In the place of the chunks that a page from disk holds.
+packedChunk = async (n) => {
+  const from = data.chunk.indexOf(n);
+  try {
+    return { data: await get(`texts?epoch=${live.known.epoch}&from=${from}&to=${from + live.index.chunks[n]}`), packed: false };
+  } catch (error) {
+    chunks.delete(n); // to be asked for again
+    live.failed = true;
+    throw error;
+  }
+};
+
+// Of every metric, once they are asked for.
+readMetrics = async () => JSON.parse(await get("metrics"));
+
+// Of the prompts, anew once more of the run is there. What stands in a list stays until it is opened again.
+readLists = async () => {
+  try {
+    const { listed, ...table } = JSON.parse(await get("lists"));
+    const here = new Set(data.prompt);
+    return listsOf(table, listed.map((number) => (here.has(number) ? number : -1)));
+  } catch {
+    listsRead = null;
+    return { bar: null, by: "", counts: {}, lines: new Map(), missing: true };
+  }
+};
+
+// -- asking
+
+async function poll() {
+  if (live.asking || document.hidden) return;
+  live.asking = true;
+  const began = performance.now();
+  try {
+    const { epoch, groups, version } = live.known;
+    const answer = JSON.parse(await get(`data?${new URLSearchParams({ epoch, groups, version })}`));
+    // A search that is going on numbers what there was: it is asked again after it.
+    if ($("cancel").hidden) await take(answer);
+    tellState(answer.live);
+    if (live.failed && state.group >= 0) drawGroup();
+    live.failed = false;
+  } catch (error) {
+    tellGone(error);
+  }
+  live.asking = false;
+  setTimeout(poll, Math.max(EVERY, 10 * (performance.now() - began)));
+}
+
+async function take({ live: now, head, index }) {
+  if (!head) return;
+  if (!data.n) {
+    if (now.groups) location.reload();
+    live.known = now;
+    return;
+  }
+  const anew = now.epoch !== live.known.epoch;
+  if (anew && !now.groups) return location.reload();
+  const from = anew ? 0 : data.n;
+  live.index = anew ? index : appended(live.index, index);
+  live.known = now;
+  if (index.rewards.length) live.came = clock();
+  if (anew) chunks.clear();
+  load(head, live.index);
+  listsRead = null;
+  fillAgain();
+  if (anew) return recall();
+  setSplit(state.split);
+  showStep();
+  await addRows(from);
+}
+
+// Columns of groups, and of those that came after them: words and prompts are numbered on.
+function appended(old, more) {
+  const groups = Object.fromEntries(Object.entries(more.groups).map(([name, values]) => [name, old.groups[name].concat(values)]));
+  return { words: more.words, groups, rewards: old.rewards.concat(more.rewards), chunks: old.chunks.concat(more.chunks) };
+}
+
+function fillAgain() {
+  fillHead();
+  fillResults();
+  fillAlarms();
+  fillControls();
+  drawLegend();
+  fillCalibration();
+  plots.length = 0;
+  $("curves").replaceChildren();
+  drawCurves(data.head.curves);
+  const names = [...picked.keys()];
+  picked.clear();
+  $("picked").replaceChildren();
+  if (metrics.table && $("picker").open) names.push(""); // the list of names grows, too
+  metrics.table = null;
+  pickOnly(names).catch(() => {}); // poll() tells of a server that is gone
+}
+
+// The new groups that pass the filters and the search, behind the rows that are there. The group in view stays as it is.
+async function addRows(from) {
+  const { rows } = state;
+  const fresh = matching().filter((g) => g >= from);
+  const found = state.source ? await searched(fresh) : fresh;
+  // Whoever changed the filters meanwhile has all of them.
+  if (state.rows === rows && found.length) setRows([...rows, ...found], "", state.group < 0);
+}
+
+async function searched(groups) {
+  const found = [];
+  const worker = newWorker();
+  try {
+    for (const [n, members] of byChunk(groups)) {
+      const places = members.map((g) => data.place[g]);
+      const hits = new Set(await ask(worker, { source: state.source, places, ...(await packedChunk(n)) }, PATIENCE));
+      found.push(...members.filter((g) => hits.has(data.place[g])));
+    }
+  } finally {
+    worker.terminate();
+  }
+  return found;
+}
+
+// -- the last step is followed until one moves off it, or to prompts
+
+function followLast() {
+  const before = live.last;
+  live.last = lastStep();
+  if (!$("follow-last").checked) return;
+  if (state.view || (before !== null && state.step !== before)) $("follow-last").checked = false;
+  else if (state.step !== live.last) goToStep(live.last);
+}
+
+function followFrom() {
+  live.last = lastStep();
+  if (!$("follow-last").checked) return;
+  state.view = "";
+  if (state.step !== live.last) goToStep(live.last);
+  else drawGroup();
+}
+
+// -- what is told
+
+function tellState({ ended, problem, there }) {
+  const waits = `Waiting for the first attempts of ${data.head.title}${there ? "" : ": its folder is not there yet"}.`;
+  const over = "The run has ended. This page shows it for as long as its server runs; trl-grpo-plus view writes one that stays.";
+  const told = [data.n ? "" : waits, ended ? over : "", problem];
+  tell(ended ? "Ended" : data.n ? "Live" : "Waiting", told.filter(Boolean).join(" "), ended ? "ended" : "on");
+  if (data.n) followLast();
+}
+
+function tellGone(error) {
+  if (live.gone === undefined) live.gone = clock();
+  const why = error.told === GONE ? `The server is gone since ${live.gone}.` : `Not understood since ${live.gone}: ${error.message}.`;
+  tell("Offline", `${why} What is here stays, without the texts of groups that were not looked at. It is asked again every few seconds; a server that is started anew has a new address.`, "off");
+}
+
+function tell(name, note, kind) {
+  if (kind !== "off") delete live.gone;
+  const at = data.n ? data.steps.train?.at(-1) : undefined;
+  const of = data.head.max_steps ? ` of ${data.head.max_steps}` : "";
+  const came = live.came ? `, new at ${live.came}` : "";
+  $("live").className = kind;
+  $("live").textContent = at === undefined ? name : `${name}: step ${at}${of}${came}`;
+  if ($("live-note").textContent !== note) $("live-note").textContent = note;
+  $("live-note").hidden = !note;
+}
+
+// -- start
+
+function goLive(index) {
+  Object.assign(live, { known: data.head.live, index });
+  $("keys").before(el("span", { id: "live" }));
+  $("note").after(el("p", { id: "live-note", role: "status", hidden: true }));
+  const box = el("input", { type: "checkbox", id: "follow-last" });
+  box.addEventListener("input", followFrom);
+  $("where").append(el("label", { hidden: !data.n }, box, " Follow the last step"));
+  tellState(data.head.live);
+  document.addEventListener("visibilitychange", poll);
+  setTimeout(poll, EVERY);
+}

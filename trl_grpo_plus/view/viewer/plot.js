@@ -1,0 +1,208 @@
+// -- a plot: series over x, drawn from plain data; it knows nothing of the page's state
+//
+// newPlot(spec, {xs, pick, go}) -> {node, rest(x)}: it draws itself, anew where its width changes
+//   spec.title, spec.xName ("step")
+//   spec.series   [{name, points: [[x, y], ...] by x; style: a class that colours it, s0 to s7 in turn; marked: its points
+//                 are drawn; band: [[x, low, high], ...] around it; label: to be told for the name}]
+//   spec.stacked  areas upon each other, of shares that add up to 1; spec.range: [low, high] of y
+//   spec.marks    [{x, title}] at the upper edge
+//   spec.dots     [{x, y, style, title}] over the lines, for which go(dot) on a click
+//   xs            [first, last] x; pick(x) on a click or Enter; go(mark) on a click on a mark
+//   rest(x)       where the cursor stands while nobody points; null for nowhere: then the last values are told
+
+const SVG = "http://www.w3.org/2000/svg";
+const TALL = 96; // px, as in style.css
+const SHAPES = ["M-2.6 0a2.6 2.6 0 1 0 5.2 0a2.6 2.6 0 1 0-5.2 0", "M-2.4-2.4h4.8v4.8h-4.8z", "M0-3.3L3.3 0L0 3.3L-3.3 0z", "M0-3L3 2.4H-3z"];
+
+function svg(name, attributes, ...children) {
+  const node = document.createElementNS(SVG, name);
+  for (const [key, value] of Object.entries(attributes)) node.setAttribute(key, value);
+  node.append(...children);
+  return node;
+}
+
+function newPlot(spec, { xs, pick, go } = {}) {
+  const series = spec.series.filter(({ points }) => points.length);
+  const all = [...new Set(series.flatMap(({ points }) => points.map(([x]) => x)))].sort((a, b) => a - b);
+  const range = spec.range || (spec.stacked ? [0, 1] : extremes(series.flatMap(plotHeights)));
+  const plot = { spec, series, all, range, xs: xs || extremes(all), at: null, resting: null, go, pick };
+  plot.where = svg("g", { class: "where" }, svg("rect", { height: 14, y: TALL - 14 }), svg("text", { y: TALL - 3 }));
+  plot.values = series.map(() => el("b", {}));
+  plot.picture = svg("svg", { role: "slider", tabindex: 0, "aria-label": plotTold(plot), "aria-valuemin": plot.xs[0], "aria-valuemax": plot.xs[1] });
+  const caption = el("figcaption", { className: series.length > 1 ? "many" : "" }, el("b", { className: "title", title: spec.title }, el("bdi", {}, spec.title)), plotKey(plot));
+  plot.node = el("figure", { className: spec.stacked ? "curve stacked" : "curve" }, caption, plot.picture);
+  plot.rest = (x) => showAt(plot, (plot.resting = x));
+  listenTo(plot);
+  new ResizeObserver(() => drawPlot(plot)).observe(plot.picture);
+  return plot;
+}
+
+const plotHeights = ({ points, band }) => [...points, ...(band || [])].flatMap(([, ...ys]) => ys);
+const styleOf = ({ style }, i) => style || `s${i % 8}`;
+const nameOf = ({ label, name }) => label || words(name);
+
+function plotTold({ spec, series }) {
+  const ends = ({ points }) => extremes(points.map(([, y]) => y)).map((y) => number(y)).join(" to ");
+  return [spec.title, ...series.map((one) => `${nameOf(one)}: ${ends(one)}, at last ${number(one.points.at(-1)[1])}`)].join("; ");
+}
+
+// Each series' name, as it is drawn, and its value at the cursor. One that bears the plot's name is not named again.
+function plotKey({ spec, series, values }) {
+  return el("span", { className: "value" }, ...series.map((one, i) => {
+    const named = series.length > 1 || (nameOf(one) !== words(spec.title) && one.name !== "train");
+    const swatch = spec.stacked ? el("span", { className: `key ${styleOf(one, i)}` }) : lineKey(one, i);
+    return el("span", { className: "series" }, named ? swatch : null, named ? el("bdi", {}, `${nameOf(one)} `) : null, values[i], " ");
+  }));
+}
+
+function lineKey(one, i) {
+  const shape = svg("g", { class: `line ${styleOf(one, i)}` }, svg("path", { d: "M0 5H20", class: "stroke" }));
+  if (one.marked) shape.append(svg("path", { d: SHAPES[i % SHAPES.length], transform: "translate(10 5)", class: "point" }));
+  return svg("svg", { class: "line-key", viewBox: "0 0 20 10", "aria-hidden": "true" }, shape);
+}
+
+function listenTo(plot) {
+  const { picture, all } = plot;
+  const pointed = (event) => Math.round(plot.scale.back(event.clientX - picture.getBoundingClientRect().left));
+  picture.addEventListener("pointermove", (event) => plot.scale && showAt(plot, pointed(event)));
+  for (const name of ["pointerleave", "blur"]) picture.addEventListener(name, () => showAt(plot, plot.resting));
+  picture.addEventListener("click", (event) => plot.pick && plot.scale && plot.pick(pointed(event)));
+  picture.addEventListener("keydown", (event) => {
+    const moves = { ArrowRight: nextX(plot, 1), ArrowLeft: nextX(plot, -1), Home: all[0], End: all.at(-1) };
+    if (Object.hasOwn(moves, event.key)) showAt(plot, moves[event.key] ?? plot.at);
+    else if (event.key === "Enter" && plot.pick && plot.at !== null) plot.pick(plot.at);
+    else return;
+    event.preventDefault();
+    event.stopPropagation(); // elsewhere on a page these keys move about
+  });
+}
+
+const nextX = ({ all, at }, by) => (by > 0 ? all.find((x) => at === null || x > at) : all.findLast((x) => at === null || x < at));
+
+// -- drawing
+
+function plotScale({ picture, xs: [first, last], range, spec }) {
+  const width = Math.max(picture.clientWidth, 60);
+  const ends = range[0] < range[1] ? range : [range[0]];
+  const [low, high] = ends.length > 1 ? range : [range[0] - 0.5, range[0] + 0.5];
+  const left = spec.stacked ? 30 : 10 + 6 * Math.max(...ends.map((end) => number(end, 3).length));
+  const [right, foot, top] = [6, TALL - 15, 7];
+  const step = (width - left - right) / Math.max(last - first, 1);
+  return {
+    ...{ width, left, right: width - right, foot, top, ends },
+    x: (x) => left + (x - first) * step,
+    y: (y) => foot - ((y - low) / (high - low)) * (foot - top),
+    back: (x) => Math.min(last, Math.max(first, first + (x - left) / step)),
+  };
+}
+
+function drawPlot(plot) {
+  if (!plot.picture.clientWidth) return;
+  const scale = plotScale(plot);
+  plot.scale = scale;
+  plot.picture.setAttribute("viewBox", `0 0 ${scale.width} ${TALL}`);
+  plot.cursor = svg("line", { class: "cursor", y1: 0, y2: TALL - 14 });
+  const shapes = plot.spec.stacked ? plotAreas(plot.series, scale) : plot.series.map((one, i) => plotLine(one, i, scale));
+  const marks = [...(plot.spec.marks || []).map((mark) => markNode(plot, mark)), ...(plot.spec.dots || []).map((dot) => plotDot(plot, dot))];
+  plot.picture.replaceChildren(...plotAxes(plot), ...shapes, plot.cursor, plot.where, ...marks);
+  showAt(plot, plot.at);
+}
+
+function plotAxes({ scale, xs: [first, last], spec }) {
+  const label = (x, y, anchor, text) => svg("text", { x, y, "text-anchor": anchor }, text);
+  const nodes = scale.ends.flatMap((end) => [
+    svg("line", { class: "grid", x1: scale.left, x2: scale.right, y1: scale.y(end), y2: scale.y(end) }),
+    label(scale.left - 4, scale.y(end) + 3.5, "end", spec.stacked ? `${100 * end}%` : number(end, 3)),
+  ]);
+  const name = `${spec.xName || "step"} ${number(first)}`;
+  nodes.push(label(scale.left, TALL - 3, "start", name));
+  const from = scale.left + 6 * name.length + 12;
+  for (const x of plotTicks(first, last, (scale.right - scale.left) / 70)) {
+    const wide = 3.2 * number(x).length;
+    if (scale.x(x) - wide < from) continue;
+    const over = Math.max(0, scale.x(x) + wide - scale.width);
+    nodes.push(svg("line", { class: "grid", x1: scale.x(x), x2: scale.x(x), y1: scale.foot, y2: scale.foot + 3 }), label(scale.x(x) - over, TALL - 3, "middle", number(x)));
+  }
+  return nodes;
+}
+
+// Round numbers between, about so many.
+function plotTicks(first, last, most) {
+  const rough = Math.max((last - first) / Math.max(most, 1), 1);
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  const from = Math.floor(first / step) + 1;
+  return Array.from({ length: Math.max(0, Math.floor(last / step) - from + 1) }, (_, i) => (from + i) * step);
+}
+
+const plotPath = (points, { x, y }) => points.map(([a, b]) => `${x(a).toFixed(1)},${y(b).toFixed(1)}`).join(" ");
+
+function plotLine(one, i, scale) {
+  const { points, band, marked } = one;
+  const shape = svg("g", { class: `line ${styleOf(one, i)}` }, svg("title", {}, nameOf(one)));
+  const upper = (band || []).map(([x, , high]) => [x, high]).reverse();
+  if (band) shape.append(svg("polygon", { class: "band", points: plotPath([...band, ...upper], scale) }));
+  shape.append(svg("polyline", { class: "stroke", points: plotPath(points, scale) }));
+  const spot = (point) => svg("path", { class: "point", d: SHAPES[i % SHAPES.length], transform: `translate(${plotPath([point], scale)})` });
+  if (points.length < 2 || (marked && points.length < 100)) shape.append(...points.map(spot));
+  return shape;
+}
+
+function plotAreas(series, scale) {
+  const below = new Map();
+  return series.map((one, i) => {
+    // One point is drawn as a bar.
+    const wide = one.points.length > 1 ? one.points : one.points.flatMap(([a, b]) => [[a - 0.5, b], [a + 0.5, b]]);
+    const bottom = wide.map(([a]) => [a, below.get(a) || 0]);
+    wide.forEach(([a, b]) => below.set(a, (below.get(a) || 0) + b));
+    const edge = [...wide.map(([a]) => [a, below.get(a)]), ...bottom.reverse()];
+    return svg("polygon", { class: `area ${styleOf(one, i)}`, points: plotPath(edge, scale) }, svg("title", {}, nameOf(one)));
+  });
+}
+
+function markNode({ scale, go }, mark) {
+  const x = scale.x(mark.x);
+  const node = svg("g", { class: "mark" }, svg("title", {}, mark.title));
+  node.append(svg("line", { x1: x, x2: x, y1: 0, y2: scale.foot }), svg("path", { d: `M${x - 5} 0h10l-5 8z` }));
+  if (go) node.addEventListener("click", (event) => [event.stopPropagation(), go(mark)]);
+  return node;
+}
+
+function plotDot({ scale, go }, dot) {
+  const node = svg("circle", { class: `spot ${dot.style}`, cx: scale.x(dot.x).toFixed(1), cy: scale.y(dot.y).toFixed(1), r: 4 }, svg("title", {}, dot.title));
+  if (go) node.addEventListener("click", (event) => [event.stopPropagation(), go(dot)]);
+  return node;
+}
+
+// -- the values at x: of each series that of its nearest point at or before
+
+function atOrBefore(points, x) {
+  let [low, high] = [0, points.length];
+  while (low < high) {
+    const middle = (low + high) >> 1;
+    if (points[middle][0] <= x) low = middle + 1;
+    else high = middle;
+  }
+  return points[low - 1];
+}
+
+function showAt(plot, x) {
+  plot.at = x;
+  const { spec, series, values, picture, cursor, where, scale } = plot;
+  where.lastChild.textContent = x === null ? "" : `${spec.xName || "step"} ${number(x)}`;
+  const shown = series.map(({ points }, i) => {
+    const found = x === null ? points.at(-1) : atOrBefore(points, x);
+    const value = found ? (spec.stacked ? `${Math.round(100 * found[1])}%` : number(found[1])) : "–";
+    const from = found && found[0] !== x ? ` at ${number(found[0])}` : "";
+    values[i].replaceChildren(value, el("span", { className: "from" }, from));
+    return `${nameOf(series[i])} ${value}${from}`;
+  });
+  picture.setAttribute("aria-valuenow", x ?? plot.xs[1]);
+  picture.setAttribute("aria-valuetext", [where.textContent, ...shown].filter(Boolean).join(", "));
+  if (!cursor) return;
+  for (const node of [cursor, where]) node.setAttribute("visibility", x === null ? "hidden" : "visible");
+  for (const end of ["x1", "x2"]) cursor.setAttribute(end, scale.x(x ?? 0));
+  const wide = 6 * where.textContent.length + 6;
+  where.setAttribute("transform", `translate(${Math.max(0, Math.min(scale.width - wide, scale.x(x ?? 0) - wide / 2)).toFixed(1)})`);
+  where.firstChild.setAttribute("width", wide);
+}
