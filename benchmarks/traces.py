@@ -1,6 +1,6 @@
 """What traces cost: milliseconds and bytes a step of 64 attempts of 2 kB, and their share of the demo's step.
 
-    python benchmarks/traces.py [--steps 100] [--demo-steps 40] [--output results.json]
+    python benchmarks/traces.py [--steps 100] [--demo-steps 40] [--page] [--output results.json]
 
 The first table calls the recorder as the trainer does, with each sink by itself, on texts made up of words. "here" is
 how long the training thread is held up (median), "in all" the processor time of the process with its threads;
@@ -9,8 +9,8 @@ trackio are left out where they are not installed.
 
 The second runs the demo's recipe and clocks what is done for the record within it, in the training thread (gathering,
 waiting for the batch before) and beside it (JSON, alarms, files), where it may slow training by as much at most. The
-page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB, and opened in Chromium where
-that is installed.
+page is written after training and timed by itself, for a run of 50,000 attempts of 2 kB, and opened in Chromium and in
+Firefox where they are installed; so is the page that lays two such runs side by side. `--page` times these alone.
 """
 
 import argparse
@@ -40,7 +40,8 @@ from trl_grpo_plus.traces import Sampled
 
 
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each
-OFF = {"trace_every": 0, "trace_log_groups": 0, "alarms": False}
+OFF: dict[str, Any] = {"trace_every": 0, "trace_log_groups": 0, "alarms": False}
+OFF |= {"zero_variance_tolerance": 1e-6, "solved_reward": 1.0, "failed_reward": 0.0}  # the defaults
 SINKS: dict[str, dict[str, Any]] = {
     "nothing": OFF,
     "alarms alone": {**OFF, "alarms": True},
@@ -57,15 +58,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--demo-steps", type=int, default=40)
+    parser.add_argument("--page", action="store_true", help="the pages alone")
     parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
     print(versions)
     with tempfile.TemporaryDirectory() as scratch, _quiet_trackers(Path(scratch)):
-        figures: dict[str, Any] = {"versions": versions, "sinks": sinks(Path(scratch), options.steps)}
+        figures: dict[str, Any] = {"versions": versions}
+        if not options.page:
+            figures["sinks"] = sinks(Path(scratch), options.steps)
         figures["page"] = page(Path(scratch))
-        figures["demo"] = demo(Path(scratch), options.demo_steps)
+        if not options.page:
+            figures["demo"] = demo(Path(scratch), options.demo_steps)
     if options.output:
         options.output.write_text(json.dumps(figures, indent=2) + "\n")
 
@@ -136,9 +141,26 @@ def words(rng: random.Random, length: int) -> str:
 
 def page(scratch: Path) -> dict[str, float]:
     """Seconds and bytes of the page of 50,000 attempts."""
-    from trl_grpo_plus.view import write_page
+    from trl_grpo_plus.view import write_comparison, write_page
 
-    folder = scratch / "page"
+    first, second = (attempts_of_a_run(scratch / name) for name in ("first", "second"))
+    start = time.perf_counter()
+    written = write_page(first, scratch / "page.html")
+    took = time.perf_counter() - start
+    print(
+        f"\npage of {written.attempts_total:,} attempts: {took:.1f} s, {written.bytes / 1e6:.1f} MB, "
+        f"{written.attempts_written:,} of them in it"
+    )
+    figures = {"seconds": took, "bytes": written.bytes, "attempts": written.attempts_total, **browse(written.path)}
+    start = time.perf_counter()
+    compared = write_comparison([first, second], scratch / "compare.html")
+    took = time.perf_counter() - start
+    print(f"two such runs side by side: {took:.1f} s, {compared.bytes / 1e6:.1f} MB")
+    return {**figures, "compare_seconds": took, "compare_bytes": compared.bytes, **browse_two(compared.path)}
+
+
+def attempts_of_a_run(folder: Path) -> Path:
+    """Traces of 50,000 attempts."""
     args = argparse.Namespace(
         **{**OFF, "trace_every": 1, "report_to": []},
         **{"output_dir": str(folder), "alarm_thresholds": None, "trace_compress": False, "trace_max_groups": None},
@@ -150,48 +172,84 @@ def page(scratch: Path) -> dict[str, float]:
         recorder.settle()
         recorder.record(sampled(step), traced=True)
     recorder.end()
-    start = time.perf_counter()
-    written = write_page(folder, scratch / "page.html")
-    took = time.perf_counter() - start
-    print(
-        f"\npage of {written.attempts_total:,} attempts: {took:.1f} s, {written.bytes / 1e6:.1f} MB, "
-        f"{written.attempts_written:,} of them in it"
-    )
-    return {"seconds": took, "bytes": written.bytes, "attempts": written.attempts_total, **browse(written.path)}
+    return folder
 
 
-def browse(path: Path) -> dict[str, float]:
-    """Seconds in headless Chromium: until a group is drawn, for a filter over all steps, for a search of all texts."""
-    chromium = shutil.which("chromium")
-    if importlib.util.find_spec("playwright") is None or chromium is None:
-        print("no playwright or no chromium: the page was not opened")
+BROWSERS: dict[str, tuple[str, dict[str, Any]]] = {  # the program, and how playwright starts it
+    "chromium": ("chromium", {"args": ["--no-sandbox", "--disable-gpu"]}),
+    "firefox": ("firefox-esr", {"channel": "moz-firefox"}),
+}
+Clock = Callable[[str, Callable[[], Any], str], None]
+
+
+def _browsed(tries: Callable[[Any, Clock], None]) -> dict[str, float]:
+    """Seconds of what is tried in a tab of each browser that is here."""
+    if importlib.util.find_spec("playwright") is None:
+        print("no playwright: the page was not opened")
         return {}
+    took: dict[str, float] = {}
+    for name, (program, options) in BROWSERS.items():
+        path = shutil.which(program)
+        if path is None:
+            print(f"no {program}: the page was not opened in it")
+            continue
+        with _clocked_tab(name, {"executable_path": path, **options}, took) as (tab, clock):
+            tries(tab, clock)
+    return took
+
+
+@contextlib.contextmanager
+def _clocked_tab(name: str, options: dict[str, Any], took: dict[str, float]) -> Iterator[tuple[Any, Clock]]:
+    """A tab of a headless browser, and what clocks an act in it until a script says that it is done."""
     from playwright.sync_api import sync_playwright
 
-    took: dict[str, float] = {}
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        browser = getattr(playwright, name).launch(**options)
         tab = browser.new_page()
+        here: dict[str, float] = {}
 
         def clock(what: str, act: Callable[[], Any], done: str) -> None:
             start = time.perf_counter()
             act()
             while not tab.evaluate(done):
                 time.sleep(0.01)
-            took[what] = time.perf_counter() - start
+            here[what] = time.perf_counter() - start
 
-        clock("open_s", lambda: tab.goto(f"file://{path}"), "document.querySelector('.attempt') !== null")
+        yield tab, clock
+        browser.close()
+    print(", ".join(f"{what} {seconds:.2f} s" for what, seconds in here.items()) + f" in {name.capitalize()}")
+    took |= {f"{name}_{what}_s": seconds for what, seconds in here.items()}
+
+
+def browse_two(path: Path) -> dict[str, float]:
+    """Seconds until two runs are laid side by side."""
+
+    def tries(tab: Any, clock: Clock) -> None:
+        drawn = "document.querySelector('.one, #group .empty') !== null"
+        clock("compare_open", lambda: tab.goto(f"file://{path}"), drawn)
+
+    return _browsed(tries)
+
+
+def browse(path: Path) -> dict[str, float]:
+    """Seconds until a group is drawn, until its prompt is followed, for a filter over all steps, for a search of all
+    texts."""
+
+    def tries(tab: Any, clock: Clock) -> None:
+        clock("open", lambda: tab.goto(f"file://{path}"), "document.querySelector('.attempt') !== null")
+        drawn = "document.querySelector('#pair') !== null"
+        clock("follow", lambda: tab.keyboard.press("f"), drawn)
+        tab.keyboard.press("f")
         tab.check("input[value=all]")
         before = tab.inner_text("#status")
         changed = f"document.querySelector('#status').textContent !== {json.dumps(before)}"
-        clock("filter_s", lambda: tab.select_option("#verdict", "alive"), changed)
+        clock("filter", lambda: tab.select_option("#verdict", "alive"), changed)
         tab.select_option("#verdict", "")
         finished = "document.querySelector('#status').textContent.startsWith('0 groups') && "
         finished += "document.querySelector('#cancel').hidden"
-        clock("search_s", lambda: tab.fill("#query", "written nowhere"), finished)
-        browser.close()
-    print(", ".join(f"{what.removesuffix('_s')} {seconds:.2f} s" for what, seconds in took.items()) + " in Chromium")
-    return took
+        clock("search", lambda: tab.fill("#query", "written nowhere"), finished)
+
+    return _browsed(tries)
 
 
 def demo(scratch: Path, steps: int) -> dict[str, float]:
@@ -202,7 +260,7 @@ def demo(scratch: Path, steps: int) -> dict[str, float]:
     parse = importlib.import_module("trl_grpo_plus.launch.command_line").parse
     here, beside = [0.0], [0.0]
     methods = [(Recorder, "log", here), (Recorder, "settle", here), (GRPOPlusTrainer, "_record", here)]
-    methods.append((Recorder, "_kept", beside))
+    methods.append((Recorder, "_keep", beside))
     before: list[Any] = [(owner, name, getattr(owner, name)) for owner, name, _ in methods]
     for owner, name, spent in methods:
         setattr(owner, name, _clocked(getattr(owner, name), spent))

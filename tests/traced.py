@@ -1,5 +1,6 @@
 """Runs that were never run: traces made up by rule, for tests of what reads them."""
 
+import itertools
 import json
 import random
 from pathlib import Path
@@ -111,6 +112,12 @@ def write_traces(folder: Path, groups: Any, alarms: Any = (), metrics: Any = (),
     return folder
 
 
+SYLLABLES = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
+# As many of one syllable as of two and of three: to draw a word is to draw from here.
+WORDS = [
+    "".join(made) for n in (1, 2, 3) for made in itertools.product(SYLLABLES, repeat=n) for _ in range(8 ** (3 - n))
+]
+
+
 def _prose(rng: random.Random, length: int) -> str:
-    syllables = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
-    return " ".join("".join(rng.choices(syllables, k=rng.randrange(1, 4))) for _ in range(length))
+    return " ".join(rng.choices(WORDS, k=length))

@@ -6,6 +6,8 @@ three depends on another.
 """
 
 import contextvars
+import logging
+import shlex
 import statistics
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +18,12 @@ from typing import Any
 
 from accelerate.logging import get_logger
 from accelerate.utils import gather_object
+from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from .alarms import Alarm, Thresholds, Watch
-from .traces import Part, Sampled, Writer, by_group, complete, group_key, part_of, pick, plain
-from .view import Trackers
+from .traces import FOLDER, Part, Sampled, Writer, by_group, complete, group_key, newest, part_of, pick, plain
+from .view import Trackers, failed_in
 
 
 logger = get_logger(__name__)
@@ -31,16 +34,36 @@ class Recording(TrainerCallback):
 
     Args:
         recorder ([`Recorder`]): of the run.
+
+    Attributes:
+        says_where (`bool`): whether the next training says at its begin how to watch it, and at its end where the
+            traces are and how to look at them. Once is enough; and not for a script that ends with a report of its
+            own.
     """
 
     def __init__(self, recorder: "Recorder"):
         self._recorder = recorder
+        self.says_where = True
+
+    @classmethod
+    def hush(cls, trainer: Any) -> None:
+        """Have a trainer not say where its traces are. One of stock TRL has none."""
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, cls):
+                callback.says_where = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._recorder.begin(state.global_step, state.max_steps)
+        if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
+            tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._recorder.end()
+        if self.says_where and self._recorder.has_traces and args.get_process_log_level() <= logging.WARNING:
+            self.says_where = False
+            # It is no warning, and by default a logger shows nothing less. As transformers prints what it logs.
+            tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
+            tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
 
 
 class Recorder:
@@ -50,17 +73,19 @@ class Recorder:
         args ([`GRPOPlusConfig`]): of the trainer.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the K rewards; weight 0 is a monitor.
         rank (`int`): of this process.
+        about (`dict`, *optional*): what else to keep in run.json.
 
     Attributes:
         weights (`dict[str, float]`): of the rewards, by names of which no two are alike.
     """
 
-    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int):
+    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, about: Any = None):
         self.weights = dict(zip(_distinct(names), weights, strict=True))
         self._args, self._rank, self._main = args, rank, rank == 0
         self._watch = self._new_watch()
         self._resumed = False
-        about = {"rewards": self.weights, "num_generations": args.num_generations}
+        limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
+        about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
         traces = args.trace_every and self._main
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._trackers: Trackers | None = None
@@ -90,7 +115,10 @@ class Recorder:
                 self._writer.fresh(split, step)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """Keep what the trainer logs."""
+        """Keep what the trainer logs, and tell the alarms. [`settle`] comes first."""
+        if self._watch is not None:
+            with self._never_fatal("Alarms"):
+                self._watch.note(entry)
         if self._writer is not None:
             with self._never_fatal("Metrics"):
                 self._writer.note("metrics", [plain(entry)])
@@ -102,6 +130,16 @@ class Recorder:
             self._trackers.close()
             self._trackers = None
 
+    @property
+    def writes(self) -> bool:
+        """Whether traces are written here: on rank 0, `False` elsewhere."""
+        return self._writer is not None
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether there are traces of the training; on rank 0, `False` elsewhere."""
+        return self._writer is not None and newest(self._args.output_dir, "train") is not None
+
     def state_dict(self) -> dict[str, Any] | None:
         """What the alarms remember, for a checkpoint."""
         return self._watch.state_dict() if self._watch is not None else None
@@ -111,6 +149,21 @@ class Recorder:
         if self._watch is not None and state is not None:
             self._watch.load_state_dict(state)
             self._resumed = True
+
+    @contextmanager
+    def blaming_trackers(self) -> Iterator[None]:
+        """For training: an error that came out of a tracker, through which TRL logs too, says so."""
+        try:
+            yield
+        except Exception as error:
+            if (name := failed_in(error)) is None:
+                raise
+            self.settle()
+            raise RuntimeError(
+                f"{name} failed ({type(error).__name__}: {error}), and transformers and TRL, which log through it, "
+                f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
+                "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again."
+            ) from error
 
     # -- of a batch
 

@@ -1,10 +1,12 @@
 """The format on disk: what is written, what survives a kill and a resume, what is read back."""
 
+import gc
 import gzip
 import json
 import math
 import resource
 import signal
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -328,6 +330,27 @@ def test_batches_of_a_step_are_numbered(tmp_path):
     assert [writer.number("train", 0), writer.number("eval", 0), writer.number("train", 0)] == [0, 0, 1]
     writer.begin(1, 9)
     assert writer.number("train", 0) == 0
+
+
+def test_a_long_training_keeps_nothing_of_its_steps(tmp_path):
+    """But of the evaluations before it, which are part of the run."""
+    writer = Writer(str(tmp_path))
+    writer.number("eval", 0)
+    writer.write("eval", 0, [])
+
+    def train(steps):
+        for step in steps:
+            assert [writer.number("train", step) for _ in range(2)] == [0, 1]
+            for _ in range(2):
+                writer.write("train", step, [])
+        gc.collect()
+        return sys.getallocatedblocks()
+
+    writer.begin(0, 300)
+    before = train(range(100))
+    assert train(range(100, 300)) - before < 200
+    writer.begin(300, 400)
+    assert (tmp_path / "rollouts" / "eval-00000000.jsonl").exists()
 
 
 def test_a_write_that_fails_leaves_whole_lines(tmp_path):

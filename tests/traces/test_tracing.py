@@ -130,7 +130,9 @@ def test_each_row_is_about_one_attempt(tmp_path, mode):
     assert len({(group[0]["step"], group[0]["batch"]) for group in groups}) == batches
     assert len(groups) == pytest.approx(generated * batches)
     assert traces.journal(tmp_path / "run", "metrics")[0]["step"] == 6
-    assert traces.about(tmp_path / "run")["rewards"] == {"half": 1.0, "letters": 0.0}
+    about = traces.about(tmp_path / "run")
+    assert about["rewards"] == {"half": 1.0, "letters": 0.0}
+    assert (about["zero_variance_tolerance"], about["solved_reward"], about["failed_reward"]) == (1e-6, 1.0, 0.0)
 
 
 def test_kl_is_that_of_the_attempt(tmp_path):
@@ -324,6 +326,20 @@ def test_alarms_are_logged_journalled_and_marked(tmp_path, caplog):
     assert {row["step"] for row in marked} == set(range(first, 8))
     of_first = {(row["batch"], row["round"], row["group"]) for row in marked if row["step"] == first}
     assert of_first == {tuple(place) for place in alarms[0]["groups"]}
+
+
+def test_alarms_hear_what_is_logged(tmp_path):
+    """And an evaluation's log is none of it."""
+    evaluated = {"eval_strategy": "steps", "eval_steps": 1, "extra": {"eval_dataset": tiny.prompts(4)}}
+    trained = train(tmp_path, beta=0.1, **evaluated)
+    heard = trained._recorder.state_dict()["logged"]
+    for name in ("kl", "grad_norm"):
+        assert heard[name]["last"] == [
+            [entry["step"], entry[name]] for entry in trained.state.log_history if entry.get(name, 0.0) > 0
+        ]
+    assert len(heard["grad_norm"]["last"]) == 3
+    assert any("eval_kl" in entry for entry in trained.state.log_history)
+    assert set(heard) == {"kl", "grad_norm"}
 
 
 KILLED = """

@@ -15,12 +15,15 @@ from .read import (
     about,
     by_group,
     evaluated,
+    files,
     find,
     group_key,
     groups,
     journal,
+    newest,
     read_lines,
     split_name,
+    told,
 )
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer

@@ -1,6 +1,7 @@
 """Traces: what each attempt of a run was, one JSON object a line, under `output_dir/rollouts/`.
 
-    run.json                  the rewards and their weights (0: a monitor), attempts a group, steps
+    run.json                  the rewards and their weights (0: a monitor), attempts a group, steps, verdicts' limits;
+                              model, data set, options that are not at their defaults, versions
     train-00000012.jsonl      the attempts sampled at step 12, also those that the filter dropped
     eval_easy-00000100.jsonl  an evaluation's
     metrics.jsonl             what the trainer logged
@@ -38,7 +39,7 @@ A number that is not finite is null.
 import gzip
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -72,17 +73,38 @@ def find(run: str | Path) -> Path:
     )
 
 
-def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
-    """Each group of attempts, by step, the evaluations of a step before its training.
+def newest(run: str | Path, split: str) -> Path | None:
+    """The file of `split`'s last step in the folder of a run, `None` where there is none."""
+    named = {path: name for path in (Path(run) / FOLDER).glob(f"{split}-*") if (name := parse_name(path))}
+    return max((path for path, (_, of) in named.items() if of == split), key=named.__getitem__, default=None)
 
-    Only whole groups: one that a kill cut off in writing is left out.
+
+def files(run: str | Path) -> list[tuple[int, str, Path]]:
+    """Step, split and file of attempts, in order: the evaluations of a step before its training.
 
     Raises:
         ValueError: there are no traces.
     """
-    folder = find(run)
-    files = [(name, path) for path in folder.iterdir() if (name := parse_name(path))]
-    for (step, split), path in sorted(files, key=lambda item: (item[0][0], item[0][1] == "train", item[0][1])):
+    named = [(*name, path) for path in find(run).iterdir() if (name := parse_name(path))]
+    return sorted(named, key=lambda item: (item[0], item[1] == "train", item[1]))
+
+
+def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterator[list[dict[str, Any]]]:
+    """Each group of attempts, by step, the evaluations of a step before its training.
+
+    Only whole groups: one that a kill cut off in writing is left out.
+
+    Args:
+        run (`str` or `Path`): the run's `output_dir`.
+        split (`str`, *optional*): the only one to read.
+        since (`int`, *optional*, defaults to `0`): the first step to read.
+
+    Raises:
+        ValueError: there are no traces.
+    """
+    for step, of, path in files(run):
+        if of != (split or of) or step < since:
+            continue
         group: list[dict[str, Any]] = []
         for number, row in enumerate(read_lines(path), 1):
             if lacking := _PLACE - row.keys():
@@ -90,7 +112,7 @@ def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
                 raise ValueError(f"{path}, line {number} is no attempt: it has no {lacks}. Mend or remove it.")
             if group and group_key(row) != group_key(group[0]):
                 group = []
-            group.append({**row, "step": step, "split": split})
+            group.append({**row, "step": step, "split": of})
             if len(group) == row["size"]:
                 yield group
                 group = []
@@ -103,7 +125,9 @@ def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
 
 
 def about(run: str | Path) -> dict[str, Any]:
-    """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`."""
+    """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what groups
+    were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
+    [`trl_grpo_plus.about.describe`] returns."""
     path = find(run) / "run.json"
     try:
         return json.loads(path.read_text()) if path.exists() else {}
@@ -167,6 +191,11 @@ def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
 def group_key(row: dict[str, Any]) -> GroupKey:
     """Of the group of an attempt, within its step."""
     return row["batch"], row["round"], row["group"]
+
+
+def told(row: Mapping[str, Any]) -> str:
+    """Where an attempt stands, for an error's text; of a line that may lack some of it."""
+    return ", ".join(f"{key} {row.get(key)}" for key in ("split", "step", "batch", "round", "group", "attempt"))
 
 
 def by_group(rows: Iterable[dict[str, Any]]) -> dict[GroupKey, list[dict[str, Any]]]:

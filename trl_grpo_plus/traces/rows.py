@@ -7,7 +7,8 @@ siblings share worked out once.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from hashlib import blake2b
+from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
 import orjson
@@ -47,8 +48,10 @@ class Sampled:
         failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
         entropy (`float`, *optional*): the policy's, in nats a token, as last measured.
         beliefs (`Sequence[dict]`, *optional*): of each group of all rounds, what was believed of its prompt.
-        tokens (`Sequence[int]`), truncated (`Sequence[bool]`), rows (`Sequence[dict]`), *optional*:
-            `(N,)`, `(N,)`, and lines of a trace of some groups or none, but of whole ones. See [`complete`].
+        tokens (`Sequence[int]`), truncated (`Sequence[bool]`), calls (`Sequence[int | None]`), *optional*:
+            `(N,)`; calls are the stretches that a tool or an environment wrote, `None` where there is none to call.
+        rows (`Sequence[dict]`), *optional*:
+            Lines of a trace of some groups or none, but of whole ones. See [`complete`].
     """
 
     split: str
@@ -67,6 +70,7 @@ class Sampled:
     by_token: ByToken | None = None
     tokens: Sequence[int] = ()
     truncated: Sequence[bool] = ()
+    calls: Sequence[int | None] = ()
     rows: Sequence[Row] = ()
 
     @property
@@ -97,6 +101,7 @@ class Part(NamedTuple):
     details: dict[Place, list[Details]]  # of its attempts in the groups to be traced
     tokens: list[list[int]]
     truncated: list[list[bool]]
+    calls: list[list[int | None]]
     runs: dict[int, Runs]  # advantages of tokens, by row of the plan
 
 
@@ -125,7 +130,13 @@ def part_of(rank: int, sampled: Sampled, places: Iterable[Place]) -> Part:
     attempts_of = [one.attempts for one in sampled.rounds]
     tokens = [[attempt.num_tokens for attempt in attempts] for attempts in attempts_of]
     truncated = [[attempt.truncated for attempt in attempts] for attempts in attempts_of]
-    return Part(details, tokens, truncated, _runs(rank, sampled, places))
+    calls = [[_calls(attempt.tool_mask) for attempt in attempts] for attempts in attempts_of]
+    return Part(details, tokens, truncated, calls, _runs(rank, sampled, places))
+
+
+def _calls(mask: Sequence[int] | None) -> int | None:
+    """How often tokens that are not the policy's begin."""
+    return None if mask is None else sum(own < before for before, own in pairwise((1, *mask)))
 
 
 def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Runs]:
@@ -149,6 +160,7 @@ def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], b
         sampled,
         tokens=[count for r in rounds for part in parts for count in part.tokens[r]],
         truncated=[cut for r in rounds for part in parts for cut in part.truncated[r]],
+        calls=[count for r in rounds for part in parts for count in part.calls[r]],
     )
     runs = {row: of_row for part in parts for row, of_row in part.runs.items()}
     return replace(sampled, rows=_lines(sampled, details, runs, batch))
@@ -156,13 +168,14 @@ def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], b
 
 def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
     """Of siblings."""
-    reference = None
+    reference = prompt = None
     for attempt in attempts:
         if reference is None or not alike:
             reference = plain({k: value for k, value in attempt.inputs.items() if k not in _SHOWN_ELSEWHERE})
+            prompt = plain(attempt.prompt)
         logged = plain(attempt.logged) if attempt.logged else {}
         steps = [None if one is None else [(step.end, step.reward) for step in one] for one in attempt.steps]
-        yield Details(plain(attempt.prompt), plain(attempt.completion), reference, attempt.outcomes, logged, steps)
+        yield Details(prompt, plain(attempt.completion), reference, attempt.outcomes, logged, steps)
 
 
 def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
@@ -210,7 +223,8 @@ def to_lines(rows: Iterable[Row]) -> bytes:
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: a number that is not finite becomes `None`, what is no data a short text."""
+    """`value` as JSON can hold it: a number that is not finite becomes `None`, a picture its mode, size and digest,
+    what is no data a short text."""
     if type(value) in _ATOMS:
         return value
     if isinstance(value, str):
@@ -225,6 +239,9 @@ def plain(value: Any) -> Any:
         listed = value.tolist()
         if type(listed) is not type(value):
             return plain(listed)
+    if all(hasattr(value, name) for name in ("mode", "size", "tobytes")):  # of PIL, which need not be there
+        width, height = value.size
+        return f"{value.mode} {width}x{height} {blake2b(value.tobytes(), digest_size=8).hexdigest()}"
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

@@ -37,7 +37,7 @@ class Writer:
 
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
-        before_training = {path for path in self._own if path.parent == self._root and path.stem[:5] != "train"}
+        before_training = {path for path in self._own if path.parent == self._root and not _trains(path)}
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
         journals = {self._root / f"{name}.jsonl": self._entries_before(name, step) for name in JOURNALS}
         cut = [
@@ -60,6 +60,9 @@ class Writer:
 
     def number(self, split: str, step: int) -> int:
         """Which batch of its split and step the next one is, from 0."""
+        if split == "train":  # which only goes on: nothing is asked about its earlier steps again
+            self._batches = {place: n for place, n in self._batches.items() if place[0] != split or place[1] == step}
+            self._own = {path for path in self._own if not _trains(path) or parse_name(path) == (step, split)}
         self._batches[split, step] = self._batches.get((split, step), -1) + 1
         return self._batches[split, step]
 
@@ -107,6 +110,11 @@ class Writer:
             aside.mkdir()
             for path in there:
                 path.rename(aside / path.name)
+
+
+def _trains(path: Path) -> bool:
+    """Whether this holds attempts of the training."""
+    return path.name.startswith("train-")
 
 
 def _made_again(path: Path, step: int) -> bool:
