@@ -41,6 +41,10 @@ SAMPLED = {**EXACT, "zero_variance_groups": "resample", "max_resample_rounds": 2
 SAMPLED |= {"optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
 SAMPLED |= {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2}
 SAMPLED |= {"extra": {"eval_dataset": tiny.prompts(6)}}
+# The head reads the policy's states, with a forward of our own that all ranks make together.
+BELIEVED = {**EXACT, "advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"}
+BELIEVED |= {"belief_head": "prompt", "failed_reward": 0.3, "zero_variance_groups": "resample", "extra": {}}
+BELIEVED |= {"max_resample_rounds": 2, "max_steps": 4}
 
 
 def train(folder, reward, options, checkpoint=None):
@@ -57,6 +61,7 @@ def train(folder, reward, options, checkpoint=None):
     trainer._get_per_token_logps_and_entropies = counted
     trainer.train(resume_from_checkpoint=checkpoint)
     trainer.save_model(str(folder / "last"))
+    memory = trainer._prompts.memory
     return {
         "kind": trainer.accelerator.distributed_type.value,
         "model": type(trainer.model_wrapped).__name__,
@@ -67,6 +72,7 @@ def train(folder, reward, options, checkpoint=None):
         "evaluated": tiny.logged(trainer, "eval_reward"),
         "passes": passes,
         "stream": trainer._resume_state()["stream"],
+        "heads": memory and memory.state_dict()["heads"],
     }
 
 
@@ -76,6 +82,10 @@ def drop(folder):
 
 def resample(folder):
     return train(folder, tiny.half_dead, RESAMPLE)
+
+
+def believed(folder):
+    return train(folder, tiny.half_dead, BELIEVED)
 
 
 def sampled(folder):
@@ -130,13 +140,13 @@ def main():
     state = PartialState(cpu=True)
     rank = state.process_index
     for configuration, environment in environments.items():
-        scenarios = [drop, resample, sampled, resumed, precise]
+        scenarios = [drop, resample, believed, sampled, resumed, precise]
         scenarios += [resumed_apart] if configuration == "ddp" else []
         with patch_environment(**environment), on_a_cpu(configuration):
             for scenario in scenarios:
                 folder = out / configuration / scenario.__name__
                 folder.mkdir(parents=True, exist_ok=True)
-                (folder / f"{rank}.json").write_text(json.dumps(scenario(folder)))
+                (folder / f"{rank}.json").write_text(json.dumps(scenario(folder), default=torch.Tensor.tolist))
 
 
 if __name__ == "__main__":

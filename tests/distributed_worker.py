@@ -10,19 +10,23 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
+import calling
+import seeing
 import tiny
 import torch
 from accelerate import PartialState
-from transformers import TrainerCallback
+from transformers import Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
 from trl_grpo_plus import batch
+from trl_grpo_plus.checkpoints import lacking
 from trl_grpo_plus.registry import Step
 
 
@@ -103,6 +107,41 @@ def filler_distances(folder):
     return functools.partial(distances, folder, tiny.one_live_in_four, 6, twice, 3, num_generations=3)
 
 
+def environments(folder):
+    """Dropping, 4 groups of 4 on 2 ranks of which 2 live, against TRL on these alone; and resampling."""
+    policy = os.environ["POLICY"]
+    mine, alone, again = (calling.World(dead) for dead in (lambda n: n % 4 > 1, lambda n: False, lambda n: n % 4 > 1))
+    ours = calling.acting(mine, policy, folder, per_device_train_batch_size=8, zero_variance_groups="drop")
+    live = calling.numbers(30).filter(lambda row: row["number"] % 4 < 2)
+    theirs = calling.acting(alone, policy, folder, GRPOTrainer, per_device_train_batch_size=4, data=live)
+    first, second = tiny.weights(ours), tiny.weights(theirs)
+    resampled = calling.acting(
+        again, policy, folder, per_device_train_batch_size=8, **RESAMPLE | {"max_steps": 2, "max_resample_rounds": 8}
+    )
+    return {
+        "distance": max((first[name] - second[name]).abs().max().item() for name in first),
+        "trained": tiny.logged(ours, "groups/trained"),
+        "resampled": result(resampled),
+        "generated": sum(tiny.logged(resampled, "groups/generated")),
+        "resets": [number for what, _, number in again.events if what == "reset"],
+    }
+
+
+def pictures(folder):
+    """Dropping against TRL, as `environments`, with no chance; and resampling as it is sampled."""
+    distance = seeing.distance(folder, "qwen2.5-vl", rows=8, alone=4)
+    options = {**RESAMPLE, "max_steps": 2, "max_resample_rounds": 8, "per_device_train_batch_size": 6}
+    resampled = seeing.trained(folder, "qwen2.5-vl", seeing.some_dead, **options)
+    rows = seeing.kept(resampled, "qwen2.5-vl")
+    wrong = seeing.wrong(rows, "qwen2.5-vl")
+    # The live groups of rank 0 are of text alone, those of rank 1 of pictures.
+    mixed = seeing.questions(30, lambda number: number % 4 > 1)
+    options = {"data": mixed, "shuffle_dataset": False, "max_steps": 2, "per_device_train_batch_size": 8}
+    uneven = seeing.trained(folder, "qwen2.5-vl", seeing.odd_dead, **options, zero_variance_groups="drop")
+    seen = [len(pixels) > 0 for _, pixels in seeing.kept(uneven, "qwen2.5-vl")]
+    return {"distance": distance, "resampled": result(resampled), "rows": len(rows), "wrong": wrong, "seen": seen}
+
+
 def filler(folder):
     return each_case(filler_distances(folder), 0.5)
 
@@ -111,7 +150,8 @@ def filler_entropy(folder):
     """As `filler`, with an entropy bonus; the live rows are all on one rank. And the coefficient over steps of which
     some hold nothing but filler, on all ranks."""
     compare = filler_distances(folder)
-    alone = {loss_type: compare(loss_type=loss_type, entropy_coef=0.5) for loss_type in LOSS_TYPES}
+    losses = dict.fromkeys(loss_type for loss_type, _ in CASES)
+    alone = {loss_type: compare(loss_type=loss_type, entropy_coef=0.5) for loss_type in losses}
     options = {**tiny.EXACT, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0}
     options |= {"steps_per_generation": 4, "gradient_accumulation_steps": 1, "num_generations": 2, "max_steps": 8}
     one_in_eight = tiny.dead_where(lambda n: n % 8 > 0, "one_in_eight")
@@ -331,6 +371,90 @@ def fallback_raise(folder):
     return failing(folder, tiny.always_dead, **RESAMPLE, resample_fallback="raise")
 
 
+def nonfinite(folder):
+    """The second rank's loss alone is not finite, its gradient is; then its state in the checkpoint is damaged."""
+    compute = GRPOTrainer._compute_loss
+
+    def broken(self, model, inputs):
+        alone = self.accelerator.process_index == 1 and self.state.global_step == 3
+        return compute(self, model, inputs) + (float("inf") if alone else 0.0)
+
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5, "gradient_accumulation_steps": 2}
+    options |= {"beta": 0.1, "kl_target": 0.01}
+    trained = tiny.trainer(folder, tiny.half_dead, **options)
+    start = time.monotonic()
+    with mock.patch.object(GRPOTrainer, "_compute_loss", broken):
+        try:
+            trained.train()
+        except FloatingPointError as error:
+            message = str(error)
+    stopped = {"error": message, "took": time.monotonic() - start, "weights": fingerprint(trained)}
+    checkpoint = folder / "run" / "checkpoint-3"
+    saved = Qwen2ForCausalLM.from_pretrained(checkpoint).state_dict()
+    stopped["saved"] = tiny.same_weights(tiny.weights(trained), saved)
+    state = torch.load(checkpoint / "grpo_plus_state_1.pt", weights_only=True)
+    lacking = [{name: value for name, value in state.items() if name != part} for part in ("running_variance", "beta")]
+    stopped["refused"] = [resuming_with(damaged, folder, options) for damaged in ([], *lacking)]
+    return stopped
+
+
+def resuming_with(state, folder, options):
+    """What is said where the second rank's state is this."""
+    PartialState().wait_for_everyone()
+    if PartialState().process_index == 1:
+        torch.save(state, folder / "run" / "checkpoint-3" / "grpo_plus_state_1.pt")
+    PartialState().wait_for_everyone()
+    try:
+        tiny.trainer(folder, tiny.half_dead, **options).train(resume_from_checkpoint=True)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def nonfinite_groups(folder):
+    """Of one group the log-probs in the loss are NaN; it lies on the second rank, whose text it is."""
+    forward = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def broken(self, model, input_ids, *args, **kwargs):
+        logps, *rest = forward(self, model, input_ids, *args, **kwargs)
+        texts = self.processing_class.batch_decode(input_ids, skip_special_tokens=True)
+        return logps * torch.tensor([[float("nan") if text.startswith("03+") else 1.0] for text in texts]), *rest
+
+    with mock.patch.object(GRPOTrainer, "_get_per_token_logps_and_entropies", broken):
+        return failing(folder, tiny.half_dead, FloatingPointError, shuffle_dataset=False)
+
+
+def saved_by_one_rank(folder):
+    """The second rank's state has no room; then one that was saved by a run of one process lies beside a leftover."""
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "steps_per_generation": 4}
+    options |= {"gradient_accumulation_steps": 1, "save_only_model": False}
+    write, trained = torch.save, tiny.trainer(folder, tiny.digits, **options)
+    alone = trained.accelerator.process_index == 1
+
+    def full(what, path, *args, **kwargs):
+        if alone and "checkpoint-2/grpo_plus_state" in str(path):
+            raise OSError(28, "No space left on device")
+        return write(what, path, *args, **kwargs)
+
+    error = None
+    with mock.patch.object(torch, "save", full):
+        try:
+            trained.train()
+        except RuntimeError as failed:
+            error = str(failed)
+    PartialState().wait_for_everyone()
+    lacks = [lacking(folder / "run" / f"checkpoint-{step}") for step in (1, 2)]
+    PartialState().wait_for_everyone()
+    if not alone:
+        path = folder / "run" / "checkpoint-1" / "grpo_plus_state_0.pt"
+        state = torch.load(path, weights_only=True)
+        write({**state, "layout": [1, *state["layout"][1:]]}, path)
+    PartialState().wait_for_everyone()
+    again = tiny.trainer(folder, tiny.digits, **options)
+    again.train(resume_from_checkpoint=True)
+    return {"error": error, "lacks": lacks, **result(again)}
+
+
 class Exhausted:
     """A stream that deals once."""
 
@@ -362,9 +486,61 @@ class Unteachable(Exhausted):
         raise RuntimeError("nothing can be learnt from these rows")
 
 
+class Unsavable(Exhausted):
+    """A stream whose state cannot be had."""
+
+    def state_dict(self):
+        raise RuntimeError("this stream is of the moment")
+
+
 def stream_fails(folder):
-    streams = (Exhausted, Unteachable)
-    return [failing(folder, tiny.digits, prompt_selection=f"{__file__}:{kind.__name__}") for kind in streams]
+    options = {"save_strategy": "steps", "save_steps": 1}
+    streams = (Exhausted, Unteachable, Unsavable)
+    failed = [
+        failing(folder, tiny.digits, prompt_selection=f"{__file__}:{kind.__name__}", **options) for kind in streams
+    ]
+    options = {
+        "prompt_selection": "belief",
+        "belief_key": "number",
+        "shuffle_dataset": False,
+        "per_device_train_batch_size": 6,
+    }
+    data = tiny.prompts(25).to_iterable_dataset().map(out_of_reach)
+    return [*failed, failing(folder, tiny.digits, (RuntimeError, OSError), **options, data=data)]
+
+
+def out_of_reach(row):
+    """A row that the second rank cannot read, beyond those that the first batches would begin with."""
+    if PartialState().process_index == 1 and row["number"] == 8:
+        raise OSError("this row is out of reach")
+    return row
+
+
+def unsendable(folder):
+    """Rows that no process can send to another. All that live are of the second rank, half of which are to move."""
+    data = tiny.prompts(30).with_transform(lambda rows: {**rows, "lock": [threading.Lock() for _ in rows["number"]]})
+    options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "per_device_train_batch_size": 8}
+    dead = tiny.dead_where(lambda n: n % 4 < 2, "dead_on_the_first_rank")
+    return failing(folder, dead, ValueError, **options, data=data)
+
+
+def rollout_fails(folder):
+    """A `rollout_func` that returns too few completions, too many or none at all, on the second rank alone."""
+
+    def uneven(more, prompts, trainer):
+        output = tiny.scripted(prompts, trainer)
+        if PartialState().process_index == 1:
+            if more is None:
+                raise ConnectionError("the environment's server is gone")
+            rows = output["completion_ids"]
+            output["completion_ids"] = [*rows, *rows[:more]] if more > 0 else rows[:more]
+        return output
+
+    errors, rollouts = (ValueError, RuntimeError, OSError), [functools.partial(uneven, more) for more in (-1, 1, None)]
+    return [
+        failing(folder, tiny.digits, errors, zero_variance_groups="drop", extra={"rollout_func": rollout})
+        for rollout in rollouts
+    ]
 
 
 def fails_on_one_rank(completions, **kwargs):
@@ -411,14 +587,17 @@ LONG |= {"per_device_train_batch_size": 6, "data": tiny.prompts(13)}
 
 
 class KillAt(TrainerCallback):
-    """The hardest stop there is, on the last rank first."""
+    """The hardest stop there is, on the last rank first, once the first has written what was sampled."""
 
-    def __init__(self, step):
-        self.step = step
+    def __init__(self, step, recorder):
+        self.step, self.recorder = step, recorder
 
     def on_step_end(self, args, state, control, **kwargs):
-        if state.global_step == self.step and PartialState().process_index == 1:
-            os.kill(os.getpid(), signal.SIGKILL)
+        if state.global_step == self.step:
+            self.recorder.settle()
+            PartialState().wait_for_everyone()
+            if PartialState().process_index == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
 
 
 def whole(folder):
@@ -427,7 +606,7 @@ def whole(folder):
 
 def killed(folder):
     trained = tiny.trainer(folder, tiny.dead_for_most, **LONG)
-    trained.add_callback(KillAt(7))
+    trained.add_callback(KillAt(7, trained._recorder))
     trained.train()
     return {}
 

@@ -5,9 +5,11 @@ the options you want. With every new option at its default the trainer is TRL's,
 
 The rooms, from the top floor down (docs/architecture.md follows one batch through them):
 
-    cli           the commands: `trl-grpo-plus run | check | ls | view | env`
+    cli           the commands: `trl-grpo-plus run | check | ls | view | export | env`
     check/        everything that can be known of a recipe before its GPU-hours
     launch/       from a recipe to a run; recipes/ holds the recipes
+    viewing       a run's page, several runs' or one that is served; view/ makes them
+    rescore/      a reward tried on what a run has sampled
     trainer       TRL's methods that are overridden, in the order in which TRL calls them
     batch         the batch in flight               recorder   a batch -> traces/, alarms/, trackers (view/)
     credit        rewards -> advantages             rounds     resampling, and the hand-over between ranks
@@ -20,7 +22,11 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     variants      advantages that are neither       estimators what `advantage_estimator` names
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
-    presets       published variants as settings
+    presets       published variants as settings    vllm_check  whether vLLM samples from the policy
+    generated     what TRL generates, row by row    placement   which rank trains on which groups
+    export/       what a run sampled, to share
+    nonfinite     steps that are not finite         checkpoints whether one is whole
+    trl_releases  which TRL is tested               completions_table  TRL's, of smaller batches
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 
@@ -37,13 +43,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config import GRPOPlusConfig
+    from .launch.console import SlimProgress
     from .registry import get_reward, list_rewards, register_reward
     from .trainer import GRPOPlusTrainer
 
 __version__ = "0.1.0"
-__all__ = ["GRPOPlusConfig", "GRPOPlusTrainer", "__version__", "get_reward", "list_rewards", "register_reward"]
+__all__ = ["GRPOPlusConfig", "GRPOPlusTrainer", "SlimProgress", "__version__"]
+__all__ += ["get_reward", "list_rewards", "register_reward"]
 
-_LAZY = {"GRPOPlusConfig": ".config", "GRPOPlusTrainer": ".trainer"}
+_LAZY = {"GRPOPlusConfig": ".config", "GRPOPlusTrainer": ".trainer", "SlimProgress": ".launch.console"}
 _LAZY |= dict.fromkeys(("get_reward", "list_rewards", "register_reward"), ".registry")
 
 

@@ -1,15 +1,13 @@
 """The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
 
-Made when a batch begins, gone when it is complete or has failed; and TRL's table of completions, which is as long as a
-full batch.
+Made when a batch begins, gone when it is complete or has failed.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from accelerate.logging import get_logger
@@ -17,54 +15,19 @@ from accelerate.utils import gather_object
 from torch import Tensor
 
 from .advantages import batch_std
-from .common.texts import content_of
+from .common.attributes import temporarily
+from .common.texts import content_of, first_words
+from .filler import first_tokens
+from .generated import Generated
 from .groups import Attempt, Plan, Round, Rows, totals
 from .groups import monitors as monitors_of
 from .scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
 from .steps import Marks, marked
+from .traces import Sampled
 from .variants import AboutGroups
 
 
 logger = get_logger(__name__)
-
-
-class Generated(NamedTuple):
-    """What TRL generates for rows of one rank, in TRL's order."""
-
-    prompt_ids: list[list[int]]
-    completion_ids: list[list[int]]
-    tool_mask: list[list[int]] | None
-    completions: list[Any]
-    logprobs: list[list[float | None]] | None
-    extra_fields: dict[str, Any]
-    images: Any
-    tool_images: Any
-
-    @classmethod
-    def of(cls, attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> "Generated":
-        """As if TRL had generated these attempts; `masked` and `logprobs`: whether any row of the batch has them.
-
-        A row without a mask is the policy's own; a log-prob that is not known is NaN, which TRL takes as no
-        difference. Extra fields are in the rows already.
-        """
-        return cls(
-            [attempt.prompt_ids for attempt in attempts],
-            [attempt.completion_ids for attempt in attempts],
-            [_filled(attempt.tool_mask, 1, attempt) for attempt in attempts] if masked else None,
-            [attempt.completion for attempt in attempts],
-            [_filled(attempt.logprobs, math.nan, attempt) for attempt in attempts] if logprobs else None,
-            {},
-            None,
-            [],
-        )
-
-    def rows(self, inputs: Rows) -> Rows:
-        """`inputs` with extra fields, as TRL merges them: a list holds one value a row, anything else is for all."""
-        rows = [dict(row) for row in inputs]
-        for name, values in self.extra_fields.items():
-            for row, value in zip(rows, values if isinstance(values, list) else [values] * len(rows), strict=False):
-                row[name] = value
-        return rows
 
 
 @dataclass
@@ -78,12 +41,14 @@ class Batch:
         rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
         streamed (`bool`): whether these are places in a window on a stream.
         generated ([`Generated`], *optional*): what was generated last.
+        further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
         statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
         steps (`list[tuple]`): of each reward the steps that it gave, or `None`, of the same samples.
         outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
         rounds (`list[Round]`): what was sampled.
         filtered ([`~trl_grpo_plus.groups.Plan`], *optional*): what is trained on, where groups are filtered.
         exchanged (`Sequence[Attempt]`): this rank's rows of that.
+        unevenly_pictured (`bool`): whether some rank's rows of it have pictures, and another's none.
         kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
         hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
     """
@@ -94,12 +59,14 @@ class Batch:
     rows: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None
+    further: Rows | None = None
     statuses: list[tuple[str | None, ...]] = field(default_factory=list)
     steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
     outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
     exchanged: Sequence[Attempt] = ()
+    unevenly_pictured: bool = False
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
@@ -169,6 +136,18 @@ class Batch:
     def num_tokens(self) -> int:
         """That this rank generated, in all rounds."""
         return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
+
+    def groups_named(self, step: int, accelerator: Any) -> list[str]:
+        """Of each of this rank's rows of what is trained on, its group, for an error's text: its place in the traces,
+        the batch of the step aside, and the first words of its prompt."""
+        of_rows = [place for place in self.plan.order for _ in range(self.size)]
+        own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
+        names: dict[tuple[int, int], str] = {}
+        for (r, group), attempt in zip(own, self.trained, strict=True):
+            if (r, group) not in names:
+                asked = first_words(attempt.prompt)
+                names[r, group] = f"group {group} of round {r}, sampled at step {step} ({asked!r})"
+        return [names[place] for place in own]
 
     @property
     def failing(self) -> list[float]:
@@ -243,7 +222,7 @@ class Batch:
         """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
         into the limit."""
         assert self.generated is not None
-        prompt_ids, completion_ids, tool_mask, completions, logprobs, *_ = self.generated
+        prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
         return tuple(
             Attempt(
                 inputs=inputs[i],
@@ -253,6 +232,7 @@ class Batch:
                 completion=completions[i],
                 logprobs=None if logprobs is None else logprobs[i],
                 tool_mask=None if tool_mask is None else tool_mask[i],
+                tool_images=tuple(tool_images[i]) if tool_images else (),
                 logged={name: values[i] for name, values in logged.items()},
                 outcomes=self.statuses[i],
                 steps=self.steps[i],
@@ -260,6 +240,48 @@ class Batch:
             )
             for i in range(len(inputs))
         )
+
+    def traced(
+        self,
+        split: str,
+        step: int,
+        plan: Plan,
+        advantages: Tensor,
+        accelerator: Any,
+        *,
+        names: Mapping[str, float],
+        weights: Tensor,
+        **known: Any,
+    ) -> Sampled:
+        """For traces and alarms, this batch after so many steps: `advantages` are of this rank's rows of the plan,
+        `weights` of the rewards, which `names` tells apart; `known` is the rest. Collective."""
+        return Sampled(
+            split=split,
+            step=step,
+            size=self.size,
+            weights=dict(names),
+            rounds=self.rounds,
+            plan=plan,
+            totals=totals(self.sampled, weights),
+            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            advantages=accelerator.gather(first_tokens(advantages)).cpu(),
+            kl=None if self.kl is None else accelerator.gather(self.kl).cpu(),
+            failing=dict(zip(names, self.failing, strict=True)),
+            **known,
+        )
+
+    def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
+        """What TRL makes advantages of, `(N, K - monitors)`. It sees none until it has made the batch: to TRL an
+        attempt that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        monitors = monitors_of(trainer.reward_weights)
+        if not monitors:
+            return rewards
+        weighted = [i for i in range(len(trainer.reward_funcs)) if i not in monitors]
+        hidden: dict[str, Any] = {"reward_weights": trainer.reward_weights[weighted]}
+        for name in ("reward_funcs", "reward_func_names"):
+            hidden[name] = [getattr(trainer, name)[i] for i in weighted]
+        self.hiding.enter_context(temporarily(trainer, **hidden))
+        return rewards[:, weighted]
 
     # -- metrics, under TRL's names
 
@@ -312,35 +334,8 @@ def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
     return list(rows[rank * share : (rank + 1) * share])
 
 
-# -- TRL's table of completions
-
-
-def put_back_logged(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
-    """Give the table what the rewards logged about these rows, which are its next. Collective."""
-    # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
-    logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
-    pending.clear()
-    # Each column must be as long as the table, which is not full where a batch was smaller.
-    for name in sorted(logged | set(logs["extra"])):
-        column = logs["extra"][name]
-        column.extend([None] * (len(logs["prompt"]) - len(column)))
-        pending[name] = [attempt.logged.get(name) for attempt in attempts]
-
-
-def forget_logged(logs: Any) -> None:
-    """Empty the table: a batch that is smaller than a full one would leave older rows in it."""
-    logs["extra"].clear()
-    for column in logs.values():
-        for rows in column.values() if isinstance(column, dict) else [column]:
-            rows.clear()
-
-
-def replace_logged(column: Any, values: Sequence[float]) -> None:
-    """Put `values` in place of what the table's last batch has in a column."""
-    for _ in range(min(len(values), len(column))):
-        column.pop()
-    column.extend(values)
-
-
-def _filled(values: list | None, value: float, attempt: Attempt) -> list:
-    return [value] * len(attempt.completion_ids) if values is None else values
+def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Tensor:
+    """`(N,)`, gathered, of this rank's attempts whether TRL leaves any token of one in the loss; `masked`: of those
+    that are cut off it does not. Collective."""
+    here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
+    return accelerator.gather(here.int()).bool().cpu()

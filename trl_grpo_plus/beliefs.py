@@ -36,6 +36,7 @@ ENOUGH_GROUPS = 32.0  # seen again, before a half-life is chosen
 BINS = 10  # of the calibration
 SURE = 0.05  # of the range of rewards: within it of an end, a prompt is solved or hopeless
 SURE_ATTEMPTS = 3.0
+LARGEST = torch.finfo(torch.float32).max  # that is kept of a moment
 
 
 @dataclass(frozen=True)
@@ -296,7 +297,9 @@ class Beliefs:
         """Add (3, P) moments to what is left of the rows' own."""
         distinct, places = rows.unique(return_inverse=True)
         added = _zeros(3, len(distinct)).index_add_(1, places, moments)
-        self._moments[:, :, distinct] = (self._remembered(distinct) + added.unsqueeze(1)).float()
+        # The square of a reward may be beyond it.
+        sums = (self._remembered(distinct) + added.unsqueeze(1)).clamp(-LARGEST, LARGEST)
+        self._moments[:, :, distinct] = sums.float()
         self._last[distinct] = self.step
 
     def _share(

@@ -1,15 +1,14 @@
-"""The command line, `trl-grpo-plus`: ls, cp, run, race, check, view, env."""
+"""The command line, `trl-grpo-plus`: ls, cp, run, race, check, view, rescore, export, env."""
 
 import argparse
-import json
 import os
 import shlex
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from . import __version__
-from .common.values import Refusal, near
+from . import __version__, export, rescore, viewing
+from .common.values import Refusal, json_object, near
 from .launch import distribution, find_recipe, headline, launch_command, option_names, recipes
 from .launch.accelerate import LAUNCHER, RUN_AS, on_cpu
 from .launch.data import beside, load
@@ -37,14 +36,6 @@ own rows, and must not in each other's.
   trl-grpo-plus check rewards
   trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
   trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
-"""
-
-VIEW_HELP = """\
-Write a run's traces as one page that opens from disk, without a network: curves, alarms, every group of attempts, and
-the attempts on one prompt side by side, the best first.
-
-  trl-grpo-plus view outputs/my_run
-  trl-grpo-plus view outputs/my_run -o report.html --max-mb 300
 """
 
 RUN_HELP = """\
@@ -147,10 +138,11 @@ def _parser() -> argparse.ArgumentParser:
     rewards.add_argument("--split", default="train", help="of the dataset (default: %(default)s)")
     rewards.add_argument("--args", default="{}", help="the reward's arguments, as JSON")
     rewards.add_argument("--limit", type=int, default=200, help="most rows to score (default: %(default)s)")
-    view = command("view", _view, "write a page with every attempt beside its siblings", VIEW_HELP)
-    view.add_argument("folder", metavar="RUN", help="the run's output_dir")
-    view.add_argument("-o", "--output", metavar="FILE", help="the page (default: RUN/report.html)")
-    view.add_argument("--max-mb", type=float, default=100, help="largest size of the page (default: %(default)s)")
+    viewing.add_options(
+        command("view", viewing.run, "show every attempt beside its siblings, in a page", viewing.HELP)
+    )
+    rescore.add_options(command("rescore", rescore.run, "try a reward on what a run has sampled", rescore.HELP))
+    export.add_options(command("export", export.run, "share what a run sampled, as a dataset", export.HELP))
     command("env", _env, "show versions, GPUs and what is missing for what")
     return parser
 
@@ -286,7 +278,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
     from .check.rewards import check_examples, check_gold, findings_table
     from .registry import get_reward, list_rewards
 
-    args = _arguments(options.args)
+    args = json_object("--args", options.args)
     if options.dataset and len(options.names) != 1:
         raise Refusal("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
@@ -300,26 +292,6 @@ def _check_rewards(options: argparse.Namespace) -> int:
         findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
     print(findings_table(findings))
     return int(any(finding.problems for finding in findings))
-
-
-def _view(options: argparse.Namespace) -> int:
-    from .view import write_page
-
-    page = write_page(options.folder, options.output or os.path.join(options.folder, "report.html"), options.max_mb)
-    print(f"{page.path}: {page.groups_written} groups, {page.attempts_written} attempts, {page.bytes / 1e6:.1f} MB")
-    if page.groups_written < page.groups_total:
-        print(f"{page.groups_total - page.groups_written} groups found no room: raise --max-mb to see them.")
-    return 0
-
-
-def _arguments(text: str) -> dict[str, Any]:
-    try:
-        args = json.loads(text)
-    except ValueError:
-        args = None
-    if not isinstance(args, dict):
-        raise Refusal(f'--args: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
-    return args
 
 
 if __name__ == "__main__":

@@ -41,9 +41,8 @@ class GRPOPlusConfig(GRPOConfig):
     r"""
     Configuration class for the [`GRPOPlusTrainer`].
 
-    Only the parameters that are new, or take new values, are listed here; all others are
-    [`~trl.GRPOConfig`]'s. With every one of them at its default the trainer is TRL's, bit for bit (but for an attempt
-    that nothing but a reward of weight 0 scores: it is unscored).
+    Only parameters that are new, or take new values, are listed; others are [`~trl.GRPOConfig`]'s. With all of them at
+    their defaults the trainer is TRL's, bit for bit (an attempt that only rewards of weight 0 score is unscored).
 
     Parameters:
         preset (`str`, *optional*):
@@ -148,8 +147,7 @@ class GRPOPlusConfig(GRPOConfig):
 
         kl_estimator (`str`, *optional*, defaults to `"k3"`):
             Per-token estimator of the KL divergence from the reference: `"k1"`, `"k2"`, `"k3"` (TRL) or `"abs"`. With
-            `use_bias_correction_kl=True` (TRL's default) k1, k2 and k3 all have the reverse KL's gradient. See
-            [`trl_grpo_plus.kl`] for what each one's gradient is.
+            `use_bias_correction_kl=True` (TRL's default) all but abs descend the reverse KL. See [`trl_grpo_plus.kl`].
         kl_placement (`str`, *optional*, defaults to `"loss"`):
             Whether the KL term is in the loss or in the reward. `"reward"` subtracts it from the reward before the
             baseline; this needs `kl_estimator="k1"`, the only one whose gradient is then the KL's. Reward and KL are
@@ -170,30 +168,30 @@ class GRPOPlusConfig(GRPOConfig):
         > Parameters that control the processes that rewards with a time limit run in
 
         reward_workers (`int`, *optional*):
-            Most reward worker processes of each rank; `None`: its share of the machine's processors. These are those
-            that the rank may use, by affinity and by its container's quota, shared with the other ranks of its
-            machine, and at most 16. With 10 or more for each processor, programs that hang starve each other.
+            Most reward worker processes of each rank; `None`: its share of the processors that the machine's ranks may
+            use, by affinity and quota, at most 16. With 10 or more for each, programs that hang starve each other.
         reward_worker_memory_mb (`int`, *optional*, defaults to `4096`):
             Address space of each reward worker process, in MiB.
 
-        > Parameters that control traces and alarms
+        > Parameters that control what is watched: steps, traces, alarms
 
+        nonfinite_step (`str`, *optional*, defaults to `"raise"`):
+            What happens to a step whose loss or gradient is NaN or infinite. `"raise"`: the run stops, and the step
+            is not taken; `"ignore"`: it is taken, as in TRL. Steps that a scaler of float16 skips do not count.
         trace_every (`int`, *optional*, defaults to `1`):
-            The attempts of every n-th generation batch, and of every evaluation, are written to
-            `output_dir/rollouts`; `0` writes nothing. See [`trl_grpo_plus.traces`].
+            The attempts of every n-th generation batch and of evaluations go to `output_dir/rollouts`; `0`: of none.
         trace_max_groups (`int`, *optional*):
             Most groups of a batch that are written, taken from each verdict in turn; `None` writes all.
         trace_compress (`bool`, *optional*, defaults to `False`):
             Whether to gzip the files of attempts.
         trace_log_groups (`int`, *optional*, defaults to `4`):
-            Of the groups that are traced, so many are shown in wandb or trackio, where `report_to` names them, about
-            100 times a run; `0` shows none.
+            Of the traced groups, so many are shown in wandb or trackio (`report_to`), some 100 times a run; `0`: none.
         alarms (`bool`, *optional*, defaults to `True`):
-            Whether to watch for signs of reward hacking and of dead training. See [`trl_grpo_plus.alarms`]. What is
-            told from texts is told from those that are traced.
+            Whether to watch for reward hacking and dead training ([`trl_grpo_plus.alarms`]), in texts that are traced.
         alarm_thresholds (`dict[str, Any]` or `str`, *optional*):
-            Thresholds other than the defaults of [`~trl_grpo_plus.alarms.Thresholds`], by name; `null` switches that
-            alarm off. As JSON on the command line.
+            Thresholds other than [`~trl_grpo_plus.alarms.Thresholds`] has, by name; `null`: off. In a shell, as JSON.
+        vllm_check_every (`int`, *optional*, defaults to `10`):
+            Look at every n-th batch whether vLLM has the policy's weights; `0`: not. See [`trl_grpo_plus.vllm_check`].
     """
 
     _VALID_DICT_FIELDS: ClassVar[list[str]] = [
@@ -245,13 +243,15 @@ class GRPOPlusConfig(GRPOConfig):
     reward_workers: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
     reward_worker_memory_mb: Annotated[int, Number(at_least=256, integer=True)] = 4096
 
-    # Parameters that control traces and alarms
+    # Parameters that control what is watched: steps, traces, alarms
+    nonfinite_step: str = _choice("raise", ["raise", "ignore"])
     trace_every: Annotated[int, Number(at_least=0, integer=True)] = 1
     trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
     trace_compress: bool = False
     trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = 4
     alarms: bool = True
     alarm_thresholds: dict[str, Any] | str | None = None
+    vllm_check_every: Annotated[int, Number(at_least=0, integer=True)] = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()

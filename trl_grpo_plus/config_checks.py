@@ -11,11 +11,12 @@ from .advantages import SCALES
 from .alarms import Thresholds
 from .common.loading import is_path
 from .common.values import Number, Refusal, one_of
-from .estimators import check_estimator, estimator_of, named_by, whole_only
+from .estimators import check_estimator, estimator_of, named_by, plain, whole_only
 from .groups import VERDICTS
 from .kl import ESTIMATORS
 from .selection import check_selection
 from .steps import PROCESSES, STEP_SCALES
+from .vllm_check import processed
 
 
 # TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
@@ -48,6 +49,7 @@ def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None
     _check_beliefs(config)
     _check_kl(config)
     _check_estimator(config)
+    _check_vllm(config)
     _check_thresholds(config)
     _check_liger(config, trl_version)
 
@@ -182,7 +184,7 @@ def _check_estimator(config: Any) -> None:
     if not config.estimates_advantages:
         return
     name = named_by(config.advantage_estimator)
-    chosen = f"advantage_estimator={name if callable(name) else repr(name)}"
+    chosen = f"advantage_estimator={plain(name)!r}"
     silent = config.changed(
         "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor", "running_std_decay", "process"
     )
@@ -246,6 +248,23 @@ def _check_kl(config: Any) -> None:
         raise Refusal(
             "kl_target needs an estimator of the KL divergence "
             f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
+        )
+
+
+def _check_vllm(config: Any) -> None:
+    if not config.changed("vllm_check_every") or not config.vllm_check_every:
+        return
+    what = f"vllm_check_every={config.vllm_check_every!r} has nothing to compare"
+    if not config.use_vllm:
+        raise Refusal(
+            f"{what}: without vLLM attempts are sampled from the trainer's own weights. Set use_vllm=True, or leave "
+            "it out."
+        )
+    if names := processed(config):
+        options = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
+        raise Refusal(
+            f"{what}: with {options} vLLM's log-probs are of another distribution than the trainer's. Leave it out, "
+            "or those."
         )
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from packaging.version import Version
 from torch import Tensor
 
 from .common.values import Refusal, near
@@ -39,6 +40,7 @@ class Attempt:
     completion: Any  # text or messages
     logprobs: list[float | None] | None = None  # of the sampling engine
     tool_mask: list[int] | None = None  # 1 where the policy wrote the token
+    tool_images: tuple[Any, ...] = ()  # that tools answered with
     logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
     outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None where it does not tell
     steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None where it gave none
@@ -320,18 +322,14 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
     )
 
 
-def check_model(args: Any, environments: Any, images: bool, rollouts: Any = None, tools: Any = None) -> None:
+def check_model(
+    args: Any, environments: Any, images: bool, rollouts: Any = None, tools: Any = None, trl_version: str = "2"
+) -> None:
     """Refuse what these options cannot do with environments, images, a `rollout_func` or tools."""
-    mode = f"zero_variance_groups={args.zero_variance_groups!r}"
-    if args.filters_groups and environments:
+    if args.filters_groups and images and Version(trl_version) < Version("1.11"):
         raise Refusal(
-            f"{mode} does not go with environment_factory: TRL binds one environment to each row before generation, "
-            "and rows change here. Set zero_variance_groups='keep', or use tools or rollout_func."
-        )
-    if args.filters_groups and images:
-        raise Refusal(
-            f"{mode} is for models with a tokenizer, this one has a processor (images). Set "
-            "zero_variance_groups='keep'."
+            f"zero_variance_groups={args.zero_variance_groups!r} with images needs TRL 1.11 or later: TRL "
+            f"{trl_version} cuts the pixels of micro-batches in wrong places. Install a later one, or set 'keep'."
         )
     if args.process is not None and (tools or environments):
         raise Refusal(
@@ -339,10 +337,6 @@ def check_model(args: Any, environments: Any, images: bool, rollouts: Any = None
             "offsets in one text, and a conversation with tools has several. Leave it out (the sums are trained on), "
             "or use a rollout_func with an env_mask, which is one text."
         )
-    if args.kl_placement == "reward" and images:
-        raise Refusal("kl_placement='reward' is for text-only models. Set kl_placement='loss'.")
-    if args.reads_entropies and images:
-        raise Refusal(f"advantage_estimator={args.advantage_estimator!r} is for text-only models: use another.")
     if args.belief_head and (environments or images or rollouts):
         raise Refusal(
             f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "

@@ -31,7 +31,7 @@ Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/k
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,6 +157,12 @@ def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
     """`(B, T) -> (B,)`: each completion's mean over its tokens in `mask`; 0 where it has none."""
     return (per_token * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
+    """`(B,)`, each completion's mean KL of one of TRL's batches as it was sampled; `None` without both log-probs."""
+    old, ref = batch.get("old_per_token_logps"), batch.get("ref_per_token_logps")
+    return None if old is None or ref is None else mean_of_tokens(old - ref, mask)
 
 
 def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:

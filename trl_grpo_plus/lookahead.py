@@ -68,8 +68,8 @@ class Window:
 
     @property
     def digest(self) -> int:
-        """Of the window's prompts: equal where they are."""
-        prompts = [row["prompt"] for row in self.rows]
+        """Of the window's prompts, or of rows that have none, where an environment asks: equal where they are."""
+        prompts = [row.get("prompt", row) for row in self.rows]
         return zlib.crc32(json.dumps(prompts, default=lambda value: type(value).__name__).encode())
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
@@ -101,13 +101,15 @@ class Window:
         return {"selection/pool": float(len(self.rows)), "selection/pass": float(self._pass)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the reading stands: the pass, and the rows that were read of it."""
-        return {"pass": self._pass, "read": self._read, "owed": self._owed, "noise": self._noise.get_state()}
+        """Where the reading stands: the pass, the rows that were read of it, and the columns that they had."""
+        read = {"pass": self._pass, "read": self._read, "columns": list(self._columns)}
+        return {**read, "owed": self._owed, "noise": self._noise.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Read on where `state` stood."""
         self._ahead, self._pass, self._read = None, state["pass"], state["read"]
         self._owed = state["owed"]
+        self._columns |= dict.fromkeys(state.get("columns", ()))
         self._noise.set_state(state["noise"])
 
     def _next(self, count: int) -> list[Row]:

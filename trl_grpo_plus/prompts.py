@@ -10,6 +10,7 @@ from torch import Tensor
 
 from . import selection
 from .batch import Batch, share_of
+from .common.ranks import together
 from .common.values import Refusal
 from .groups import totals
 from .indexed_rows import IndexedRows
@@ -110,7 +111,8 @@ class Prompts:
         """The rows of a stream that a batch of `count` prompts can be made of: those ahead, or those that TRL has
         dealt. Collective."""
         if self._config.chooses_prompts:
-            window.look(self._config.selection_pool * count, count)
+            with together():  # each reads for itself
+                window.look(self._config.selection_pool * count, count)
             if len(set(gather_object([window.digest]))) > 1:
                 raise Refusal(
                     f"{self._config.what_believes}: the processes read different rows of the stream. Give each the "

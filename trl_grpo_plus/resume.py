@@ -1,14 +1,25 @@
 """What a checkpoint holds beside TRL's own files: each rank's state, for a resumed run to be the one that went on."""
 
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
 
+from .common.ranks import together
+from .common.values import Refusal
+
 
 logger = get_logger(__name__)
+
+FORMAT = 1  # one more with each change that another release cannot read
+_INSTEAD = (
+    "Resume from an earlier checkpoint, or remove this file: training then goes on from the weights, and what it held "
+    "(the batch in flight, beliefs, adaptive beta, what alarms have seen) starts afresh."
+)
 
 
 def layout(args: Any, world_size: int) -> list[int]:
@@ -17,10 +28,16 @@ def layout(args: Any, world_size: int) -> list[int]:
     return [world_size, *sizes, args.num_iterations, args.num_generations]
 
 
-def save(folder: str, rank: int, state: dict[str, Any]) -> None:
-    """Write a rank's state into a checkpoint's folder, which need not be there yet."""
-    os.makedirs(folder, exist_ok=True)
-    torch.save(state, _path(folder, rank))
+def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
+    """Write a rank's state into a checkpoint's folder, which need not be there yet. Collective: a checkpoint is not
+    saved to its end where some rank's state is not in it.
+
+    Raises:
+        RuntimeError: another rank has no state, or could not write its own.
+    """
+    with together():  # a full disk, or a stream of the user's
+        os.makedirs(folder, exist_ok=True)
+        torch.save({"format": FORMAT, **state()}, _path(folder, rank))
 
 
 def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
@@ -28,11 +45,18 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
 
     Where the batch cannot be used up, since it was made for another `layout` or some rank's file is not here (it may
     be on another machine; all have the first rank's then), "step" is left out and "buffered_inputs" is `None`.
+
+    Raises:
+        Refusal: some rank's file cannot be read, or is of another format; on all ranks alike.
     """
-    path = _path(folder, rank)
-    state = torch.load(path, map_location="cpu", weights_only=True) if os.path.exists(path) else None
-    everyone_has_one = all(gather_object([state is not None]))
-    if everyone_has_one and state is not None and state["layout"] == layout:
+    state, wrong = _read(_path(folder, rank))
+    found = gather_object([(state is not None, state is not None and state["layout"] == layout, wrong)])
+    for *_, wrong in found:
+        if wrong:
+            raise Refusal(wrong)
+    everyone_has_one = all(has for has, *_ in found)
+    # Of all: a rank may find what another run left, which is of this layout though the first one's is not.
+    if all(fits for _, fits, _ in found):
         return state
     if state is not None:
         state = {name: value for name, value in state.items() if name != "step"} | {"buffered_inputs": None}
@@ -48,11 +72,45 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
     return state
 
 
+@contextmanager
+def loaded(folder: str, rank: int, layout: list[int]) -> Iterator[dict[str, Any] | None]:
+    """[`load`], and what is not in it as it must be is refused by the file's name; on all ranks, which must be there
+    when it is read to its end. See [`together`] for what may be collective in between."""
+    state = load(folder, rank, layout)
+    with together():
+        try:
+            yield state
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            what = f"{type(error).__name__}: {error}"
+            told = f"{_path(folder, rank)} does not hold what this release reads ({what}). {_INSTEAD}"
+            raise Refusal(told) from error
+
+
 def skip_epochs(sampler: Any, epochs: int) -> None:
     """Draw and forget the permutations of past epochs: a sampler of TRL's draws one an epoch, and a resumed run of
-    TRL's would draw the first one again."""
-    for _ in range(epochs if sampler.shuffle else 0):
+    TRL's would draw the first one again. A stream has no sampler."""
+    for _ in range(epochs if sampler is not None and sampler.shuffle else 0):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
+
+
+def _read(path: str) -> tuple[dict[str, Any] | None, str]:
+    """A rank's state, and what is wrong with it."""
+    if not os.path.exists(path):
+        return None, ""
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        form = state.get("format", FORMAT)
+        if form == FORMAT and not {"layout", "buffered_inputs"} <= state.keys():
+            raise ValueError(f"it holds {', '.join(map(str, state)) or 'nothing'}")
+    except Exception as error:  # whatever a damaged file makes of the unpickler
+        what = f"{type(error).__name__}: {error}".partition("\n")[0]
+        return None, f"{path} cannot be read ({what}): it was cut off, or changed since. {_INSTEAD}"
+    if form != FORMAT:
+        return (
+            None,
+            f"{path} is of format {form}, this release reads {FORMAT}: resume with the one it is of. {_INSTEAD}",
+        )
+    return state, ""
 
 
 def _path(folder: str, rank: int) -> str:

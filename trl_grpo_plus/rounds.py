@@ -5,7 +5,9 @@ rounds, and rank 0 draws the fresh prompts of all.
 """
 
 import math
+import pickle
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -15,8 +17,11 @@ from packaging.version import Version
 from torch import Tensor
 
 from .beliefs import Belief
+from .common.ranks import together
 from .common.values import Refusal
+from .generated import images_of
 from .groups import Attempt, Plan, Round, Rows, plan_batch, shares
+from .placement import at_home
 from .streams import Believe, Stream
 
 
@@ -78,10 +83,21 @@ class Draw:
         return self._believe(rows)
 
 
+class Sampled(Exception):
+    """Ends what TRL does with the rows of a further round, once they are sampled.
+
+    TRL prepares rows (environments, tools, images) and generates in one method, which makes a batch of them too.
+    """
+
+    def __init__(self, sampled: Round):
+        super().__init__()
+        self.sampled = sampled
+
+
 def resample(
-    sample: Callable[[Rows, list], Round],
+    first: Round,
+    sample: Callable[[Rows], Round],
     inputs: Rows,
-    prompts: list,
     indices: Sequence[int | None],
     draw: Draw | None,
     read: Callable[[list[int]], Rows],
@@ -96,8 +112,9 @@ def resample(
     and each round is examined.
 
     Args:
-        sample (`Callable`): generates and scores one completion for each of this rank's rows; collective.
-        inputs (`list[dict]`), prompts (`list`): this rank's rows of the batch and their prompts.
+        first ([`~trl_grpo_plus.groups.Round`]): the batch as first sampled.
+        sample (`Callable`): generates and scores one completion for each of this rank's further rows; collective.
+        inputs (`list[dict]`): this rank's rows of the batch.
         indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
         draw ([`Draw`], *optional*): where fresh prompts come from, as indices into the dataset. `None`: nothing is
             resampled.
@@ -106,7 +123,7 @@ def resample(
         max_rounds (`int`): of resampling, beyond the first.
         rank, world_size (`int`): of this process.
     """
-    rounds = [sample(inputs, prompts)]
+    rounds = [first]
     missing = len(rounds[0].where(alive=False))
     if draw is None or not missing:
         return rounds
@@ -125,7 +142,7 @@ def resample(
         everyone = [index for index in drawn for _ in range(num_generations)]
         share = len(everyone) // world_size
         here = read(everyone[rank * share : (rank + 1) * share])
-        rounds.append(replace(sample(here, [row["prompt"] for row in here]), rows=tuple(drawn)))
+        rounds.append(replace(sample(here), rows=tuple(drawn)))
         missing -= len(rounds[-1].where(alive=True))
     return rounds
 
@@ -180,7 +197,9 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
             f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
             "data: too easy, too hard, or a broken reward?"
         )
-    return plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
+    plan = plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
+    rows, held = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
+    return at_home(plan, held, rows // target, rows // held[0])
 
 
 def groups_at_least(args: Any, world_size: int) -> int:
@@ -214,13 +233,17 @@ def exchange(
 ) -> list[Attempt]:
     """This rank's rows of the batch whose groups are `order`.
 
-    Every rank must call it alike (one collective, none where no row changes rank). A row that stays is not sent.
+    Every rank must call it alike (collective where some row changes rank). A row that stays is not sent. All ranks get
+    what is sent, but read only what is theirs.
 
     Args:
         rounds (`Sequence[Round]`): what was sampled. Row `i` of a round of n rows a rank is on rank `i // n`.
         order (`Sequence[tuple[int, int]]`): `(round, group)` of each group, equal on all ranks.
         num_generations (`int`): attempts in a group.
         rank, world_size (`int`): of this process.
+
+    Raises:
+        Refusal: a row that is to move cannot be sent; on all ranks.
     """
     rows = [(r, group * num_generations + k) for r, group in order for k in range(num_generations)]
     share = len(rows) // world_size
@@ -231,24 +254,42 @@ def exchange(
         return rounds[r].attempts[row % len(rounds[r].attempts)]
 
     moving = [position for position, owner in enumerate(owners) if owner != position // share]
-    sent = [(position, attempt_at(position)) for position in moving if owners[position] == rank]
-    received = dict(gather_object(sent)) if moving else {}
+    parcels: dict[int, list[tuple[int, Attempt]]] = {}
+    for position in moving:
+        if owners[position] == rank:
+            parcels.setdefault(position // share, []).append((position, attempt_at(position)))
+    with together() if moving else nullcontext():
+        sent = [(to, _pickled(rows_of_one)) for to, rows_of_one in parcels.items()]
+    mine = [parcel for to, parcel in (gather_object(sent) if moving else ()) if to == rank]
+    received = dict(row for parcel in mine for row in pickle.loads(parcel))
     here = range(rank * share, (rank + 1) * share)
     return [attempt_at(position) if owners[position] == rank else received[position] for position in here]
 
 
-def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool]:
-    """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`. Collective.
+def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
+    try:
+        return pickle.dumps(rows)
+    except Exception as error:
+        raise Refusal(
+            "a row of the training set cannot be sent to the process that trains on it "
+            f"({type(error).__name__}: {error}). Leave such columns out, or make them where they are used."
+        ) from error
+
+
+def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool, bool]:
+    """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`; and whether some rank has pictures while
+    another has none. Collective.
 
     Raises:
         ValueError: some have `logprobs`, others not, and this release of TRL takes no NaN for one.
     """
     masks = any(attempt.tool_mask is not None for attempt in attempts)
-    everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts})])
+    pictures = any(attempt.tool_images or images_of(attempt.prompt) for attempt in attempts)
+    everywhere = gather_object([(masks, {attempt.logprobs is not None for attempt in attempts}, pictures)])
     logprobs = set().union(*(rank[1] for rank in everywhere))
     if len(logprobs) > 1 and Version(trl_version) < Version("1.11"):
         raise Refusal(
             f"rollout_func gave logprobs for some attempts of a batch only, which TRL {trl_version} cannot train on. "
             "Return them for all or for none, or use TRL 1.11 or later."
         )
-    return any(rank[0] for rank in everywhere), True in logprobs
+    return any(rank[0] for rank in everywhere), True in logprobs, len({rank[2] for rank in everywhere}) > 1

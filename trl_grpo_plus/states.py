@@ -37,7 +37,7 @@ def prompt_states(
     ends = [ids[-max_tokens:] for ids in prompt_ids]
     order = sorted(range(len(ends)), key=lambda row: len(ends[row]))
     states = []
-    with _evaluating(model):
+    with evaluating(model):
         for start in range(0, len(order), batch_size):
             states.append(_states(model, [ends[row] for row in order[start : start + batch_size]], device))
     rows = torch.empty(len(order), dtype=torch.long, device=device)
@@ -89,7 +89,7 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
 
 
 @contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
+def evaluating(model: nn.Module) -> Iterator[None]:
     """Dropout and gradient checkpointing are off in evaluation mode; then each module is in the mode it was in."""
     training = [module for module in model.modules() if module.training]
     model.eval()

@@ -5,12 +5,14 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 - `get_train_dataloader`: where prompts are drawn or remembered, rows say their index, until TRL reads them.
 - `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
 - `_generate_and_score_completions`: prompts are chosen; at the batch's end masks, advantages and metrics become ours.
+  TRL's own is called once more for each further round, whose rows it prepares (environments, tools, images).
 - `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
   rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
   that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
 - `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks where a reward failed; after such
   a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
-- `_compute_loss`: another KL estimator, none where the KL is in the reward, adaptive beta, no filler in the entropy.
+- `_compute_loss`: another KL estimator or none, adaptive beta, no filler in the entropy. `_get_grad_norm`: finite?
+  `_get_per_token_logps_and_entropies`: of which attempts it is not.
 - `log`, `evaluation_loop`: what is logged and evaluated, for the traces. Evaluation is left to TRL.
 - checkpoints: what the above must know to resume exactly. The Hub: no traces, and a model card that says all.
 """
@@ -32,21 +34,28 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
 from . import batch as batches
-from . import filler, groups, kl, model_card, resume, rounds, selection, uploads
+from . import checkpoints, filler, groups, kl, model_card, resume, rounds, selection, trl_releases, uploads
+from . import completions_table as table
+from .about import describe
 from .advantages import TRL_SCALES
-from .batch import Batch, Generated
+from .batch import Batch
 from .common.attributes import temporarily
-from .common.values import Refusal
 from .config import GRPOPlusConfig, config_for
 from .credit import Credit
+from .generated import IMAGE_FIELDS, Generated, one_each, shown
 from .indexed_rows import pop_indices
+from .nonfinite import GROUPS, StepGuard
 from .prompts import Prompts
 from .recorder import Recorder, Recording
 from .registry import resolve
 from .rounds import exchange
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
-from .traces import Sampled, advantages_by_token, split_name
+from .traces import advantages_by_token, split_name
+from .vllm_check import VLLMCheck
+
+
+trl_releases.check(GRPOTrainer, trl.__version__)
 
 
 class GRPOPlusTrainer(GRPOTrainer):
@@ -116,12 +125,16 @@ class GRPOPlusTrainer(GRPOTrainer):
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         groups.check_rewards(names, weights, args)
-        groups.check_model(args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
+        given = (self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
+        groups.check_model(args, *given, trl.__version__)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
+        self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = resume.layout(args, self.accelerator.num_processes)
-        self._recorder = Recorder(args, names, weights, self.accelerator.process_index)
+        known = describe(args, self.model, self.train_dataset, self.eval_dataset)
+        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, known)
+        self._guard = StepGuard(args, self.accelerator)
         # First, since trackio's own callback closes its run when training ends.
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
 
@@ -139,15 +152,15 @@ class GRPOPlusTrainer(GRPOTrainer):
         rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
         return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
-    def _get_train_sampler(self, dataset: Any = None) -> Any:
-        self._sampler = super()._get_train_sampler(dataset)
+    def _get_train_sampler(self, dataset: Any = None, *rest: Any, **more: Any) -> Any:
+        self._sampler = super()._get_train_sampler(dataset, *rest, **more)
         return self._sampler
 
     # -- the batch begins, and TRL asks for its completions
 
-    def _prepare_inputs(self, generation_batch: Any) -> Any:
+    def _prepare_inputs(self, generation_batch: Any, *rest: Any, **more: Any) -> Any:
         before = self._buffered_inputs
-        inputs = super()._prepare_inputs(generation_batch)
+        inputs = super()._prepare_inputs(generation_batch, *rest, **more)
         if self.model.training and self._buffered_inputs is not before and "live" in inputs:
             filler.weigh(self._buffered_inputs, self.loss_type, self.accelerator)
         return inputs
@@ -159,10 +172,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         if training:
             self._prompts.begin(batch, self._read)
         if self.args.filters_groups and training:
-            batches.forget_logged(self._logs)
+            table.forget(self._logs)
         try:
             with batch.hiding:
-                output = super()._generate_and_score_completions(inputs)
+                output = super()._generate_and_score_completions(self._shown(inputs))
             self._log_monitors()
             if training:
                 if not all(batch.plan.live):
@@ -171,10 +184,11 @@ class GRPOPlusTrainer(GRPOTrainer):
                 if self.args.changes_advantages:
                     self._replace_advantages(output, sum(batch.plan.live))
                 self._log_batch(output)
+                self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
+                output[GROUPS] = batch.groups_named(self.state.global_step, self.accelerator)
             self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
-            old, ref = output.get("old_per_token_logps"), output.get("ref_per_token_logps")
-            if batch.kl is None and old is not None and ref is not None:
-                batch.kl = kl.mean_of_tokens(old - ref, filler.loss_mask(output))
+            if batch.kl is None:
+                batch.kl = kl.at_hand(output, filler.loss_mask(output))
             self._record(batch.plan, output["advantages"])
             if training:
                 self._log(self._prompts.remember(batch).items())
@@ -193,10 +207,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         if not (self.args.filters_groups and self.model.training):
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
+        if batch.further is not None:
+            raise rounds.Sampled(self._sample(batch.further, prompts))
         ranks = (self.accelerator.process_index, self.accelerator.num_processes)
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
-        drawn_from = (batch.inputs, prompts, batch.indices, draw, self._read, self.num_generations)
-        batch.rounds = rounds.resample(self._sample, *drawn_from, self.args.max_resample_rounds, *ranks)
+        drawn_from = (batch.inputs, batch.indices, draw, self._read)
+        limits = (self.num_generations, self.args.max_resample_rounds)
+        first = self._sample(batch.inputs, prompts)
+        batch.rounds = rounds.resample(first, self._sample_further, *drawn_from, *limits, *ranks)
         fallback = "drop" if draw is None else self.args.resample_fallback
         unit = rounds.groups_at_least(self.args, self.accelerator.num_processes)
         try:
@@ -209,17 +227,31 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch.filtered, batch.exchanged = plan, attempts
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
-        batches.put_back_logged(self._logs, self._pending_extra_logs, attempts)
-        return Generated.of(attempts, *rounds.carried(attempts, trl.__version__))
+        if self.environment_factories is not None:  # by which TRL knows the tools of a prompt with images
+            names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
+            self._batch_environments = names
+        table.put_back(self._logs, self._pending_extra_logs, attempts)
+        masked, logprobs, batch.unevenly_pictured = rounds.carried(attempts, trl.__version__)
+        return Generated.of(attempts, masked, logprobs)
+
+    def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Rows as TRL is to see them."""
+        return shown(rows) if self._is_vlm and self.args.filters_groups and self.model.training else rows
+
+    def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
+        """As `_sample`, of rows that TRL has not prepared: it does all that it does for a batch, up to `_generate`."""
+        with temporarily(self._batch, further=inputs):
+            try:
+                super()._generate_and_score_completions(self._shown(inputs))
+            except rounds.Sampled as ended:
+                return ended.sampled
+        raise AssertionError("TRL has made a batch without _generate")
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> groups.Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
-        self._batch.generated = generated = Generated(*super()._generate(prompts))
-        if len(generated.completion_ids) != len(prompts):
-            raise Refusal(
-                f"rollout_func returned {len(generated.completion_ids)} completions for {len(prompts)} prompts. To "
-                "drop or resample groups, it must return one for each prompt it is given."
-            )
+        whole = self.rollout_func and one_each(self.rollout_func)
+        with temporarily(self, rollout_func=whole):
+            self._batch.generated = generated = Generated(*super()._generate(prompts))
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
         self._pending_extra_logs.clear()  # they travel with their rows
@@ -231,8 +263,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         if batch.filtered is None:
             batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
             if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
-                batches.put_back_logged(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
-        return self._without_monitors(batch.rewards.to(self.accelerator.device))
+                table.put_back(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
+        elif batch.unevenly_pictured:  # each rank that has pictures would wait for the others to log theirs
+            batch.hiding.enter_context(temporarily(self, log_multimodal=False))
+        return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
         """What was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
@@ -244,9 +278,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
-        # Whether TRL leaves any token of an attempt in the loss.
-        trainable = [attempt.trainable(self.mask_truncated_completions) for attempt in attempts]
-        trainable = accelerator.gather(torch.tensor(trainable, device=accelerator.device).int()).bool().cpu()
+        trainable = batches.trainable(attempts, self.mask_truncated_completions, accelerator)
         # All that is decided on them is a matter of a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
@@ -256,19 +288,6 @@ class GRPOPlusTrainer(GRPOTrainer):
         """The verdict on each group; without `trainable`, on its rewards alone."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
         return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
-
-    def _without_monitors(self, rewards: Tensor) -> Tensor:
-        """What TRL makes advantages of, (N, K - monitors). It sees none until it has made the batch: to TRL an attempt
-        that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
-        monitors = groups.monitors(self.reward_weights)
-        if not monitors:
-            return rewards
-        weighted = [i for i in range(len(self.reward_funcs)) if i not in monitors]
-        hidden: dict[str, Any] = {"reward_weights": self.reward_weights[weighted]}
-        for name in ("reward_funcs", "reward_func_names"):
-            hidden[name] = [getattr(self, name)[i] for i in weighted]
-        self._batch.hiding.enter_context(temporarily(self, **hidden))
-        return rewards[:, weighted]
 
     # -- what TRL made of the batch becomes what is trained on
 
@@ -285,7 +304,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if to_go is not None:
             self._adapt_beta()
         output["advantages"] = filler.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
-        batches.replace_logged(self._logs["advantages"], filler.first_tokens(values).tolist())
+        table.replace(self._logs["advantages"], filler.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
         """(B, T), and logs `kl`."""
@@ -301,10 +320,10 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
         """Log-probs of the completions under the policy as it is, which TRL leaves out on-policy; or `entropies`."""
-        ids = torch.cat([output["prompt_ids"], output["completion_ids"]], dim=1)
-        mask = torch.cat([output["prompt_mask"], output["completion_mask"]], dim=1)
+        ids, mask = (torch.cat([output[f"prompt_{of}"], output[f"completion_{of}"]], dim=1) for of in ("ids", "mask"))
         width = output["completion_ids"].shape[1]
         how = {"batch_size": self.args.per_device_train_batch_size, "compute_entropy": entropies}
+        how |= {name: output[name] for name in IMAGE_FIELDS if name in output}
         with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
             return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, **how)[int(entropies)]
 
@@ -338,28 +357,16 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
         """Traces and alarms. `advantages` are of this rank's rows of the plan."""
-        batch, gather = self._batch, self.accelerator.gather
+        batch = self._batch
         split = "train" if self.model.training else self._split
         traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
         if not traced and not (self.args.alarms and self.model.training):
             return
-        sampled = Sampled(
-            split=split,
-            step=self.state.global_step,
-            size=batch.size,
-            weights=self._recorder.weights,
-            rounds=batch.rounds,
-            plan=plan,
-            totals=groups.totals(batch.sampled, self.reward_weights.cpu()),
-            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
-            advantages=gather(filler.first_tokens(advantages)).cpu(),
-            kl=None if batch.kl is None else gather(batch.kl).cpu(),
-            alike=self.rollout_func is None and self.environment_factories is None,
-            failing=dict(zip(self._recorder.weights, batch.failing, strict=True)),
-            entropy=self._entropy,
-            beliefs=self._prompts.believed(batch),
-            by_token=advantages_by_token(batch.trained, advantages, self.processing_class),
-        )
+        known: dict[str, Any] = {"entropy": self._entropy, "beliefs": self._prompts.believed(batch)}
+        known["alike"] = self.rollout_func is None and self.environment_factories is None
+        known["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
+        known["names"], known["weights"] = self._recorder.weights, self.reward_weights.cpu()
+        sampled = batch.traced(split, self.state.global_step, plan, advantages, self.accelerator, **known)
         self._settle_record()
         self._recorder.record(sampled, traced)
 
@@ -384,9 +391,10 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- loss
 
-    def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> Tensor:
+    def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
         if not self.model.training:
-            return super()._compute_loss(model, inputs)
+            return super()._compute_loss(model, inputs, *rest, **more)
+        given = inputs
         # Every loss type is linear in the advantages, up to their sign, and in beta.
         weight = inputs.get("filler_weight", 1.0)
         beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
@@ -404,7 +412,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
         before = {name: len(values) for name, values in metrics.items()}
         with temporarily(self, beta=beta), temporarily(self.args, use_bias_correction_kl=weighted), entropy:
-            loss = super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs, *rest, **more)
         if tokens and metrics.get("entropy"):
             self._entropy = metrics["entropy"][-1]
         if beta:
@@ -414,7 +422,16 @@ class GRPOPlusTrainer(GRPOTrainer):
                 del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
             self._adapt_beta(passes=self.num_iterations)
-        return loss
+        return self._guard.seen(loss, given)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._guard.forwarded(computed[0])
+        return computed
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        norm = super()._get_grad_norm(*args, **kwargs)
+        return self._guard.checked(norm, self.state.global_step, self._settle_record)
 
     @contextmanager
     def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
@@ -442,12 +459,18 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     # -- checkpoints and the Hub
 
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
-        if not self.args.save_only_model:
-            folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
-            resume.save(str(folder), self.accelerator.process_index, self._resume_state())
-        super()._save_checkpoint(model, trial)
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As the `Trainer`'s, from a checkpoint that is whole; see [`trl_grpo_plus.checkpoints`]."""
+        with self._recorder.blaming_trackers():
+            return super().train(checkpoints.whole(resume_from_checkpoint, self.args.output_dir), *args, **kwargs)
+
+    def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
+        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with checkpoints.saving(folder, self.accelerator.process_index):
+            # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
+            if not self.args.save_only_model:
+                resume.save(str(folder), self.accelerator.process_index, self._resume_state)
+            super()._save_checkpoint(model, trial, *rest, **more)
 
     def _resume_state(self) -> dict[str, Any]:
         self._settle_record()
@@ -464,37 +487,33 @@ class GRPOPlusTrainer(GRPOTrainer):
             **self._credit.state_dict(),
         }
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        super()._load_optimizer_and_scheduler(checkpoint)
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
         if checkpoint is None:
             return
-        if self._sampler is not None:
-            resume.skip_epochs(self._sampler, int(self.state.epoch or 0))
-        state = resume.load(checkpoint, self.accelerator.process_index, self._layout)
-        if state is None:
-            return
-        if self.args.kl_target is not None:
-            self.beta = state["beta"]
-        self._prompts.load_state_dict(state)
-        self._credit.load_state_dict(state)
-        self._recorder.load_state_dict(state.get("alarms"))
-        self._entropy = state.get("entropy")
-        self._step = state.get("step", self._step)
-        if state["buffered_inputs"] is not None:
+        resume.skip_epochs(self._sampler, int(self.state.epoch or 0))
+        with resume.loaded(checkpoint, self.accelerator.process_index, self._layout) as state:
+            if state is None:
+                return
+            self._prompts.load_state_dict(state)  # collective, so before what one rank may lack
+            if self.args.kl_target is not None:
+                self.beta = state["beta"]
+            self._credit.load_state_dict(state)
+            self._recorder.load_state_dict(state.get("alarms"))
+            self._entropy, self._step = state.get("entropy"), state.get("step", self._step)
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
         """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.model_card`]."""
         super().create_model_card(model_name or Path(self.args.output_dir).resolve().name, *args, **kwargs)
         if self.is_world_process_zero():
-            weights = list(zip(self.reward_func_names, self.reward_weights.tolist(), strict=True))
-            model_card.write(self.args.output_dir, self.args.changed_options, weights)
+            model_card.write(self.args.output_dir, self.args.changed_options, list(self._recorder.weights.items()))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
         """As the `Trainer`'s, without the traces; see [`trl_grpo_plus.uploads`]."""
         with uploads.kept_at_home():
             return super().push_to_hub(*args, **kwargs)
 
-    def _push_from_checkpoint(self, checkpoint_folder: str) -> None:
+    def _push_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
         with uploads.kept_at_home():
-            super()._push_from_checkpoint(checkpoint_folder)
+            super()._push_from_checkpoint(*args, **kwargs)

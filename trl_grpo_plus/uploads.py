@@ -15,8 +15,8 @@ from .common.attributes import temporarily
 from .traces import FOLDER
 
 
-# The traces, the page that shows them, and earlier runs, which the recipes' script moves aside with theirs.
-AT_HOME = (f"{FOLDER}/*", "report.html", "earlier-*")
+# The traces, the pages that show them, and earlier runs, which the recipes' script moves aside with theirs.
+AT_HOME = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*")
 
 
 @contextmanager

@@ -35,6 +35,24 @@ def test_texts_of_messages():
     assert as_text(None) == ""
 
 
+@pytest.mark.parametrize(
+    ("block", "text"),
+    [
+        ({"type": "text", "text": ""}, "<text>"),
+        ({"type": "image", "image": "RGB 8x8 0123456789abcdef"}, "<image RGB 8x8 0123456789abcdef>"),
+        (
+            {"type": "image", "image": "data:image/png;base64," + "A" * 2**20},
+            f"<image data:image/png;base64,{'A' * 58}...>",
+        ),
+        ({"type": "image", "image": "x" * 80}, f"<image {'x' * 80}>"),
+        ({"type": "image", "image": {"url": "x"}}, "<image>"),
+    ],
+    ids=["empty", "of a trace", "data", "not too long", "no text"],
+)
+def test_blocks_that_are_no_text(block, text):
+    assert as_text([{"role": "user", "content": [block]}]) == text
+
+
 def test_repetition():
     assert repeated(words("The cat sat. The dog ran.")) == 0.0
     assert repeated(words("no no no no no no no no")) == pytest.approx(0.8)

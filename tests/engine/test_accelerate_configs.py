@@ -13,6 +13,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 import warm
 from accelerate.commands import launch as accelerate_launch
 from accelerate.utils import DeepSpeedPlugin, FullyShardedDataParallelPlugin, patch_environment
@@ -134,7 +135,7 @@ def distance(first, second):
 
 @pytest.mark.full
 @pytest.mark.parametrize("configuration", SHARDED)
-@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+@pytest.mark.parametrize("scenario", ["drop", "resample", "believed", "sampled"])
 def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
     for found, expected in zip(results(out, configuration, scenario), results(out, "ddp", scenario), strict=True):
         assert expected["kind"] == "MULTI_CPU"
@@ -147,7 +148,19 @@ def test_a_configuration_trains_what_ddp_trains(out, configuration, scenario):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+@pytest.mark.parametrize("configuration", SHARDED)
+def test_the_head_reads_a_sharded_models_states(out, configuration):
+    """Through a forward of our own, before the batch is sampled: prompts are chosen by what comes of them."""
+    found, expected = (results(out, name, "believed")[0] for name in (configuration, "ddp"))
+    ours, theirs = (rank["heads"]["total"] for rank in (found, expected))
+    assert ours["count"] == theirs["count"] > 16
+    for name in ("mean", "scatter"):
+        assert torch.tensor(ours[name]).abs().max() > 0.1
+        torch.testing.assert_close(torch.tensor(ours[name]), torch.tensor(theirs[name]), atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("scenario", ["drop", "resample", "believed", "sampled"])
 def test_all_ranks_make_the_same_passes(out, scenario):
     """Sharded, a rank that makes fewer leaves the others waiting."""
     first, second = results(out, "ddp", scenario)
@@ -171,7 +184,7 @@ def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, configuration):
 
 @pytest.mark.full
 @pytest.mark.parametrize("configuration", SHARDED)
-@pytest.mark.parametrize("scenario", ["drop", "resample", "sampled"])
+@pytest.mark.parametrize("scenario", ["drop", "resample", "believed", "sampled"])
 def test_traces_are_those_of_ddp(out, configuration, scenario):
     ours, theirs = (list(traces.groups(out / name / scenario / "run")) for name in (configuration, "ddp"))
     assert len(ours) > 6

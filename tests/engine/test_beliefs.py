@@ -1,12 +1,13 @@
 """What is believed of prompts: against brute force and true pass rates, under a policy that moves, after a resume."""
 
 import io
+import math
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from properties import NAN, in_unit, tried
+from properties import NAN, anything, in_unit, tried
 
 from trl_grpo_plus.beliefs import Belief, Beliefs
 
@@ -33,6 +34,34 @@ def same(first: Belief, second: Belief) -> bool:
     return all(
         torch.equal(getattr(first, n), getattr(second, n)) for n in ("mean", "variance", "count", "learnability")
     )
+
+
+# -- whatever the rewards
+
+
+ANY = st.lists(
+    st.lists(st.tuples(st.integers(0, 4), st.lists(anything, min_size=3, max_size=3)), min_size=1, max_size=5),
+    max_size=5,
+)
+
+
+@tried
+@given(ANY, st.sampled_from([None, ["a", "b", "a", 1, None]]))
+def test_whatever_the_rewards_beliefs_are_numbers_and_go_on_from_a_checkpoint(batches, keys):
+    beliefs, rows = Beliefs(5, keys=keys), list(range(5))
+    for number, batch in enumerate(batches):
+        observe(beliefs, [row for row, _ in batch], [rewards for _, rewards in batch])
+        belief = beliefs.of(rows)
+        assert all(part.isfinite().all() for part in (belief.mean, belief.variance, belief.count))
+        assert (belief.variance >= 0).all()
+        assert (belief.count > 0).all()
+        assert 0 <= beliefs.skill <= 1
+        assert all(value == value and abs(value) < math.inf for value in beliefs.metrics().values())
+        if number == len(batches) // 2:
+            again = Beliefs(5, keys=keys)
+            again.load_state_dict(beliefs.state_dict())
+            assert same(again.of(rows), belief)
+            beliefs = again
 
 
 # -- the formula

@@ -61,7 +61,7 @@ def test_the_choices_are_those_of_the_dicts():
     assert CHOICES["advantage_baseline"] == ("mean", "leave_one_out", "median", "length_weighted", "belief")
     assert CHOICES["scale_rewards"] == (*TRL_SCALES, "mad", "mean", "running", "prior")
     assert CHOICES["kl_estimator"] == tuple(ESTIMATORS) == ("k1", "k2", "k3", "abs")
-    assert len(CHOICES) == 8
+    assert len(CHOICES) == 9
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,7 @@ NUMBERS = [
     ("trace_every", [-1, 1.5], "an integer and >= 0", [0, 7]),
     ("trace_log_groups", [-1, 1.5], "an integer and >= 0", [0, 7]),
     ("trace_max_groups", [0, -1, 1.5], "an integer and >= 1", [None, 1]),
+    ("vllm_check_every", [-1, 1.5], "an integer and >= 0", [0, 7]),
 ]
 
 
@@ -139,7 +140,7 @@ def test_a_string_is_refused_with_a_word_about_yaml(make):
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, _, _, values in NUMBERS for v in values])
 def test_a_number_in_range_passes(make, name, value):
-    with_it = {"prompt_selection": "belief"} if name == "selection_pool" else {}
+    with_it = {"selection_pool": {"prompt_selection": "belief"}, "vllm_check_every": {"use_vllm": True}}.get(name, {})
     assert getattr(make(beta=0.1, **{name: value}, **with_it), name) == value
 
 
@@ -222,6 +223,11 @@ IMPOSSIBLE = [
         ],
     ),
     ({"process": "own", "off_policy_mask_threshold": 0.5}, ["process='own'", "off_policy_mask_threshold=0.5"]),
+    ({"vllm_check_every": 5}, ["vllm_check_every=5 has nothing to compare", "without vLLM", "use_vllm=True"]),
+    (
+        {"vllm_check_every": 5, "use_vllm": True, "top_p": 0.9, "min_p": 0.1},
+        ["vllm_check_every=5 has nothing to compare", "with top_p=0.9, min_p=0.1", "Leave it out, or those"],
+    ),
 ]
 
 
@@ -255,6 +261,8 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
         {**KL, "process": "to_go", "scale_rewards": "none", "advantage_baseline": "median"},
         {"process": "own", "importance_sampling_level": "sequence", "loss_type": "vespo"},
+        {"vllm_check_every": 0, "top_p": 0.9},
+        {"use_vllm": True, "top_p": 0.9},
     ],
 )
 def test_combinations_that_work_pass(make, options):
@@ -376,7 +384,7 @@ PARSED = {
     **{"beta": 0.01, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"},
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
-    **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}},
+    **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
 }
 APART = {"process": "own"}  # refused beside some of these
 STRINGS = {name: str(value) for name, value in PARSED.items()}

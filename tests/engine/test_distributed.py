@@ -6,8 +6,10 @@ They are forked warm and find each other as torchrun's do; tests/launch/test_rec
 import itertools
 import json
 import os
+import re
 import shutil
 import sys
+import time
 from pathlib import Path
 
 import distributed_worker
@@ -23,8 +25,8 @@ RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
 AGREEING += ["estimated", "entropies", "steps"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
-OTHERS += ["reward_fails", "stream_fails", "outcomes", "traces", "whole"]
-OTHERS += ["estimated_alone", "estimator_fails"]
+OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
+OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank"]
 
 
 def launch(out, *scenarios, ok=True, **environment):
@@ -48,7 +50,7 @@ def out(tmp_path_factory):
 @pytest.fixture(scope="module")
 def rest(tmp_path_factory):
     folder = tmp_path_factory.mktemp("rest")
-    launch(folder, "parity", "drop", "filler", REST="1")
+    launch(folder, "parity", "drop", "filler", "filler_entropy", REST="1")
     return folder
 
 
@@ -83,9 +85,10 @@ def test_dropping_is_training_on_the_live_groups_alone(request, losses, cases, s
         assert_live_alone(distances, cases, trained)
 
 
-def test_filler_is_not_in_the_entropy_bonus(out):
-    for rank in results(out, "filler_entropy"):
-        assert_live_alone(rank["alone"], 8, trained=1)
+@pytest.mark.parametrize(("losses", "cases"), [("out", 4), pytest.param("rest", 7, marks=pytest.mark.full)])
+def test_filler_is_not_in_the_entropy_bonus(request, losses, cases):
+    for rank in results(request.getfixturevalue(losses), "filler_entropy"):
+        assert_live_alone(rank["alone"], cases, trained=1)
 
 
 def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out):
@@ -219,10 +222,87 @@ def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward
     assert first["took"] < 60  # a rank alone in a collective waits for half an hour
 
 
+def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
+    first, second = results(out, "nonfinite")
+    assert first["error"] == second["error"]
+    assert re.match(r"Step 4: the norm of the gradient is nan \(loss \S+, inf on ranks 0 to 1\)", first["error"])
+    assert "nonfinite/run/rollouts/train-00000003.jsonl" in first["error"]
+    assert "Of each attempt log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
+    assert first["took"] < 60
+    assert first["weights"] == second["weights"]
+    assert first["saved"]
+    assert second["saved"]
+
+
+def test_a_group_of_the_second_rank_is_named_on_both(out):
+    first, second = results(out, "nonfinite_groups")
+    assert "Not finite of attempts of group 3 of round 0, sampled at step 0 ('03+03='): log-probs. " in first["error"]
+    assert first["error"] == second["error"]
+
+
+def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
+    """Else one rank goes on where the others end."""
+    first, second = results(out, "saved_by_one_rank")
+    assert "checkpoint-2 was not saved whole: trainer_state.json is missing" in first["error"]
+    assert "No space left on device" in second["error"]
+    for rank in (first, second):
+        assert rank["lacks"] == ["", "trainer_state.json is missing, which is written last"]
+
+
+def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):
+    """A leftover of a run on two processes, beside what one process has saved since."""
+    first, second = results(out, "saved_by_one_rank")
+    assert first["step"] == 3
+    assert first["weights"] == second["weights"]
+
+
+def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
+    first, second = results(out, "nonfinite")
+    unreadable, *lacking = first["refused"]
+    assert "grpo_plus_state_1.pt cannot be read" in unreadable
+    for part, told in zip(("running_variance", "beta"), lacking, strict=True):
+        assert f"grpo_plus_state_1.pt does not hold what this release reads (KeyError: '{part}')" in told
+    assert first["refused"] == second["refused"]
+
+
+def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
+    """Where nobody watches over both, as torchrun does. One that hangs is waited for `ddp_timeout` long."""
+    command, start = [sys.executable, WORKER, tmp_path, "killed"], time.monotonic()
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    done = warm.run_ranks(command, env=environment, timeout=300, end_all=False)
+    assert time.monotonic() - start < 120
+    assert done.returncode
+    assert re.search(r"RuntimeError: .*(closed by peer|reset by peer)", done.stderr, re.IGNORECASE), done.stderr[
+        -3000:
+    ]
+    assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {0, 2, 4, 6}
+
+
 def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
-    for in_take, in_observe in results(out, "stream_fails"):
+    for in_take, in_observe, in_its_state, _ in results(out, "stream_fails"):
         assert "there are no more rows" in in_take["error"]
         assert "nothing can be learnt from these rows" in in_observe["error"]
+        assert "checkpoint-1 was not saved whole" in in_its_state["error"]
+        assert "RuntimeError: this stream is of the moment" in in_its_state["error"]
+
+
+def test_rows_that_the_second_rank_alone_cannot_read_ahead_stop_both(out):
+    for *_, streamed in results(out, "stream_fails"):
+        assert "this row is out of reach" in streamed["error"]
+
+
+def test_rows_of_the_second_rank_that_cannot_be_sent_stop_both(out):
+    for rank in results(out, "unsendable"):
+        assert "cannot be sent to the process that trains on it (TypeError: cannot pickle" in rank["error"]
+
+
+def test_a_rollout_func_that_fails_on_the_second_rank_stops_both(out):
+    for rank in results(out, "rollout_fails"):
+        *uneven, failed = (told["error"] for told in rank)
+        assert [told.partition(".")[0] for told in uneven] == [
+            f"rollout_func returned {count} completions for 8 prompts" for count in (7, 9)
+        ]
+        assert "the environment's server is gone" in failed
 
 
 def test_outcome_rates_are_of_all_ranks(out):

@@ -320,6 +320,25 @@ def test_rows_that_lack_a_column_have_none_in_it():
     assert [row["kind"] for row in window.rows] == [None, 1, None]
 
 
+def test_columns_that_were_seen_are_known_after_a_resume():
+    """A reward is given a column that none of the next rows has, as if the run had never stopped."""
+    rows = [{"prompt": f"{n}=", **({"kind": n} if n < 2 else {})} for n in range(4)]
+    window, resumed = (Window(IterableDataset.from_generator(lambda: iter(rows)), 0, False) for _ in range(2))
+    window.look(2, 2)
+    resumed.load_state_dict(window.state_dict())
+    for one in (window, resumed):
+        one.look(2, 2)
+        assert one.rows == [{"prompt": "2=", "kind": None}, {"prompt": "3=", "kind": None}]
+
+
+def test_rows_without_prompts_are_told_apart():
+    windows = [Window(IterableDataset.from_generator(lambda n=n: iter([{"number": n}])), 0, False) for n in (1, 1, 2)]
+    for window in windows:
+        window.look(1, 1)
+    first, same, other = (window.digest for window in windows)
+    assert first == same != other
+
+
 def ragged():
     for number in range(9):
         yield {"prompt": f"{number:02d}=", **({"kind": number} if number % 2 else {})}

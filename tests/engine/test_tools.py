@@ -1,12 +1,14 @@
-"""A policy that really calls a tool: rows that were dropped or moved keep their calls, answers, rewards and masks."""
+"""A policy that really calls a tool, its own or an environment's: rows that were dropped or moved keep their calls,
+answers, rewards and masks.
+"""
 
 import copy
-import functools
 import itertools
 import json
-import random
-import re
-from collections.abc import Callable, Sequence
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,110 +16,31 @@ from typing import Any
 import pytest
 import tiny
 import torch
+import warm
+from calling import (
+    CALL,
+    END,
+    OPTIONS,
+    TOOL_TURN,
+    Adder,
+    World,
+    acting,
+    adder,
+    encode,
+    numbers,
+    question,
+    taught,
+    tokenizer,
+)
 from datasets import Dataset
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM, TrainerCallback
-from transformers.utils import get_json_schema
-from trl.chat_template_utils import qwen3_instruct_2507_chat_template
+from transformers import TrainerCallback
+from trl import GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.traces import read as traces
 
 
-END = "<|im_end|>"
-SPECIAL = ["<pad>", "<unk>", "<|im_start|>", END]
-MARKUP = ["<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>"]
-CALL = '<tool_call>\n{{"name": "add", "arguments": {{"a": {a}, "b": {b}}}}}\n</tool_call>'
-TOOL_TURN = "\n<|im_start|>user\n<tool_response>\n{}\n</tool_response><|im_end|>\n<|im_start|>assistant\n"
-
-LESSONS = 160
-# With this `top_p` only the digits are left to chance: what surrounds them has been learned too well.
-OPTIONS = {"top_p": 0.95, "max_completion_length": 48, "learning_rate": 1e-4, "scale_rewards": "none"}
-OPTIONS |= {"per_device_train_batch_size": 16}
-
-
-def adder(calls: list[tuple[int, int]]) -> Callable[[int, int], int]:
-    """The tool, noting each call."""
-
-    def add(a: int, b: int) -> int:
-        """
-        Add.
-
-        Args:
-            a: One.
-            b: Other.
-        """
-        calls.append((a, b))
-        return a + b
-
-    return add
-
-
-@functools.cache
-def tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, but for what prompts and calls always say: that makes short work of learning them."""
-    phrases = {
-        json.dumps(get_json_schema(adder([]))),
-        *re.findall(r"[A-Za-z][A-Za-z ,-]+", qwen3_instruct_2507_chat_template.replace("\\n", "\n")),
-        *re.findall(r"[^\d\n]{2,}", CALL.format(a=1, b=2).split("\n")[1]),
-    }
-    phrases = sorted(phrases, key=lambda phrase: (-len(phrase), phrase))
-    characters = ["\n", *map(chr, range(32, 127))]
-    vocabulary = {token: i for i, token in enumerate([*SPECIAL, *MARKUP, *phrases, *characters])}
-    fast = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
-    pieces = Regex("|".join(map(re.escape, phrases)) + r"|[\s\S]")
-    fast.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
-    fast.decoder = decoders.Fuse()
-    fast.add_special_tokens(SPECIAL)
-    fast.add_tokens(MARKUP)
-    special = {"pad_token": "<pad>", "eos_token": END, "unk_token": "<unk>", "padding_side": "left"}
-    made = PreTrainedTokenizerFast(tokenizer_object=fast, **special)
-    made.chat_template = qwen3_instruct_2507_chat_template
-    return made
-
-
-def encode(text: str) -> list[int]:
-    return tokenizer()(text)["input_ids"]
-
-
-def question(number: int) -> list[dict[str, str]]:
-    return [{"role": "user", "content": f"{number:02d}"}]
-
-
-def lesson(chance: random.Random) -> tuple[list[int], list[int]]:
-    """Ids and labels of a conversation: three in four call the tool on digits; all answer with any digit."""
-    how = {"tools": [adder([])], "add_generation_prompt": True, "return_dict": False}
-    prompt = tokenizer().apply_chat_template(question(chance.randrange(30)), **how)
-    answer = encode(f"{chance.randrange(10)}{END}")
-    if chance.random() < 0.25:
-        return prompt + answer, [-100] * len(prompt) + answer
-    a, b = chance.randrange(10), chance.randrange(10)
-    call, reply = encode(CALL.format(a=a, b=b) + END), encode(TOOL_TURN.format(a + b))
-    return prompt + call + reply + answer, [-100] * len(prompt) + call + [-100] * len(reply) + answer
-
-
-def padded(rows: Sequence[list[int]], value: int) -> torch.Tensor:
-    return pad_sequence([torch.tensor(row) for row in rows], batch_first=True, padding_value=value)
-
-
-def taught(path: Path, hidden_size: int = 48, heads: int = 4) -> str:
-    """A Qwen2 of two layers that has been taught to call the tool, saved."""
-    torch.manual_seed(0)
-    sizes = {"hidden_size": hidden_size, "intermediate_size": 96, "num_hidden_layers": 2}
-    sizes |= {"num_attention_heads": heads, "num_key_value_heads": heads // 2, "max_position_embeddings": 512}
-    tokens = {"eos_token_id": tokenizer().eos_token_id, "pad_token_id": tokenizer().pad_token_id}
-    config = Qwen2Config(vocab_size=len(tokenizer()), bos_token_id=None, **sizes, **tokens)
-    model, chance = Qwen2ForCausalLM(config), random.Random(0)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3, weight_decay=0.0)
-    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.05, total_iters=LESSONS)
-    for _ in range(LESSONS):
-        ids, labels = zip(*(lesson(chance) for _ in range(8)), strict=True)
-        model(input_ids=padded(ids, 0), labels=padded(labels, -100)).loss.backward()
-        optimizer.step()
-        schedule.step()
-        optimizer.zero_grad()
-    model.save_pretrained(path)
-    return str(path)
+WORKER = Path(__file__).parents[1] / "distributed_worker.py"
 
 
 @pytest.fixture(scope="module")
@@ -234,6 +157,8 @@ def check(run: Run) -> None:
     assert run.logged("groups/trained") == [len(rows) / 4 for rows in run.buffered]
     assert min(run.logged("tools/call_frequency")) > 0
     assert run.logged("tools/failure_frequency") == [0] * 3
+    seen = [tuple(record["calls"]) for record in run.trainer._recorder.state_dict()["last"]]  # by the alarms
+    assert seen == [(sum(len(row.messages) > 1 for row in scored), len(scored)) for scored in steps]
 
 
 def check_batch(scored: list[Scored], buffered: list[Buffered]) -> None:
@@ -274,3 +199,150 @@ def test_resample(policy, tmp_path):
     numbers = {row.number for rows in run.buffered for row in rows}
     assert not any(number % 2 for number in numbers)
     assert max(numbers) > 11
+
+
+# -- environments
+
+
+def distance(first: Any, second: Any) -> float:
+    """Of two trainers' weights."""
+    mine, other = tiny.weights(first), tiny.weights(second)
+    return max((mine[name] - other[name]).abs().max().item() for name in mine)
+
+
+def moved(trained: Any, policy: str) -> bool:
+    """Whether the weights are others than those that training began with."""
+    return not tiny.same_weights(tiny.weights(trained), dict(type(trained.model).from_pretrained(policy).state_dict()))
+
+
+def assert_one_rollout_at_a_time(world: World, rollouts: int) -> None:
+    """Each rollout begins in an instance of its own, and is scored before that has another."""
+    assert len(world.events) == 2 * rollouts
+    for place in range(world.made):
+        lives = [event for event in world.events if event[1] == place]
+        assert [what for what, *_ in lives] == ["reset", "reward"] * (len(lives) // 2)
+        assert [number for *_, number in lives[::2]] == [number for *_, number in lives[1::2]]
+
+
+def attempts(folder: Path) -> list[dict[str, Any]]:
+    return list(itertools.chain.from_iterable(traces.groups(folder / "run")))
+
+
+IN_THE_REWARD = {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}
+
+
+@pytest.mark.parametrize("options", [{}, IN_THE_REWARD, {"beta": 0.1, "num_iterations": 2}])
+def test_dropping_rollouts_is_training_on_the_live_environments_alone(policy, tmp_path, options):
+    mine, alone = World(lambda n: n % 4 > 1), World(lambda n: False)
+    ours = acting(mine, policy, tmp_path, zero_variance_groups="drop", **options)
+    theirs = {"per_device_train_batch_size": 8, "data": numbers(30).filter(lambda row: row["number"] % 4 < 2)}
+    cls = GRPOPlusTrainer if "kl_placement" in options else GRPOTrainer
+    both = ours, acting(alone, policy, tmp_path, cls, **theirs, **options)
+    assert set(tiny.logged(ours, "groups/trained")) == {2}
+    assert min(tiny.logged(ours, "tools/call_frequency")) > 0
+    assert distance(*both) < 5e-6
+    assert moved(ours, policy)
+    assert_one_rollout_at_a_time(mine, rollouts=2 * 16 // options.get("num_iterations", 1))
+
+
+def test_resampled_rollouts_have_environments_of_their_own(policy, tmp_path):
+    """The first step, and TRL's on the prompts that it found."""
+    mine, alone = World(lambda n: n % 4 > 1), World(lambda n: False)
+    resampled = {"zero_variance_groups": "resample", "max_resample_rounds": 8, "max_steps": 1, "trace_every": 1}
+    ours = acting(mine, policy, tmp_path, **resampled)
+    traced = attempts(tmp_path)
+    found = [attempt["reference"]["number"] for attempt in traced if attempt["kept"]][::4]
+    assert found[:2] == [0, 1]
+    assert len(found) == 4
+    assert all(n % 4 < 2 for n in found)
+    assert tiny.logged(ours, "groups/rounds")[0] > 0
+    theirs = acting(alone, policy, tmp_path, GRPOTrainer, data=numbers(30).select(found), max_steps=1)
+    assert distance(ours, theirs) < 5e-6
+    assert moved(ours, policy)
+    assert_one_rollout_at_a_time(mine, rollouts=int(tiny.logged(ours, "groups/generated")[0]) * 4)
+    assert mine.made == 16  # of TRL's pool: a further round's rows are fewer, and those before are scored
+    check_turns(traced)
+
+
+def check_turns(traced: list[dict[str, Any]]) -> None:
+    """The traces say what was asked of each attempt, what it called and what it was told."""
+    assert len(traced) > 16
+    called = 0
+    for attempt in traced:
+        number, place = attempt["reference"]["number"], attempt["attempt"]
+        assert attempt["prompt"] == [{"role": "user", "content": f"{(7 * number + 3 * place) % 30:02d}"}]
+        assert [turn["role"] for turn in attempt["completion"]] in (["assistant"], ["assistant", "tool", "assistant"])
+        if len(attempt["completion"]) > 1:
+            [call] = attempt["completion"][0]["tool_calls"]
+            assert str(sum(call["function"]["arguments"].values())) == attempt["completion"][1]["content"]
+            called += 1
+    assert called
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_each_row_has_the_environment_that_it_names(policy, tmp_path, mode):
+    world = World(lambda n: n % 4 > 1)
+    factory = {"adds": world.adder, "subtracts": world.subtracter}
+    named = numbers(30, environment=["adds", "subtracts"] * 15)
+    options = {"zero_variance_groups": mode, "trace_every": 1, "max_steps": 1}
+    ours = acting(world, policy, tmp_path, factory=factory, data=named, **options)
+    assert {"rewards/Adder/mean", "rewards/Subtracter/mean"} <= set(ours.state.log_history[0])
+    [batch] = ours._buffered_inputs
+    texts = tokenizer().batch_decode(batch["prompt_ids"])
+    assert {"Subtract." in text for text in texts} == {False, True}
+    kept = [attempt for attempt in attempts(tmp_path) if attempt["kept"]]
+    wanted = Counter((attempt["prompt"][0]["content"], attempt["reference"]["environment"]) for attempt in kept)
+    asked = [text.rpartition("user\n")[2][:2] for text in texts]
+    assert wanted == Counter(
+        zip(asked, ["subtracts" if "Subtract." in text else "adds" for text in texts], strict=True)
+    )
+    for attempt in attempts(tmp_path):
+        scored = {name for name, reward in attempt["rewards"].items() if reward is not None}
+        assert scored == {"Adder" if attempt["reference"]["environment"] == "adds" else "Subtracter"}
+
+
+def test_an_environment_that_owns_its_data(policy, tmp_path):
+    class Counting(Adder):
+        """Numbers its rollouts itself: four in a row are of one."""
+
+        begun = -1
+
+        def reset(self, **row: Any) -> str:
+            self.begun += 1
+            return super().reset(number=self._place // 4 + 4 * self.begun)
+
+    class Alone(World):
+        def adder(self) -> Adder:
+            self.made += 1
+            return Counting(self, self.made - 1)
+
+    world = Alone(lambda n: n % 4 > 1)
+    ours = acting(world, policy, tmp_path, data=None, zero_variance_groups="drop")
+    assert tiny.logged(ours, "groups/trained") == [2] * 2
+    assert {number for _, _, number in world.events} == set(range(8))
+    with pytest.raises(ValueError, match="train_dataset is None: zero_variance_groups='resample' needs its rows"):
+        acting(world, policy, tmp_path, data=None, zero_variance_groups="resample")
+
+
+def test_beliefs_choose_among_environments_rows(policy, tmp_path):
+    options = {"advantage_baseline": "belief", "scale_rewards": "none", "prompt_selection": "belief", "max_steps": 3}
+    world = World(lambda n: n > 20)
+    ours = acting(world, policy, tmp_path, **options, zero_variance_groups="drop", trace_every=1)
+    assert moved(ours, policy)
+    last = [attempt for attempt in attempts(tmp_path) if attempt["step"] == 2]
+    assert all(attempt["belief"] is not None for attempt in last)
+    assert_one_rollout_at_a_time(world, rollouts=3 * 16)
+
+
+def test_environments_on_two_processes(policy, tmp_path):
+    command = [sys.executable, WORKER, tmp_path, "environments"]
+    done = warm.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true", "POLICY": policy}, timeout=300)
+    assert done.returncode == 0, done.stderr[-5000:]
+    first, second = (json.loads((tmp_path / f"environments-{rank}.json").read_text()) for rank in range(2))
+    assert max(first["distance"], second["distance"]) < 5e-6
+    assert first["trained"] == [2, 2]
+    assert first["resampled"] == second["resampled"]
+    assert first["resampled"]["trained"] == [4, 4]
+    # Each rank's rollouts have instances of its own, and all of a step are begun once.
+    assert len(first["resets"]) + len(second["resets"]) == first["generated"] * 4
+    assert set(first["resets"] + second["resets"]) > set(range(8))

@@ -9,7 +9,7 @@ import warnings
 import pytest
 import tiny
 import torch
-from datasets import Dataset, DatasetDict
+from datasets import DatasetDict
 from trl import GRPOConfig, GRPOTrainer
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, advantages, kl
@@ -192,7 +192,7 @@ def kl_to_go(trained, start):
 @pytest.mark.parametrize(
     ("loss_type", "level", "weighted"),
     tiny.covering(
-        lambda loss_type, *rest: loss_type in ("dapo", "grpo") or rest == ("token", True),
+        lambda loss_type, *rest: loss_type == "dapo" or rest == ("token", True),
         *(TRL_CHOICES["loss_type"], ["token", "sequence"], [True, False]),
     ),
 )
@@ -381,20 +381,6 @@ def test_refuses_to_filter_by_rewards_without_weight(tmp_path, options):
 
 def test_drops_from_a_stream(tmp_path):
     assert tiny.trained(tmp_path, data=STREAM, zero_variance_groups="drop").state.global_step == 3
-
-
-@pytest.mark.parametrize("mode", ["drop", "resample"])
-def test_refuses_environments(tmp_path, mode, monkeypatch):
-    class Environment:
-        def reset(self, **kwargs):
-            return None
-
-    # Each is truthy: the tokenizer.
-    for name in ("supports_tool_calling", "is_chat_template_prefix_preserving", "add_response_schema"):
-        monkeypatch.setattr(f"trl.trainer.grpo_trainer.{name}", lambda processing_class: processing_class)
-    data = Dataset.from_dict({"prompt": [[{"role": "user", "content": "1"}]] * 30})
-    options = {"data": data, "zero_variance_groups": mode, "extra": {"environment_factory": Environment}}
-    refused(tmp_path, "does not go with environment_factory", **options)
 
 
 def test_refuses_a_stock_config(tmp_path):

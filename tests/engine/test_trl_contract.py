@@ -1,7 +1,10 @@
 """What trainer.py relies on in TRL, each private name with the reason. A new TRL release fails here first."""
 
+import functools
 import inspect
 import re
+import warnings
+from importlib.metadata import requires
 
 import pytest
 import tiny
@@ -9,27 +12,26 @@ import torch
 import trl
 from trl import GRPOTrainer
 
-from trl_grpo_plus import filler
+from trl_grpo_plus import filler, trl_releases
 from trl_grpo_plus import trainer as plus
-from trl_grpo_plus.batch import Generated
+from trl_grpo_plus.generated import IMAGE_FIELDS, Generated
 
 
 METHODS = {
-    "_generate": (["prompts"], "overridden: rounds of it are judged before any log-prob pass"),
-    "_calculate_rewards": (
-        ["inputs", "prompts", "completions", "completion_ids_list"],
-        "overridden: the gathered rewards are kept, or given back",
-    ),
-    "_generate_and_score_completions": (["inputs"], "overridden: advantages, filler masks, metrics"),
-    "_prepare_inputs": (["generation_batch"], "overridden: micro-batches with filler rows are weighed"),
-    "_compute_loss": (["model", "inputs"], "overridden: KL estimator, beta"),
-    "get_train_dataloader": ([], "overridden: under resample, rows say their index in `train_dataset`"),
-    "_remove_unused_columns": (["dataset", "description"], "the columns of the rows that are dealt"),
-    "_get_train_sampler": (["dataset"], "overridden: the sampler is kept, to resume in a later epoch"),
-    "_tokenize_prompts": (["prompts"], "the token ids of prompts that a head reads"),
-    "_save_checkpoint": (["model", "trial"], "overridden: our state"),
-    "_push_from_checkpoint": (["checkpoint_folder"], "overridden: traces stay at home"),
-    "_load_optimizer_and_scheduler": (["checkpoint"], "overridden: our state"),
+    "_generate": "overridden: rounds of it are judged before any log-prob pass",
+    "_calculate_rewards": "overridden: the gathered rewards are kept, or given back",
+    "_generate_and_score_completions": "overridden: advantages, filler masks, metrics; prepares further rounds",
+    "_prepare_inputs": "overridden: micro-batches with filler rows are weighed",
+    "_compute_loss": "overridden: KL estimator, beta",
+    "_get_per_token_logps_and_entropies": "overridden: log-probs that are not finite are told by their group",
+    "get_train_dataloader": "overridden: under resample, rows say their index in `train_dataset`",
+    "_remove_unused_columns": "the columns of the rows that are dealt",
+    "_get_train_sampler": "overridden: the sampler is kept, to resume in a later epoch",
+    "_tokenize_prompts": "the token ids of prompts that a head reads",
+    "_get_grad_norm": "overridden: a step that is not finite is not taken",
+    "_save_checkpoint": "overridden: our state",
+    "_push_from_checkpoint": "overridden: traces stay at home",
+    "_load_optimizer_and_scheduler": "overridden: our state",
 }
 ATTRIBUTES = {
     "beta": "seen as 0, scaled or adapted",
@@ -45,8 +47,9 @@ ATTRIBUTES = {
     "reward_funcs": "counted, without monitors while TRL makes advantages",
     "reward_func_names": "columns of the rewards, likewise",
     "reward_weights": "of the total, without those of monitors while TRL makes advantages",
-    "environment_factories": "refused with filtering",
-    "_is_vlm": "refused with filtering",
+    "environment_factories": "say whether rows have environments",
+    "_multi_environment": "says whether rows name theirs",
+    "_is_vlm": "says whether rows may have images",
     "_metrics": "metrics by mode",
     "_logs": "TRL's table of completions",
     "_pending_extra_logs": "columns from log_extra",
@@ -64,28 +67,97 @@ def broken(what, why):
     return f"TRL {trl.__version__}: {what}. trl_grpo_plus/trainer.py relies on it ({why}): read the change, adapt it."
 
 
-def check_method(cls, name):
-    parameters, why = METHODS[name]
-    assert hasattr(cls, name), broken(f"GRPOTrainer.{name} is gone", why)
-    taken = [parameter for parameter in inspect.signature(getattr(cls, name)).parameters if parameter != "self"]
-    assert taken == parameters, broken(f"GRPOTrainer.{name} takes {taken}, not {parameters}", why)
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_method(name):
-    check_method(GRPOTrainer, name)
+    assert not (told := trl_releases.changed(GRPOTrainer, name)), broken(told, METHODS[name])
+    if (known := trl_releases.SEAMS[name]) is not None:  # what a user's run would only be told if it were given
+        assert list(inspect.signature(getattr(GRPOTrainer, name)).parameters)[1:] == known, METHODS[name]
 
 
-@pytest.mark.parametrize("name", ["_generate", "_compute_loss"])
-def test_a_seam_that_is_renamed_or_has_another_signature_is_told_readably(name):
-    class Changed:
+def test_each_method_that_is_needed_is_pinned():
+    assert list(METHODS) == list(trl_releases.SEAMS)
+    own = {name for name, part in vars(plus.GRPOPlusTrainer).items() if inspect.isfunction(part)}
+    inherited = {name for name in own if name.startswith("_") and hasattr(GRPOTrainer, name)} - {"__init__"}
+    assert inherited <= set(METHODS)
+
+
+def test_a_release_in_which_a_method_is_gone_or_takes_something_else_is_refused():
+    class Changed(GRPOTrainer):
         def _generate(self, prompts, images):
             """Another signature."""
 
-    changed = r"_generate takes \['prompts', 'images'\], not \['prompts'\]"
-    gone = rf"TRL {re.escape(trl.__version__)}: GRPOTrainer.{name} is gone.*trainer.py"
-    with pytest.raises(AssertionError, match=changed if name == "_generate" else gone):
-        check_method(Changed, name)
+    words = r"TRL 1.10 to 1.16; this is TRL 2.0.0 with .*, where test_trl_contract's _generate takes \['prompts', 'im"
+    with pytest.raises(ImportError, match=words):
+        trl_releases.check(Changed, "2.0.0")
+    with pytest.raises(ImportError, match=r"where object\._generate is gone; object\._calculate_rewards is gone"):
+        trl_releases.check(object, trl.__version__)
+
+
+def signature_of_generate(text):
+    """A trainer whose `_generate` has these parameters."""
+    scope: dict = {}
+    exec(f"def _generate({text}): ...", scope)
+    return type("Changed", (GRPOTrainer,), {"_generate": scope["_generate"]})
+
+
+MORE = ["images=None", "*, images=None", "*rest, **more"]
+
+
+@pytest.mark.parametrize("more", MORE)
+def test_a_method_that_may_be_given_more_is_no_reason_to_refuse(more):
+    trl_releases.check(signature_of_generate(f"self, prompts, {more}"), "1.16.0")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["self", "self, inputs", "self, images=None, prompts=None", "self, prompts, *, images", "self, prompts, images"],
+)
+def test_one_that_must_be_given_more_or_something_else_is_refused(text):
+    with pytest.raises(ImportError, match="_generate takes"):
+        trl_releases.check(signature_of_generate(text), "1.16.0")
+
+
+HANDED_ON = {"_get_train_sampler", "_prepare_inputs", "_compute_loss", "_save_checkpoint"}
+HANDED_ON |= {"_load_optimizer_and_scheduler", "_get_grad_norm", "_get_per_token_logps_and_entropies"}
+
+
+def test_what_a_newer_release_gives_beside_is_handed_on(tmp_path, monkeypatch):
+    """Each of these takes `more` in TRL, and is given it by TRL."""
+    seen = set()
+
+    def taking_more(name, method):
+        def wide(self, *args, more=None, **kwargs):
+            seen.add((name, more))
+            return method(self, *args, **kwargs)
+
+        return wide
+
+    for name in HANDED_ON:
+        monkeypatch.setattr(GRPOTrainer, name, taking_more(name, getattr(GRPOTrainer, name)))
+    made = tiny.trainer(tmp_path, tiny.digits, max_steps=1, save_strategy="steps", num_iterations=2)
+    for name in HANDED_ON:
+        setattr(made, name, functools.partial(getattr(made, name), more="more"))
+    made.train()
+    made.train(resume_from_checkpoint=True)
+    assert {(name, "more") for name in HANDED_ON} == seen
+
+
+@pytest.mark.parametrize(
+    ("version", "warns"), [("1.9.2", True), ("1.10.0", False), ("1.16.3", False), ("1.17.0.dev0", True), ("2.0", True)]
+)
+def test_a_release_that_nobody_has_tried_is_warned_of(version, warns):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trl_releases.check(GRPOTrainer, version)
+    assert [
+        str(one.message).startswith(f"trl_grpo_plus is tested with TRL 1.10 to 1.16; this is TRL {version}")
+        for one in caught
+    ] == [True] * warns
+
+
+def test_what_is_asked_of_pip_begins_with_the_oldest_release():
+    asked = next(line for line in requires("trl-grpo-plus") if re.match(r"trl[>=<!]", line))
+    assert set(asked.removeprefix("trl").split(",")) == {f">={trl_releases.OLDEST}", "!=1.15.0"}
 
 
 @pytest.fixture(scope="module")
@@ -136,9 +208,16 @@ def test_which_rewards_are_in_the_advantages():
 
 def test_what_log_probs_take():
     parameters = inspect.signature(GRPOTrainer._get_per_token_logps_and_entropies).parameters
-    wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy"}
+    wanted = {"model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy", *IMAGE_FIELDS}
     passed_on = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
     assert passed_on or wanted <= set(parameters), broken(f"log-probs take {list(parameters)}", "KL in the reward")
+
+
+def test_by_what_the_tools_of_a_prompt_with_images_are_known():
+    source = inspect.getsource(GRPOTrainer._generate_and_score_completions)
+    _, after = source.split("self._generate(")
+    for line in ["for name in self._batch_environments", "images is not None and self.log_multimodal"]:
+        assert line in after, broken(f"no `{line}` after _generate", "it must be that of the rows that are trained on")
 
 
 def test_what_an_evaluation_is_told():

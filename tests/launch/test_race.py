@@ -22,7 +22,7 @@ from trl_grpo_plus.race.plan import PLUS, STOCK, plan
 from trl_grpo_plus.race.script import reset
 
 
-# A warm-up of a second, and steps that leave time to interrupt them.
+# A warm-up of a second, and steps that leave time to interrupt them, the last ones all that it takes.
 TASK = """
 import os
 import time
@@ -35,6 +35,8 @@ prepare = arithmetic.prepare
 
 
 def reward(completions, answer, trainer_state, **kwargs):
+    while trainer_state.global_step == 5 and os.path.exists("hold"):
+        time.sleep(0.02)
     time.sleep(float(os.environ.get("REWARD_SECONDS", 0)) if trainer_state.global_step else 0)
     return exact_answer(completions, answer)
 """
@@ -240,12 +242,14 @@ def raced(tmp_path_factory):
             super().show()
             if not interrupted and all(len(standing_of(lane).looks) > 1 for lane in self._race.lanes):
                 interrupted.append(True)
+                (folder / "hold").unlink()
                 raise KeyboardInterrupt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
         patch.setattr(processes, "start", forked)
         patch.setattr(processes, "Live", Interrupting)
+        (folder / "hold").touch()
         patch.setenv("REWARD_SECONDS", "0.15")
         outputs = []
         for words, status, seconds in ((RACE, 130, "0.15"), ([*RACE, "--go_on"], 0, "0")):

@@ -22,6 +22,7 @@ from peft import LoraConfig, get_peft_model
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
+from trl_grpo_plus.alarms import ALARMS
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import command_line, console, inputs, report
 from trl_grpo_plus.launch.arguments import make_parser
@@ -51,6 +52,8 @@ prepare = arithmetic.prepare
 
 
 def reward(completions, answer, trainer_state, **kwargs):
+    while trainer_state.global_step == 2 and os.path.exists("hold"):
+        time.sleep(0.02)
     time.sleep(float(os.environ.get("REWARD_SECONDS", 0)) if trainer_state.global_step else 0)
     return exact_answer(completions, answer)
 """
@@ -744,9 +747,11 @@ def whole(folder):
 @pytest.fixture(scope="module")
 def stopped(folder):
     """The same run, interrupted in its midst; it is in `<folder>/stopped`, and once more in `<folder>/left`."""
-    run = Run([*SCRIPT, *SHORT, "--output_dir", "stopped"], folder, REWARD_SECONDS="0.3")
+    (folder / "hold").touch()
+    run = Run([*SCRIPT, *SHORT, "--output_dir", "stopped"], folder)
     run.wait_for("step +2  reward")
     run.interrupt()
+    (folder / "hold").unlink()
     printed = run.end(130)
     shutil.copytree(folder / "stopped", folder / "left")
     return printed
@@ -798,6 +803,7 @@ def test_a_run_leaves_a_summary_a_model_and_a_log(folder, whole):
 def test_a_run_prints_a_line_a_step_and_a_report(folder, whole):
     summary = summary_of(folder / "whole")
     assert len(re.findall(r"step +[1-8]  reward 0\.\d{3}  entropy", whole)) == STEPS
+    assert "trl-grpo-plus view" not in whole  # which the end of training says where there is no report
     evaluated = re.findall(r"step +(\d+)  eval (\w+): reward (\S+)", whole)
     expected = [("0", split, f"{was['before']:.3f}") for split, was in summary["eval"].items()]
     expected += [(str(STEPS), split, f"{was['after']:.3f}") for split, was in summary["eval"].items()]
@@ -943,5 +949,5 @@ def test_the_demo_learns_and_raises_no_alarm(folder):
     assert traces.journal(folder / "demo", "alarms") == []
     assert "Alarm" not in output
     alarms = [name for name in traces.journal(folder / "demo", "metrics")[-5] if name.startswith("alarms/")]
-    assert len(alarms) == 11
+    assert len(alarms) == len(ALARMS)
     assert output.rstrip().endswith("demo/report.html")

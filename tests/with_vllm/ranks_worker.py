@@ -18,7 +18,7 @@ from vllm.distributed.parallel_state import destroy_model_parallel
 
 
 # 3 groups of 4 on 2 ranks of 6 rows: the middle one lies on both. With this seed rows change ranks.
-BATCH = {"per_device_train_batch_size": 6, "seed": 3}
+BATCH = {"per_device_train_batch_size": 6, "seed": 3, "vllm_check_every": 1}
 DROP = {**BATCH, "zero_variance_groups": "drop"}
 RESAMPLE = {**BATCH, **watched.RESAMPLE}
 SHARED = {"vllm_tensor_parallel_size": 2}
@@ -48,6 +48,7 @@ def main() -> None:
         folder.mkdir(exist_ok=True)
         trained = watched.trained(folder, **options, **(next(served) if name.endswith("server") else {}))
         metrics = {key: tiny.logged(trained, f"groups/{key}") for key in ("rounds", "generated", "trained")}
+        metrics["off"] = tiny.logged(trained, "sampler/logp_difference/max")
         seen = {"world": state.num_processes, "weights": fingerprint(trained), "batches": trained.batches, **metrics}
         (out / f"{name}-{state.process_index}.json").write_text(json.dumps(seen))
         state.wait_for_everyone()

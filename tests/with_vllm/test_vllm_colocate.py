@@ -98,6 +98,19 @@ def test_weights_reach_the_engine_when_they_are_sent(tmp_path):
     watched.check_sync(watched.trainer(tmp_path))
 
 
+def test_beliefs_and_the_choice_by_them(tmp_path):
+    """The head reads the trainer's weights while the engine samples from its copy: both are the same ones."""
+    options = {"advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"}
+    options |= {"belief_head": "prompt", "failed_reward": 0.3, "max_steps": 6}
+    trained = watched.trained(tmp_path, **watched.RESAMPLE, **options)
+    watched.check_batches(trained.batches, advantages=False)  # they follow from the memory, too
+    assert [batch["syncs"] for batch in trained.batches] == [1] * 6
+    groups = list(traces.groups(tmp_path / "run"))
+    assert all(row["belief"]["attempts"] > 0 for group in groups for row in group)
+    assert len({group[0]["reference"]["number"] for group in groups}) == 30  # what was not tried comes first
+    assert len(trained._prompts.memory.state_dict()["heads"]["total"]["window"]) == 5  # batches that it foretold
+
+
 def prompts_of_another_group(exchange, *args):
     attempts = exchange(*args)
     others = [*attempts[watched.SIZE :], *attempts[: watched.SIZE]]

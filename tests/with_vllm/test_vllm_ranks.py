@@ -40,8 +40,10 @@ def both(out, run):
     """What each rank saw of a run, once it is checked that they agree and that each batch, put together, is whole."""
     first, second = (json.loads((out / f"{run}-{rank}.json").read_text()) for rank in range(2))
     assert first["world"] == second["world"] == 2
-    for key in ("weights", "rounds", "generated", "trained"):
+    for key in ("weights", "rounds", "generated", "trained", "off"):
         assert first[key] == second[key], key
+    assert len(first["off"]) == 3
+    assert max(first["off"]) < 1e-4
     pairs = list(zip(first["batches"], second["batches"], strict=True))
     for here, there in pairs:
         assert here["asked"] == there["asked"]

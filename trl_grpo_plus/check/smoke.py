@@ -38,6 +38,7 @@ ALWAYS: dict[str, Any] = {
     "disable_tqdm": True,
     "trace_every": 1,
     "trace_max_groups": None,
+    "vllm_check_every": 0,
     "use_cpu": True,
     "dtype": "float32",
     "model_init_kwargs": "{}",

@@ -5,6 +5,7 @@ values       refusals, near matches, bounds, annotations
 files        files that are written whole, or moved aside whole
 signatures   what a function takes, read once
 attributes   attributes that are other than they are for a while
+ranks        processes that end together
 packages     those that may not be installed, and how to get them
 texts        completions as text, the answer in one, repetition
 forking      processes forked from one that has imported what they need; `zygote` is its program

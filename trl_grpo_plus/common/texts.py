@@ -11,6 +11,8 @@ _ANSWERS = (
     re.compile(r"^####[ \t]*(\S.*)$", re.MULTILINE),
     re.compile(r"(?:final answer|the answer) is:?[ \t]*(\S[^\n]*)", re.IGNORECASE),
 )
+_MOST_OF_A_BLOCK = 80  # characters
+_FIRST = 60  # characters that tell one prompt from another
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -24,6 +26,12 @@ def as_text(messages: Any) -> str:
     if isinstance(messages, str):
         return messages
     return "\n".join(_content(message) for message in messages or ())
+
+
+def first_words(prompt: Any) -> str:
+    """The beginning of a prompt, on one line, for an error's text: of its last message, where it is messages."""
+    text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
+    return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
 
 
 def content_of(completion: Any) -> str:
@@ -104,6 +112,15 @@ def _closing(text: str, opening: int) -> int | None:
 def _content(message: dict[str, Any]) -> str:
     content = message.get("content") or ""
     if not isinstance(content, str):  # blocks
-        content = "\n".join(block.get("text") or f"<{block.get('type', 'block')}>" for block in content)
+        content = "\n".join(block.get("text") or _named(block) for block in content)
     calls = [str(call.get("function", call)) for call in message.get("tool_calls") or ()]
     return "\n".join(part for part in (content, *calls) if part)
+
+
+def _named(block: dict[str, Any]) -> str:
+    """A block that is no text; of a picture what a trace says of it, or the beginning of its address or data."""
+    kind = block.get("type", "block")
+    about = block.get(kind)
+    if not isinstance(about, str) or not about:
+        return f"<{kind}>"
+    return f"<{kind} {about if len(about) <= _MOST_OF_A_BLOCK else about[:_MOST_OF_A_BLOCK] + '...'}>"

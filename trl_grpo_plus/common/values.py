@@ -6,6 +6,7 @@ Every refusal of what a user wrote is a [`Refusal`], so that a launch script can
 import collections.abc
 import difflib
 import inspect
+import json
 import math
 import sys
 import types
@@ -88,6 +89,17 @@ def finite_or_none(value: Any) -> float | None:
     """A finite number as a float, else `None`; a bool is no number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and abs(value) <= sys.float_info.max else None
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that a command line's `option` was given."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise Refusal(f'{option}: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
+    return value
 
 
 def fits(value: Any, annotation: Any) -> bool:

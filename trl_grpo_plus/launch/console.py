@@ -11,11 +11,18 @@ from ..traces import evaluated
 
 
 class SlimProgress(ProgressCallback):
-    """transformers' progress bars, with one readable line for each log entry in place of some thirty numbers."""
+    """transformers' progress bars, with one readable line for each log entry in place of some thirty numbers.
+
+    Recipes have it; a script of your own asks for it with [`install`], of any `transformers.Trainer`:
+
+        from trl_grpo_plus import SlimProgress
+
+        SlimProgress.install(trainer)  # before trainer.train()
+    """
 
     @classmethod
     def install(cls, trainer: Any) -> None:
-        """Replace the trainer's progress callback, if it has one (`disable_tqdm`)."""
+        """Put it in the place of the trainer's progress callback, if it has one (none with `disable_tqdm=True`)."""
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(cls())
 

@@ -28,7 +28,7 @@ OF_A_MODEL = (
     *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*", "additional_chat_templates"),
     *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
 )
-OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start")
+OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.html")
 
 
 def of_a_run(folder: Path) -> list[Path]:

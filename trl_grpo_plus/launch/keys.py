@@ -73,8 +73,8 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
     choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
     if choices:
         value = "no" if value is False and "no" in choices else value  # what YAML makes of a bare no
-        if value not in choices:
-            raise ValueError(f"is none of {', '.join(map(repr, choices))}.{near(str(value), choices)}")
+        if not any(value == choice and type(value) is type(choice) for choice in choices):  # False is not 0
+            raise ValueError(f"is none of {', '.join(map(repr, choices))}.{near(str(value), map(str, choices))}")
         return value
     if fits(value, hint):
         return value

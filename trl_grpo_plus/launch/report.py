@@ -8,6 +8,7 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
+from ..checkpoints import check, last_whole
 from ..common.values import Refusal
 from ..traces import evaluated
 from ..view import write_page
@@ -46,19 +47,18 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
 
     Raises:
-        Refusal: there is no such checkpoint.
+        Refusal: there is no such checkpoint, or it is not whole.
     """
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
         return None
     if str(wanted).lower() == "true":
-        wanted = get_last_checkpoint(folder) if os.path.isdir(folder) else None
-        if wanted is None:
-            raise Refusal(f"resume_from_checkpoint is true, but {folder} holds no checkpoint.")
-    if not os.path.isfile(os.path.join(wanted, "trainer_state.json")):
+        wanted = last_whole(folder)
+    if not os.path.isdir(wanted):
         raise Refusal(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
     if last := get_last_checkpoint(wanted):
         raise Refusal(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
+    check(wanted)
     return wanted
 
 

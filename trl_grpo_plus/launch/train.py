@@ -34,6 +34,7 @@ def main(
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
+    from ..recorder import Recording
     from .console import SlimProgress
     from .report import report, save, settle_folder, summarise
     from .stopping import StopOnInterrupt
@@ -50,6 +51,7 @@ def main(
     _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
+    Recording.hush(trainer)  # the report says it
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)

@@ -1,0 +1,218 @@
+"""What a batch costs between ranks: rows that change rank, bytes, and seconds, on 8 and on 64 simulated ranks.
+
+    python benchmarks/ranks.py [--output results.json]
+
+One process stands for each rank in turn. What a rank sends is what `rounds.exchange` hands to the collective, pickled
+as torch pickles it; what it gets is what all send, each part padded to the longest as torch pads it. The seconds are
+the processor's, for the plan and for one rank's writing and reading (median of eight ranks); the network's are bytes
+over its bandwidth, and are not in them. Attempts have 4 kB of text and 1000 tokens; half of the groups are dead. All
+are means of five batches.
+
+"as planned" is the batch in the order in which its groups were found, and a rank reads all that is sent; "as placed"
+is what `rounds.settle` and `rounds.exchange` do. The traces' rows are those of the recorder: each rank gets all.
+"""
+
+import argparse
+import json
+import math
+import os
+import pickle
+import platform
+import random
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+
+os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
+
+import torch
+
+from trl_grpo_plus import rounds as hand_over
+from trl_grpo_plus.groups import Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.traces import Sampled, part_of, pick
+
+
+LENGTH, TOKENS, DEAD = 4000, 1000, 0.5
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a batch: so many `ranks`, `rows` on each, attempts of a group, and whether dead groups are resampled."""
+
+    ranks: int
+    rows: int
+    size: int
+    resample: bool
+
+    def __str__(self) -> str:
+        kind = "resample" if self.resample else "drop"
+        return f"{self.ranks} ranks x {self.rows} rows, groups of {self.size}, {kind}"
+
+
+SHAPES = [
+    *(Shape(ranks, 64, 8, resample) for ranks in (8, 64) for resample in (False, True)),
+    *(Shape(ranks, 8, 16, resample) for ranks in (8, 64) for resample in (False, True)),
+]
+
+
+class Simulated:
+    """A batch on all its ranks, after the rounds."""
+
+    def __init__(self, shape: Shape, seed: int):
+        self.shape, rng = shape, random.Random(f"{shape} {seed}")
+        self.least = shape.ranks // math.gcd(shape.size, shape.ranks)
+        self.target = shape.ranks * shape.rows // shape.size
+        words = " ".join(f"{rng.getrandbits(20):x}" for _ in range(50_000))
+        tokens = [rng.randrange(150_000) for _ in range(50_000)]
+        self.verdicts: list[tuple[str, ...]] = []
+        missing = self.target
+        while missing > 0 and len(self.verdicts) <= (2 if shape.resample else 0):
+            groups = -(-missing // self.least) * self.least
+            self.verdicts.append(tuple("tied" if rng.random() < DEAD else "alive" for _ in range(groups)))
+            missing -= self.verdicts[-1].count("alive")
+        self.attempts: list[list[Attempt]] = []
+        for verdicts in self.verdicts:
+            starts = [rng.randrange(40_000) for _ in range(len(verdicts) * shape.size)]
+            of_round = []
+            for row, start in enumerate(starts):
+                question = f"Problem {row // shape.size}. {words[:300]}"
+                text, ids = words[start : start + LENGTH], tokens[start : start + TOKENS]
+                of_round.append(Attempt({"prompt": question, "answer": "42"}, question, tokens[:80], ids, text))
+            self.attempts.append(of_round)
+
+    def rounds(self, rank: int) -> list[Round]:
+        """As this rank has them."""
+        made = []
+        for verdicts, attempts in zip(self.verdicts, self.attempts, strict=True):
+            share = len(attempts) // self.shape.ranks
+            own = tuple(attempts[rank * share : (rank + 1) * share])
+            made.append(Round(own, torch.zeros(len(attempts), 1), verdicts))
+        return made
+
+    def moved(self, plan: Plan) -> int:
+        """Rows that change rank."""
+        share, size = len(plan.order) * self.shape.size // self.shape.ranks, self.shape.size
+        held = [len(attempts) // self.shape.ranks for attempts in self.attempts]
+        rows = [(r, group * size + k) for r, group in plan.order for k in range(size)]
+        return sum(row // held[r] != place // share for place, (r, row) in enumerate(rows))
+
+    def sends(self, rank: int, plan: Plan) -> list[Any]:
+        """What `exchange` hands to the collective on this rank."""
+        caught: list[Any] = []
+
+        def catch(own: list[Any]) -> list[Any]:
+            caught.extend(own)
+            raise _Stopped
+
+        with _collective(catch), suppress(_Stopped):
+            self.exchange(rank, plan)
+        return caught
+
+    def exchange(self, rank: int, plan: Plan) -> list[Attempt]:
+        """The rank's rows."""
+        return hand_over.exchange(self.rounds(rank), plan.order, self.shape.size, rank, self.shape.ranks)
+
+
+class _Stopped(Exception):
+    pass
+
+
+@contextmanager
+def _collective(gather: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
+    before = hand_over.gather_object
+    hand_over.gather_object = gather
+    try:
+        yield
+    finally:
+        hand_over.gather_object = before
+
+
+def clocked(call: Callable[[], Any]) -> float:
+    """Seconds of the processor, the least of three."""
+    taken = []
+    for _ in range(3):
+        start = time.process_time()
+        call()
+        taken.append(time.process_time() - start)
+    return min(taken)
+
+
+def measure(shape: Shape, seed: int) -> dict[str, Any]:
+    """Rows, bytes and seconds of a batch of this shape."""
+    batch = Simulated(shape, seed)
+    some = range(0, shape.ranks, max(1, shape.ranks // 8))
+    planned = plan_batch(batch.rounds(0), batch.target, batch.least, keep_dead=False)
+    placed = hand_over.settle(batch.rounds(0), "drop", 0, batch.least)
+    wire = [pickle.dumps(batch.sends(rank, placed)) for rank in range(shape.ranks)]
+
+    def gather(own: list[Any]) -> list[Any]:
+        pickle.dumps(own)
+        return [one for part in wire for one in pickle.loads(part)]
+
+    with _collective(gather):
+        now = statistics.median(clocked(partial(batch.exchange, rank, placed)) for rank in some)
+    # As it was: rows in the order found, and every rank reads all.
+    loose = [[pickle.loads(parcel) for _, parcel in batch.sends(rank, planned)] for rank in range(shape.ranks)]
+    plain = [pickle.dumps([row for parcel in of_rank for row in parcel]) for of_rank in loose]
+    before = clocked(lambda: (pickle.dumps(loose[0]), [pickle.loads(part) for part in plain]))
+    rows = len(planned.order) * shape.size
+    traced = [pickle.dumps(part_of(rank, sampled(batch, rank), pick(batch.rounds(rank), None))) for rank in some]
+    return {
+        "rows": rows,
+        "moved": {"as planned": batch.moved(planned) / rows, "as placed": batch.moved(placed) / rows},
+        "sent_mb": {"as planned": sum(map(len, plain)) / 1e6, "as placed": sum(map(len, wire)) / 1e6},
+        "got_mb": {
+            "as planned": shape.ranks * max(map(len, plain)) / 1e6,
+            "as placed": shape.ranks * max(map(len, wire)) / 1e6,
+        },
+        "rank_ms": {"as planned": 1000 * before, "as placed": 1000 * now},
+        "plan_ms": 1000 * clocked(lambda: hand_over.settle(batch.rounds(0), "drop", 0, batch.least)),
+        "traces_got_mb": shape.ranks * max(map(len, traced)) / 1e6,
+        "traces_read_ms": 1000 * clocked(lambda: [pickle.loads(part) for part in traced]) * shape.ranks / len(traced),
+    }
+
+
+def mean(figures: list[dict[str, Any]]) -> dict[str, Any]:
+    """Of each number."""
+    return {
+        name: mean([one[name] for one in figures])
+        if isinstance(figures[0][name], dict)
+        else statistics.mean(one[name] for one in figures)
+        for name in figures[0]
+    }
+
+
+def sampled(batch: Simulated, rank: int) -> Sampled:
+    """For the recorder, which reads the attempts alone here."""
+    rounds = batch.rounds(rank)
+    nothing = torch.zeros(0)
+    return Sampled("train", 0, batch.shape.size, {}, rounds, Plan((), ()), nothing, nothing, None, True, {}, None)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, default=None, help="also write the figures as JSON")
+    options = parser.parse_args()
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, {os.cpu_count()} cores"
+    print(versions)
+    print(f"{'':48}{'rows that move':>18}{'MB a rank gets':>20}{'ms of a rank':>18}{'plan':>9}{'traces':>18}")
+    figures = {}
+    for shape in SHAPES:
+        figures[str(shape)] = of = mean([measure(shape, seed) for seed in range(5)])
+        moved, got, took = (tuple(of[name].values()) for name in ("moved", "got_mb", "rank_ms"))
+        print(
+            f"{shape!s:48}{moved[0]:9.1%} {moved[1]:7.1%}{got[0]:11.1f}{got[1]:8.1f}{took[0]:10.1f}{took[1]:8.1f}"
+            f"{of['plan_ms']:6.1f} ms{of['traces_got_mb']:7.1f} MB{of['traces_read_ms']:6.1f} ms"
+        )
+    if options.output:
+        options.output.write_text(json.dumps({"versions": versions, "figures": figures}, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""Models that see: rows that were dropped or moved keep their pictures, and what their model reads of them."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import seeing
+import tiny
+import trl
+import warm
+from packaging.version import Version
+from seeing import questions
+
+from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.common.texts import as_text
+from trl_grpo_plus.generated import shown
+from trl_grpo_plus.groups import check_model
+from trl_grpo_plus.traces import read as traces
+
+
+# TRL 1.10 cuts the pixels of micro-batches in wrong places.
+pytestmark = pytest.mark.skipif(Version(trl.__version__) < Version("1.11"), reason="TRL 1.11 cuts pixels right")
+WORKER = Path(__file__).parents[1] / "distributed_worker.py"
+FAMILIES = list(seeing.FAMILIES)
+
+
+@pytest.mark.parametrize(
+    ("family", "mode", "mixed"),
+    tiny.covering(
+        lambda family, mode, mixed: (FAMILIES.index(family) + (mode == "drop") + mixed) % 2 > 0,  # each pair of them
+        *(FAMILIES, ["drop", "resample"], [False, True]),
+    ),
+)
+def test_rows_keep_their_pictures(tmp_path, family, mode, mixed):
+    """Sampled for real, in micro-batches; where pictures are mixed with texts, which stock TRL cannot train on."""
+    seen = (lambda n: n % 3 > 0) if mixed else lambda n: True
+    options = {"zero_variance_groups": mode, "max_resample_rounds": 4, "gradient_accumulation_steps": 2}
+    options |= {"beta": 0.1, "max_steps": 2, "trace_every": 1, "num_generations": 2, "shuffle_dataset": False}
+    trained = seeing.trained(tmp_path, family, seeing.some_dead, data=questions(30, seen), **options)
+    rows = seeing.kept(trained, family)
+    assert len(rows) >= 4
+    assert all(number % 4 < 2 for number, _ in rows)
+    assert seeing.wrong(rows, family, seen) == []
+    assert {seen(number) for number, _ in rows} == ({False, True} if mixed else {True})
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("options", [{}, {"beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}])
+def test_dropping_is_training_on_the_live_pictures_alone(tmp_path, family, options):
+    assert seeing.distance(tmp_path, family, rows=16, alone=8, **options) < 5e-6
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_a_batch_of_which_no_picture_is_left(tmp_path, mode):
+    """TRL would give it the pictures of the rows that it began with."""
+    options = {"zero_variance_groups": mode, "data": questions(8, lambda n: n % 4 > 1), "max_resample_rounds": 1}
+    trained = seeing.trained(tmp_path, "qwen2.5-vl", seeing.some_dead, **options, max_steps=1, shuffle_dataset=False)
+    rows = seeing.kept(trained, "qwen2.5-vl")
+    assert {number for number, _ in rows} >= {0, 1}
+    assert all(not len(pixels) for _, pixels in rows)
+
+
+@pytest.mark.parametrize("mode", ["drop", "resample"])
+def test_text_alone(tmp_path, mode):
+    """Rewards are given the prompts as they are."""
+
+    def reward(prompts, number, **columns):
+        assert [prompt[0]["content"] for prompt in prompts] == [f"{n:02d}=" for n in number]
+        return seeing.some_dead(number=number, **columns)
+
+    data = questions(30).remove_columns("images")
+    trained = seeing.trained(tmp_path, "gemma3", reward, data=data, zero_variance_groups=mode)
+    assert all(not len(pixels) for _, pixels in seeing.kept(trained, "gemma3"))
+    assert min(tiny.logged(trained, "groups/trained")) > 0
+
+
+def test_a_row_is_shown_with_its_pictures_in_the_prompt_and_given_as_it_is():
+    row = {"prompt": [{"role": "user", "content": "01="}], "images": ["a picture"], "number": 1}
+    (seen,) = shown([row])
+    blocks = [{"type": "image", "image": "a picture"}, {"type": "text", "text": "01="}]
+    assert seen["prompt"] == seen.get("prompt") == [{"role": "user", "content": blocks}]
+    assert "images" not in seen
+    assert seen.get("images") is None
+    assert seen["number"] == seen.get("number") == 1
+    assert {**seen} == dict(seen.items()) == row
+    text = {"prompt": row["prompt"], "number": 1}
+    assert shown([text])[0] is text
+
+
+def test_images_are_refused_where_trl_mixes_their_pixels_up():
+    args = GRPOPlusConfig("unused", use_cpu=True, bf16=False, report_to="none", zero_variance_groups="drop")
+    with pytest.raises(
+        ValueError, match=r"zero_variance_groups='drop' with images needs TRL 1\.11 or later: TRL 1\.10\.0"
+    ):
+        check_model(args, None, True, trl_version="1.10.0")
+    check_model(args, None, True, trl_version="1.11.0")
+    check_model(args, None, False, trl_version="1.10.0")
+
+
+def test_beliefs_and_an_advantage_function_that_reads_entropies(tmp_path):
+    options = {"prompt_selection": "belief", "advantage_estimator": "zvp", "zero_variance_groups": "keep"}
+    trained = seeing.trained(tmp_path, "qwen2.5-vl", seeing.some_dead, **options)
+    assert all(len(pixels) for _, pixels in seeing.kept(trained, "qwen2.5-vl"))
+    assert trained._buffered_inputs[0]["advantages"].dim() == 2
+
+
+def test_traces_tell_pictures_apart_and_hold_none(tmp_path):
+    options = {
+        "data": questions(4, lambda number: number != 1),
+        "num_generations": 2,
+        "per_device_train_batch_size": 8,
+        "max_steps": 1,
+        "trace_every": 1,
+    }
+    seeing.trained(tmp_path, "qwen2.5-vl", seeing.some_dead, zero_variance_groups="drop", **options)
+    told = {}
+    for group in traces.groups(tmp_path / "run"):
+        assert "images" not in group[0]["reference"]
+        assert group[0]["prompt"] == group[1]["prompt"]
+        told[group[0]["reference"]["number"]] = as_text(group[0]["prompt"]).split("\n")
+    assert told[1] == ["01="]
+    assert [told[number][1] for number in (0, 2, 3)] == ["00=", "02=", "03="]
+    digests = {told[number][0].rpartition(" ")[2] for number in (0, 2, 3)}
+    assert len(digests) == 3
+    assert told[3][0].startswith("<image RGB 24x16 ")
+
+
+def test_pictures_on_two_processes(tmp_path):
+    command = [sys.executable, WORKER, tmp_path, "pictures"]
+    done = warm.run_ranks(command, env={**os.environ, "ACCELERATE_USE_CPU": "true"}, timeout=300)
+    assert done.returncode == 0, done.stderr[-5000:]
+    first, second = (json.loads((tmp_path / f"pictures-{rank}.json").read_text()) for rank in range(2))
+    assert max(first["distance"], second["distance"]) < 5e-6
+    assert first["resampled"] == second["resampled"]
+    assert first["wrong"] == second["wrong"] == []
+    assert min(first["rows"], second["rows"]) > 0
+    assert first["seen"] == [False] * 4
+    assert second["seen"] == [True] * 4

@@ -1,0 +1,128 @@
+"""The check, of a real engine: quiet where it has the policy's weights; where not, told what it has instead."""
+
+import re
+
+import pytest
+
+
+pytest.importorskip("vllm", reason="make test-vllm runs these")
+
+import peft
+import tiny
+import watched
+
+
+pytestmark = pytest.mark.usefixtures("engine")
+
+MEAN, MOST, MOVED = "sampler/logp_difference/mean", "sampler/logp_difference/max", "sampler/policy_moved"
+
+
+def lora(**options):
+    return {"extra": {"peft_config": peft.LoraConfig(r=4, lora_alpha=32, target_modules="all-linear", **options)}}
+
+
+@pytest.fixture
+def run(tmp_path, caplog):
+    """A run and what it warned of; `breaking` is done to the trainer before."""
+
+    def train(breaking=lambda made: None, **options):
+        made = watched.trainer(tmp_path, **{"vllm_check_every": 1, "max_steps": 4, **options})
+        breaking(made)
+        made.train()
+        return made, [record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.vllm_check"]
+
+    return train
+
+
+def no_sync(made):
+    made.vllm_generation.sync_weights = lambda: None
+
+
+def sync_until_step_2(made):
+    sync = made.vllm_generation.sync_weights
+    made.vllm_generation.sync_weights = lambda: sync() if made.state.global_step < 2 else None
+
+
+def all_but_the_last_layer(made):
+    every = made.vllm_generation._iter_named_params
+    made.vllm_generation._iter_named_params = lambda: (pair for pair in every() if "layers.1." not in pair[0])
+
+
+def no_merge(made):
+    made.model.merge_adapter = made.model.unmerge_adapter = lambda: None
+
+
+def hotter(made):
+    made.vllm_generation.temperature = 1.5
+
+
+UNCORRECTED = {"vllm_importance_sampling_correction": False}  # TRL computes no log-probs
+HEALTHY = {
+    "resample": watched.RESAMPLE,
+    "drop, uncorrected": {"zero_variance_groups": "drop", **UNCORRECTED},
+    "adapter": lora(),
+    "temperature": {"temperature": 0.7, "num_iterations": 2, "max_steps": 8},
+}
+
+
+@pytest.mark.parametrize("name", HEALTHY)
+def test_an_engine_with_the_weights_of_the_policy(run, name):
+    made, warned = run(**HEALTHY[name])
+    assert warned == []
+    looked_at = sum(count > 0 for count in tiny.logged(made, "groups/trained"))
+    assert len(tiny.logged(made, MEAN)) == len(tiny.logged(made, MOVED)) + 1 == looked_at >= 3
+    assert max(tiny.logged(made, MOST)) < 1e-4
+    assert min(tiny.logged(made, MOVED)) > 0.1
+
+
+BROKEN = {
+    "no sync": (no_sync, {}, 1, "At step 0 they agreed to .* it has weights of about step 0,"),
+    "no sync, uncorrected": (no_sync, UNCORRECTED, 1, "At step 0 they agreed to .* it has weights of about step 0,"),
+    "no sync from step 2": (sync_until_step_2, {}, 2, "At step 1 they agreed to .* it has weights of about step 1,"),
+    "no sync, adapter": (no_sync, lora(), 1, "those of the model without its adapter"),
+    "no merge": (no_merge, lora(), 1, "those of the model without its adapter"),
+    "hotter": (hotter, {}, 0, "They have not agreed in this run"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_an_engine_with_other_weights(run, name):
+    breaking, options, step, expected = BROKEN[name]
+    made, warned = run(breaking, **options)
+    assert f"Step {step}: vLLM does not sample from the policy that is trained" in warned[0]
+    assert re.search(expected, warned[0])
+    assert len(warned) == 1
+    means = tiny.logged(made, MEAN)
+    assert max(means[:step], default=0.0) < 1e-4
+    assert min(means[step:]) > 0.1
+
+
+def test_a_part_of_the_weights(run):
+    """The rest is there from the start, when engine and trainer were made of the same files."""
+    _, warned = run(all_but_the_last_layer)
+    assert re.search("Step 1: .*does not explain it: some weights are not sent", warned[0])
+
+
+@pytest.mark.parametrize(("every", "looked_at"), [(0, []), (3, [0, 3])])
+def test_nothing_else_is_changed(run, every, looked_at):
+    """Dropout draws random numbers, and so does this engine, in the trainer's process."""
+    options = lora(lora_dropout=0.2)
+    made, _ = run(vllm_check_every=every, **options)
+    other, _ = run(vllm_check_every=1, **options)
+    tiny.assert_same(made, other)
+    assert [i for i, entry in enumerate(made.state.log_history[:-1]) if MEAN in entry] == looked_at
+
+
+def test_what_cannot_be_compared_is_not(run):
+    made, warned = run(hotter, vllm_check_every=10, top_p=0.9)
+    assert warned == tiny.logged(made, MEAN) == []
+
+
+@pytest.mark.parametrize("breaking", [None, no_sync])
+def test_a_server(run, on_server, breaking):
+    made, warned = run(breaking or (lambda made: None), **on_server())
+    if breaking is None:
+        assert warned == []
+        assert max(tiny.logged(made, MOST)) < 1e-4
+    else:
+        assert warned
