@@ -1,10 +1,14 @@
-"""The README's pictures, from a run of `make demo`: its page in a browser, and a plot of what it learned.
+r"""The pictures of README and docs: what a run of `make demo` learned, and a run's page in a browser.
 
     make demo
-    .venv/bin/python benchmarks/pictures.py [outputs/arithmetic_cpu] [--into docs/images]
+    .venv/bin/python benchmarks/pictures.py plot outputs/arithmetic_cpu               # demo.png
+    .venv/bin/trl-grpo-plus run word_problems_cpu
+    .venv/bin/python benchmarks/pictures.py page outputs/word_problems_cpu            # page, follow, prompts, metrics
+    make race RACE_ARGS="--max_steps 125 --log_completions true"
+    .venv/bin/python benchmarks/pictures.py compare \
+        outputs/arithmetic_cpu_race/{trl_grpo_plus,stock_trl}                         # compare.png
 
-Needs Chromium on the PATH, as the tests of the page do. The group that is shown is the first of which two attempts are
-right: the best attempt and the last are pinned side by side.
+The last two need Chromium on the PATH, as the tests of the page do.
 """
 
 import argparse
@@ -21,7 +25,7 @@ from PIL import Image
 from playwright.sync_api import sync_playwright
 
 from trl_grpo_plus import traces
-from trl_grpo_plus.view import write_page
+from trl_grpo_plus.view import write_comparison, write_page
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
@@ -34,14 +38,21 @@ Groups = list[list[dict[str, Any]]]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The README's pictures, from a run of make demo.")
-    parser.add_argument("run", nargs="?", default="outputs/arithmetic_cpu", help="output_dir of the run")
+    parser = argparse.ArgumentParser(description="The pictures of README and docs.")
+    parser.add_argument("what", choices=("plot", "page", "compare"))
+    parser.add_argument("runs", nargs="+", help="output_dir of the run; of two to compare")
     parser.add_argument("--into", type=Path, default=Path("docs/images"), help="folder of the pictures")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
-    groups = list(traces.groups(options.run))
-    plot(groups, options.into / "demo.png")
-    screenshot(options.run, groups, options.into / "page.png")
+    if options.what == "plot":
+        plot(list(traces.groups(options.runs[0])), options.into / "demo.png")
+    elif options.what == "page":
+        page = write_page(options.runs[0], Path(options.runs[0]) / "report.html").path
+        for name, (place, act) in VIEWS.items():
+            screenshot(page, place, act, options.into / f"{name}.png")
+    else:
+        page = write_comparison(options.runs, Path(options.runs[0]).parent / "compare.html").path
+        screenshot(page, "", lambda page: None, options.into / "compare.png")
 
 
 def plot(groups: Groups, target: Path) -> None:
@@ -86,20 +97,39 @@ def rewards_at(groups: Groups, step: int) -> float:
     return fmean(row["reward"] for group in groups for row in group if row["step"] == step)
 
 
-def screenshot(run: str, groups: Groups, target: Path) -> None:
-    """The page at a live group, two attempts pinned, with the words that differ marked."""
-    page_file = write_page(run, Path(run) / "report.html").path.resolve()
-    shown = next(group for group in groups if group[0]["split"] == "train" and sum(r["reward"] for r in group) == 2)[0]
-    place = f"split=train&step={shown['step']}&group={shown['batch']}.{shown['round']}.{shown['group']}"
+def pinned(page: Any) -> None:
+    """The best attempt beside the worst."""
+    for at in ("first", "last"):
+        getattr(page.get_by_role("button", name="Pin"), at).click()
+
+
+def every_metric(page: Any) -> None:
+    page.locator("#picker > summary").click()
+    for name in ("grad_norm", "clip_ratio/region_mean", "frac_reward_zero_std", "tokens/trained"):
+        if (box := page.locator(f"#metric-names input[data-metric='{name}']")).count():
+            box.check()
+
+
+# Name of a picture -> the address within the page, and what is done there.
+VIEWS: dict[str, tuple[str, Any]] = {
+    "page": ("", pinned),
+    "follow": ("", lambda page: page.keyboard.press("f")),
+    "prompts": ("", lambda page: page.keyboard.press("o")),
+    "metrics": ("", every_metric),
+}
+
+
+def screenshot(page_file: Path, place: str, act: Any, target: Path) -> None:
+    """A view of a page, as it is after `act`."""
     with sync_playwright() as playwright:
         chromium = next(filter(None, map(shutil.which, BROWSERS)))
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
-        size: Any = {"width": 1040, "height": 520}
+        size: Any = {"width": 1180, "height": 720}
         page = browser.new_page(viewport=size, device_scale_factor=1.5, color_scheme="light")
-        page.goto(f"{page_file.as_uri()}#{place}")
-        page.wait_for_selector(".attempt")
-        for at in ("first", "last"):
-            getattr(page.get_by_role("button", name="Pin"), at).click()
+        page.goto(f"{page_file.resolve().as_uri()}{place}")
+        page.wait_for_selector(".attempt, .one, .empty")
+        act(page)
+        page.wait_for_timeout(700)  # until it is drawn
         Image.open(io.BytesIO(page.screenshot())).quantize(256).save(target, optimize=True)
         browser.close()
 
