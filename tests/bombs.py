@@ -47,6 +47,11 @@ BOMBS = {
 }
 
 
+def has_its_turn(bomb: int, place: int) -> bool:
+    """Whether it is tried each time: each bomb in some places, in each place some bombs; the rest is `full`."""
+    return (bomb + place) % 3 == 0
+
+
 def placed(bomb: str) -> Iterator[str]:
     """The bomb alone, in the answer, in the thinking, in a box, in a fence, and before a cut."""
     yield bomb

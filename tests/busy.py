@@ -9,11 +9,27 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 
 
-# Until its parent is gone, also where that was killed: it would burn on for ever.
-BURN = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    for _ in range(10**6):\n        pass"
+# Starts so many at once and ends them when its input does, also where who holds it was killed (they would burn on).
+# Each is a session of its own: Linux may share by session.
+BURN = """
+import os, signal, sys
+parent, pids = os.getpid(), []
+for _ in range(int(sys.argv[1])):
+    pids.append(os.fork())
+    if not pids[-1]:
+        os.setsid()
+        while os.getppid() == parent:
+            for _ in range(10**6):
+                pass
+        os._exit(0)
+print("burning", flush=True)
+sys.stdin.read()
+for pid in pids:
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+"""
 PROCESSOR = max(os.sched_getaffinity(0))
 MANY = 24  # leave less than a twentieth
 LOCK = open(os.path.join(tempfile.gettempdir(), f"burners-{os.getuid()}"), "w")  # noqa: SIM115
@@ -42,17 +58,12 @@ def no_burners():
 
 @contextlib.contextmanager
 def burners(count):
-    """So many processes that want all of `PROCESSOR`, each a session of its own: Linux may share by session."""
-    options = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
-    with _wanting("burn"):
-        running = [subprocess.Popen([sys.executable, "-c", BURN], **options) for _ in range(count)]
-        try:
-            time.sleep(0.2)
-            yield
-        finally:
-            for process in running:
-                process.kill()
-                process.wait()
+    """So many processes that want all of `PROCESSOR`."""
+    command, streams = [sys.executable, "-ISc", BURN, str(count)], dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    keep = {"preexec_fn": lambda: os.sched_setaffinity(0, {PROCESSOR}), "start_new_session": True}
+    with _wanting("burn"), subprocess.Popen(command, **streams, **keep) as starter:
+        assert starter.stdout.readline() == b"burning\n"
+        yield
 
 
 def keep_there(zygote):

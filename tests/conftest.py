@@ -24,9 +24,22 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 # Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
 TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]
+# They start several processes that order sets differently: on one worker, which has a warm one of each sort (warm.py).
+RANKS = ["recipes", "check_recipe", "distributed", "images", "tools", "accelerate_configs", "warm"]
+TOGETHER = {"timed": TIMED, "ranks": RANKS}
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = [*TIMED, "recipes", "check_recipe", "distributed", "wheel", "trackers", "every_reward", "parity", "resume"]
-LONG += ["viewer", "cli", "trainer", "hub", "tracing", "alarms", "drop"]
+LONG = [
+    *TIMED,
+    *RANKS,
+    "promises",
+    "wheel",
+    "trackers",
+    "every_reward",
+    "parity",
+    "resume",
+]
+LONG += ["viewer", "cli", "trainer", "hub", "tracing", "drop", "resample", "lookahead", "estimators", "alarms"]
+LONG += ["monitors", "losses_and_runaways", "advantages"]
 
 
 def _file(nodeid):
@@ -34,6 +47,8 @@ def _file(nodeid):
 
 
 def pytest_collection_modifyitems(config, items):
+    if "TEST_BROWSER" in os.environ:  # the tests of another browser, not all of them once more
+        items[:] = [item for item in items if "browser" in item.fixturenames]
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: LONG.index(name) if (name := _file(item.nodeid)) in LONG else len(LONG))
 
@@ -43,13 +58,14 @@ def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
-        """A file's tests stay together, since they share what is trained, built or launched for them.
+        """A file's tests stay together, since they share what is trained, built or launched for them, and some files.
 
         Not by `xdist_group`: with pytest 9.2 xdist 3.8 silently tells no group from another.
         """
 
         def _split_scope(self, nodeid):
-            return "timed" if _file(nodeid) in TIMED else _file(nodeid)
+            name = _file(nodeid)
+            return next((scope for scope, files in TOGETHER.items() if name in files), name)
 
     return ByFile(config, log)
 

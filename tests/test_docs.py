@@ -34,9 +34,9 @@ ROOT = Path(__file__).parents[1]
 README, RECIPES = ROOT / "README.md", ROOT / "recipes" / "README.md"
 PAGES = sorted([README, ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md"), RECIPES])
 GUIDE = (ROOT / "docs" / "guide.md").read_text()
-COMMANDS = ("ls", "cp", "run", "race", "check", "view", "env")
+COMMANDS = ("ls", "cp", "run", "race", "check", "view", "rescore", "export", "env")
 FOLDERS = ("tests", "benchmarks", "docs", "recipes", "rewards", "trl_grpo_plus")
-ELSEWHERE = {"# my_data.py", "# in my_run.yaml"}  # run by tests of the recipes' data
+ELSEWHERE = {"# my_data.py", "# in my_run.yaml", "# in my_script.py"}  # run by tests of the recipes' data and below
 
 
 def named(page):
@@ -86,13 +86,15 @@ def test_links_lead_somewhere(page):
         assert not anchor or anchor in anchors(at), target
 
 
-def test_the_readme_is_short_and_leads_to_every_page():
+def test_the_readme_is_short_and_leads_to_every_page_and_each_picture_is_shown():
     text = README.read_text()
     assert len(text.splitlines()) <= 180
     linked = {(ROOT / target).resolve() for target in re.findall(r"\]\((?!https?:)([^)#]+)", text)}
     assert set(PAGES) - {README} <= linked
+    pictures = [(page, at) for page in PAGES for at in re.findall(r"!\[[^]]*\]\(([^)]+)", page.read_text())]
+    shown = {(page.parent / at).resolve() for page, at in pictures}
     for picture in (ROOT / "docs" / "images").iterdir():
-        assert picture in linked
+        assert picture in shown
         assert picture.read_bytes()[:4] == b"\x89PNG"
         assert picture.stat().st_size < 150_000
 
@@ -179,7 +181,7 @@ def test_the_guides_curves_are_logged(tmp_path):
     for name in curves:
         name = {"all_good": "groups/all_good", "all_bad": "groups/all_bad", "beta": "kl"}.get(name, name)
         pattern = re.sub(r"<\w+>|\*", r"[^/]+", name)
-        if not name.startswith("sampling/"):  # of vLLM
+        if not name.startswith(("sampling/", "sampler/")):  # of vLLM
             assert any(re.fullmatch(pattern, key) for key in logged), name
 
 
@@ -242,6 +244,20 @@ def test_the_table_of_presets_is_the_dict():
         assert source.endswith(f"({preset.source})")
 
 
+def test_what_happens_when_things_fail_is_tested():
+    tested = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    rows = table("docs/when_things_fail.md", "fault")
+    assert len(rows) > 12
+    for row in rows:
+        named_there = set(re.findall(r"`(test_\w+)`", row[-1]))
+        assert named_there, row[0]
+        assert named_there <= tested, row[0]
+
+
 def test_the_floors_are_those_of_the_house():
     text = (ROOT / "docs" / "architecture.md").read_text().split("## The rooms")[1].split("\n## ")[0]
     floors = [re.findall(r"^    (\w+)", floor, re.MULTILINE) for floor in text.split("\n\n")]
@@ -290,6 +306,25 @@ def test_the_swap_is_two_names():
     assert {"GRPOConfig", "GRPOTrainer"} == {n.func.id for n in ast.walk(ast.parse(before)) if isinstance(n, ast.Call)}
     options = {keyword.arg: ast.literal_eval(keyword.value) for keyword in asked["GRPOPlusConfig"].keywords}
     assert trl_grpo_plus.GRPOPlusConfig(**options, use_cpu=True, bf16=False).zero_variance_groups != "keep"
+
+
+def test_a_script_has_the_recipes_lines_and_is_told_where_the_attempts_are(folder, capsys):
+    trainer = tiny.trainer(folder, disable_tqdm=False)
+    exec(block("# in my_script.py"), {"trainer": trainer})
+    trainer.train()
+    printed = capsys.readouterr().out
+    assert len(re.findall(r"^step    [123]  reward \d\.\d{3}  entropy", printed, re.MULTILINE)) == 2 * 3
+    assert "{" not in printed
+    told = f"Attempts: {folder}/run/rollouts. To look at them:\n\n  trl-grpo-plus view {folder}/run\n"
+    watch = f"To watch it: trl-grpo-plus view {folder}/run --serve\n"
+    assert printed.count(told) == printed.count(watch) == printed.count("trl-grpo-plus view") / 2 == 1
+    assert printed.index(watch) < printed.index("step    1  ")
+
+
+@pytest.mark.parametrize("options", [{"trace_every": 0}, {"log_level": "error"}])
+def test_where_the_attempts_are_is_not_said(folder, capsys, options):
+    tiny.trained(folder, max_steps=1, **options)
+    assert "trl-grpo-plus" not in capsys.readouterr().out
 
 
 def test_the_settings_for_fewer_rollouts_train_and_log_what_the_page_reads(folder):

@@ -18,25 +18,25 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "steps",
-    "groups head presets sandbox scoring shared_prior states",
+    "groups head presets trl_releases sandbox scoring shared_prior states",
     "beliefs",
     "baselines variants",
     "estimators",
-    "advantages filler kl memory traces registry streams indexed_rows",
-    "alarms credit lookahead rounds selection uploads view",
+    "generated advantages completions_table filler kl memory placement traces registry streams indexed_rows",
+    "alarms credit export lookahead rounds selection uploads view vllm_check",
     "batch config_checks recorder",
     "prompts",
-    "config model_card resume rewards",
+    "about checkpoints config model_card nonfinite resume rewards",
     "trainer",
     "trl_grpo_plus",  # the package's own face
     "launch",
-    "check race recipes",
+    "check race recipes rescore viewing",
     "cli",
 )
 FLOOR = {place: number for number, places in enumerate(FLOORS) for place in places.split()}
 # Rooms that others enter by their face alone. What launch and check hold is imported as it is needed, since some of it
 # brings torch and TRL; common has no face.
-BY_THE_FACE = {"alarms", "sandbox", "scoring", "traces", "view"}
+BY_THE_FACE = {"alarms", "export", "sandbox", "scoring", "traces", "view"}
 # The trainer, and that of the smoke test, which plants gold answers among what is sampled.
 TRAINERS = {"trl_grpo_plus.trainer", "trl_grpo_plus.check.smoke_run"}
 
@@ -159,4 +159,4 @@ def test_the_trainer_alone_knows_what_is_private_to_trl():
 def test_trl_is_imported_where_it_is_extended_or_launched():
     """What judges, scores, traces and shows does without it."""
     importing = {place(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
-    assert importing <= {"trainer", "config", "config_checks", "launch", "race", "check", "cli"}
+    assert importing <= {"trainer", "config", "config_checks", "generated", "launch", "race", "check", "cli"}

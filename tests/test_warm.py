@@ -79,9 +79,9 @@ def test_a_process_ends_as_a_cold_one_does(tmp_path, end, status):
 
 
 def test_it_is_waited_for_signalled_and_ended_as_subprocess_has_it(tmp_path):
-    code = (
-        "import subprocess, sys, time\nprint('begun', flush=True)\nsubprocess.Popen(['sleep', '600'])\ntime.sleep(60)"
-    )
+    # Held by its name: what comes while an object is deleted, Ctrl-C too, is lost.
+    code = "import subprocess, time\nsleeper = subprocess.Popen(['sleep', '600'])\nprint('begun', flush=True)\n"
+    code += "time.sleep(60)"
     process = warm.Popen([sys.executable, "-c", code], stdout=tmp_path / "out", stderr=tmp_path / "err")
     with pytest.raises(subprocess.TimeoutExpired):
         process.wait(0.01)

@@ -1,7 +1,9 @@
 """What the tests train: models of a few thousand weights and a tokenizer of a few characters, made here."""
 
 import functools
+import importlib.metadata
 import itertools
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,12 @@ from transformers import PreTrainedTokenizerFast, Qwen2Config, Qwen2ForCausalLM
 
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
+
+# Each run asks a dozen times whether a package is there, which parses its metadata each time: a sixth of the run.
+_read = importlib.metadata.Distribution
+_read.from_name = functools.cache(_read.from_name)  # type: ignore[method-assign, assignment]
+_read.metadata = functools.cached_property(_read.metadata.fget)  # type: ignore[attr-defined, method-assign, assignment]
+_read.metadata.__set_name__(_read, "metadata")  # type: ignore[attr-defined]
 
 ALPHABET = "0123456789+=ab "
 KNOWS_NAN = Version(trl.__version__) >= Version("1.11")  # as a log-prob that is not known
@@ -45,15 +53,29 @@ def qwen2(**sizes: Any) -> Qwen2Config:
     return Qwen2Config(**{**shape, **widths, **ends, "initializer_range": 0.3, **sizes})
 
 
+@functools.cache
+def _model(seed: int) -> tuple[dict[str, bytes], torch.Tensor]:
+    """The files of one that is saved, and the state of chance after it was made."""
+    with tempfile.TemporaryDirectory() as folder:
+        torch.manual_seed(seed)
+        Qwen2ForCausalLM(qwen2()).save_pretrained(folder)  # on rank 0 alone
+        return {path.name: path.read_bytes() for path in Path(folder).iterdir()}, torch.get_rng_state()
+
+
 def model_path(folder: Path, seed: int = 0) -> str:
     """A random Qwen2 of two layers, saved: with beta > 0 TRL loads the reference from the policy's path."""
-    torch.manual_seed(seed)
-    path = str(folder / f"model-{seed}")
-    Qwen2ForCausalLM(qwen2()).save_pretrained(path)  # on rank 0 alone
+    files, state = _model(seed)
+    torch.set_rng_state(state)
+    path = folder / f"model-{seed}"
+    if PartialState().is_main_process and not path.exists():  # else an earlier one may be mapped from it
+        path.mkdir(parents=True)
+        for name, data in files.items():
+            (path / name).write_bytes(data)
     PartialState().wait_for_everyone()
-    return path
+    return str(path)
 
 
+@functools.cache
 def prompts(count: int) -> Dataset:
     """`count` distinct prompts, with their number in a column that rewards can look at."""
     return Dataset.from_dict({"prompt": [f"{i:02d}+{i:02d}=" for i in range(count)], "number": list(range(count))})

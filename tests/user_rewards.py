@@ -83,6 +83,12 @@ def says_more(completions, number, **kwargs):
     return [Noted(math.nan, "starved") if n == 3 else Noted(0.25, "too_long") for n in number]
 
 
+def dawdles(completions, **kwargs):
+    """Takes longer than a step of a tiny model."""
+    time.sleep(0.03 * len(completions))
+    return [float(len(text)) for text in completions]
+
+
 def plain(completions, **kwargs):
     """Length."""
     return [float(len(text)) for text in completions]

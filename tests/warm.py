@@ -7,6 +7,7 @@ must be those of the tests, and processes of one `PYTHONHASHSEED` order their se
 """
 
 import atexit
+import contextlib
 import functools
 import os
 import runpy
@@ -101,28 +102,32 @@ def run(command, *, cwd=".", env=None, timeout=300):
     return run_ranks(command, 1, cwd=cwd, env=env, timeout=timeout)
 
 
-def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300):
+def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300, end_all=True):
     """Run `command` as `count` processes that find each other, each with its own order of a set.
 
-    As torchrun does, it ends all where one fails, and returns that one's status; and what each printed, one by one.
+    As torchrun does, it ends all where one fails (or waits for all, without `end_all`), and returns the status of one
+    that failed; and what each printed, one by one.
     """
     env = dict(os.environ if env is None else env)
-    own = [{}]
+    own, free = [{}], socket.socket()
     if count > 1:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        # Held while they run: no other process is given it. Who asks for it, as a store does, may listen on it.
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", 0))
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
         env |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
         own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
         own[1:] = [{**place, "PYTHONHASHSEED": place["RANK"]} for place in own[1:]]
-    with tempfile.TemporaryDirectory() as folder:
+    with free, tempfile.TemporaryDirectory() as folder:
         files = {name: [Path(folder, f"{name}{rank}") for rank in range(count)] for name in ("stdout", "stderr")}
         running, end = [], time.monotonic() + timeout
         try:
             for rank in range(count):
                 streams = {name: paths[rank] for name, paths in files.items()}
                 running.append(Popen(command, cwd=cwd, env={**env, **own[rank]}, **streams))
-            while (statuses := {process.poll(0.05) for process in running}) <= {None, 0} and None in statuses:
+            while None in (statuses := {process.poll(0.05) for process in running}):
+                if end_all and not statuses <= {None, 0}:
+                    break
                 if time.monotonic() > end:
                     raise subprocess.TimeoutExpired(command, timeout)
         finally:
@@ -168,8 +173,9 @@ def become(control, options):
             finalizer()
             folder.__init__()
     status = _status_of(options["argv"], options["path"])
-    threading._shutdown()
-    atexit._run_exitfuncs()
+    for finish in (threading._shutdown, atexit._run_exitfuncs):
+        with contextlib.suppress(KeyboardInterrupt):  # a cold process reports it, and exits
+            finish()
     sys.stdout.flush()
     if status == -signal.SIGINT:
         signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -10,7 +10,7 @@ import time
 from multiprocessing.pool import ThreadPool
 
 import pytest
-from bombs import BOMBS, placed
+from bombs import BOMBS, has_its_turn, placed
 from busy import MANY, PROCESSOR, burners
 from datasets import Dataset
 from honest_programs import DRESSED, HONEST, NOT_ANSWERED
@@ -19,6 +19,7 @@ from hostile_programs import ATTACKS, descendants, files_left
 from trl_grpo_plus.check.rewards import check_gold
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.sandbox import Killed, Sandbox, Starved, sandbox
+from trl_grpo_plus.sandbox.talk import Program
 from trl_grpo_plus.scoring import Reward, RewardError, workers
 
 
@@ -243,10 +244,12 @@ def test_a_program_cannot_stop_the_run_by_what_it_answers():
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_are_read_in_time(name):
-    bomb = BOMBS[name]
+@pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
+def test_bombs_are_read_in_time(name, turn):
+    bomb, number = BOMBS[name], list(BOMBS).index(name)
     joined = bomb + "\n"
-    for text in [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]:
+    texts = [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]
+    for text in (text for place, text in enumerate(texts) if has_its_turn(number, place) == turn):
         for entry_point in ("add", None):
             start = time.process_time()
             assert isinstance(MODULE.program_of(text, entry_point), str)
@@ -720,20 +723,25 @@ def test_a_share_of_cases_before_one_that_takes_too_long_counts():
 
 @pytest.mark.parametrize(("credit", "times", "wanted"), [("all", 1, 1.0), ("all", 2, 0.0), ("fraction", 2, 0.5)])
 def test_a_function_that_was_killed_goes_on_once(monkeypatch, credit, times, wanted):
-    """As by the kernel: its second case takes long enough to be killed in."""
-    program = "def f(n):\n    import time\n    time.sleep(n)\n    return n"
+    """As by the kernel, in its second case."""
+    program = "def f(n):\n    return n"
     made = Sandbox(tier="landlock+seccomp", self_test=False)
     monkeypatch.setattr(MODULE, "_sandbox", lambda *_: made)
-    start, started = made._start, []
+    start, call, started = made._start, Program._call, []
 
-    def start_and_kill(*args):
+    def start_and_tell(*args):
         child, pids = start(*args)
-        started.append(child)
-        if len(started) <= times:
-            threading.Timer(0.5, os.kill, (child.pid, signal.SIGKILL)).start()
+        started.append(child.pid)
         return child, pids
 
-    monkeypatch.setattr(made, "_start", start_and_kill)
+    def call_and_kill(self, args, *more, **changed):
+        if args == [1] and len(started) <= times:
+            os.kill(started[-1], signal.SIGSTOP)  # the call ends by nothing else, however late that is
+            threading.Timer(0.1, os.kill, (started[-1], signal.SIGKILL)).start()
+        return call(self, args, *more, **changed)
+
+    monkeypatch.setattr(made, "_start", start_and_tell)
+    monkeypatch.setattr(Program, "_call", call_and_kill)
     tests = [{"args": [n], "expected": n} for n in (0, 1)]
     assert score(program, tests=tests, entry_point="f", credit=credit) == wanted
     assert len(started) == 2

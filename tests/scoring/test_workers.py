@@ -224,6 +224,7 @@ def test_who_is_not_let_load_is_told_so(pool, tmp_path, monkeypatch):
     assert "its 0.05 s to be loaded" in outcomes[0].message
 
 
+@pytest.mark.full  # tests/common/test_clock.py has the clock on a busy machine
 def test_who_is_not_let_compute_is_starved_and_who_sleeps_has_a_timeout(pool):
     pool.map(JUDGE, {}, samples("1"), timeout=60)
     keep_there(pool._zygote)
