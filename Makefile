@@ -2,8 +2,11 @@
 # make race   the same recipe with stock TRL's trainer and with this one: accuracy against rollouts and seconds
 # make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
 # make test-full   those slowest
+# make test-firefox   the tests of the pages once more, in Firefox
+# make what-works   docs/what_works.md anew, after a change of the table in tests/promises.py
 # make lint   ruff and mypy
 # make test-trl   the tests on older TRL releases
+# make test-matrix   the tests on the newest TRL that is supported, and on the older ones
 # make test-deepspeed   the tests of TRL's configurations of accelerate, those for DeepSpeed too
 # make test-vllm   the tests that need vLLM, on its CPU build
 #
@@ -22,7 +25,7 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo race test test-full test-trl test-deepspeed test-vllm lint format clean
+.PHONY: demo race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -45,6 +48,12 @@ test: $(STAMP)
 test-full: $(STAMP)
 	$(PYTEST) -m full tests
 
+test-firefox: $(STAMP)
+	TEST_BROWSER=firefox $(PYTEST) tests/view tests/rescore
+
+what-works: $(STAMP)
+	PYTHONPATH=tests/engine $(BIN)/python tests/promises.py
+
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
 test-trl: $(STAMP)
 	# TRL before 1.14 imports it and does not ask for it.
@@ -54,6 +63,8 @@ test-trl: $(STAMP)
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
 		echo "TRL $$version"; PYTHONPATH=$(CURDIR)/$(VENV)/trl-$$version $(PYTEST) tests || exit 1; \
 	done
+
+test-matrix: test test-trl
 
 # Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)
