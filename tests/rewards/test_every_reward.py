@@ -11,11 +11,11 @@ import shutil
 import subprocess
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
 from bombs import BOMBS, has_its_turn, placed
+from ending import ends
 from tables import table
 
 from trl_grpo_plus import rewards
@@ -212,21 +212,18 @@ PLACES = {
 @pytest.mark.parametrize("turn", [True, pytest.param(False, marks=pytest.mark.full)], ids=["its turn", "the rest"])
 def test_bombs_are_read_in_time_and_earn_nothing(name, number, turn):
     """The others read no text; `python_tests` and `reasoning_gym`, which hand it on, have tests of their own."""
-    slow, paid = {}, {}
+    paid = {}
     args, columns = ROWS[name][number]
     reward = here(name, args)
     for at, (bomb, text) in enumerate(BOMBS.items()):
         for place, completion in enumerate([*placed(text), *(place.format(text) for place in PLACES.get(name, ()))]):
             if has_its_turn(at, place) != turn:
                 continue
-            start = time.process_time()
-            (score,) = reward([completion], **{column: [value] for column, value in columns.items()})
-            seconds = time.process_time() - start
-            if seconds > 2:
-                slow[bomb, place, str(args)] = seconds
+            with ends():
+                (score,) = reward([completion], **{column: [value] for column, value in columns.items()})
             if score not in _deserved(name, args, completion):
                 paid[bomb, place, str(args)] = score
-    assert (slow, paid) == ({}, {})
+    assert paid == {}
 
 
 def _deserved(name, args, completion):

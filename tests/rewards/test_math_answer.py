@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from ending import ends
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
 from tables import REWARDS, table
 from trl.rewards import accuracy_rewards
@@ -153,7 +154,7 @@ def _in_time() -> None:
         start = time.monotonic()
         assert math_answer(completions=[boxed(answer)], answer=[gold]) == [0.0], name
         slow[name] = time.monotonic() - start
-    assert {name: seconds for name, seconds in slow.items() if seconds > 10} == {}
+    assert {name: seconds for name, seconds in slow.items() if seconds > 60} == {}
     assert math_answer(completions=[r"\boxed{\sqrt{12}}"], answer=[r"2\sqrt3"]) == [1.0]
 
 
@@ -169,18 +170,16 @@ def test_what_is_not_refused_on_sight_has_a_limit() -> None:
 def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
     """The static checks are enough for these: the gold is refused, or parsed, in no time."""
     gold = POISON[name][0]
-    start = time.process_time()
-    if not MODULE._problem(gold):
-        _is_readable(gold)
-        assert _score(boxed("72.5"), gold) == 0.0
-    assert time.process_time() - start < 5
+    with ends():
+        if not MODULE._problem(gold):
+            _is_readable(gold)
+            assert _score(boxed("72.5"), gold) == 0.0
 
 
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
 def test_boxes_far_apart(between: str) -> None:
-    start = time.process_time()
-    assert _math_boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
-    assert time.process_time() - start < 5
+    with ends():
+        assert _math_boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
 
 
 @pytest.mark.parametrize(
@@ -219,17 +218,15 @@ def test_what_may_be_parsed(text: str) -> None:
 def test_repeated_forms_cost_no_time(text: str) -> None:
     assert len(text) <= 1000
     for gold in (r"\sqrt{2}", "(1,2)", "5"):
-        start = time.process_time()
-        assert _score(boxed(text), gold) == 0.0
-        assert time.process_time() - start < 5
+        with ends():
+            assert _score(boxed(text), gold) == 0.0
 
 
 @pytest.mark.parametrize("between", [" or " * 100_000, "/" * 1_000_000, r"\text{ or }" * 50_000, "( " * 500_000])
 def test_much_between_boxes(between: str) -> None:
-    start = time.process_time()
-    assert _math_boxes.final_answer(rf"\boxed{{1}}{between}\boxed{{2}}") == "2"
-    assert _math_boxes.final_answer(f"<answer>1</answer>{between}<answer>2</answer>") == "2"
-    assert time.process_time() - start < 5
+    with ends():
+        assert _math_boxes.final_answer(rf"\boxed{{1}}{between}\boxed{{2}}") == "2"
+        assert _math_boxes.final_answer(f"<answer>1</answer>{between}<answer>2</answer>") == "2"
 
 
 # -- golds
@@ -273,9 +270,8 @@ def test_floats_are_what_they_show(gold: float, text: str) -> None:
 
 
 def test_many_plain_golds_are_checked_fast() -> None:
-    start = time.process_time()
-    math_answer.definition.check_columns(answer=[str(i) for i in range(20_000)])
-    assert time.process_time() - start < 20
+    with ends():
+        math_answer.definition.check_columns(answer=[str(i) for i in range(20_000)])
 
 
 # -- the parts

@@ -13,6 +13,7 @@ import pytest
 from bombs import BOMBS, has_its_turn, placed
 from busy import MANY, PROCESSOR, burners
 from datasets import Dataset
+from ending import ends
 from honest_programs import DRESSED, HONEST, NOT_ANSWERED
 from hostile_programs import ATTACKS, descendants, files_left
 
@@ -112,9 +113,8 @@ def test_no_attack_is_paid(form, turn):
     assert {name: reward for name, reward in at_once(reward_of, names).items() if reward != 0.0} == {}
     assert descendants() == before
     assert files_left() == []
-    start = time.monotonic()
-    assert score(RIGHT[form], form) == 1.0
-    assert time.monotonic() - start < 5
+    with ends(20, time.monotonic):
+        assert score(RIGHT[form], form) == 1.0
 
 
 @pytest.mark.parametrize(
@@ -126,9 +126,8 @@ def test_no_attack_is_paid(form, turn):
 )  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_texts_that_are_no_program(text, form):
-    start = time.monotonic()
-    assert score(text, form, fence=False) == 0.0
-    assert time.monotonic() - start < 10
+    with ends(20, time.monotonic):
+        assert score(text, form, fence=False) == 0.0
 
 
 # -- which program, of a completion
@@ -251,17 +250,15 @@ def test_bombs_are_read_in_time(name, turn):
     texts = [*placed(bomb), f"```python\n{bomb}```", joined + "```a\n" + joined, "``" + bomb]
     for text in (text for place, text in enumerate(texts) if has_its_turn(number, place) == turn):
         for entry_point in ("add", None):
-            start = time.process_time()
-            assert isinstance(MODULE.program_of(text, entry_point), str)
-            assert time.process_time() - start < 2
+            with ends():
+                assert isinstance(MODULE.program_of(text, entry_point), str)
 
 
 @pytest.mark.parametrize("line", ["x```", "```x", "```x```", "  ```", "~~~", "```<a", "- ```", "<answer>```", "a"])
 def test_many_fences_are_read_in_time(line):
-    start = time.process_time()
-    MODULE.program_of(f"{line}\n" * 75_000, "add")
-    MODULE.program_of("```\n" + f"{line}\n" * 75_000, "add")
-    assert time.process_time() - start < 2
+    with ends():
+        MODULE.program_of(f"{line}\n" * 75_000, "add")
+        MODULE.program_of("```\n" + f"{line}\n" * 75_000, "add")
 
 
 def _pieces(size):
@@ -307,7 +304,8 @@ def test_four_times_the_text_takes_about_four_times_as_long(name):
         MODULE.code_blocks(text)
         return time.process_time() - start
 
-    assert seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1
+    # Work that grows with the square is 16 times as much in each try, a machine that others use only in some.
+    assert any(seconds(100_000) < 8 * min(seconds(25_000), seconds(25_000)) + 0.1 for _ in range(5))
 
 
 # -- scripts
@@ -581,10 +579,9 @@ def test_a_share_of_cases(program, share):
 
 
 def test_time_out_ends_a_batch_s_cases():
-    start = time.monotonic()
-    tests = [{"stdin": str(n), "stdout": str(n)} for n in range(50)]
-    assert score("while True: pass", tests=tests, credit="fraction", time_s=0.5) == 0.0
-    assert time.monotonic() - start < 10
+    with ends(20, time.monotonic):
+        tests = [{"stdin": str(n), "stdout": str(n)} for n in range(100)]
+        assert score("while True: pass", tests=tests, credit="fraction", time_s=0.5) == 0.0
 
 
 # -- rows

@@ -3,6 +3,7 @@
 import time
 
 import pytest
+from ending import ends
 from tables import misjudged, table
 
 from trl_grpo_plus.registry import get_reward
@@ -33,9 +34,8 @@ SLOW = [
 
 @pytest.mark.parametrize(("pattern", "text"), SLOW)
 def test_backtracking_ends_in_time(pattern, text):
-    start = time.process_time()
-    assert score(text, pattern) == 0.0
-    assert time.process_time() - start < 1  # ten times the limit
+    with ends():
+        assert score(text, pattern) == 0.0
 
 
 def test_the_limit_is_what_ends_it():

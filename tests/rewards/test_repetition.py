@@ -1,11 +1,11 @@
 """The reward `repetition`: n-grams of tokens, against TRL's own and against a plain count."""
 
 import random
-import time
 
 import numpy as np
 import pytest
 import torch
+from ending import ends
 from trl.rewards import get_repetition_penalty_reward
 
 from trl_grpo_plus.registry import get_reward
@@ -85,6 +85,5 @@ def test_the_text_does_not_matter(completion):
 @pytest.mark.parametrize("ngram", [1, 20, 5000])
 @pytest.mark.parametrize("ids", [[7] * 100_000, list(range(100_000)), [1, 2] * 50_000], ids=["one", "all", "two"])
 def test_a_long_completion_takes_no_time(ids, ngram):
-    start = time.process_time()
-    assert -1.0 <= score(ids, ngram=ngram)[0] <= 0.0
-    assert time.process_time() - start < 10
+    with ends():
+        assert -1.0 <= score(ids, ngram=ngram)[0] <= 0.0

@@ -2,10 +2,10 @@
 
 import math
 import signal
-import time
 from collections import Counter, OrderedDict, namedtuple
 
 import pytest
+from ending import ends
 
 from trl_grpo_plus.sandbox.child import frames as _frames
 from trl_grpo_plus.sandbox.child import plain as _plain
@@ -96,10 +96,8 @@ def test_a_list_in_a_set_is_the_sender_s_fault():
     ids=lambda body: repr(body)[:30],
 )  # fmt: skip
 def test_what_is_no_message(body):
-    start = time.process_time()
-    with pytest.raises(ValueError, match=r"\w"):
+    with ends(), pytest.raises(ValueError, match=r"\w"):
         _frames.unpack(body)
-    assert time.process_time() - start < 2
 
 
 @pytest.mark.parametrize(
@@ -131,8 +129,7 @@ def test_a_subclass_has_no_say_in_what_is_sent():
 
 def test_numbers_that_collide_cost_the_judge_nothing():
     modulus = (1 << 61) - 1
-    tokens = [part for i in range(20_000) for part in (["i", hex(i * modulus)], ["n", ""])]
-    start = time.process_time()
-    assert not _plain.same({}, [*tokens, ["d", 20_000]])
-    assert _plain.is_plain([*tokens, ["d", 20_000]])
-    assert time.process_time() - start < 2
+    tokens = [part for i in range(60_000) for part in (["i", hex(i * modulus)], ["n", ""])]
+    with ends():
+        assert not _plain.same({}, [*tokens, ["d", 60_000]])
+        assert _plain.is_plain([*tokens, ["d", 60_000]])
