@@ -6,12 +6,14 @@
 
 import os
 import shutil
+import threading
 import time
 from contextlib import contextmanager
 
 import pytest
 
 from trl_grpo_plus.view import panel
+from trl_grpo_plus.view.serve import open_server
 
 
 PROGRAMS = {"chromium": ("chromium", "chromium-browser", "google-chrome"), "firefox": ("firefox", "firefox-esr")}
@@ -104,6 +106,20 @@ def opened_panel(opened, tmp_path):
         return opened(tmp_path / "panel.html")
 
     return open_panel
+
+
+@contextmanager
+def serving(folder, port=0):
+    """A server in a thread, which ends as Ctrl-C ends it."""
+    server = open_server(folder, port)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
 
 
 # -- what tests ask of a page

@@ -137,6 +137,7 @@ def pictures(folder):
     # The live groups of rank 0 are of text alone, those of rank 1 of pictures.
     mixed = seeing.questions(30, lambda number: number % 4 > 1)
     options = {"data": mixed, "shuffle_dataset": False, "max_steps": 2, "per_device_train_batch_size": 8}
+    options |= {"trace_every": 1, "trace_thumbnails": 8}
     uneven = seeing.trained(folder, "qwen2.5-vl", seeing.odd_dead, **options, zero_variance_groups="drop")
     seen = [len(pixels) > 0 for _, pixels in seeing.kept(uneven, "qwen2.5-vl")]
     return {"distance": distance, "resampled": result(resampled), "rows": len(rows), "wrong": wrong, "seen": seen}

@@ -129,8 +129,7 @@ class GRPOPlusConfig(GRPOConfig):
 
             - `"shuffle"`: TRL's sampler.
             - `"belief"`: of a shuffled pool those from which most is expected to be learnt, as far as beliefs were
-              right so far; see [`~trl_grpo_plus.streams.BeliefStream`]. A stream is read ahead for it, see
-              [`~trl_grpo_plus.lookahead.Window`].
+              right so far; see [`~trl_grpo_plus.streams.BeliefStream`], of a stream [`trl_grpo_plus.lookahead`].
             - `{"name": "by_column", "column": ..., "order": "easy_first" | "hard_first" | "interleaved"}`.
             - the path of a class of your own (`"package.module.Class"` or `"file.py:Class"`), a
               [`~trl_grpo_plus.streams.Stream`], made with the training set and the seed.
@@ -140,8 +139,7 @@ class GRPOPlusConfig(GRPOConfig):
             Column of the training set (level, source, ...) whose rows share what is believed of one that was not
             sampled yet. `None`: all rows share it.
         belief_head (`str`, *optional*):
-            `"prompt"`: what is believed of such a row is foretold from the policy's state at the prompt's end, by a
-            linear map that is learnt on the way; see [`trl_grpo_plus.head`]. `None`: it is not.
+            `"prompt"`: that is foretold from the policy's state at the prompt's end; see [`trl_grpo_plus.head`].
 
         > Parameters that control the KL term (they need `beta > 0`)
 
@@ -162,8 +160,7 @@ class GRPOPlusConfig(GRPOConfig):
             Adapts `beta` so that the logged `kl` (nats per token) approaches this value. `None` keeps `beta` fixed.
             Source: [Ziegler et al., 2019](https://huggingface.co/papers/1909.08593).
         kl_horizon (`int`, *optional*, defaults to `10000`):
-            Number of completions over which `beta` may change by a factor of about 1.2, with `kl_target`. A completion
-            counts once, however many `num_iterations` it is trained on.
+            Completions, each counted once, over which `beta` may change by a factor of about 1.2, with `kl_target`.
 
         > Parameters that control the processes that rewards with a time limit run in
 
@@ -184,6 +181,8 @@ class GRPOPlusConfig(GRPOConfig):
             Most groups of a batch that are written, taken from each verdict in turn; `None` writes all.
         trace_compress (`bool`, *optional*, defaults to `False`):
             Whether to gzip the files of attempts.
+        trace_thumbnails (`int`, *optional*, defaults to `0`):
+            Pixels on the longer side of the pictures kept beside the traces; `0`: none, lines say digests.
         trace_log_groups (`int`, *optional*, defaults to `4`):
             Of the traced groups, so many are shown in wandb or trackio (`report_to`), some 100 times a run; `0`: none.
         alarms (`bool`, *optional*, defaults to `True`):
@@ -248,6 +247,7 @@ class GRPOPlusConfig(GRPOConfig):
     trace_every: Annotated[int, Number(at_least=0, integer=True)] = 1
     trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
     trace_compress: bool = False
+    trace_thumbnails: Annotated[int, Number(at_least=0, integer=True)] = 0
     trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = 4
     alarms: bool = True
     alarm_thresholds: dict[str, Any] | str | None = None

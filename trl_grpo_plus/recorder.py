@@ -22,7 +22,20 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from .alarms import Alarm, Thresholds, Watch
-from .traces import FOLDER, Part, Sampled, Writer, by_group, complete, group_key, newest, part_of, pick, plain
+from .traces import (
+    FOLDER,
+    Part,
+    Sampled,
+    Thumbnails,
+    Writer,
+    by_group,
+    complete,
+    group_key,
+    newest,
+    part_of,
+    pick,
+    plain,
+)
 from .view import Trackers, failed_in
 
 
@@ -88,6 +101,7 @@ class Recorder:
         about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
         traces = args.trace_every and self._main
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
+        self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
         self._trackers: Trackers | None = None
         self._warned: set[tuple[str, type]] = set()
         # Python waits for it when it exits, so that what is on its way is written.
@@ -191,7 +205,7 @@ class Recorder:
 
     def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
         try:
-            return part_of(self._rank, sampled, places)
+            return part_of(self._rank, sampled, places, self._thumbnails)
         except Exception as error:  # of data that only this rank has: the others are waiting
             return RuntimeError(f"{type(error).__name__}: {error}")
 
@@ -205,6 +219,9 @@ class Recorder:
             sampled = complete(sampled, places, parts, number)
             alarms = self._alarms(sampled)
             if self._writer is not None and sampled.rows:
+                with self._never_fatal("Thumbnails"):  # before the lines that name them, which a page may read at once
+                    for part in parts:
+                        self._writer.keep(part.thumbnails)
                 with self._never_fatal("Traces"):
                     self._writer.write(split, step, sampled.rows)
             if split != "train":

@@ -103,6 +103,7 @@ NUMBERS = [
     ("kl_horizon", [0, -1, 1e4, 0.5], "an integer and >= 1", [1, 10_000]),
     ("trace_every", [-1, 1.5], "an integer and >= 0", [0, 7]),
     ("trace_log_groups", [-1, 1.5], "an integer and >= 0", [0, 7]),
+    ("trace_thumbnails", [-1, 1.5], "an integer and >= 0", [0, 96]),
     ("trace_max_groups", [0, -1, 1.5], "an integer and >= 1", [None, 1]),
     ("vllm_check_every", [-1, 1.5], "an integer and >= 0", [0, 7]),
 ]
@@ -385,6 +386,7 @@ PARSED = {
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
+    "trace_thumbnails": 64,
 }
 APART = {"process": "own"}  # refused beside some of these
 STRINGS = {name: str(value) for name, value in PARSED.items()}

@@ -1,7 +1,9 @@
 """Models that see: rows that were dropped or moved keep their pictures, and what their model reads of them."""
 
+import io
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -11,13 +13,16 @@ import tiny
 import trl
 import warm
 from packaging.version import Version
+from PIL import Image, features
 from seeing import questions
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.common.texts import as_text
 from trl_grpo_plus.generated import shown
 from trl_grpo_plus.groups import check_model
+from trl_grpo_plus.traces import pictures
 from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces import rows as traces_rows
 
 
 # TRL 1.10 cuts the pixels of micro-batches in wrong places.
@@ -125,6 +130,54 @@ def test_traces_tell_pictures_apart_and_hold_none(tmp_path):
     digests = {told[number][0].rpartition(" ")[2] for number in (0, 2, 3)}
     assert len(digests) == 3
     assert told[3][0].startswith("<image RGB 24x16 ")
+    assert not (tmp_path / "run" / "rollouts" / "thumbnails").exists()
+
+
+def test_thumbnails_are_kept_once_beside_the_attempts(tmp_path, monkeypatch):
+    made = []
+    thumbnail = pictures.thumbnail
+    monkeypatch.setattr(traces_rows, "thumbnail", lambda *given: made.append(given) or thumbnail(*given))
+    options = {"num_generations": 2, "per_device_train_batch_size": 8, "max_steps": 3, "trace_every": 1}
+    data = questions(4, lambda number: number != 1)  # three pictures, each seen three times
+    options |= {"zero_variance_groups": "drop", "trace_thumbnails": 12}
+    seeing.trained(tmp_path, "qwen2.5-vl", seeing.some_dead, data=data, **options)
+    assert len(made) == 3
+    folder = tmp_path / "run" / "rollouts"
+    shown = {}
+    for group in traces.groups(folder):
+        number = group[0]["reference"]["number"]
+        shown[number] = list(pictures.named_in(folder, [as_text(group[0]["prompt"])]))
+    assert {number: len(found) for number, found in shown.items()} == {0: 1, 1: 0, 2: 1, 3: 1}
+    for number in (0, 2, 3):
+        ((_, data),) = shown[number]
+        with Image.open(io.BytesIO(data)) as small:
+            assert small.size == ((12, 8) if number == 3 else (12, 12))
+            colour = small.convert("RGB").getpixel((6, 4))
+        assert all(abs(a - b) < 12 for a, b in zip(colour, seeing.picture(number).getpixel((0, 0)), strict=True))
+
+
+@pytest.mark.parametrize("mode", ["RGB", "RGBA", "LA", "P", "L", "1", "CMYK", "I;16", "F"])
+def test_a_thumbnail_of_any_mode(mode):
+    picture = Image.new(mode, (40, 10))
+    with Image.open(io.BytesIO(pictures.thumbnail(picture, 20))) as small:
+        assert small.size == (20, 5)
+    assert picture.size == (40, 10)
+
+
+def test_thumbnails_that_cannot_be_kept_cost_no_attempt(tmp_path, caplog):
+    (tmp_path / "run" / "rollouts").mkdir(parents=True)
+    (tmp_path / "run" / "rollouts" / "thumbnails").write_text("a file")
+    options = {"data": questions(4), "num_generations": 2, "per_device_train_batch_size": 8, "max_steps": 2}
+    options |= {"zero_variance_groups": "drop", "trace_every": 1, "trace_thumbnails": 12}
+    seeing.trained(tmp_path, "gemma3", seeing.some_dead, **options)
+    assert caplog.text.count("Thumbnails could not be kept; training goes on") == 1
+    assert len(list(traces.groups(tmp_path / "run"))) == 8
+
+
+def test_a_pillow_without_webp_is_refused_at_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(features, "check", lambda name: name != "webp")
+    with pytest.raises(ValueError, match="trace_thumbnails needs a Pillow that writes WebP"):
+        seeing.trained(tmp_path, "gemma3", seeing.some_dead, zero_variance_groups="drop", trace_thumbnails=12)
 
 
 def test_pictures_on_two_processes(tmp_path):
@@ -136,5 +189,11 @@ def test_pictures_on_two_processes(tmp_path):
     assert first["resampled"] == second["resampled"]
     assert first["wrong"] == second["wrong"] == []
     assert min(first["rows"], second["rows"]) > 0
+    run = tmp_path / "pictures" / "run"
+    small = {path.stem for path in (run / "rollouts" / "thumbnails").iterdir()}
+    groups = traces.groups(run)
+    told = {name for group in groups for name in re.findall(r"<image .* (\w+)>", as_text(group[0]["prompt"]))}
+    assert small == told  # of pictures that the second rank alone has
+    assert small
     assert first["seen"] == [False] * 4
     assert second["seen"] == [True] * 4

@@ -8,15 +8,13 @@ import shutil
 import signal
 import socket
 import sys
-import threading
 import time
-from contextlib import contextmanager
 
 import browsing
 import pytest
 import traced
 import warm
-from browsing import shows, titles, until
+from browsing import serving, shows, titles, until
 
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.traces import Writer
@@ -74,20 +72,6 @@ def looks_always(monkeypatch):
 @pytest.fixture
 def run(tmp_path):
     return Run(tmp_path / "run")
-
-
-@contextmanager
-def serving(folder, port=0):
-    """A server in a thread, which ends as Ctrl-C ends it."""
-    server = open_server(folder, port)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
 
 
 # -- who is answered

@@ -3,12 +3,14 @@
 read       a run's traces, and what a line holds
 rows       a batch, and its lines
 by_token   advantages of tokens, as stretches of the text
+pictures   what a line says of one, and thumbnails
 writer     the files, a thread
 stock_trl  what TRL itself writes with `log_completions`
 """
 
 from . import stock_trl
 from .by_token import advantages_by_token
+from .pictures import named_in
 from .read import (
     FOLDER,
     GroupKey,
@@ -25,5 +27,5 @@ from .read import (
     split_name,
     told,
 )
-from .rows import Part, Row, Sampled, complete, part_of, pick, plain
+from .rows import Part, Row, Sampled, Thumbnails, complete, part_of, pick, plain
 from .writer import Writer

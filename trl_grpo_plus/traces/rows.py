@@ -7,7 +7,6 @@ siblings share worked out once.
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple
 
@@ -18,6 +17,7 @@ from torch import Tensor
 from ..common.values import finite_or_none
 from ..groups import VERDICTS, Attempt, Plan, Round
 from .by_token import ByToken, Runs
+from .pictures import check_pillow, is_picture, pictures_in, thumbnail, told
 
 
 Row = dict[str, Any]
@@ -103,6 +103,7 @@ class Part(NamedTuple):
     truncated: list[list[bool]]
     calls: list[list[int | None]]
     runs: dict[int, Runs]  # advantages of tokens, by row of the plan
+    thumbnails: dict[str, bytes]  # of its pictures that it has not sent before, by digest
 
 
 def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
@@ -119,19 +120,49 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
     return sorted(place for _, place in sorted(ranked)[:limit])
 
 
-def part_of(rank: int, sampled: Sampled, places: Iterable[Place]) -> Part:
+def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: "Thumbnails | None" = None) -> Part:
     """What a rank adds to a batch of which the groups at `places` are traced."""
-    details = {}
+    details: dict[Place, list[Details]] = {}
+    thumbnails: dict[str, bytes] = {}
     for r, group in places:
         attempts = sampled.rounds[r].attempts
         start = group * sampled.size - rank * len(attempts)  # a group's attempts may be those of several ranks
         if own := attempts[max(start, 0) : max(start + sampled.size, 0)]:
             details[r, group] = list(_details(own, sampled.alike))
+            if small is not None:
+                thumbnails |= small.of(own, sampled.alike)
     attempts_of = [one.attempts for one in sampled.rounds]
     tokens = [[attempt.num_tokens for attempt in attempts] for attempts in attempts_of]
     truncated = [[attempt.truncated for attempt in attempts] for attempts in attempts_of]
     calls = [[_calls(attempt.tool_mask) for attempt in attempts] for attempts in attempts_of]
-    return Part(details, tokens, truncated, calls, _runs(rank, sampled, places))
+    return Part(details, tokens, truncated, calls, _runs(rank, sampled, places), thumbnails)
+
+
+class Thumbnails:
+    """Makes those of the pictures that attempts show, each once.
+
+    Args:
+        longer_side (`int`): pixels, at most.
+
+    Raises:
+        ValueError: Pillow is not there, or cannot write WebP.
+    """
+
+    def __init__(self, longer_side: int):
+        check_pillow()
+        self._longer_side = longer_side
+        self._sent: set[str] = set()
+
+    def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
+        """New ones, by digest; of siblings, whose prompts show the same pictures if they are `alike`."""
+        prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
+        new = {}
+        for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
+            digest = told(picture).rpartition(" ")[2]
+            if digest not in self._sent:
+                new[digest] = thumbnail(picture, self._longer_side)
+                self._sent.add(digest)
+        return new
 
 
 def _calls(mask: Sequence[int] | None) -> int | None:
@@ -239,9 +270,8 @@ def plain(value: Any) -> Any:
         listed = value.tolist()
         if type(listed) is not type(value):
             return plain(listed)
-    if all(hasattr(value, name) for name in ("mode", "size", "tobytes")):  # of PIL, which need not be there
-        width, height = value.size
-        return f"{value.mode} {width}x{height} {blake2b(value.tobytes(), digest_size=8).hexdigest()}"
+    if is_picture(value):
+        return told(value)
     text = str(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
 

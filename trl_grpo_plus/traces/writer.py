@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import replace, unused
+from . import pictures
 from .read import FOLDER, JOURNALS, parse_name, read_lines
 from .rows import to_lines
 
@@ -82,6 +83,10 @@ class Writer:
         if not path.exists():
             self._own.add(path)
         _append(path, to_lines(entries))
+
+    def keep(self, thumbnails: dict[str, bytes]) -> None:
+        """Pictures of what is written, by digest."""
+        pictures.keep(self._where(), thumbnails)
 
     def _path(self, split: str, step: int) -> Path:
         return self._where() / f"{split}-{step:08d}{self._suffix}"

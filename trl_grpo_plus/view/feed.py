@@ -115,7 +115,7 @@ class Feed:
             if epoch != self._epoch or not wanted:
                 raise Moved
         for group in wanted:
-            yield detail(places.read(group.place))
+            yield detail(places.read(group.place), group.place.path.parent)
 
     # -- what is told
 

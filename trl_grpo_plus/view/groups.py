@@ -6,15 +6,17 @@ All of it plain data for `viewer/*.js`. Positions in texts are in UTF-16 units, 
 import hashlib
 import json
 import math
+from base64 import b64encode
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from ..common.texts import as_text, find_answer
 from ..common.values import finite_or_none
 from ..groups import VERDICTS
-from ..traces import Row, evaluated
+from ..traces import Row, evaluated, named_in
 from . import beliefs
 from .credit import credit, utf16
 from .turns import calls, roles
@@ -68,12 +70,17 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
     }
 
 
-def detail(rows: Sequence[Row]) -> dict[str, Any]:
-    """A group's texts: the prompt and the reference once, and its attempts, the best first."""
+def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
+    """A group's texts: the prompt and the reference once, and its attempts, the best first. With the `folder` of the
+    traces also the thumbnails of the pictures that they name, as addresses."""
+    prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
+    named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
+    small = {digest: f"data:image/webp;base64,{b64encode(data).decode()}" for digest, data in named}
     return {
-        "prompt": _messages(rows[0]["prompt"]),
+        "prompt": prompt,
         "reference": _pairs(rows[0].get("reference")),
-        "attempts": [_attempt(row) for row in best_first(rows)],
+        "attempts": attempts,
+        **({"thumbnails": small} if small else {}),
     }
 
 

@@ -40,7 +40,8 @@ def template(
     script = f'(() => {{\n"use strict";\n{carried}{parts}}})();\n'
     run = [script, *(libraries.source(name) for name in libraries.NAMES if rendering)]
     policy = (
-        f"default-src 'none'; script-src {' '.join(map(_hash, run))}; style-src {_hash(style)}; worker-src blob:; "
+        f"default-src 'none'; script-src {' '.join(map(_hash, run))}; style-src {_hash(style)}; img-src data:; "
+        "worker-src blob:; "
         f"{more}base-uri 'none'; form-action 'none'"
     )
     before, after = _read(f"{page}.html").replace("%POLICY%", policy).replace("%STYLE%", style).split("%DATA%")

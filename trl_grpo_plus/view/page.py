@@ -77,7 +77,8 @@ def write_page(run: str | Path, output: str | Path, max_mb: float = 100, rescore
     source = source_of(run)
     with tempfile.TemporaryFile() as spool:
         tally, prompts = Tally(), Prompts()
-        stored = list(_store(source.groups, names_by_group(source.alarms), tally, prompts, spool, rescored))
+        named = names_by_group(source.alarms)
+        stored = list(_store(source.groups, named, tally, prompts, spool, rescored, source.folder))
         if not stored:
             raise ValueError(f"{run} has traces, but no group in them is whole yet. Wait for the first step to end.")
         head = head_of(source, [group.size for group in stored], tally)
@@ -146,6 +147,7 @@ def _store(
     prompts: Prompts,
     spool: IO[bytes],
     rescored: Rescored | None = None,
+    folder: Path | None = None,
 ) -> Iterator[Stored]:
     """Put each group into the spool file: a run's texts need not fit into memory."""
     at = 0
@@ -158,7 +160,7 @@ def _store(
         alarms = named.get((first["step"], *group_key(first)), ()) if first["split"] == "train" else ()
         line = entry(rows, alarms)
         prompts.see(line)
-        texts = detail(rows)
+        texts = detail(rows, folder)
         if rescored is not None and tried is not None:
             marked(line, texts, tried, rescored)
         written, raw = dumped(line).encode(), dumped(texts).encode() + b","

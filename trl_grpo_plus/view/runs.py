@@ -51,6 +51,11 @@ class Run:
             return False
 
     @cached_property
+    def pictured(self) -> Path | None:
+        """Where thumbnails are beside its attempts."""
+        return traces.find(self.folder) if self.traced else None
+
+    @cached_property
     def of_stock_trl(self) -> bool:
         """Whether its attempts are in TRL's own files alone."""
         return not self.traced and bool(traces.stock_trl.files(self.folder))

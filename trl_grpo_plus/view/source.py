@@ -22,6 +22,7 @@ class Source:
     alarms: list[Row]
     about: Row
     note: str = ""
+    folder: Path | None = None  # where thumbnails are beside the attempts
 
 
 def source_of(run: str | Path) -> Source:
@@ -40,7 +41,7 @@ def source_of(run: str | Path) -> Source:
         return Source(title, traces.stock_trl.groups(run), [], [], {}, traces.stock_trl.NOTE)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
-    return Source(title, traces.groups(folder), *read)
+    return Source(title, traces.groups(folder), *read, folder=folder)
 
 
 def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:

@@ -112,7 +112,9 @@ function chunk(n) {
 }
 
 async function texts(g) {
-  return (await chunk(data.chunk[g]))[data.place[g]];
+  const group = (await chunk(data.chunk[g]))[data.place[g]];
+  if (group.thumbnails) for (const attempt of group.attempts) attempt.thumbnails = group.thumbnails;
+  return group;
 }
 
 // -- the list's columns

@@ -4,7 +4,7 @@ const ROLES = ["assistant", "tool", "user", "system"];
 
 // Nodes of one turn; of a completion in one piece those of its text.
 function turnNodes([role, from, to, name], attempt, ranges) {
-  const nodes = stretchNodes(attempt, from, to, ranges, role === "tool");
+  const nodes = [...stretchNodes(attempt, from, to, ranges, role === "tool"), ...thumbnails(attempt.text.slice(from, to), attempt.thumbnails)];
   if (!role) return nodes;
   const label = el("bdi", { className: "label" }, ...seen(name ? `${role} ${name}` : role));
   return [el("section", { className: `turn ${ROLES.includes(role) ? role : "other"}` }, label, ...nodes)];
@@ -67,7 +67,7 @@ function callNode([from, , name, given], text, to, ranges) {
 
 // The prompt and the reference, once for all attempts.
 function task(group, marked) {
-  const parts = group.prompt.map(([role, text], i) => labelled(role || "prompt", text, marked[i]));
+  const parts = group.prompt.flatMap(([role, text], i) => [labelled(role || "prompt", text, marked[i]), ...thumbnails(text, group.thumbnails)]);
   const known = group.reference.map(([name, text], i) => labelled(name, text, marked[group.prompt.length + i], true));
   const node = el("div", { id: "task" }, el("div", { className: "prompt", tabIndex: 0 }, ...parts));
   if (known.length) node.append(el("div", { className: "reference", tabIndex: 0 }, ...known));
@@ -76,4 +76,13 @@ function task(group, marked) {
 
 function labelled(name, text, ranges, verbatim = false) {
   return el("div", { className: "part" }, el("bdi", { className: "label" }, ...seen(name)), textNode(text, 0, text.length, ranges, verbatim));
+}
+
+// Of the pictures that a text names, those that the run kept small.
+const PICTURE = /<image (\S+ \d+x\d+) ([0-9a-f]{16})>/g;
+
+function thumbnails(text, known) {
+  if (!known) return [];
+  const named = [...text.matchAll(PICTURE)].filter(([, , digest]) => known[digest]);
+  return named.map(([, about, digest]) => el("img", { className: "thumbnail", src: known[digest], alt: `image ${about}`, title: `${about} ${digest}` }));
 }

@@ -1,0 +1,72 @@
+"""Thumbnails of a run's pictures in its pages: those that a text names and the run has kept, and no others."""
+
+import browsing
+import pytest
+import traced
+from browsing import serving, until
+from PIL import Image
+
+from trl_grpo_plus.traces import pictures
+from trl_grpo_plus.view import write_comparison, write_page
+
+
+browser, opened = browsing.browser, browsing.opened  # fixtures
+
+KEPT, ALSO = Image.new("RGB", (64, 32), (200, 0, 0)), Image.new("L", (20, 20), 90)
+LOST = Image.new("RGB", (8, 8))
+
+
+def block(picture):
+    return {"type": "image", "image": pictures.told(picture)}
+
+
+def said(picture):
+    return f"<image {pictures.told(picture)}>"
+
+
+def a_run(folder, told=""):
+    """A prompt with two pictures, of which one was kept; a tool that answers with a third; `told` by the policy."""
+    prompt = [{"role": "user", "content": [block(KEPT), block(LOST), {"type": "text", "text": "What is it?"}]}]
+    tool = {"role": "tool", "name": "zoom", "content": [block(ALSO)]}
+    groups = [traced.group([1.0, 0.0], length=3, step=step, prompt=prompt) for step in (0, 3)]
+    for rows in groups:
+        for row in rows:
+            row["completion"] = [{"role": "assistant", "content": f"{row['completion']} {told}"}, tool]
+    traced.write_traces(folder, groups, about={"rewards": {"accuracy": 1.0}})
+    small = {pictures.told(picture).rpartition(" ")[2]: pictures.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
+    pictures.keep(folder / "rollouts", small)
+    return folder
+
+
+def sizes(page, within):
+    """Width and height of the pictures that have been drawn."""
+    drawn = "(all) => all.map((img) => [img.naturalWidth, img.naturalHeight])"
+    return page.locator(f"{within} img").evaluate_all(drawn)
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
+    run = a_run(tmp_path / "run", told=f"{said(LOST)} <image RGB 1x1 ../../etc/passwd>")
+    written = write_page(run, tmp_path / "page.html").path
+    with serving(run) as server, browsing.quiet(browser) as open_page:
+        page = open_page(server.address if served else written)
+        until(page, "[...document.images].every((img) => img.complete)")
+        assert sizes(page, ".prompt") == [[16, 8]]
+        assert sizes(page, ".attempt") == [[16, 16]] * 2
+        assert page.locator(".prompt img").get_attribute("alt") == "image RGB 64x32"
+        assert said(LOST) in page.locator(".prompt").inner_text()
+
+
+def test_in_the_page_of_several_runs(browser, tmp_path):
+    runs = [a_run(tmp_path / name) for name in ("first", "second")]
+    with browsing.quiet(browser, ".one, .empty", offline=True) as open_page:
+        page = open_page(write_comparison(runs).path)
+        until(page, "[...document.images].every((img) => img.complete)")
+        assert sizes(page, "#task") == [[16, 8]]
+        assert sizes(page, ".one") == [[16, 16]] * 4
+
+
+def test_a_policy_that_names_a_picture_shows_what_the_run_kept_of_it(opened, tmp_path):
+    page = opened(write_page(a_run(tmp_path / "run", told=said(KEPT)), tmp_path / "page.html").path)
+    until(page, "[...document.images].every((img) => img.complete)")
+    assert sizes(page, ".attempt") == [[16, 8], [16, 16]] * 2
