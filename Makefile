@@ -5,7 +5,7 @@
 # make test-firefox   the tests of the pages once more, in Firefox
 # make what-works   docs/what_works.md anew, after a change of the table in tests/promises.py
 # make lint   ruff and mypy
-# make test-trl   the tests on older TRL releases
+# make test-trl   the tests of what is built on TRL, on its older releases
 # make test-matrix   the tests on the newest TRL that is supported, and on the older ones
 # make test-deepspeed   the tests of TRL's configurations of accelerate, those for DeepSpeed too
 # make test-vllm   the tests that need vLLM, on its CPU build
@@ -19,6 +19,8 @@ RACE_ARGS ?= --max_steps 125
 VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
+# What nothing of TRL's is under is not run on each.
+WITHOUT_TRL := tests/rescore tests/rewards tests/sandbox tests/view
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 VLLM_VENV := .venv-vllm
@@ -61,7 +63,8 @@ test-trl: $(STAMP)
 	for version in $(TRL_VERSIONS); do \
 		$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade \
 			--target $(VENV)/trl-$$version trl==$$version || exit 1; \
-		echo "TRL $$version"; PYTHONPATH=$(CURDIR)/$(VENV)/trl-$$version $(PYTEST) tests || exit 1; \
+		echo "TRL $$version"; PYTHONPATH=$(CURDIR)/$(VENV)/trl-$$version \
+			$(PYTEST) tests $(addprefix --ignore=,$(WITHOUT_TRL)) || exit 1; \
 	done
 
 test-matrix: test test-trl
