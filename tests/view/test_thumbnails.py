@@ -33,7 +33,7 @@ def a_run(folder, told=""):
         for row in rows:
             row["completion"] = [{"role": "assistant", "content": f"{row['completion']} {told}"}, tool]
     traced.write_traces(folder, groups, about={"rewards": {"accuracy": 1.0}})
-    small = {pictures.told(picture).rpartition(" ")[2]: pictures.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
+    small = {pictures.told(picture): pictures.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
     pictures.keep(folder / "rollouts", small)
     return folder
 
@@ -46,14 +46,14 @@ def sizes(page, within):
 
 @pytest.mark.parametrize("served", [False, True])
 def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
-    run = a_run(tmp_path / "run", told=f"{said(LOST)} <image RGB 1x1 ../../etc/passwd>")
+    run = a_run(tmp_path / "run", told=f"{said(LOST)} <image ../../thumbnails/RGB 64x32 0123456789abcdef>")
     written = write_page(run, tmp_path / "page.html").path
     with serving(run) as server, browsing.quiet(browser) as open_page:
         page = open_page(server.address if served else written)
         until(page, "[...document.images].every((img) => img.complete)")
         assert sizes(page, ".prompt") == [[16, 8]]
         assert sizes(page, ".attempt") == [[16, 16]] * 2
-        assert page.locator(".prompt img").get_attribute("alt") == "image RGB 64x32"
+        assert page.locator(".prompt img").get_attribute("alt") == f"image {pictures.told(KEPT)}"
         assert said(LOST) in page.locator(".prompt").inner_text()
 
 

@@ -10,7 +10,7 @@ stock_trl  what TRL itself writes with `log_completions`
 
 from . import stock_trl
 from .by_token import advantages_by_token
-from .pictures import named_in
+from .pictures import Thumbnails, named_in
 from .read import (
     FOLDER,
     GroupKey,
@@ -27,5 +27,5 @@ from .read import (
     split_name,
     told,
 )
-from .rows import Part, Row, Sampled, Thumbnails, complete, part_of, pick, plain
+from .rows import Part, Row, Sampled, complete, part_of, pick, plain
 from .writer import Writer

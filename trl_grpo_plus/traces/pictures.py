@@ -1,33 +1,50 @@
 """Pictures in traces: what a line says of one, and its thumbnail, which is written once, beside the attempts.
 
-    rollouts/thumbnails/5a3f0b6c1d2e4f70.webp     by the digest that the lines say
+    rollouts/thumbnails/RGB-640x480-5a3f0b6c1d2e4f70.webp     named as the lines name it
 
 PIL need not be there where nobody has pictures.
 """
 
 import io
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replace
 from ..common.values import Refusal
+from ..groups import Attempt
 
 
 FOLDER = "thumbnails"
-_TOLD = re.compile(r"<image \S+ \d+x\d+ ([0-9a-f]{16})>")  # as common.texts shows a message's picture
+_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as common.texts shows a message's picture
 
 
-def check_pillow() -> None:
-    """Raises ValueError where no thumbnail can be written here."""
-    try:
-        from PIL import features
-    except ImportError:
-        raise Refusal("trace_thumbnails needs Pillow: pip install pillow, or set it to 0.") from None
-    if not features.check("webp"):
-        raise Refusal("trace_thumbnails needs a Pillow that writes WebP, as its wheels do; or set it to 0.")
+class Thumbnails:
+    """Makes those of the pictures that attempts show, each once.
+
+    Args:
+        longer_side (`int`): pixels, at most.
+
+    Raises:
+        ValueError: Pillow is not there, or cannot write WebP.
+    """
+
+    def __init__(self, longer_side: int):
+        _check_pillow()
+        self._longer_side = longer_side
+        self._sent: set[str] = set()
+
+    def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
+        """New ones, by what lines say of them; siblings that are `alike` have one prompt."""
+        prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
+        new = {}
+        for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
+            if (name := told(picture)) not in self._sent:
+                new[name] = thumbnail(picture, self._longer_side)
+                self._sent.add(name)
+        return new
 
 
 def is_picture(value: Any) -> bool:
@@ -41,7 +58,7 @@ def told(picture: Any) -> str:
     Example:
         >>> from PIL import Image
         >>> told(Image.new("RGB", (24, 16)))
-        'RGB 24x16 4386fcd9eba0d1fd'
+        'RGB 24x16 da5422489ec82fb4'
     """
     width, height = picture.size
     return f"{picture.mode} {width}x{height} {blake2b(picture.tobytes(), digest_size=8).hexdigest()}"
@@ -70,19 +87,29 @@ def thumbnail(picture: Any, longer_side: int) -> bytes:
 
 def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
     """Write those that are not there yet."""
-    for digest, data in thumbnails.items():
-        if not (path := _path(folder, digest)).exists():
+    for name, data in thumbnails.items():
+        if not (path := _path(folder, name)).exists():
             replace(path, [data])
 
 
 def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Digest and thumbnail of each picture that texts name, of those that are there."""
+    """What texts say of each picture, and its thumbnail, of those that are there."""
     if folder is None or not (folder / FOLDER).is_dir():
         return
-    for digest in dict.fromkeys(digest for text in texts for digest in _TOLD.findall(text)):
-        if (path := _path(folder, digest)).is_file():
-            yield digest, path.read_bytes()
+    for name in dict.fromkeys(name for text in texts for name in _TOLD.findall(text)):
+        if (path := _path(folder, name)).is_file():
+            yield name, path.read_bytes()
 
 
-def _path(folder: Path, digest: str) -> Path:
-    return folder / FOLDER / f"{digest}.webp"
+def _check_pillow() -> None:
+    """Raises ValueError where no thumbnail can be written here."""
+    try:
+        from PIL import features
+    except ImportError:
+        raise Refusal("trace_thumbnails needs Pillow: pip install pillow, or set it to 0.") from None
+    if not features.check("webp"):
+        raise Refusal("trace_thumbnails needs a Pillow that writes WebP, as its wheels do; or set it to 0.")
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / FOLDER / f"{name.replace(' ', '-')}.webp"

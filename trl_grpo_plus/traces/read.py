@@ -6,7 +6,7 @@
     eval_easy-00000100.jsonl  an evaluation's
     metrics.jsonl             what the trainer logged
     alarms.jsonl              which alarm came on, when, and why
-    thumbnails/               of pictures, by the digest that lines name them by (`trace_thumbnails`)
+    thumbnails/               of pictures, named as lines name them (`trace_thumbnails`)
     superseded-1/             steps that a resumed run made again
     evaluation-1/             an evaluation without training, in a folder that held a run
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..common.values import finite_or_none
 from ..groups import VERDICTS, Attempt, Plan, Round
 from .by_token import ByToken, Runs
-from .pictures import check_pillow, is_picture, pictures_in, thumbnail, told
+from .pictures import Thumbnails, is_picture, told
 
 
 Row = dict[str, Any]
@@ -103,7 +103,7 @@ class Part(NamedTuple):
     truncated: list[list[bool]]
     calls: list[list[int | None]]
     runs: dict[int, Runs]  # advantages of tokens, by row of the plan
-    thumbnails: dict[str, bytes]  # of its pictures that it has not sent before, by digest
+    thumbnails: dict[str, bytes]  # of its pictures that it has not sent before, by what lines say of them
 
 
 def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
@@ -120,7 +120,7 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
     return sorted(place for _, place in sorted(ranked)[:limit])
 
 
-def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: "Thumbnails | None" = None) -> Part:
+def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbnails | None = None) -> Part:
     """What a rank adds to a batch of which the groups at `places` are traced."""
     details: dict[Place, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
@@ -136,33 +136,6 @@ def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: "Thumbn
     truncated = [[attempt.truncated for attempt in attempts] for attempts in attempts_of]
     calls = [[_calls(attempt.tool_mask) for attempt in attempts] for attempts in attempts_of]
     return Part(details, tokens, truncated, calls, _runs(rank, sampled, places), thumbnails)
-
-
-class Thumbnails:
-    """Makes those of the pictures that attempts show, each once.
-
-    Args:
-        longer_side (`int`): pixels, at most.
-
-    Raises:
-        ValueError: Pillow is not there, or cannot write WebP.
-    """
-
-    def __init__(self, longer_side: int):
-        check_pillow()
-        self._longer_side = longer_side
-        self._sent: set[str] = set()
-
-    def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
-        """New ones, by digest; of siblings, whose prompts show the same pictures if they are `alike`."""
-        prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
-        new = {}
-        for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
-            digest = told(picture).rpartition(" ")[2]
-            if digest not in self._sent:
-                new[digest] = thumbnail(picture, self._longer_side)
-                self._sent.add(digest)
-        return new
 
 
 def _calls(mask: Sequence[int] | None) -> int | None:

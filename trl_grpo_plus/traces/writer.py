@@ -85,7 +85,7 @@ class Writer:
         _append(path, to_lines(entries))
 
     def keep(self, thumbnails: dict[str, bytes]) -> None:
-        """Pictures of what is written, by digest."""
+        """Pictures of what is written, by what the lines say of them."""
         pictures.keep(self._where(), thumbnails)
 
     def _path(self, split: str, step: int) -> Path:

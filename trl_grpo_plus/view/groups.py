@@ -75,7 +75,7 @@ def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
     traces also the thumbnails of the pictures that they name, as addresses."""
     prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
     named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
-    small = {digest: f"data:image/webp;base64,{b64encode(data).decode()}" for digest, data in named}
+    small = {name: f"data:image/webp;base64,{b64encode(data).decode()}" for name, data in named}
     return {
         "prompt": prompt,
         "reference": _pairs(rows[0].get("reference")),

@@ -79,10 +79,10 @@ function labelled(name, text, ranges, verbatim = false) {
 }
 
 // Of the pictures that a text names, those that the run kept small.
-const PICTURE = /<image (\S+ \d+x\d+) ([0-9a-f]{16})>/g;
+const PICTURE = /<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>/g;
 
 function thumbnails(text, known) {
   if (!known) return [];
-  const named = [...text.matchAll(PICTURE)].filter(([, , digest]) => known[digest]);
-  return named.map(([, about, digest]) => el("img", { className: "thumbnail", src: known[digest], alt: `image ${about}`, title: `${about} ${digest}` }));
+  const named = [...text.matchAll(PICTURE)].filter(([, name]) => name in known);
+  return named.map(([, name]) => el("img", { className: "thumbnail", src: known[name], alt: `image ${name}`, title: name }));
 }
