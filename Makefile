@@ -20,7 +20,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 # What nothing of TRL's is under is not run on each.
-WITHOUT_TRL := tests/rescore tests/rewards tests/sandbox tests/view
+WITHOUT_TRL := tests/rescore tests/rewards tests/sandbox \
+	$(filter-out %/test_trackers.py,$(wildcard tests/view/test_*.py))
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 VLLM_VENV := .venv-vllm

@@ -19,7 +19,7 @@ from seeing import questions
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.common.texts import as_text
 from trl_grpo_plus.generated import shown
-from trl_grpo_plus.groups import check_model
+from trl_grpo_plus.groups import Attempt, check_model
 from trl_grpo_plus.traces import pictures
 from trl_grpo_plus.traces import read as traces
 
@@ -161,6 +161,21 @@ def test_a_thumbnail_of_any_mode(mode):
     with Image.open(io.BytesIO(pictures.thumbnail(picture, 20))) as small:
         assert small.size == (20, 5)
     assert picture.size == (40, 10)
+
+
+def test_a_picture_that_has_no_thumbnail_costs_no_other_and_is_told_once(caplog):
+    odd, known = Image.new("La", (40, 10)), Image.new("P", (40, 10))
+    attempt = Attempt(
+        inputs={},
+        prompt=[{"content": [{"image": odd}, {"image": known}]}],
+        prompt_ids=[1],
+        completion_ids=[1],
+        completion="",
+    )
+    made = pictures.Thumbnails(20)
+    assert list(made.of([attempt, attempt], alike=False)) == [pictures.told(known)]
+    assert made.of([attempt], alike=True) == {}
+    assert caplog.text.count(f"No thumbnail of {pictures.told(odd)} is kept") == 1
 
 
 def test_thumbnails_that_cannot_be_kept_cost_no_attempt(tmp_path, caplog):

@@ -113,7 +113,7 @@ def test_no_attack_is_paid(form, turn):
     assert {name: reward for name, reward in at_once(reward_of, names).items() if reward != 0.0} == {}
     assert descendants() == before
     assert files_left() == []
-    with ends(20, time.monotonic):
+    with ends(10, time.monotonic):
         assert score(RIGHT[form], form) == 1.0
 
 
@@ -126,7 +126,7 @@ def test_no_attack_is_paid(form, turn):
 )  # fmt: skip
 @pytest.mark.parametrize("form", FORMS)
 def test_texts_that_are_no_program(text, form):
-    with ends(20, time.monotonic):
+    with ends(10, time.monotonic):
         assert score(text, form, fence=False) == 0.0
 
 

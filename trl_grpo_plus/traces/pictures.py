@@ -12,10 +12,14 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from accelerate.logging import get_logger
+
 from ..common.files import replace
 from ..common.values import Refusal
 from ..groups import Attempt
 
+
+logger = get_logger(__name__)
 
 FOLDER = "thumbnails"
 _TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as common.texts shows a message's picture
@@ -37,13 +41,17 @@ class Thumbnails:
         self._sent: set[str] = set()
 
     def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
-        """New ones, by what lines say of them; siblings that are `alike` have one prompt."""
+        """New ones, by what lines say of them; siblings that are `alike` have one prompt. What Pillow cannot convert
+        has none, and it is said."""
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
         new = {}
         for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
             if (name := told(picture)) not in self._sent:
-                new[name] = thumbnail(picture, self._longer_side)
                 self._sent.add(name)
+                try:
+                    new[name] = thumbnail(picture, self._longer_side)
+                except (OSError, ValueError) as error:  # of a mode that Pillow cannot convert
+                    logger.warning(f"No thumbnail of {name} is kept: {error}.")
         return new
 
 
@@ -79,9 +87,8 @@ def thumbnail(picture: Any, longer_side: int) -> bytes:
     """As WebP, of at most so many pixels on its longer side."""
     small = picture.copy()
     small.thumbnail((longer_side, longer_side))
-    alpha = "A" in small.mode or "transparency" in small.info
     written = io.BytesIO()
-    small.convert("RGBA" if alpha else "RGB").save(written, "WEBP", quality=80)
+    small.convert("RGBA" if small.has_transparency_data else "RGB").save(written, "WEBP", quality=80)
     return written.getvalue()
 
 

@@ -108,7 +108,7 @@ def _store(runs: Sequence[Run], tallies: Sequence[Tally], spool: IO[bytes]) -> I
             tallies[number].see(rows)
             told = entry([{**row, "reference": None} for row in rows] if bare else rows)
             line = dumped(told).encode()
-            raw = dumped(detail(rows, run.pictured)).encode() + b","
+            raw = dumped(detail(rows, run.rollouts)).encode() + b","
             packed = deflate(raw)
             spool.write(line + packed)
             prompt = prompts.setdefault((told["split"], told["prompt"]), len(prompts))

@@ -43,17 +43,17 @@ class Run:
     folder: Path
 
     @cached_property
+    def rollouts(self) -> Path | None:
+        """Where its traces are, if it has any."""
+        try:
+            return traces.find(self.folder)
+        except ValueError:
+            return None
+
+    @property
     def traced(self) -> bool:
         """Whether it has traces."""
-        try:
-            return bool(traces.find(self.folder))
-        except ValueError:
-            return False
-
-    @cached_property
-    def pictured(self) -> Path | None:
-        """Where thumbnails are beside its attempts."""
-        return traces.find(self.folder) if self.traced else None
+        return self.rollouts is not None
 
     @cached_property
     def of_stock_trl(self) -> bool:
