@@ -4,18 +4,31 @@
 function drawListbox(list, { name, rows, tall, chosen, row, none = [] }) {
   const from = Math.max(0, Math.floor(list.scrollTop / tall) - 3);
   const to = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / tall) + 3);
+  const drawn = list.firstElementChild;
   const nodes = [];
   for (let i = from; i < to; i++) {
-    const node = row(rows[i], i);
-    for (const [key, value] of Object.entries({ id: `${name}-${i}`, role: "option", "aria-selected": i === chosen, "aria-posinset": i + 1, "aria-setsize": rows.length })) {
-      node.setAttribute(key, value);
-    }
-    node.style.top = `${i * tall}px`;
+    const made = row(rows[i], i);
+    made.of = rows[i];
+    for (const [key, value] of Object.entries({ id: `${name}-${i}`, role: "option", "aria-posinset": i + 1, "aria-setsize": rows.length })) made.setAttribute(key, value);
+    made.style.top = `${i * tall}px`;
+    const node = [...drawn.children].find((old) => sameRow(old, made)) || made;
+    node.setAttribute("aria-selected", i === chosen);
     nodes.push(node);
   }
-  list.firstElementChild.replaceChildren(...(nodes.length ? nodes : none));
+  replaceRows(drawn, nodes.length ? nodes : none);
   if (chosen >= from && chosen < to) list.setAttribute("aria-activedescendant", `${name}-${chosen}`);
   else list.removeAttribute("aria-activedescendant");
+}
+
+function sameRow(old, made) {
+  made.setAttribute("aria-selected", old.getAttribute("aria-selected"));
+  return old.of === made.of && old.isEqualNode(made);
+}
+
+// What stays is not touched: a press on a row that is taken out before the release is no click.
+function replaceRows(drawn, nodes) {
+  for (const old of [...drawn.childNodes]) if (!nodes.includes(old)) old.remove();
+  nodes.forEach((node, i) => node !== drawn.childNodes[i] && drawn.insertBefore(node, drawn.childNodes[i] ?? null));
 }
 
 // Scroll as little as shows the row at `i`.
