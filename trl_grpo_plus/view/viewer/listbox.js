@@ -4,25 +4,21 @@
 function drawListbox(list, { name, rows, tall, chosen, row, none = [] }) {
   const from = Math.max(0, Math.floor(list.scrollTop / tall) - 3);
   const to = Math.min(rows.length, Math.ceil((list.scrollTop + list.clientHeight) / tall) + 3);
-  const drawn = list.firstElementChild;
   const nodes = [];
   for (let i = from; i < to; i++) {
+    const id = `${name}-${i}`;
     const made = row(rows[i], i);
     made.of = rows[i];
-    for (const [key, value] of Object.entries({ id: `${name}-${i}`, role: "option", "aria-posinset": i + 1, "aria-setsize": rows.length })) made.setAttribute(key, value);
+    for (const [key, value] of Object.entries({ id, role: "option", "aria-selected": i === chosen, "aria-posinset": i + 1, "aria-setsize": rows.length })) {
+      made.setAttribute(key, value);
+    }
     made.style.top = `${i * tall}px`;
-    const node = [...drawn.children].find((old) => sameRow(old, made)) || made;
-    node.setAttribute("aria-selected", i === chosen);
-    nodes.push(node);
+    const old = $(id);
+    nodes.push(old?.of === made.of && old.isEqualNode(made) ? old : made);
   }
-  replaceRows(drawn, nodes.length ? nodes : none);
+  replaceRows(list.firstElementChild, nodes.length ? nodes : none);
   if (chosen >= from && chosen < to) list.setAttribute("aria-activedescendant", `${name}-${chosen}`);
   else list.removeAttribute("aria-activedescendant");
-}
-
-function sameRow(old, made) {
-  made.setAttribute("aria-selected", old.getAttribute("aria-selected"));
-  return old.of === made.of && old.isEqualNode(made);
 }
 
 // What stays is not touched: a press on a row that is taken out before the release is no click.
