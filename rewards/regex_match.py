@@ -54,7 +54,9 @@ def regex_match(
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         pattern (`list[str]`): for each of them a regular expression.
-        match_timeout (`float`, *optional*, defaults to `0.1`): seconds that one match may take, at most 10.
+        match_timeout (`float`, *optional*, defaults to `0.1`):
+            Seconds of the processor that one match may take, at most 10. Threads of the process that compute meanwhile
+            count too (`regex` measures so).
         think_opened (`bool`, *optional*, defaults to `False`):
             The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
 

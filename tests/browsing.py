@@ -21,6 +21,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "-
 FLAGS += ["--disable-component-update", "--disable-sync"]
 # Firefox as it is shipped is driven by WebDriver BiDi, which has no word for the scheme of colours: a preference is.
 OPTIONS = {"chromium": {"args": FLAGS}, "firefox": {"channel": "moz-firefox"}}
+SIZE = {"width": 1280, "height": 800}
 DARK = {"layout.css.prefers-color-scheme.content-override": 0}
 HOSTILE = "</script><script>window.hacked = 1</script><img src=x onerror='window.hacked = 1'><!-- <b>bold</b>"
 FIRST = "#split=train&step=0"  # a page opens on a live group of the last steps
@@ -42,6 +43,7 @@ def browser():
                 raise
             pytest.skip(f"{path} is too old for playwright: {str(error).splitlines()[0]}")
         browser.options = {"executable_path": path, **OPTIONS[name]}
+        browser.kept = {}
         yield browser
         browser.close()
 
@@ -62,32 +64,55 @@ def in_scheme(browser, scheme, **options):
 def quiet(browser, drawn=".attempt, .prompt-row, .empty, #note:not([hidden])", harmless=None, **options):
     """Opens pages that may neither load nor say anything, and gives each back once `drawn` is there. One of a server
     may ask that server, and say what begins with `harmless`."""
-    context = browser.new_context(viewport={"width": 1280, "height": 800}, **options)
-    faults = []
+    faults, pages = [], []
+
+    def told(message):
+        if harmless is None or not message.text.startswith(harmless):
+            faults.append(f"console: {message.text}")
+
+    # Firefox looks for an icon by itself, which the page's policy forbids.
+    icon = "/favicon.ico because it violates"
+    heard = {
+        "console": told,
+        "pageerror": lambda error: icon in str(error) or faults.append(f"error: {error}"),
+        "dialog": lambda dialog: faults.append(f"dialog: {dialog.message}"),
+    }
 
     def open_page(path, hash=""):
         served = str(path).startswith("http:")
         address = path if served else f"file://{path}"
         allowed = (address.partition("#")[0] if served else "file:", "blob:")
-        page = context.new_page()
-
-        def told(message):
-            if harmless is None or not message.text.startswith(harmless):
-                faults.append(f"console: {message.text}")
-
-        page.on("console", told)
-        # Firefox looks for an icon by itself, which the page's policy forbids.
-        icon = "/favicon.ico because it violates"
-        page.on("pageerror", lambda error: icon in str(error) or faults.append(f"error: {error}"))
-        page.on("request", lambda request: request.url.startswith(allowed) or faults.append(request.url))
-        page.on("dialog", lambda dialog: faults.append(f"dialog: {dialog.message}"))
+        page, put_back = _blank(browser, options)
+        listeners = {**heard, "request": lambda seen: seen.url.startswith(allowed) or faults.append(seen.url)}
+        for event, listener in listeners.items():
+            page.on(event, listener)
+        pages.append((page, listeners, put_back))
         page.goto(f"{address}{hash}")
         page.wait_for_selector(drawn)
         return page
 
     yield open_page
-    context.close()
+    for page, listeners, put_back in pages:
+        if not page.is_closed():
+            page.goto("about:blank")
+            for event, listener in listeners.items():
+                page.remove_listener(event, listener)
+            put_back(page)
     assert faults == [], faults
+
+
+def _blank(browser, options):
+    """An empty page of a context with those options, and what takes it back when it is empty again. Contexts and pages
+    are used again: they take longer to make than most tests take. The viewer keeps nothing but in its address."""
+    key = str(sorted(options.items()))
+    if key not in browser.kept:
+        browser.kept[key] = (browser.new_context(viewport=SIZE, **options), [])
+    context, free = browser.kept[key]
+    page = free.pop() if free else context.new_page()
+    page.bring_to_front()  # others draw seldom
+    if page.viewport_size != SIZE:
+        page.set_viewport_size(SIZE)
+    return page, free.append
 
 
 @pytest.fixture

@@ -39,9 +39,9 @@ def test_backtracking_ends_in_time(pattern, text):
 
 
 def test_the_limit_is_what_ends_it():
-    start = time.perf_counter()
-    assert score("x" * 5000, r"(?:x+x+)+y", match_timeout=0.5) == 0.0
-    assert time.perf_counter() - start > 0.3
+    start = time.process_time()
+    assert score("a" * 2000, r"(a|aa|aaa)+b", match_timeout=0.5) == 0.0
+    assert time.process_time() - start >= 0.5
 
 
 def test_a_slow_row_costs_the_others_nothing():
