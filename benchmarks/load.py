@@ -266,7 +266,7 @@ def measure(folder: Path, steps: int, trim: bool = False, **sizes: Any) -> dict[
     del load
     gc.collect()
     gone = time.monotonic() + 10
-    while (left := _left(process)) != before and time.monotonic() < gone:
+    while any((left := _left(process))[what] > before[what] for what in before) and time.monotonic() < gone:
         time.sleep(0.05)
     early, late = rss[min(40, len(rss) // 2) : 50] or rss, rss[-10:]
     return {

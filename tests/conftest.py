@@ -24,8 +24,9 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 # Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
 TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]
-# They start several processes that order sets differently: on one worker, which has a warm one of each sort (warm.py).
+# They start processes: on one worker, since to have warm ones takes as long as several of these tests (warm.py).
 RANKS = ["recipes", "check_recipe", "distributed", "images", "tools", "accelerate_configs", "warm"]
+RANKS += ["tracing", "checkpoints", "interrupts", "serve", "trackers", "race"]
 TOGETHER = {"timed": TIMED, "ranks": RANKS}
 # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
 LONG = [
@@ -33,12 +34,11 @@ LONG = [
     *RANKS,
     "promises",
     "wheel",
-    "trackers",
     "every_reward",
     "parity",
     "resume",
 ]
-LONG += ["viewer", "cli", "trainer", "hub", "tracing", "drop", "resample", "lookahead", "estimators", "alarms"]
+LONG += ["viewer", "cli", "trainer", "hub", "drop", "resample", "lookahead", "estimators", "alarms"]
 LONG += ["monitors", "losses_and_runaways", "advantages"]
 
 

@@ -562,8 +562,8 @@ def reward_fails(folder):
 
 def outcomes(folder):
     """A reward in workers, where prompt 3 hangs: on one rank or the other, and both log the same rate."""
-    judge = {"name": f"{Path(__file__).with_name('user_rewards.py')}:hangs_on_one", "timeout": 1.0}
-    options = {"data": tiny.prompts(6), "per_device_train_batch_size": 12, "max_steps": 2}
+    judge = {"name": f"{Path(__file__).with_name('user_rewards.py')}:hangs_on_one", "timeout": 0.5}
+    options = {"data": tiny.prompts(6), "per_device_train_batch_size": 12, "max_steps": 1}
     trained = train(folder, [tiny.digits, judge], **options)
     return result(trained, timeout=tiny.logged(trained, "rewards/hangs_on_one/timeout"))
 

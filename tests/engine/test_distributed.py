@@ -307,7 +307,7 @@ def test_a_rollout_func_that_fails_on_the_second_rank_stops_both(out):
 
 def test_outcome_rates_are_of_all_ranks(out):
     first, second = results(out, "outcomes")
-    assert first["timeout"] == second["timeout"] == pytest.approx([4 / 24] * 2)
+    assert first["timeout"] == second["timeout"] == pytest.approx([4 / 24])
     assert first["weights"] == second["weights"]
 
 

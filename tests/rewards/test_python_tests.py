@@ -665,6 +665,7 @@ def test_a_broken_row_stops_the_run():
 
 def test_it_is_refused_where_nothing_is_safe(monkeypatch):
     monkeypatch.setattr(sandbox, "tiers", list)
+    monkeypatch.setattr(MODULE, "_a_tier_holds", MODULE._a_tier_holds.__wrapped__)  # it was found to hold before
     with pytest.raises(RuntimeError, match="allow_unsafe_code_execution=True"):
         get_reward("python_tests")
     get_reward("python_tests", allow_unsafe_code_execution=True)
