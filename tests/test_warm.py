@@ -37,8 +37,12 @@ def both(command, folder, **variables):
 
 @pytest.mark.parametrize(
     "command",
-    [["-c", FACTS, "a b", "--c"], ["facts.py", "a b"], ["-m", "facts", "-c"], ["-m", "package.facts"]],
-    ids=["code", "file", "module", "module of a package"],
+    [
+        pytest.param(["-c", FACTS, "a b", "--c"], id="code"),
+        pytest.param(["facts.py", "a b"], id="file", marks=pytest.mark.full),
+        pytest.param(["-m", "facts", "-c"], id="module", marks=pytest.mark.full),
+        pytest.param(["-m", "package.facts"], id="module of a package"),
+    ],
 )
 def test_a_process_finds_itself_where_a_cold_one_does(tmp_path, command):
     (tmp_path / "package").mkdir()

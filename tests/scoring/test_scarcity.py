@@ -85,7 +85,8 @@ def _pids_group():
     return pytest.skip("no control group with pids.max can be made here")
 
 
-@pytest.fixture(params=["pids.max", "RLIMIT_NPROC"])
+# The one that does not need root is run often.
+@pytest.fixture(params=[pytest.param("pids.max", marks=pytest.mark.full), "RLIMIT_NPROC"])
 def scarce(request):
     made = []
 

@@ -157,30 +157,27 @@ def test_filter_by_reward(opened, report):
     assert titles(page) == ["alive at 0", "solved at 0"]
 
 
-@pytest.mark.parametrize(
-    ("query", "regex", "matches"),
-    [
-        ("ALIVE AT 5", False, ["alive at 5"]),
-        ("be brief.", False, [f"solved at {step}" for step in (0, 1, 5)]),
-        ("alive at .", False, []),
-        ("alive at [15]", True, ["alive at 1", "alive at 5"]),
-        ("^word0 |^bad.*5$", True, ["bad at 5"]),
-        ("</script>", False, ["alive at 1"]),
-        ("42", False, [f"{name} at {step}" for step in (0, 1, 5) for name in ("alive", "solved", "bad")]),
-    ],
-)
-def test_search_through_all_steps(opened, report, query, regex, matches):
+SEARCHES = [  # each finds another number than the one before
+    ("ALIVE AT 5", False, ["alive at 5"]),
+    ("be brief.", False, [f"solved at {step}" for step in (0, 1, 5)]),
+    ("alive at .", False, []),
+    ("alive at [15]", True, ["alive at 1", "alive at 5"]),
+    ("^word0 |^bad.*5$", True, ["bad at 5"]),
+    ("42", False, [f"{name} at {step}" for step in (0, 1, 5) for name in ("alive", "solved", "bad")]),
+    ("</script>", False, ["alive at 1"]),
+]
+
+
+def test_search_through_all_steps(opened, report):
     page = opened(report, FIRST)
     page.set_viewport_size({"width": 1280, "height": 1000})  # all rows are in sight
     page.check("input[value=all]")
-    page.set_checked("#regex", regex)
-    if matches:  # or all of them could be told before the search begins
-        page.fill("#query", "nowhere")
-        settled(page, "0 groups over all steps.")
-    page.fill("#query", query)
-    settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
-    page.locator("#cancel").wait_for(state="hidden")
-    assert titles(page) == matches
+    for query, regex, matches in SEARCHES:
+        page.set_checked("#regex", regex)
+        page.fill("#query", query)
+        settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
+        page.locator("#cancel").wait_for(state="hidden")
+        assert titles(page) == matches, query
 
 
 def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
