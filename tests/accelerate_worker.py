@@ -24,6 +24,7 @@ from accelerate import PartialState
 from accelerate.state import AcceleratorState
 from accelerate.utils import DistributedType, patch_environment
 from torch.distributed.fsdp._flat_param import FlatParamHandle
+from trl import GRPOTrainer
 
 
 EXACT = {"optim": "sgd", "learning_rate": 0.05, "shuffle_dataset": False, "beta": 0.1}
@@ -107,6 +108,31 @@ def resumed_apart(folder):
     return train(folder, tiny.half_dead, SAMPLED, str(checkpoint))
 
 
+def not_finite(folder):
+    """TRL's loss is not, on the second process at the second step; the first step's checkpoint is there."""
+    options = {
+        **EXACT,
+        **SCRIPTED,
+        "zero_variance_groups": "drop",
+        "save_strategy": "steps",
+        "save_steps": 1,
+        "bf16": True,
+    }
+    trainer, told, compute = tiny.trainer(folder, tiny.half_dead, **options), "", GRPOTrainer._compute_loss
+
+    def broken(self, model, inputs):
+        of_the_second = PartialState().process_index == 1 and self.state.global_step == 1
+        return compute(self, model, inputs) * (torch.nan if of_the_second else 1)
+
+    with mock.patch.object(GRPOTrainer, "_compute_loss", broken):
+        try:
+            trainer.train()
+        except FloatingPointError as error:
+            told = str(error)
+    trainer.save_model(str(folder / "last"))
+    return {"told": told, "steps": trainer.state.global_step}
+
+
 def precise(folder):
     """The recipe's bf16, whatever the configuration says."""
     return {"precision": tiny.trainer(folder, **{**EXACT, "bf16": True}).accelerator.mixed_precision}
@@ -140,7 +166,7 @@ def main():
     state = PartialState(cpu=True)
     rank = state.process_index
     for configuration, environment in environments.items():
-        scenarios = [drop, resample, believed, sampled, resumed, precise]
+        scenarios = [drop, resample, believed, sampled, resumed, precise, not_finite]
         scenarios += [resumed_apart] if configuration == "ddp" else []
         with patch_environment(**environment), on_a_cpu(configuration):
             for scenario in scenarios:

@@ -132,8 +132,12 @@ class StepGuard:
     ) -> str:
         of_ranks = f" on ranks 0 to {len(losses) - 1}" if len(losses) > 1 else ""
         loss = f" (loss {', '.join(f'{value:g}' for value in losses)}{of_ranks})" if losses else ""
-        weights = f"The optimizer was not asked: the weights are those after {step} steps."
-        if self._deepspeed:  # which updates them as it back-propagates
+        weights = f"the weights are those after {step} steps."
+        if not self._deepspeed:
+            weights = f"The optimizer was not asked: {weights}"
+        elif not self._accelerator.deepspeed_engine_wrapped.engine.was_step_applied():
+            weights = f"DeepSpeed skipped the step: {weights}"
+        else:  # it takes a step as it back-propagates, and skips not all that are not finite
             weights = "DeepSpeed had updated the weights in memory by then; those of the checkpoints are as they were."
         path = newest(self._args.output_dir, "train") if self._args.trace_every else None
         traced = f"What was sampled last, as far as it is traced: {path}." if path else "No attempts are traced."

@@ -201,6 +201,27 @@ def test_the_recipe_decides_the_precision(out, configuration):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("configuration", ["ddp", *SHARDED])
+def test_a_loss_that_is_not_finite_on_one_rank_stops_all_and_spoils_no_weights(out, configuration):
+    first, second = results(out, configuration, "not_finite")
+    assert first == second
+    norm = "inf" if configuration in ZERO else "nan"  # DeepSpeed tells every overflow as inf
+    assert re.match(
+        rf"Step 2: the norm of the gradient is {norm} \(loss [-\d.e]+, nan on ranks 0 to 1\)\.", first["told"]
+    )
+    assert first["steps"] == 1
+    folder = out / configuration / "not_finite"
+    saved, last = (
+        load_file(path / "model.safetensors") for path in (folder / "run" / "checkpoint-1", folder / "last")
+    )
+    assert all(value.isfinite().all() for value in saved.values())
+    assert all(torch.equal(last[name], saved[name]) for name in saved)
+    why = "DeepSpeed skipped the step" if configuration in ZERO else "The optimizer was not asked"
+    assert f"{why}: the weights are those after 1 steps." in first["told"]
+    assert {group[0]["step"] for group in traces.groups(folder / "run")} == {0, 1}
+
+
+@pytest.mark.full
 def test_resumed_where_one_machine_has_none_of_our_state_the_ranks_agree(out):
     first, second = results(out, "ddp", "resumed_apart")
     assert first["losses"] == second["losses"]
