@@ -4,6 +4,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -284,32 +285,57 @@ import tiny
 from transformers import PrinterCallback, TrainerCallback
 from test_checkpoints import OPTIONS
 
+folder, ballast = Path(sys.argv[1]), Path(sys.argv[1], "ballast")
+
 class Full(TrainerCallback):
     def on_step_begin(self, args, state, control, **kwargs):
-        if state.global_step == 3:  # no file may grow beyond this
+        if state.global_step == 3 and sys.argv[2] == "limit":  # no file may grow beyond this
             resource.setrlimit(resource.RLIMIT_FSIZE, (6000, resource.RLIM_INFINITY))
+        elif state.global_step == 3:
+            try:
+                with ballast.open("wb", buffering=0) as file:
+                    while True:
+                        file.write(bytes(4096))
+            except OSError as error:
+                assert "No space left on device" in str(error)
 
-trained = tiny.trainer(Path(sys.argv[1]), tiny.half_dead, **{**OPTIONS, "per_device_train_batch_size": 32})
+trained = tiny.trainer(folder, tiny.half_dead, **{**OPTIONS, "per_device_train_batch_size": 32})
 trained.add_callback(Full())
 trained.remove_callback(PrinterCallback)  # what is printed goes to a file, too
 try:
     trained.train()
 except RuntimeError as error:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+    ballast.unlink(missing_ok=True)
     print(json.dumps([trained.state.global_step, str(error)]))
 """
 
 
-def test_a_full_disk_is_said_and_costs_what_had_no_room(tmp_path):
-    """The kernel refuses to write more, as on a full disk: first traces, while the run goes on, then a checkpoint."""
-    done = python(FULL, tmp_path)
+@pytest.fixture(params=["limit", pytest.param("disk", marks=pytest.mark.full)])
+def small_disk(request, tmp_path):
+    """A folder whose files may not grow beyond a limit, or that is a disk of a few megabytes; and which it is."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    if request.param == "limit":
+        yield folder, "limit"
+        return
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder], capture_output=True).returncode:
+        pytest.skip("nothing can be mounted here")
+    yield folder, "disk"
+    subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def test_a_full_disk_is_said_and_costs_what_had_no_room(small_disk):
+    """The kernel refuses to write more: first traces, while the run goes on, then a checkpoint."""
+    folder, kind = small_disk
+    done = python(FULL, folder, kind)
     assert done.returncode == 0, done.stderr[-3000:]
     step, error = json.loads(done.stdout.splitlines()[-1])
     assert step == 4
     assert "checkpoint-4 was not saved whole" in error
     assert "resume_from_checkpoint=True goes on from the last one that is whole" in error
     assert done.stderr.count("Traces could not be kept; training goes on. OSError") == 1
-    run = tmp_path / "run"
+    run = folder / "run"
     assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2}
     assert all(len(group) == 4 for group in traces.groups(run))
     for path in (run / "rollouts").glob("*.jsonl"):
