@@ -173,8 +173,9 @@ class Recorder:
             if (name := failed_in(error)) is None:
                 raise
             self.settle()
+            why = " ".join(str(error).split())  # on one line, however many it has
             raise RuntimeError(
-                f"{name} failed ({type(error).__name__}: {error}), and transformers and TRL, which log through it, "
+                f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
                 f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
                 "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again."
             ) from error

@@ -597,7 +597,8 @@ def test_a_run_whose_wandb_is_killed_ends_with_a_word_and_all_its_traces(tmp_pat
     """transformers and TRL log through it in the midst of training."""
     code = f"{TRAIN}\nname, broken = 'wandb', lambda: os.kill(service(), signal.SIGKILL)\n{BREAKING}\nos._exit(0)"
     printed = run_script(tmp_path, code)
-    assert re.search(r"ended: wandb failed \(\w+: .*\), and transformers and TRL.*report_to='none'", printed)
+    word = r"^ended: wandb failed \(\w+: .*\), and transformers and TRL.*report_to='none'"
+    assert re.search(word, printed, re.MULTILINE), printed
     steps = int(re.search(r"steps: (\d+)", printed)[1])
     assert steps >= 2
     assert traced_steps(tmp_path)[:steps] == list(range(steps))
