@@ -587,7 +587,7 @@ trained.add_callback(Break())
 try:
     trained.train()
 except RuntimeError as error:
-    print("ended:", error)
+    print(f"ended: {error}")  # in one write: others write there too
 print("steps:", trained.state.global_step)
 """
 
