@@ -12,7 +12,7 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
   times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
 
 Conditions: `easy` (few dead groups), `hard` (four of five or more are dead), `below_one_epoch` (more problems than a
-run's rollouts reach twice).
+run's rollouts reach twice), `noisy` (the hard mix; the reward of one row in ten is a coin, whatever is answered).
 """
 
 import argparse
@@ -20,7 +20,7 @@ import os
 import random
 import types
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +33,8 @@ from trl_grpo_plus.registry import get_reward
 
 
 CACHE = Path("outputs/families")
-CONDITIONS = ("easy", "hard", "below_one_epoch")
+CONDITIONS = ("easy", "hard", "below_one_epoch", "noisy")
+NOISY = 0.1  # of the rows, under that condition
 Reward = Callable[..., list[float | None]]
 
 
@@ -205,7 +206,33 @@ def _kind(a: int, b: int) -> str | None:
 
 # --- What they share ------------------------------------------------------------------------------------------------
 
-FAMILIES: dict[str, Callable[[str, int], Family]] = {"sums": sums, "word_problems": words, "digits": digits}
+
+def _also_noisy(make: Callable[[str, int], Family]) -> Callable[[str, int], Family]:
+    """The family under the condition `noisy` too: the hard one, with a coin in place of the reward of some rows."""
+
+    def family(condition: str, seed: int) -> Family:
+        if condition != "noisy":
+            return make(condition, seed)
+        hard, chance = make("hard", seed), random.Random(seed)
+        reward = get_reward(hard.reward) if isinstance(hard.reward, str) else hard.reward
+        tossed = set(chance.sample(range(len(hard.train)), round(NOISY * len(hard.train))))
+
+        def noisy(completions: list[str], coin: list[bool] | None = None, **columns: Any) -> list[float | None]:
+            scores = reward(completions=completions, **columns)
+            marked = coin or [False] * len(scores)
+            return [float(chance.random() < 0.5) if one else score for one, score in zip(marked, scores, strict=True)]
+
+        train = hard.train.add_column("coin", [row in tossed for row in range(len(hard.train))])
+        return replace(hard, condition=condition, train=train, reward=noisy)
+
+    return family
+
+
+FAMILIES: dict[str, Callable[[str, int], Family]] = {
+    "sums": _also_noisy(sums),
+    "word_problems": _also_noisy(words),
+    "digits": _also_noisy(digits),
+}
 
 
 def _made(name: str, seed: int, make: Callable[[Any], DatasetDict]) -> tuple[DatasetDict, Path]:

@@ -15,14 +15,12 @@ from torch import Tensor
 
 from .beliefs import Belief
 from .common.values import Number, Refusal, one_of
+from .rests import Rests
 
 
 Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
 ORDERS = ("easy_first", "hard_first", "interleaved")
-FIRST_REST = 8  # steps
 FLOOR = 0.1  # share that is dealt whatever is believed
-# Of what nobody scores nothing is ever known: unless it rests, it promises most, and is chosen again and again.
-STUCK = ("all_bad", "tied", "unscored", "truncated")
 
 
 class Stream(Protocol):
@@ -153,10 +151,9 @@ class BeliefStream:
     anew each step. A row of the pool that is not dealt comes again with the next pass.
 
     Not in the pool are rows dealt in the last `cooldown` steps (fewer where that would hold back more than half of the
-    dataset), and those at rest: a row found solved (all_good) or stuck (all_bad, tied, unscored, truncated) rests 8
-    steps, 16 when it is found so again at its next visit, then 32, ..., at most an epoch: ceil(num_prompts / rows of
-    the batch) steps. A visit that finds it alive ends that, one of the other kind begins anew. Both give way, soonest
-    free first, where fewer than `count` rows would be dealt.
+    dataset), and those at rest ([`trl_grpo_plus.rests`]): what was found solved, or stuck (all_bad, tied, unscored,
+    truncated), and what is alive oftener than rows usually are before they are learnt. An epoch is ceil(num_prompts /
+    rows of the batch) steps. Both give way, soonest free first, where fewer than `count` rows would be dealt.
 
     Every row that `wanted` accepts and that neither rests nor cools down is in one of any ceil(2 x num_prompts / (pool
     x count)) + 1 pools in a row; so it is offered within as many steps of its rest's end. Where int(floor x count) is
@@ -183,10 +180,9 @@ class BeliefStream:
         self._num_prompts, self._pool, self._cooldown, self._floor = num_prompts, pool, cooldown, floor
         self._passes = PromptStream(num_prompts, seed)
         self._noise = torch.Generator().manual_seed((seed * 1_000_003 + 15_485_863) % 2**63)
-        self._step, self._size, self._owed = 0, 0, 0.0  # the size is the last pool's; rows are owed to the floor
+        self._rests = Rests(num_prompts)
+        self._size, self._owed = 0, 0.0  # the size is the last pool's; rows are owed to the floor
         self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step of the last time
-        self._free = torch.zeros(num_prompts, dtype=torch.int32)  # first step at which a row may be in a pool
-        self._visits = torch.zeros(num_prompts, dtype=torch.int8)  # in a row that were solved (> 0) or stuck (< 0)
 
     def take(
         self,
@@ -206,53 +202,41 @@ class BeliefStream:
         indices = torch.tensor(pool, dtype=torch.long)
         waited = self._dealt[indices[others]].argsort(stable=True)
         dealt = indices[torch.cat([best, others[waited[:spared]]]).sort().values]
-        self._dealt[dealt] = self._step
+        self._dealt[dealt] = self._rests.step
         cooldown = min(self._cooldown, self._num_prompts // (2 * max(count, 1)))
-        self._free[dealt] = self._free[dealt].clamp(min=self._step + cooldown + 1)
+        self._rests.wait(dealt, self._rests.step + cooldown + 1)
         return dealt.tolist()
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """As [`Stream`]; rows that were solved or stuck begin to rest."""
-        indices = torch.as_tensor(rows, dtype=torch.long)
-        solved, stuck, alive = (
-            indices[torch.tensor([verdict in kinds for verdict in verdicts], dtype=torch.bool)]
-            for kinds in (("all_good",), STUCK, ("alive",))
-        )
-        epoch = -(-self._num_prompts // max(len(indices), 1))
-        # A row may be there twice: an alive visit counts most.
-        self._visits[stuck] = (self._visits[stuck].clamp(max=0) - 1).clamp(min=-24)
-        self._visits[solved] = (self._visits[solved].clamp(min=0) + 1).clamp(max=24)
-        self._visits[alive] = 0
-        dead = torch.cat([solved, stuck])
-        visits = self._visits[dead].int().abs()
-        rest = torch.where(visits > 0, FIRST_REST * 2 ** (visits - 1).clamp(min=0), 0).clamp(max=epoch)
-        self._free[dead] = torch.maximum(self._free[dead], self._step + rest)
-        self._step += 1
+        """As [`Stream`]; rows that were solved or stuck, and those that are alive too often, begin to rest."""
+        self._rests.observe(rows, verdicts)
 
     def metrics(self) -> dict[str, float]:
-        """`selection/pool`, rows in the last one; `selection/resting`, the share of rows that rest or cool down."""
-        resting = float((self._free > self._step).double().mean()) if self._num_prompts else 0.0
-        return {"selection/pool": float(self._size), "selection/resting": resting}
+        """`selection/pool`, rows in the last one; `selection/resting`, the share of rows that rest or cool down;
+        `selection/retired`, the share that rests since it is alive too often, as rewards that are noise are."""
+        return {
+            "selection/pool": float(self._size),
+            "selection/resting": self._rests.resting,
+            "selection/retired": self._rests.retired,
+        }
 
     def state_dict(self) -> dict[str, Any]:
-        """As [`Stream`]; 9 bytes a row, and the passes'."""
+        """As [`Stream`]; 12 bytes a row, and the passes'."""
         return {
             "passes": self._passes.state_dict(),
             "noise": self._noise.get_state(),
-            "step": self._step,
+            "rests": self._rests.state_dict(),
             "owed": self._owed,
             "size": self._size,
             "dealt": self._dealt.clone(),
-            "free": self._free.clone(),
-            "visits": self._visits.clone(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """As [`Stream`]. Raises ValueError when it was saved with another dataset size."""
         self._passes.load_state_dict(state["passes"])
         self._noise.set_state(state["noise"])
-        self._step, self._owed, self._size = state["step"], state["owed"], state["size"]
-        self._dealt, self._free, self._visits = (state[name].clone() for name in ("dealt", "free", "visits"))
+        self._rests.load_state_dict(state["rests"])
+        self._owed, self._size, self._dealt = state["owed"], state["size"], state["dealt"].clone()
 
     def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
         """The pool: distinct rows that are wanted and free; of the others as many as `count` needs."""
@@ -280,11 +264,11 @@ class BeliefStream:
             drawn += len(rows)
             fresh = [row for row in rows if row not in seen]
             seen.update(fresh)
-            free = (self._free[torch.tensor(fresh, dtype=torch.long)] <= self._step).tolist()
+            free = (self._rests.free_at(fresh) <= self._rests.step).tolist()
             held += [row for row, is_free in zip(fresh, free, strict=True) if not is_free]
             asked((row for row, is_free in zip(fresh, free, strict=True) if is_free), size)
         if len(pool) < count:
-            asked(sorted(held, key=lambda row: int(self._free[row])), count)
+            asked((held[place] for place in self._rests.free_at(held).argsort(stable=True).tolist()), count)
         return pool
 
 

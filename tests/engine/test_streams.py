@@ -203,16 +203,18 @@ def test_a_row_cools_down():
 def test_cooling_down_holds_back_no_more_than_half():
     """20 rows, 4 a step: two steps' worth cool down, and 12 are left to choose from."""
     stream, asked = BeliefStream(20, 1, cooldown=8, floor=0.0), []
-    for _ in range(12):
+    for _ in range(9):
         rows = stream.take(4, any_prompt, believe=believing(torch.arange(20), 1.0, asked))
         observe(stream, rows)
     assert {len(pool) for pool in asked[2:]} == {12}
-    assert stream.metrics() == {"selection/pool": 12.0, "selection/resting": 0.4}
+    assert stream.metrics() == {"selection/pool": 12.0, "selection/resting": 0.4, "selection/retired": 0.0}
 
 
 def test_where_too_few_rows_are_free_the_soonest_give_way():
     stream = BeliefStream(6, 1)
-    stream.load_state_dict({**stream.state_dict(), "free": torch.tensor([9, 5, 0, 3, 8, 6], dtype=torch.int32)})
+    state = stream.state_dict()
+    state["rests"]["free"] = torch.tensor([9, 5, 0, 3, 8, 6], dtype=torch.int32)
+    stream.load_state_dict(state)
     assert sorted(stream.take(3, any_prompt)) == [1, 2, 3]
 
 
@@ -241,9 +243,12 @@ def visits_of(row: int, verdicts: list[str], size: int = 400, count: int = 4) ->
         (["all_bad", "all_bad", "all_good", "all_good"], [8, 16, 8, 16]),
         (["all_bad", "unscored", "truncated", "all_bad"], [8, 16, 32, 64]),
         (["all_bad", "tied", "all_bad"], [8, 16, 32]),
+        # Alive oftener than 3 times, and nothing is known of what others needed.
+        (["alive"] * 9, [1, 1, 1, 8, 16, 32, 64, 128, 200]),  # two epochs have 200
+        (["alive", "all_good", "alive", "alive", "alive", "all_good", "all_bad"], [1, 8, 1, 1, 8, 8, 8]),
     ],
 )
-def test_solved_and_hopeless_rows_rest_at_growing_intervals(verdicts, intervals):
+def test_rows_rest_at_growing_intervals(verdicts, intervals):
     assert visits_of(7, verdicts) == intervals
 
 
@@ -285,9 +290,11 @@ def test_every_row_that_is_free_is_offered_within_the_bound(size, count, pool, c
     """The rests are kept here anew, from what the docstring says of them."""
     count = min(count, size)
     stream = BeliefStream(size, chance.randrange(99), pool, cooldown, floor)
-    kinds = [chance.choice(["all_bad", "all_good", "alive", "mixed"]) for _ in range(size)]
+    kinds = [
+        chance.choice(["all_bad", "all_good", "alive", "mixed"]) for _ in range(size)
+    ]  # none is alive, then settled
     bound, epoch = -(-2 * size // (pool * count)) + 1, -(-size // count)
-    free, visits, missed = [0] * size, [(None, 0)] * size, [0] * size
+    free, visits, alive, missed = [0] * size, [(None, 0)] * size, [0] * size, [0] * size
     for step in range(min(5 * epoch, 70)):
         asked: list[list[int]] = []
         rows = stream.take(count, any_prompt, believe=believing(torch.linspace(0, 1, size), 1.0, asked))
@@ -304,8 +311,10 @@ def test_every_row_that_is_free_is_offered_within_the_bound(size, count, pool, c
             kind, times = visits[row]
             times = 0 if verdict == "alive" else times + 1 if verdict == kind else 1
             visits[row] = (verdict, times)
+            alive[row] += verdict == "alive"
             rest = min(8 * 2 ** (times - 1), epoch) if times else 0
-            free[row] = max(free[row], step + 1 + min(cooldown, size // (2 * count)), step + rest)
+            retired = min(8 * 2 ** (alive[row] - 4), 2 * epoch) if alive[row] > 3 else 0
+            free[row] = max(free[row], step + 1 + min(cooldown, size // (2 * count)), step + rest, step + retired)
 
 
 @tried
@@ -329,7 +338,8 @@ def test_no_row_starves_where_the_floor_has_a_place(size, count, floor, seed):
 def test_a_step_costs_its_pool_where_almost_all_rows_rest():
     stream = BeliefStream(10_000, 1, pool=8)
     state = stream.state_dict()
-    stream.load_state_dict({**state, "free": torch.full_like(state["free"], 1000)})
+    state["rests"]["free"].fill_(1000)
+    stream.load_state_dict(state)
     before = state["passes"]["position"]
     assert len(stream.take(10, any_prompt)) == 10
     assert stream.state_dict()["passes"]["position"] - before <= 4 * 80
