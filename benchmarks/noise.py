@@ -4,8 +4,8 @@ r"""What rows whose reward is noise draw of the sampling, and what they cost.
     python benchmarks/noise.py --steps 400 --noisy 0 0.1    # a part of it
 
 A toy policy (logistic, 16 features) learns 4,000 rows, 48 prompts x 2 attempts a step. Half of the rows are solved, a
-quarter is hopeless, and a quarter can be learnt. Of some rows the verdict is a coin, whatever the answer is. The streams, the
-memory and the advantages are the package's own; no language model is trained. Arms:
+quarter is hopeless, and a quarter can be learnt. Of some rows the verdict is a coin, whatever the answer is. The
+streams, the memory and the advantages are the package's own; no language model is trained. Arms:
 
 - `shuffled`: the belief baseline, rows as they come.
 - `never retired`: rows chosen by belief, as they were before a row could be retired.
