@@ -24,7 +24,7 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     presets       published variants as settings    vllm_check  whether vLLM samples from the policy
     generated     what TRL generates, row by row    placement   which rank trains on which groups
-    export/       what a run sampled, to share
+    export/       what a run sampled, to share      plain_rows values of rows, whatever a dataset's format
     nonfinite     steps that are not finite         checkpoints whether one is whole
     trl_releases  which TRL is tested               completions_table  TRL's, of smaller batches
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards

@@ -4,13 +4,13 @@ One belief for each quantity: the total reward, or under normalize_then_sum each
 prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from types import NoneType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import plain_rows
 from .beliefs import Belief, Beliefs
 from .common.values import Refusal, near
 from .groups import totals
@@ -60,7 +60,8 @@ class Memory:
         streamed = not hasattr(train_set, "__len__")
         keys = None
         if config.belief_key:
-            keys = () if streamed else train_set[config.belief_key]
+            name = config.belief_key
+            keys = () if streamed else [as_key(name, value) for value in plain_rows.column(train_set, name)]
         self._key = config.belief_key if streamed else None  # that rows are asked for as they come
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
@@ -73,9 +74,7 @@ class Memory:
         """Indices are places in these rows of a stream from now on."""
         self._seen = {}
         if self._key is not None:
-            keys = [row.get(self._key) for row in rows]
-            for key in keys:
-                check_key(self._key, key, streamed=True)
+            keys = [as_key(self._key, row.get(self._key)) for row in rows]
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
@@ -175,7 +174,8 @@ def check_rows(train_set: Any, config: Any) -> None:
             f"remove_unused_columns=True does not go with {config.what_believes} on a stream, whose rows are read as "
             "they come. Set remove_unused_columns=False, which is TRL's default."
         )
-    first = next(iter(train_set), None) if streamed or config.belief_key else None
+    rows = train_set if streamed else plain_rows.unformatted(train_set)
+    first = next(iter(rows), None) if streamed or config.belief_key else None
     if streamed and first is None:
         raise Refusal("the stream has no rows: look at what it is read from.")
     columns = getattr(train_set, "column_names", None) or list(first or ())
@@ -185,17 +185,17 @@ def check_rows(train_set: Any, config: Any) -> None:
             f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
         )
     if config.belief_key and first is not None:
-        check_key(config.belief_key, first.get(config.belief_key), streamed)
+        as_key(config.belief_key, first.get(config.belief_key))
 
 
-PLAIN = (str, int, float, bool, NoneType)  # not NumPy's
-
-
-def check_key(name: str, key: Any, streamed: bool) -> None:
-    """Rows share what is believed where their keys are equal. A stream's are kept in checkpoints, which hold plain
+def as_key(name: str, value: Any) -> Any:
+    """What rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold plain
     values alone."""
-    if type(key) not in PLAIN if streamed else not isinstance(key, Hashable):
+    key = plain_rows.plain(value)
+    if type(key) not in plain_rows.PLAIN:
         raise Refusal(
-            f"belief_key={name!r} holds {type(key).__name__} values, which are no keys. Name a column of texts or "
-            "numbers."
+            f"belief_key={name!r} holds {type(key).__name__} values, which are no keys: {key!r:.80}. A key is a "
+            "text, a number or a boolean; rows without one (None, NaN) share a key. Name another column, or one that "
+            "you make of this."
         )
+    return key

@@ -2,11 +2,15 @@
 
 import itertools
 import math
+import re
+from datetime import datetime
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import tiny
 import torch
+from datasets import Dataset
 
 from trl_grpo_plus import GRPOPlusConfig, selection
 from trl_grpo_plus.advantages import compute
@@ -279,6 +283,57 @@ def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_betwee
     stuck, alive, solved = (belief.variance[kinds[600:630] == kind] for kind in range(3))
     assert alive.min() > 2 * max(stuck.max(), solved.max())
     assert belief.count.tolist() == [4.0] * 30
+
+
+def in_format(form, data):
+    """A dataset whose rows are read in a format, or through a transform that makes tensors of numbers."""
+    if form != "transform":
+        return data.with_format(form)
+
+    def tensors(rows):
+        return {name: torch.tensor(v) if isinstance(v[0], int) else v for name, v in rows.items()}
+
+    return data.with_transform(tensors)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy", "pandas", "transform"])
+@pytest.mark.parametrize("column", ["level", "kind"])
+def test_rows_of_one_key_share_beliefs_whatever_the_dataset_s_format(tmp_path, form, column):
+    data = tiny.prompts(30).map(lambda row: {"level": row["number"] % 3, "kind": "abc"[row["number"] % 3]})
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_key=column)
+    memory = Memory(config, in_format(form, data), ["digits"], [1.0])
+    for _ in range(9):
+        memory.observe([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1).expand(3, 2, 1))
+    (belief,) = memory.credited([3, 4, 28, 29])  # of levels 0, 1, 1, 2
+    other, *same_level, last = belief.mean.tolist()
+    assert min(same_level) > 0.5 > max(other, last) + 0.2
+    memory_of_lists = Memory(config, data, ["digits"], [1.0])
+    memory_of_lists.load_state_dict(memory.state_dict())  # as many keys, of the same rows
+    assert torch.equal(memory_of_lists.credited([3, 4, 28, 29])[0].mean, belief.mean)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy", "pandas", "transform"])
+def test_prompts_by_a_column_whatever_the_dataset_s_format(form):
+    data = in_format(form, tiny.prompts(6).map(lambda row: {"level": row["number"] % 3}))
+    by_column = {"name": "by_column", "column": "level", "order": "hard_first"}
+    stream = selection.STREAMS["by_column"](data, SimpleNamespace(prompt_selection=by_column, seed=0))
+    assert [row % 3 for row in stream.take(6, lambda row: True)] == [2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("value", [["a"], {"of": 1}, datetime(2000, 1, 1), b"a"])
+def test_what_is_no_key_is_refused_in_whatever_row_it_stands(tmp_path, value):
+    data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [None, value]})
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_key="level")
+    words = f"belief_key='level' holds {type(value).__name__} values, which are no keys: {value!r}. A key is a text"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Memory(config, data, ["digits"], [1.0])
+
+
+def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
+    data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [1, None]}).with_format("torch")
+    by_column = {"name": "by_column", "column": "level", "order": "easy_first"}
+    with pytest.raises(ValueError, match="prompt_selection: column='level': the level of row 1 is None: it must be"):
+        selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
 
 
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
