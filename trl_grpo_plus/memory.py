@@ -19,6 +19,10 @@ from .head import Ridge
 
 TOTAL = "total"
 HEAD_STRENGTH = 4.0  # attempts that a head's prediction counts for
+_WAYS_ON = (
+    "Resume with the same dataset, rewards and options; or start a new run from the checkpoint's weights; or remove "
+    "the checkpoint's grpo_plus_state_*.pt files: it goes on then, and beliefs start afresh."
+)
 
 States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
@@ -68,6 +72,11 @@ class Memory:
         num_rows = None if streamed else len(train_set)
         self._beliefs = {name: Beliefs(num_rows, *limits, keys) for name in quantities}
         self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
+        self._about = {
+            "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
+            **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
+        }
+        self._prints = {} if streamed else plain_rows.prints(train_set, ("prompt", config.belief_key))
         self._seen: dict[int, Tensor] = {}  # states of this batch's rows
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
@@ -118,20 +127,28 @@ class Memory:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
+        """For a checkpoint: what was learned, and what it is about."""
+        learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
+        return {**learned, "about": self._about, "rows": self._prints}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Raises ValueError where that was of other data or rewards."""
+        about = state.get("about", self._about)
+        if changed := [name for name, now in self._about.items() if about[name] != now]:
+            before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
+            raise Refusal(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
             if set(state[kind]) != set(parts):
                 saved, now = (", ".join(names) or "nothing" for names in (state[kind], parts))
-                raise Refusal(
-                    f"The checkpoint has {kind} about {saved}, this run about {now}. Resume with the same rewards and "
-                    "options, or start a new run from the checkpoint's weights."
-                )
+                raise Refusal(f"The checkpoint has {kind} about {saved}, this run about {now}. {_WAYS_ON}")
             for name, part in parts.items():
                 part.load_state_dict(state[kind][name])
+        prints = state.get("rows", self._prints)
+        if other := [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]:
+            raise Refusal(
+                "The checkpoint's beliefs are about other rows, or about these in another order: of "
+                f"{len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}. {_WAYS_ON}"
+            )
 
     @property
     def _parts(self) -> dict[str, dict[str, Any]]:

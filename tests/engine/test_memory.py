@@ -336,6 +336,62 @@ def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
         selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
 
 
+# -- resumed: beliefs go on where they are about the same
+
+
+LEVELS = tiny.prompts(600).map(lambda row: {"level": row["number"] % 3, "kind": row["number"] % 3})
+SHUFFLED = LEVELS.shuffle(seed=1)
+
+
+def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, **options):
+    options = {**CHOICE, "belief_key": "level", "report_to": "none", **options}
+    return Memory(GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options), data, names, weights)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ({"names": ["length"]}, "about rewards={'digits': 1.0}, this run has rewards={'length': 1.0}."),
+        ({"weights": [-1.0]}, "about rewards={'digits': 1.0}, this run has rewards={'digits': -1.0}."),
+        ({"names": ["digits", "length"], "weights": [1, 1]}, "this run has rewards={'digits': 1.0, 'length': 1.0}."),
+        ({"solved_reward": 2.0}, "about solved_reward=1.0, this run has solved_reward=2.0."),
+        ({"failed_reward": -1.0}, "about failed_reward=0.0, this run has failed_reward=-1.0."),
+        ({"belief_key": "kind"}, "about belief_key='level', this run has belief_key='kind'."),
+        ({"data": SHUFFLED}, "these in another order: of 256 rows that were compared 25"),
+        (
+            {"data": LEVELS.map(lambda row: {"level": (row["level"] + 1) % 3})},
+            "256 rows that were compared 256 differ",
+        ),
+        ({"data": LEVELS.select([*range(599), 7])}, "256 rows that were compared 1 differ, first row 599."),
+    ],
+)
+def test_beliefs_about_something_else_are_refused_with_ways_on(tmp_path, now, words):
+    state = remembering(tmp_path).state_dict()
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
+        remembering(tmp_path, **now).load_state_dict(state)
+    assert "Resume with the same dataset, rewards and options; or start a new run" in str(refused.value)
+    assert "or remove the checkpoint's grpo_plus_state_*.pt files" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"names": ["monitor", "digits"], "weights": [0.0, 1.0]},
+        {"data": LEVELS.with_format("torch")},
+        {"data": Dataset.from_list(LEVELS.to_list())},
+        {"data": LEVELS.map(lambda row: {"other": row["number"]}).shuffle(seed=2).sort("number")},
+        {"data": LEVELS.with_transform(lambda rows: {**rows, "prompt": ["?"] * len(rows["prompt"])})},
+    ],
+    ids=["a monitor more", "another format", "made again", "sorted again", "a transform"],
+)
+def test_the_same_rows_and_rewards_are_gone_on_with(tmp_path, now):
+    """However they were made: their fingerprints differ."""
+    memory, resumed = remembering(tmp_path), remembering(tmp_path, **now)
+    memory.observe([0, 1], torch.tensor([[1.0, 1.0], [0.0, 0.0]]).unsqueeze(-1))
+    resumed.load_state_dict(memory.state_dict())
+    assert torch.equal(resumed.credited([0, 1, 5])[0].mean, memory.credited([0, 1, 5])[0].mean)
+
+
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])
 def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))

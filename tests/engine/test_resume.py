@@ -83,6 +83,29 @@ def test_resuming_with_another_dataset_says_so(tmp_path):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny.prompts(29))
 
 
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (
+            {"reward_weights": [-1.0]},
+            "about rewards={'dead_for_most': 1.0}, this run has rewards={'dead_for_most': -1.0}",
+        ),
+        ({"data": tiny.prompts(30).select(range(29, -1, -1))}, "of 30 rows that were compared 30 differ, first row 0"),
+    ],
+)
+def test_beliefs_do_not_go_on_with_other_rewards_or_rows_but_afresh_without_their_files(tmp_path, now, words):
+    checkpoint = checkpointed(tmp_path, **BELIEFS)
+    options = {**BELIEFS, "max_steps": 4, **now}
+    with pytest.raises(ValueError, match=words) as refused:
+        tiny.trainer(tmp_path, **options).train(resume_from_checkpoint=str(checkpoint))
+    assert "remove the checkpoint's grpo_plus_state_*.pt files" in str(refused.value)
+    for path in checkpoint.glob("grpo_plus_state_*.pt"):
+        path.unlink()
+    resumed = tiny.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.state.global_step == 4
+
+
 def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path)
     (checkpoint / "grpo_plus_state_0.pt").unlink()
