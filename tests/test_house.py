@@ -19,7 +19,7 @@ FLOORS = (  # from the ground up
     "common",
     "steps",
     "groups head plain_rows presets trl_releases sandbox scoring shared_prior states",
-    "beliefs",
+    "beliefs own_stream",
     "baselines variants",
     "estimators",
     "generated advantages completions_table filler kl memory placement traces registry streams indexed_rows",

@@ -18,7 +18,8 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     prompts       a run's stream and its memory     streams    which prompts are sampled next
     lookahead     a stream's rows, read ahead       shared_prior    what prompts share
     memory        beliefs and what they share       beliefs    what is known of each prompt
-    head          states -> what prompts promise    states     the policy's, at a prompt's end
+    own_stream    a user's way of choosing prompts  states     the policy's, at a prompt's end
+    head          states -> what prompts promise
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     variants      advantages that are neither       estimators what `advantage_estimator` names
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold

@@ -6,6 +6,7 @@ from typing import Any
 from . import plain_rows
 from .common.loading import is_path, load
 from .common.values import Refusal, about, near, one_of
+from .own_stream import OwnStream
 from .streams import ORDERS, BeliefStream, ColumnStream, PromptStream, Stream
 
 
@@ -52,7 +53,7 @@ def _own(path: str, train_set: Any, seed: int) -> Stream:
             f"prompt_selection={path!r} made a {type(stream).__name__} without {', '.join(missing)}: a stream has "
             f"{', '.join(METHODS)}, see trl_grpo_plus.streams.Stream."
         )
-    return stream
+    return OwnStream(stream, path, len(train_set))
 
 
 def _name(selection: Any) -> str:
