@@ -11,8 +11,9 @@ import pytest
 import tiny
 import torch
 from datasets import Dataset
+from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, selection
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, selection
 from trl_grpo_plus.advantages import compute
 from trl_grpo_plus.baselines import MOST_BELIEVED
 from trl_grpo_plus.beliefs import Belief
@@ -336,6 +337,63 @@ def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
         selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
 
 
+@pytest.mark.parametrize(
+    ("weights", "variance"), [([3.0, 0.0], 9 / 4), ([3.0, 2.0], 9 / 4 + 4 / 4), ([3.0, -2.0], 9 / 4 + 4 / 4)]
+)
+def test_its_variance_is_that_of_a_weighted_sum_of_independent_rewards(tmp_path, weights, variance):
+    memory = remembering(tmp_path, ["first", "second"], weights, multi_objective_aggregation="normalize_then_sum")
+    # Nothing is known: of each reward it is 1/4.
+    assert memory.promise([0, 3])[0].variance.tolist() == [pytest.approx(variance)] * 2
+
+
+def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made_of(tmp_path):
+    """`filter_metric` is then about groups alone, and nothing of it is remembered."""
+    options = {"prompt_selection": "shuffle", "zero_variance_groups": "keep", "filter_metric": "second"}
+    memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], **options)
+    for _ in range(9):
+        memory.observe([0], torch.tensor([[0.2, 0.6]] * 2).unsqueeze(0))
+    assert set(memory.state_dict()["beliefs"]) == {"total"}
+    assert memory.promise_of == "total"
+    assert memory.promise([0])[0].mean.item() == pytest.approx(0.8, abs=0.02)
+    choosing = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="second")
+    assert set(choosing.state_dict()["beliefs"]) == {"total", "second"}
+
+
+def test_a_head_that_foretells_nothing_changes_no_belief(tmp_path):
+    """Neither before it has learnt anything, nor where its states are noise."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(600, 4, generator=generator)
+    with_head = remembering(tmp_path, states=lambda rows: noise[rows], belief_head="prompt")
+    without = remembering(tmp_path)
+    for first in range(0, 80, 8):
+        rows = [*range(first, first + 8)]
+        for memory in (with_head, without):
+            (belief,) = memory.credited([590, 591, 0])
+            assert belief.count[:2].tolist() == [2.0, 2.0]
+        rewards = torch.rand(8, 2, 1, generator=generator).round()
+        for memory in (with_head, without):
+            memory.observe(rows, rewards)
+        assert with_head.metrics()["beliefs/head_skill"] == 0
+    head, plain = (memory.credited([590, 591, 0])[0] for memory in (with_head, without))
+    assert torch.equal(head.mean, plain.mean)
+
+
+# -- what a batch's rows must say
+
+
+class OwnLoader(GRPOPlusTrainer):
+    """Deals rows by a dataloader that is not the trainer's, as one overrides it."""
+
+    def get_train_dataloader(self):
+        return GRPOTrainer.get_train_dataloader(self)
+
+
+def test_rows_that_do_not_say_their_index_are_refused(tmp_path):
+    made = tiny.trainer(tmp_path, cls=OwnLoader, **PAIRS, **BELIEF)
+    with pytest.raises(ValueError, match=r"='belief' remembers rows by their index .* is not the trainer's own"):
+        made.train()
+
+
 # -- resumed: beliefs go on where they are about the same
 
 
@@ -343,9 +401,9 @@ LEVELS = tiny.prompts(600).map(lambda row: {"level": row["number"] % 3, "kind": 
 SHUFFLED = LEVELS.shuffle(seed=1)
 
 
-def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, **options):
+def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, states=None, **options):
     options = {**CHOICE, "belief_key": "level", "report_to": "none", **options}
-    return Memory(GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options), data, names, weights)
+    return Memory(GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options), data, names, weights, states)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     resumed.train(resume_from_checkpoint=True)
 
     tiny.assert_same(resumed, whole)
-    for metric in ("groups/alive", "beliefs/skill", "selection/resting"):
+    for metric in ("groups/alive", "beliefs/skill", "selection/resting", "rollouts"):
         assert tiny.logged(resumed, metric) == tiny.logged(whole, metric)
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))
@@ -117,6 +117,14 @@ def test_another_batch_layout_generates_anew(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
     assert resumed(checkpoint, steps_per_generation=2).state.global_step == 4
     assert "batch layout differs" in caplog.text
+
+
+def test_a_batch_of_another_layout_is_used_up_like_any_other(tmp_path):
+    """Saved in the midst of a batch of four steps; resumed with batches of three, one is made for the next three."""
+    checkpoint = checkpointed(tmp_path, steps_per_generation=4)
+    resumed = tiny.trainer(tmp_path, steps_per_generation=3, max_steps=5)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert tiny.logged(resumed, "rollouts") == [4 * 8, 4 * 8 + 3 * 8]
 
 
 def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
