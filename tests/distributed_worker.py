@@ -18,6 +18,7 @@ from types import SimpleNamespace
 from unittest import mock
 
 import calling
+import numpy as np
 import seeing
 import tiny
 import torch
@@ -27,6 +28,7 @@ from trl import GRPOTrainer
 
 from trl_grpo_plus import batch
 from trl_grpo_plus.checkpoints import lacking
+from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import Step
 
 
@@ -494,11 +496,26 @@ class Unsavable(Exhausted):
         raise RuntimeError("this stream is of the moment")
 
 
+class FromBehind(Exhausted):
+    """A stream that counts rows from the end."""
+
+    def take(self, *asked, **more):
+        return [row - 4 for row in super().take(*asked, **more)]
+
+
+class Unloadable(Exhausted):
+    """A stream whose state no checkpoint can hold."""
+
+    def state_dict(self):
+        return {"rows": np.array(self.rows)}
+
+
 def stream_fails(folder):
-    options = {"save_strategy": "steps", "save_steps": 1}
-    streams = (Exhausted, Unteachable, Unsavable)
+    options, errors = {"save_strategy": "steps", "save_steps": 1}, (RuntimeError, Refusal)
+    streams = (Exhausted, Unteachable, Unsavable, FromBehind, Unloadable)
     failed = [
-        failing(folder, tiny.digits, prompt_selection=f"{__file__}:{kind.__name__}", **options) for kind in streams
+        failing(folder, tiny.digits, errors, prompt_selection=f"{__file__}:{kind.__name__}", **options)
+        for kind in streams
     ]
     options = {
         "prompt_selection": "belief",

@@ -18,8 +18,8 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "steps",
-    "groups head presets trl_releases sandbox scoring shared_prior rests states",
-    "beliefs",
+    "groups head plain_rows presets trl_releases sandbox scoring shared_prior rests states",
+    "beliefs own_stream",
     "baselines variants",
     "estimators",
     "generated advantages completions_table filler kl memory placement traces registry streams indexed_rows",

@@ -18,13 +18,14 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     prompts       a run's stream and its memory     streams    which prompts are sampled next
     lookahead     a stream's rows, read ahead       shared_prior    what prompts share
     memory        beliefs and what they share       beliefs    what is known of each prompt
-    head          states -> what prompts promise    states     the policy's, at a prompt's end
+    own_stream    a user's way of choosing prompts  states     the policy's, at a prompt's end
+    head          states -> what prompts promise
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     variants      advantages that are neither       estimators what `advantage_estimator` names
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     presets       published variants as settings    vllm_check  whether vLLM samples from the policy
     generated     what TRL generates, row by row    placement   which rank trains on which groups
-    export/       what a run sampled, to share
+    export/       what a run sampled, to share      plain_rows values of rows, whatever a dataset's format
     nonfinite     steps that are not finite         checkpoints whether one is whole
     trl_releases  which TRL is tested               completions_table  TRL's, of smaller batches
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards

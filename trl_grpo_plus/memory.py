@@ -4,13 +4,13 @@ One belief for each quantity: the total reward, or under normalize_then_sum each
 prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
-from collections.abc import Callable, Hashable, Sequence
-from types import NoneType
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from . import plain_rows
 from .beliefs import Belief, Beliefs
 from .common.values import Refusal, near
 from .groups import totals
@@ -19,6 +19,10 @@ from .head import Ridge
 
 TOTAL = "total"
 HEAD_STRENGTH = 4.0  # attempts that a head's prediction counts for
+_WAYS_ON = (
+    "Resume with the same dataset, rewards and options; or start a new run from the checkpoint's weights; or remove "
+    "the checkpoint's grpo_plus_state_*.pt files: it goes on then, and beliefs start afresh."
+)
 
 States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
@@ -60,22 +64,26 @@ class Memory:
         streamed = not hasattr(train_set, "__len__")
         keys = None
         if config.belief_key:
-            keys = () if streamed else train_set[config.belief_key]
+            name = config.belief_key
+            keys = () if streamed else [as_key(name, value) for value in plain_rows.column(train_set, name)]
         self._key = config.belief_key if streamed else None  # that rows are asked for as they come
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
         num_rows = None if streamed else len(train_set)
         self._beliefs = {name: Beliefs(num_rows, *limits, keys) for name in quantities}
         self._heads = {name: Ridge(config.seed, *limits) for name in quantities} if states else {}
+        self._about = {
+            "rewards": {name: float(weight) for name, weight in zip(names, weights, strict=True) if weight},
+            **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
+        }
+        self._prints = {} if streamed else plain_rows.prints(train_set, ("prompt", config.belief_key))
         self._seen: dict[int, Tensor] = {}  # states of this batch's rows
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """Indices are places in these rows of a stream from now on."""
         self._seen = {}
         if self._key is not None:
-            keys = [row.get(self._key) for row in rows]
-            for key in keys:
-                check_key(self._key, key, streamed=True)
+            keys = [as_key(self._key, row.get(self._key)) for row in rows]
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
@@ -119,20 +127,28 @@ class Memory:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
-        return {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
+        """For a checkpoint: what was learned, and what it is about."""
+        learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
+        return {**learned, "about": self._about, "rows": self._prints}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Raises ValueError where that was of other data or rewards."""
+        about = state.get("about", self._about)
+        if changed := [name for name, now in self._about.items() if about[name] != now]:
+            before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
+            raise Refusal(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
             if set(state[kind]) != set(parts):
                 saved, now = (", ".join(names) or "nothing" for names in (state[kind], parts))
-                raise Refusal(
-                    f"The checkpoint has {kind} about {saved}, this run about {now}. Resume with the same rewards and "
-                    "options, or start a new run from the checkpoint's weights."
-                )
+                raise Refusal(f"The checkpoint has {kind} about {saved}, this run about {now}. {_WAYS_ON}")
             for name, part in parts.items():
                 part.load_state_dict(state[kind][name])
+        prints = state.get("rows", self._prints)
+        if other := [row for row, of_row in self._prints.items() if prints.get(row, of_row) != of_row]:
+            raise Refusal(
+                "The checkpoint's beliefs are about other rows, or about these in another order: of "
+                f"{len(self._prints)} rows that were compared {len(other)} differ, first row {other[0]}. {_WAYS_ON}"
+            )
 
     @property
     def _parts(self) -> dict[str, dict[str, Any]]:
@@ -175,7 +191,8 @@ def check_rows(train_set: Any, config: Any) -> None:
             f"remove_unused_columns=True does not go with {config.what_believes} on a stream, whose rows are read as "
             "they come. Set remove_unused_columns=False, which is TRL's default."
         )
-    first = next(iter(train_set), None) if streamed or config.belief_key else None
+    rows = train_set if streamed else plain_rows.unformatted(train_set)
+    first = next(iter(rows), None) if streamed or config.belief_key else None
     if streamed and first is None:
         raise Refusal("the stream has no rows: look at what it is read from.")
     columns = getattr(train_set, "column_names", None) or list(first or ())
@@ -185,17 +202,17 @@ def check_rows(train_set: Any, config: Any) -> None:
             f"{', '.join(map(repr, columns)) or 'none'}.{near(config.belief_key, columns)}"
         )
     if config.belief_key and first is not None:
-        check_key(config.belief_key, first.get(config.belief_key), streamed)
+        as_key(config.belief_key, first.get(config.belief_key))
 
 
-PLAIN = (str, int, float, bool, NoneType)  # not NumPy's
-
-
-def check_key(name: str, key: Any, streamed: bool) -> None:
-    """Rows share what is believed where their keys are equal. A stream's are kept in checkpoints, which hold plain
+def as_key(name: str, value: Any) -> Any:
+    """What rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold plain
     values alone."""
-    if type(key) not in PLAIN if streamed else not isinstance(key, Hashable):
+    key = plain_rows.plain(value)
+    if type(key) not in plain_rows.PLAIN:
         raise Refusal(
-            f"belief_key={name!r} holds {type(key).__name__} values, which are no keys. Name a column of texts or "
-            "numbers."
+            f"belief_key={name!r} holds {type(key).__name__} values, which are no keys: {key!r:.80}. A key is a "
+            "text, a number or a boolean; rows without one (None, NaN) share a key. Name another column, or one that "
+            "you make of this."
         )
+    return key

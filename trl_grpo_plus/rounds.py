@@ -47,12 +47,17 @@ class Draw:
             believe = self._ask if self._believe and self._collective else self._believe
             try:
                 answer = ("dealt", self._stream.take(count, wanted, multiple_of, patience, believe))
+            except Refusal as error:
+                broadcast_object_list([("refused", str(error))])
+                raise
             except Exception as error:
                 broadcast_object_list([("failed", f"{type(error).__name__}: {error}")])
                 raise
             return broadcast_object_list([answer])[0][1]
         while True:
             kind, content = broadcast_object_list([None])[0]
+            if kind == "refused":
+                raise Refusal(content)
             if kind == "failed":
                 raise RuntimeError(f"The first process could not choose prompts: {content}")
             if kind == "dealt":
@@ -63,18 +68,10 @@ class Draw:
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> dict[str, float]:
         """As a stream's, and its metrics, on the first rank; none on the others. Collective, likewise."""
         metrics: dict[str, float] = {}
-        failure: Exception | None = None
-        if self._rank == 0:
-            try:
+        with together():
+            if self._rank == 0:
                 self._stream.observe(rows, rewards, verdicts)
                 metrics = self._stream.metrics()
-            except Exception as error:
-                failure = error
-        told = broadcast_object_list([failure and f"{type(failure).__name__}: {failure}"])[0]
-        if failure is not None:
-            raise failure
-        if told is not None:
-            raise RuntimeError(f"The first process could not learn from its prompts: {told}")
         return metrics
 
     def _ask(self, rows: list[int]) -> tuple[Belief, float]:

@@ -3,8 +3,10 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from . import plain_rows
 from .common.loading import is_path, load
-from .common.values import Refusal, near, one_of
+from .common.values import Refusal, about, near, one_of
+from .own_stream import OwnStream
 from .streams import ORDERS, BeliefStream, ColumnStream, PromptStream, Stream
 
 
@@ -19,7 +21,8 @@ def _by_column(train_set: Any, args: Any) -> Stream:
             f"prompt_selection: column={column!r} is none of the training set, which has "
             f"{', '.join(map(repr, train_set.column_names))}.{near(column, train_set.column_names)}"
         )
-    return ColumnStream(train_set[column], args.prompt_selection["order"], args.seed)
+    with about(f"prompt_selection: column={column!r}"):
+        return ColumnStream(plain_rows.column(train_set, column), args.prompt_selection["order"], args.seed)
 
 
 # To add one: a class in streams.py and an entry.
@@ -50,7 +53,7 @@ def _own(path: str, train_set: Any, seed: int) -> Stream:
             f"prompt_selection={path!r} made a {type(stream).__name__} without {', '.join(missing)}: a stream has "
             f"{', '.join(METHODS)}, see trl_grpo_plus.streams.Stream."
         )
-    return stream
+    return OwnStream(stream, path, len(train_set))
 
 
 def _name(selection: Any) -> str:

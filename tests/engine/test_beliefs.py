@@ -226,6 +226,17 @@ def test_prompts_that_are_chosen_often_do_not_pull_the_prior():
     assert beliefs.of([3999]).mean.item() < 0.2  # of all attempts half are won
 
 
+def test_a_group_weighs_the_square_of_the_prior_s_share_in_what_is_shared():
+    """By hand: row 0 is solved twice, the second time beside row 1, which fails."""
+    beliefs = Beliefs(6, half_lives=[1e9])
+    observe(beliefs, [0], [[1.0] * 4])
+    observe(beliefs, [0, 1], [[1.0] * 4, [0.0] * 4])
+    groups, total = 0.9 * 4 + 1, 0.9 * 2 + 1  # four groups of the middle to begin with, and the first batch
+    weight = (2 / (2 + 4)) ** 2  # of row 0 four attempts are remembered
+    groups, total = 0.9 * groups + 2, 0.9 * total + 2 * weight / (weight + 1)  # a batch counts as its groups
+    assert beliefs.of([5]).mean.item() == pytest.approx(total / groups, abs=1e-7)
+
+
 def test_a_key_has_a_prior_of_its_own():
     keys = ["easy", ("hard", 1)] * 300 + ["once", "never"]
     beliefs, generator = Beliefs(602, keys=keys), draws()
@@ -313,6 +324,17 @@ def test_skill_is_1_for_the_truth_whatever_the_noise_of_few_attempts():
     beliefs = Beliefs(100_000, strength=1e6)
     moving(beliefs, 60, foreseen=True)
     assert beliefs.skill > 0.9
+
+
+def test_the_noise_of_a_single_attempt_is_what_is_expected_of_it():
+    """By hand: believed to earn 3/4 and 1/4 on two attempts, and so they do. One attempt says nothing of its noise."""
+    beliefs = Beliefs(16)
+    believed = beliefs.of(range(16), torch.tensor([0.75, 0.25]).repeat_interleave(8))
+    won = torch.tensor([1.0] * 6 + [0.0] * 2 + [1.0] * 2 + [0.0] * 6).unsqueeze(1)
+    beliefs.observe(range(16), won, believed)
+    noise = 3 / 16 * 2 / (2 + 1)  # E[p(1 - p)] of a Beta(1.5, 0.5)
+    spread, error = 1 / 4, 3 / 16
+    assert beliefs.skill == pytest.approx((1 - (error - noise) / (spread - noise)) * 16 / (16 + 16))
 
 
 @pytest.mark.parametrize("size", [1, 2, 8])

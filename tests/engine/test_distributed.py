@@ -279,11 +279,18 @@ def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
 
 
 def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
-    for in_take, in_observe, in_its_state, _ in results(out, "stream_fails"):
+    for in_take, in_observe, in_its_state, *_ in results(out, "stream_fails"):
         assert "there are no more rows" in in_take["error"]
         assert "nothing can be learnt from these rows" in in_observe["error"]
         assert "checkpoint-1 was not saved whole" in in_its_state["error"]
         assert "RuntimeError: this stream is of the moment" in in_its_state["error"]
+
+
+def test_what_a_stream_hands_over_is_refused_on_both_ranks_in_the_same_words(out):
+    told = [[refused["error"] for refused in refusals] for _, _, _, *refusals, _ in results(out, "stream_fails")]
+    assert "FromBehind.take dealt row -1: a row is a whole number" in told[0][0]
+    assert "Unloadable.state_dict()['rows'] holds a numpy.ndarray" in told[0][1]
+    assert told[0] == told[1]
 
 
 def test_rows_that_the_second_rank_alone_cannot_read_ahead_stop_both(out):

@@ -85,6 +85,15 @@ def test_early_luck_is_no_skill():
     assert sum(skill > 0 for skill in skills) <= 2
 
 
+@pytest.mark.parametrize("unit", [0.01, 100.0])
+def test_the_unit_of_rewards_changes_no_skill(unit):
+    data = [*batches(truth(24), 20, 24)]
+    plain = taught(Ridge(seed=0), data)
+    other = taught(Ridge(seed=0, high=unit), [(rows, unit * rewards, p) for rows, rewards, p in data])
+    assert other.skill == pytest.approx(plain.skill, rel=1e-6)
+    assert plain.skill > 0.3
+
+
 def test_before_anything_is_learned():
     ridge = Ridge(seed=0, low=-1.0, high=0.0)
     assert mean(ridge, torch.randn(3, 5)).tolist() == [-0.5] * 3

@@ -344,13 +344,26 @@ def ragged():
         yield {"prompt": f"{number:02d}=", **({"kind": number} if number % 2 else {})}
 
 
-def test_nan_is_one_key_and_numpys_texts_are_none():
+def test_nan_is_one_key_and_other_libraries_values_are_plain_ones():
     shared = SharedPrior(0.5, ())
     shared.show([float("nan"), "a", float("nan")])
     assert shared.state_dict()["known"] == [None, "a"]
-    with pytest.raises(ValueError, match="belief_key='kind' holds str_ values"):
-        memory.check_key("kind", np.str_("a"), streamed=True)
-    memory.check_key("kind", np.str_("a"), streamed=False)
+    for value, key in [(np.str_("a"), "a"), (np.float32(0.5), 0.5), (torch.tensor(3), 3), (np.bool_(True), True)]:
+        assert memory.as_key("kind", value) == key
+        assert type(memory.as_key("kind", value)) is type(key)
+    with pytest.raises(ValueError, match=r"belief_key='kind' holds Tensor values.*tensor\(\[3\]\)"):
+        memory.as_key("kind", torch.tensor([3]))
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+@pytest.mark.parametrize("options", [BELIEF, CHOICE], ids=["baseline", "choice"])
+def test_a_stream_s_keys_are_plain_whatever_its_format(tmp_path, form, options):
+    trained = tiny.trained(
+        tmp_path, by_kind, data=streamed(30).with_format(form), **options, belief_key="kind", max_steps=4
+    )
+    known = trained._prompts.state_dict()["memory"]["beliefs"]["total"]["shared"]["known"]
+    assert sorted(known) == [0, 1, 2]
+    assert {type(key) for key in known} == {int}
 
 
 def test_a_key_that_comes_later_is_looked_at_too(tmp_path):

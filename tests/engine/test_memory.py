@@ -2,13 +2,18 @@
 
 import itertools
 import math
+import re
+from datetime import datetime
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
 import tiny
 import torch
+from datasets import Dataset
+from trl import GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, selection
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, selection
 from trl_grpo_plus.advantages import compute
 from trl_grpo_plus.baselines import MOST_BELIEVED
 from trl_grpo_plus.beliefs import Belief
@@ -279,6 +284,170 @@ def test_the_head_tells_prompts_whose_attempts_differ_from_those_stuck_in_betwee
     stuck, alive, solved = (belief.variance[kinds[600:630] == kind] for kind in range(3))
     assert alive.min() > 2 * max(stuck.max(), solved.max())
     assert belief.count.tolist() == [4.0] * 30
+
+
+def in_format(form, data):
+    """A dataset whose rows are read in a format, or through a transform that makes tensors of numbers."""
+    if form != "transform":
+        return data.with_format(form)
+
+    def tensors(rows):
+        return {name: torch.tensor(v) if isinstance(v[0], int) else v for name, v in rows.items()}
+
+    return data.with_transform(tensors)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy", "pandas", "transform"])
+@pytest.mark.parametrize("column", ["level", "kind"])
+def test_rows_of_one_key_share_beliefs_whatever_the_dataset_s_format(tmp_path, form, column):
+    data = tiny.prompts(30).map(lambda row: {"level": row["number"] % 3, "kind": "abc"[row["number"] % 3]})
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_key=column)
+    memory = Memory(config, in_format(form, data), ["digits"], [1.0])
+    for _ in range(9):
+        memory.observe([0, 1, 2], torch.tensor([0.0, 1.0, 0.0]).view(3, 1, 1).expand(3, 2, 1))
+    (belief,) = memory.credited([3, 4, 28, 29])  # of levels 0, 1, 1, 2
+    other, *same_level, last = belief.mean.tolist()
+    assert min(same_level) > 0.5 > max(other, last) + 0.2
+    memory_of_lists = Memory(config, data, ["digits"], [1.0])
+    memory_of_lists.load_state_dict(memory.state_dict())  # as many keys, of the same rows
+    assert torch.equal(memory_of_lists.credited([3, 4, 28, 29])[0].mean, belief.mean)
+
+
+@pytest.mark.parametrize("form", [None, "torch", "numpy", "pandas", "transform"])
+def test_prompts_by_a_column_whatever_the_dataset_s_format(form):
+    data = in_format(form, tiny.prompts(6).map(lambda row: {"level": row["number"] % 3}))
+    by_column = {"name": "by_column", "column": "level", "order": "hard_first"}
+    stream = selection.STREAMS["by_column"](data, SimpleNamespace(prompt_selection=by_column, seed=0))
+    assert [row % 3 for row in stream.take(6, lambda row: True)] == [2, 2, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("value", [["a"], {"of": 1}, datetime(2000, 1, 1), b"a"])
+def test_what_is_no_key_is_refused_in_whatever_row_it_stands(tmp_path, value):
+    data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [None, value]})
+    config = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BELIEF, belief_key="level")
+    words = f"belief_key='level' holds {type(value).__name__} values, which are no keys: {value!r}. A key is a text"
+    with pytest.raises(ValueError, match=re.escape(words)):
+        Memory(config, data, ["digits"], [1.0])
+
+
+def test_levels_without_an_order_are_refused_by_their_column(tmp_path):
+    data = Dataset.from_dict({"prompt": ["1=", "2="], "level": [1, None]}).with_format("torch")
+    by_column = {"name": "by_column", "column": "level", "order": "easy_first"}
+    with pytest.raises(ValueError, match="prompt_selection: column='level': the level of row 1 is None: it must be"):
+        selection.check_column(data, SimpleNamespace(prompt_selection=by_column, seed=0))
+
+
+@pytest.mark.parametrize(
+    ("weights", "variance"), [([3.0, 0.0], 9 / 4), ([3.0, 2.0], 9 / 4 + 4 / 4), ([3.0, -2.0], 9 / 4 + 4 / 4)]
+)
+def test_its_variance_is_that_of_a_weighted_sum_of_independent_rewards(tmp_path, weights, variance):
+    memory = remembering(tmp_path, ["first", "second"], weights, multi_objective_aggregation="normalize_then_sum")
+    # Nothing is known: of each reward it is 1/4.
+    assert memory.promise([0, 3])[0].variance.tolist() == [pytest.approx(variance)] * 2
+
+
+def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made_of(tmp_path):
+    """`filter_metric` is then about groups alone, and nothing of it is remembered."""
+    options = {"prompt_selection": "shuffle", "zero_variance_groups": "keep", "filter_metric": "second"}
+    memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], **options)
+    for _ in range(9):
+        memory.observe([0], torch.tensor([[0.2, 0.6]] * 2).unsqueeze(0))
+    assert set(memory.state_dict()["beliefs"]) == {"total"}
+    assert memory.promise_of == "total"
+    assert memory.promise([0])[0].mean.item() == pytest.approx(0.8, abs=0.02)
+    choosing = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="second")
+    assert set(choosing.state_dict()["beliefs"]) == {"total", "second"}
+
+
+def test_a_head_that_foretells_nothing_changes_no_belief(tmp_path):
+    """Neither before it has learnt anything, nor where its states are noise."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(600, 4, generator=generator)
+    with_head = remembering(tmp_path, states=lambda rows: noise[rows], belief_head="prompt")
+    without = remembering(tmp_path)
+    for first in range(0, 80, 8):
+        rows = [*range(first, first + 8)]
+        for memory in (with_head, without):
+            (belief,) = memory.credited([590, 591, 0])
+            assert belief.count[:2].tolist() == [2.0, 2.0]
+        rewards = torch.rand(8, 2, 1, generator=generator).round()
+        for memory in (with_head, without):
+            memory.observe(rows, rewards)
+        assert with_head.metrics()["beliefs/head_skill"] == 0
+    head, plain = (memory.credited([590, 591, 0])[0] for memory in (with_head, without))
+    assert torch.equal(head.mean, plain.mean)
+
+
+# -- what a batch's rows must say
+
+
+class OwnLoader(GRPOPlusTrainer):
+    """Deals rows by a dataloader that is not the trainer's, as one overrides it."""
+
+    def get_train_dataloader(self):
+        return GRPOTrainer.get_train_dataloader(self)
+
+
+def test_rows_that_do_not_say_their_index_are_refused(tmp_path):
+    made = tiny.trainer(tmp_path, cls=OwnLoader, **PAIRS, **BELIEF)
+    with pytest.raises(ValueError, match=r"='belief' remembers rows by their index .* is not the trainer's own"):
+        made.train()
+
+
+# -- resumed: beliefs go on where they are about the same
+
+
+LEVELS = tiny.prompts(600).map(lambda row: {"level": row["number"] % 3, "kind": row["number"] % 3})
+SHUFFLED = LEVELS.shuffle(seed=1)
+
+
+def remembering(tmp_path, names=("digits",), weights=(1.0,), data=LEVELS, states=None, **options):
+    options = {**CHOICE, "belief_key": "level", "report_to": "none", **options}
+    return Memory(GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, **options), data, names, weights, states)
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        ({"names": ["length"]}, "about rewards={'digits': 1.0}, this run has rewards={'length': 1.0}."),
+        ({"weights": [-1.0]}, "about rewards={'digits': 1.0}, this run has rewards={'digits': -1.0}."),
+        ({"names": ["digits", "length"], "weights": [1, 1]}, "this run has rewards={'digits': 1.0, 'length': 1.0}."),
+        ({"solved_reward": 2.0}, "about solved_reward=1.0, this run has solved_reward=2.0."),
+        ({"failed_reward": -1.0}, "about failed_reward=0.0, this run has failed_reward=-1.0."),
+        ({"belief_key": "kind"}, "about belief_key='level', this run has belief_key='kind'."),
+        ({"data": SHUFFLED}, "these in another order: of 256 rows that were compared 25"),
+        (
+            {"data": LEVELS.map(lambda row: {"level": (row["level"] + 1) % 3})},
+            "256 rows that were compared 256 differ",
+        ),
+        ({"data": LEVELS.select([*range(599), 7])}, "256 rows that were compared 1 differ, first row 599."),
+    ],
+)
+def test_beliefs_about_something_else_are_refused_with_ways_on(tmp_path, now, words):
+    state = remembering(tmp_path).state_dict()
+    with pytest.raises(ValueError, match=re.escape(words)) as refused:
+        remembering(tmp_path, **now).load_state_dict(state)
+    assert "Resume with the same dataset, rewards and options; or start a new run" in str(refused.value)
+    assert "or remove the checkpoint's grpo_plus_state_*.pt files" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "now",
+    [
+        {"names": ["monitor", "digits"], "weights": [0.0, 1.0]},
+        {"data": LEVELS.with_format("torch")},
+        {"data": Dataset.from_list(LEVELS.to_list())},
+        {"data": LEVELS.map(lambda row: {"other": row["number"]}).shuffle(seed=2).sort("number")},
+        {"data": LEVELS.with_transform(lambda rows: {**rows, "prompt": ["?"] * len(rows["prompt"])})},
+    ],
+    ids=["a monitor more", "another format", "made again", "sorted again", "a transform"],
+)
+def test_the_same_rows_and_rewards_are_gone_on_with(tmp_path, now):
+    """However they were made: their fingerprints differ."""
+    memory, resumed = remembering(tmp_path), remembering(tmp_path, **now)
+    memory.observe([0, 1], torch.tensor([[1.0, 1.0], [0.0, 0.0]]).unsqueeze(-1))
+    resumed.load_state_dict(memory.state_dict())
+    assert torch.equal(resumed.credited([0, 1, 5])[0].mean, memory.credited([0, 1, 5])[0].mean)
 
 
 @pytest.mark.parametrize("dealt", [[0, 1, 2], [0, 1, 2, 2]])

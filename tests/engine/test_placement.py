@@ -104,6 +104,23 @@ def test_a_place_goes_to_the_group_that_has_most_rows_there():
     assert at_home(Plan(((0, 1), (0, 2), (0, 0)), (True,) * 3), [6], 4, 2).order == ((0, 0), (0, 1), (0, 2))
 
 
+@pytest.mark.parametrize(
+    ("held", "ranks", "order", "placed"),
+    [
+        # Groups of two, of a round of six groups. Each place has a group half of whose rows are there: of some the
+        # first row, of some the second one.
+        (3, 4, [4, 3, 1, 0], [0, 1, 3, 4]),
+        (3, 4, [4, 5, 1, 2], [1, 2, 4, 5]),
+        (2, 4, [3, 1], [1, 3]),
+    ],
+)
+def test_each_row_of_a_group_that_lies_on_two_ranks_counts(held, ranks, order, placed):
+    plan = Plan(tuple((0, group) for group in order), (True,) * len(order))
+    found = at_home(plan, [held], 2, ranks)
+    assert found.order == tuple((0, group) for group in placed)
+    assert moved(found.order, [held], 2, ranks) == 2 < moved(plan.order, [held], 2, ranks)
+
+
 def test_filler_stays_behind_the_live_even_where_a_rank_would_have_it_first():
     plan = Plan(((0, 3), (0, 0), (0, 1), (0, 2)), (True, False, False, False))
     placed = at_home(plan, [1], 1, 4)

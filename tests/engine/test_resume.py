@@ -61,7 +61,7 @@ def test_resumed_is_uninterrupted(tmp_path, whole, stop):
     resumed.train(resume_from_checkpoint=True)
 
     tiny.assert_same(resumed, whole)
-    for metric in ("groups/alive", "beliefs/skill", "selection/resting"):
+    for metric in ("groups/alive", "beliefs/skill", "selection/resting", "rollouts"):
         assert tiny.logged(resumed, metric) == tiny.logged(whole, metric)
     assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
     assert not tiny.same_weights(tiny.weights(stopped), tiny.weights(whole))
@@ -83,6 +83,29 @@ def test_resuming_with_another_dataset_says_so(tmp_path):
         resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny.prompts(29))
 
 
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (
+            {"reward_weights": [-1.0]},
+            "about rewards={'dead_for_most': 1.0}, this run has rewards={'dead_for_most': -1.0}",
+        ),
+        ({"data": tiny.prompts(30).select(range(29, -1, -1))}, "of 30 rows that were compared 30 differ, first row 0"),
+    ],
+)
+def test_beliefs_do_not_go_on_with_other_rewards_or_rows_but_afresh_without_their_files(tmp_path, now, words):
+    checkpoint = checkpointed(tmp_path, **BELIEFS)
+    options = {**BELIEFS, "max_steps": 4, **now}
+    with pytest.raises(ValueError, match=words) as refused:
+        tiny.trainer(tmp_path, **options).train(resume_from_checkpoint=str(checkpoint))
+    assert "remove the checkpoint's grpo_plus_state_*.pt files" in str(refused.value)
+    for path in checkpoint.glob("grpo_plus_state_*.pt"):
+        path.unlink()
+    resumed = tiny.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.state.global_step == 4
+
+
 def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path)
     (checkpoint / "grpo_plus_state_0.pt").unlink()
@@ -94,6 +117,14 @@ def test_another_batch_layout_generates_anew(tmp_path, caplog):
     checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
     assert resumed(checkpoint, steps_per_generation=2).state.global_step == 4
     assert "batch layout differs" in caplog.text
+
+
+def test_a_batch_of_another_layout_is_used_up_like_any_other(tmp_path):
+    """Saved in the midst of a batch of four steps; resumed with batches of three, one is made for the next three."""
+    checkpoint = checkpointed(tmp_path, steps_per_generation=4)
+    resumed = tiny.trainer(tmp_path, steps_per_generation=3, max_steps=5)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert tiny.logged(resumed, "rollouts") == [4 * 8, 4 * 8 + 3 * 8]
 
 
 def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):

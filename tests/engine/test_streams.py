@@ -174,6 +174,15 @@ def test_more_skill_chooses_more_sharply():
     assert means[3] > 0.8
 
 
+@pytest.mark.parametrize("factor", [1e-4, 100.0])
+def test_how_far_learnability_is_spread_changes_no_choice(factor):
+    """Beliefs count for as much late in training, when all prompts are nearly solved, and whatever a reward's unit."""
+    learnability = torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    of = (believing(values, skill=0.5) for values in (learnability, factor * learnability))
+    first, second = ([BeliefStream(400, seed).take(8, any_prompt, believe=b) for seed in range(9)] for b in of)
+    assert first == second
+
+
 def test_beliefs_that_are_all_alike_leave_the_order_to_chance():
     assert (
         len({tuple(BeliefStream(50, s).take(5, any_prompt, believe=believing([0.1] * 50, 1.0))) for s in range(9)}) > 5
