@@ -90,6 +90,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     entropy_coef: float
     _last_world_entropy: float
     _step: int
+    _batch = Batch()  # in flight; empty between two of them, and in a trainer made without __init__
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         **kwargs: Any,
     ):
         args = config_for(model, args)
-        self._batch = Batch()  # in flight; empty between two of them
+        self._batch = Batch()
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
@@ -168,10 +169,11 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
-        self._batch = batch = Batch(size, inputs, pop_indices(inputs))
+        filters = self.args.filters_groups and training
+        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters)
         if training:
             self._prompts.begin(batch, self._read)
-        if self.args.filters_groups and training:
+        if filters:
             table.forget(self._logs)
         try:
             with batch.hiding:
@@ -204,7 +206,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
-        if not (self.args.filters_groups and self.model.training):
+        if not batch.filters:
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
         if batch.further is not None:
@@ -236,7 +238,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Rows as TRL is to see them."""
-        return shown(rows) if self._is_vlm and self.args.filters_groups and self.model.training else rows
+        return shown(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
         """As `_sample`, of rows that TRL has not prepared: it does all that it does for a batch, up to `_generate`."""
