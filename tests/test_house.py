@@ -18,7 +18,7 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "steps",
-    "groups head presets trl_releases sandbox scoring shared_prior states",
+    "groups head lease presets trl_releases sandbox scoring shared_prior states",
     "beliefs",
     "baselines variants",
     "estimators",
