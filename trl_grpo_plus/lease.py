@@ -61,9 +61,10 @@ class Holder:
 
 @dataclass
 class _Held:
-    """A lock of this process, and how many times it was asked for."""
+    """A lock of this process, the folders that were made for it, and how many times it was asked for."""
 
     descriptor: int
+    made: list[Path]
     times: int = 1
 
 
@@ -111,6 +112,7 @@ def _take(path: Path) -> bool:
     if path in _held:
         _held[path].times += 1
         return True
+    made = [folder for folder in path.parents if not folder.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         descriptor = _locked(path)
@@ -122,7 +124,7 @@ def _take(path: Path) -> bool:
     if before is not None and not before.lives:  # a copy of a run's folder has a copy of its file
         what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
         print(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
-    _held[path] = _Held(descriptor)
+    _held[path] = _Held(descriptor, made)
     return True
 
 
@@ -198,6 +200,8 @@ def _give_back(path: Path) -> None:
     del _held[path]
     with contextlib.suppress(OSError):  # first: who waits for the lock then sees that this file is no more
         path.unlink()
+        for folder in held.made:  # a run that was refused leaves nothing
+            folder.rmdir()
     os.close(held.descriptor)
 
 

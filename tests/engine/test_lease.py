@@ -125,9 +125,9 @@ def test_one_process_may_hold_it_again_and_another_time(tmp_path):
             with lease.held(f"{tmp_path}/../{tmp_path.name}"):  # a script and its trainer
                 assert (tmp_path / lease.FILE).exists()
             assert (tmp_path / lease.FILE).exists()
-            with lease.held(str(tmp_path / "beside")):
-                pass
-        assert [path.name for path in tmp_path.iterdir()] == ["beside"]
+            with lease.held(str(tmp_path / "new" / "run")):
+                assert (tmp_path / "new" / "run" / lease.FILE).exists()
+        assert not list(tmp_path.iterdir()), "of folders in which nothing was written nothing is left"
 
 
 def test_a_run_that_fails_gives_it_back(tmp_path):

@@ -24,6 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, Tr
 
 from trl_grpo_plus.alarms import ALARMS
 from trl_grpo_plus.check.recipe import refused
+from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import command_line, console, inputs, report
 from trl_grpo_plus.launch.accelerate import distribution
@@ -886,6 +887,7 @@ def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(fo
         launcher = refused("arithmetic_cpu", [*SHORT[2:], "--output_dir", "twice"], distribution(None, None, 0))
         assert [why.startswith(told) for why in launcher] == [True]
         assert [path for path in names(folder / "twice") if path != "rollouts"] == before
+        assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # which disturb nobody
     finally:
         (folder / "hold").unlink()
     run.end(0)
