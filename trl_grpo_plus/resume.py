@@ -113,22 +113,22 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
         promised (`bool`): whether the checkpoint was saved with one. Where it was not, a warning says so.
 
     Raises:
-        Refusal: it was, and the file is not there or cannot be read; on all ranks alike.
+        Refusal: it was, and the file is not there; or it cannot be read. On all ranks alike.
     """
     path = os.path.join(folder, REFERENCE)
-    weights, wrong = {}, None
-    if rank == 0:
+    weights, wrong, absent = {}, "", not promised and not os.path.exists(path)
+    if rank == 0 and not absent:
         try:
             weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
         except Exception as error:  # whatever a damaged file makes of the unpickler
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
-    wrong = broadcast_object_list([wrong])[0]
-    if wrong and promised:
+    wrong, absent = broadcast_object_list([(wrong, absent)])[0]
+    if wrong:
         raise Refusal(
-            f"{path} cannot be read ({wrong}), and sync_ref_model needs the reference model that it held. Resume from "
+            f"{path} cannot be read ({wrong}), and sync_ref_model needs the reference model in it. Resume from "
             "an earlier checkpoint."
         )
-    if wrong:
+    if absent:
         logger.warning(
             f"{folder} was saved without the reference model: it starts afresh, as the model that the run began with."
         )
