@@ -42,6 +42,8 @@ SAMPLED = {**EXACT, "zero_variance_groups": "resample", "max_resample_rounds": 2
 SAMPLED |= {"optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
 SAMPLED |= {"eval_strategy": "steps", "eval_steps": 2, "num_generations_eval": 2}
 SAMPLED |= {"extra": {"eval_dataset": tiny.prompts(6)}}
+FOLLOWED = {**EXACT, **SCRIPTED, "optim": "rmsprop", "learning_rate": 1e-3, "save_strategy": "steps", "save_steps": 1}
+FOLLOWED |= {"sync_ref_model": True, "ref_model_sync_steps": 1}
 # The head reads the policy's states, with a forward of our own that all ranks make together.
 BELIEVED = {**EXACT, "advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"}
 BELIEVED |= {"belief_head": "prompt", "failed_reward": 0.3, "zero_variance_groups": "resample", "extra": {}}
@@ -98,12 +100,27 @@ def resumed(folder):
     return train(folder, tiny.half_dead, SAMPLED, str(folder.with_name("sampled") / "run" / "checkpoint-1"))
 
 
+def followed(folder):
+    """By the reference model."""
+    return train(folder, tiny.half_dead, FOLLOWED)
+
+
+def followed_resumed(folder):
+    """The second process's machine has not the checkpoint's reference model."""
+    checkpoint = folder.with_name("followed") / "run" / "checkpoint-2"
+    if PartialState().process_index == 1:
+        there = folder / "checkpoint-2"
+        shutil.copytree(checkpoint, there, ignore=shutil.ignore_patterns("grpo_plus_reference*"))
+        checkpoint = there
+    return train(folder, tiny.half_dead, FOLLOWED, str(checkpoint))
+
+
 def resumed_apart(folder):
     """The second process's machine has the weights, but no state of ours."""
     checkpoint = folder.with_name("sampled") / "run" / "checkpoint-1"
     if PartialState().process_index == 1:
         there = folder / "checkpoint-1"
-        shutil.copytree(checkpoint, there, ignore=shutil.ignore_patterns("grpo_plus_state*"))
+        shutil.copytree(checkpoint, there, ignore=shutil.ignore_patterns("grpo_plus_*"))
         checkpoint = there
     return train(folder, tiny.half_dead, SAMPLED, str(checkpoint))
 
@@ -168,6 +185,8 @@ def main():
     for configuration, environment in environments.items():
         scenarios = [drop, resample, believed, sampled, resumed, precise, not_finite]
         scenarios += [resumed_apart] if configuration == "ddp" else []
+        # TRL does not move all of a reference that FSDP1 shards.
+        scenarios += [followed, followed_resumed] if configuration != "fsdp1" else []
         with patch_environment(**environment), on_a_cpu(configuration):
             for scenario in scenarios:
                 folder = out / configuration / scenario.__name__

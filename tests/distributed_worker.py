@@ -26,7 +26,7 @@ from accelerate import PartialState
 from transformers import Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
-from trl_grpo_plus import batch
+from trl_grpo_plus import batch, lease
 from trl_grpo_plus.checkpoints import lacking
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import Step
@@ -372,6 +372,19 @@ def failing(folder, reward, errors=RuntimeError, **options):
 
 def fallback_raise(folder):
     return failing(folder, tiny.always_dead, **RESAMPLE, resample_fallback="raise")
+
+
+def held_by_another(folder):
+    """As by another run: the second rank, which is not asked, has the lock of the folder; then it gives it back."""
+    path, alone = folder.resolve() / "run" / lease.FILE, PartialState().process_index == 1
+    if alone:
+        lease._take(path)
+    PartialState().wait_for_everyone()
+    told = failing(folder, tiny.digits, ValueError)
+    if alone:
+        lease._give_back(path)
+    PartialState().wait_for_everyone()
+    return {**told, **result(train(folder, tiny.digits)), "pid": os.getpid()}
 
 
 def nonfinite(folder):

@@ -38,6 +38,7 @@ class Batch:
         size (`int`): attempts in a group.
         inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
         indices (`list[int | None]`): of the rows as dealt, in the training set.
+        filters (`bool`): whether its groups may be dropped or replaced.
         rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
         streamed (`bool`): whether these are places in a window on a stream.
         generated ([`Generated`], *optional*): what was generated last.
@@ -56,6 +57,7 @@ class Batch:
     size: int = 1
     inputs: Rows = field(default_factory=list)
     indices: list[int | None] = field(default_factory=list)
+    filters: bool = False
     rows: tuple[int, ...] = ()
     streamed: bool = False
     generated: Generated | None = None

@@ -29,7 +29,7 @@ LAST = "trainer_state.json"  # the file that is written last
 # Of transformers, accelerate, PEFT and this package; a user's own file of such a kind is none of them.
 SAVED_BY_TORCH = (
     *("pytorch_model*.bin", "adapter_model*.bin", "optimizer*.bin", "training_args.bin"),
-    *("optimizer*.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "grpo_plus_state_*.pt"),
+    *("optimizer*.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "grpo_plus_*.pt"),
 )
 
 

@@ -1,4 +1,7 @@
-"""What a checkpoint holds beside TRL's own files: each rank's state, for a resumed run to be the one that went on."""
+"""What a checkpoint holds beside TRL's own files: each rank's state, and the reference model where it moves.
+
+For a resumed run to be the one that went on.
+"""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,6 +11,7 @@ from typing import Any
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import broadcast_object_list, gather_object
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
 
 from .common.ranks import together
 from .common.values import Refusal
@@ -15,6 +19,7 @@ from .common.values import Refusal
 
 logger = get_logger(__name__)
 
+REFERENCE = "grpo_plus_reference.pt"
 FORMAT = 1  # one more with each change that another release cannot read
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file: training then goes on from the weights, and what it held "
@@ -84,6 +89,67 @@ def loaded(folder: str, rank: int, layout: list[int]) -> Iterator[dict[str, Any]
             what = f"{type(error).__name__}: {error}"
             told = f"{_path(folder, rank)} does not hold what this release reads ({what}). {_INSTEAD}"
             raise Refusal(told) from error
+
+
+def save_reference(folder: str, rank: int, reference: torch.nn.Module) -> None:
+    """Write a reference model, whole, into a checkpoint's folder. Collective.
+
+    Raises:
+        RuntimeError: the first rank could not write it; on all ranks.
+    """
+    with _gathered(reference):
+        weights = get_model_state_dict(reference, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+    with together():
+        if rank == 0:
+            torch.save(weights, os.path.join(folder, REFERENCE))
+
+
+def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised: bool) -> None:
+    """Give a reference model the weights that it had when the checkpoint was saved. Collective.
+
+    Args:
+        folder (`str`), rank (`int`): of the checkpoint, which the first rank alone must have.
+        reference (`torch.nn.Module`): as [`save_reference`] took it.
+        promised (`bool`): whether the checkpoint was saved with one. Where it was not, a warning says so.
+
+    Raises:
+        Refusal: it was, and the file is not there; or it cannot be read. On all ranks alike.
+    """
+    path = os.path.join(folder, REFERENCE)
+    weights, wrong, absent = {}, "", not promised and not os.path.exists(path)
+    if rank == 0 and not absent:
+        try:
+            weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        except Exception as error:  # whatever a damaged file makes of the unpickler
+            wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
+    wrong, absent = broadcast_object_list([(wrong, absent)])[0]
+    if wrong:
+        raise Refusal(
+            f"{path} cannot be read ({wrong}), and sync_ref_model needs the reference model in it. Resume from "
+            "an earlier checkpoint."
+        )
+    if absent:
+        logger.warning(
+            f"{folder} was saved without the reference model: it starts afresh, as the model that the run began with."
+        )
+        return
+    several = torch.distributed.is_initialized()
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=several)
+    with _gathered(reference):
+        set_model_state_dict(reference, weights, options=options)
+
+
+@contextmanager
+def _gathered(model: torch.nn.Module) -> Iterator[None]:
+    """ZeRO-3's shards put together while they are read or written; torch does that for FSDP's itself."""
+    sharded = [parameter for parameter in model.parameters() if hasattr(parameter, "ds_id")]
+    if not sharded:
+        yield
+        return
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters(sharded, modifier_rank=0):
+        yield
 
 
 def skip_epochs(sampler: Any, epochs: int) -> None:

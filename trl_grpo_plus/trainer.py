@@ -34,7 +34,7 @@ from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.utils import nanstd
 
 from . import batch as batches
-from . import checkpoints, filler, groups, kl, model_card, resume, rounds, selection, trl_releases, uploads
+from . import checkpoints, filler, groups, kl, lease, model_card, resume, rounds, selection, trl_releases, uploads
 from . import completions_table as table
 from .about import describe
 from .advantages import TRL_SCALES
@@ -90,6 +90,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     entropy_coef: float
     _last_world_entropy: float
     _step: int
+    _batch = Batch()  # in flight; empty between two of them, and in a trainer made without __init__
 
     def __init__(
         self,
@@ -102,7 +103,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         **kwargs: Any,
     ):
         args = config_for(model, args)
-        self._batch = Batch()  # in flight; empty between two of them
+        self._batch = Batch()
         self._sampler: Any = None  # TRL's, of the training set
         self._split = "eval"  # that is being evaluated
         self._entropy: float | None = None  # as last measured
@@ -168,10 +169,11 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         training = self.model.training
         size = self.num_generations if training else self.num_generations_eval
-        self._batch = batch = Batch(size, inputs, pop_indices(inputs))
+        filters = self.args.filters_groups and training
+        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters)
         if training:
             self._prompts.begin(batch, self._read)
-        if self.args.filters_groups and training:
+        if filters:
             table.forget(self._logs)
         try:
             with batch.hiding:
@@ -204,7 +206,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _generate(self, prompts: list) -> tuple:
         batch = self._batch
-        if not (self.args.filters_groups and self.model.training):
+        if not batch.filters:
             batch.generated = Generated(*super()._generate(prompts))
             return batch.generated
         if batch.further is not None:
@@ -236,7 +238,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         """Rows as TRL is to see them."""
-        return shown(rows) if self._is_vlm and self.args.filters_groups and self.model.training else rows
+        return shown(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
         """As `_sample`, of rows that TRL has not prepared: it does all that it does for a batch, up to `_generate`."""
@@ -460,8 +462,12 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- checkpoints and the Hub
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As the `Trainer`'s, from a checkpoint that is whole; see [`trl_grpo_plus.checkpoints`]."""
-        with self._recorder.blaming_trackers():
+        """As the `Trainer`'s, from a checkpoint that is whole; see [`trl_grpo_plus.checkpoints`].
+
+        Raises:
+            Refusal: another run writes into `output_dir`; see [`trl_grpo_plus.lease`].
+        """
+        with lease.held(self.args.output_dir), self._recorder.blaming_trackers():
             return super().train(checkpoints.whole(resume_from_checkpoint, self.args.output_dir), *args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
@@ -470,7 +476,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
             if not self.args.save_only_model:
                 resume.save(str(folder), self.accelerator.process_index, self._resume_state)
+                if self._moving_reference is not None:
+                    resume.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
             super()._save_checkpoint(model, trial, *rest, **more)
+
+    @property
+    def _moving_reference(self) -> Any:
+        """The reference model where it follows the policy, else `None`."""
+        return self.ref_model if self.args.sync_ref_model else None
 
     def _resume_state(self) -> dict[str, Any]:
         self._settle_record()
@@ -481,6 +494,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             # TRL generates anew when it resumes, in the midst of a batch too.
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
+            "reference": self._moving_reference is not None,
             "alarms": self._recorder.state_dict(),
             "entropy": self._entropy,
             **self._prompts.state_dict(),
@@ -492,7 +506,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         if checkpoint is None:
             return
         resume.skip_epochs(self._sampler, int(self.state.epoch or 0))
-        with resume.loaded(checkpoint, self.accelerator.process_index, self._layout) as state:
+        rank, reference = self.accelerator.process_index, self._moving_reference
+        with resume.loaded(checkpoint, rank, self._layout) as state:
+            if reference is not None:
+                resume.load_reference(checkpoint, rank, reference, bool(state and state.get("reference")))
             if state is None:
                 return
             self._prompts.load_state_dict(state)  # collective, so before what one rank may lack

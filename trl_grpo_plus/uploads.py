@@ -12,11 +12,12 @@ import transformers
 from transformers import trainer as seam
 
 from .common.attributes import temporarily
+from .lease import FILE as LOCK
 from .traces import FOLDER
 
 
-# The traces, the pages that show them, and earlier runs, which the recipes' script moves aside with theirs.
-AT_HOME = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*")
+# The traces, the pages that show them, earlier runs, which the recipes' script moves aside with theirs, and the lock.
+AT_HOME = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*", LOCK)
 
 
 @contextmanager

@@ -183,6 +183,20 @@ def test_resumed_in_the_midst_of_a_batch_is_uninterrupted(out, configuration):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("configuration", ["ddp", *SHARDED[1:]])
+def test_a_reference_that_follows_is_resumed_exactly(out, configuration):
+    for found, expected in zip(
+        results(out, configuration, "followed_resumed"), results(out, configuration, "followed"), strict=True
+    ):
+        assert found["losses"] == expected["losses"]
+        assert expected["losses"] == pytest.approx(results(out, "ddp", "followed")[0]["losses"], abs=1e-5)
+    folder = out / configuration
+    assert distance(folder / "followed_resumed", folder / "followed") == 0
+    reference = torch.load(folder / "followed" / "run" / "checkpoint-2" / "grpo_plus_reference.pt", weights_only=True)
+    assert len(reference) > 20
+
+
+@pytest.mark.full
 @pytest.mark.parametrize("configuration", SHARDED)
 @pytest.mark.parametrize("scenario", ["drop", "resample", "believed", "sampled"])
 def test_traces_are_those_of_ddp(out, configuration, scenario):

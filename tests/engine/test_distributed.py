@@ -26,7 +26,7 @@ AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_
 AGREEING += ["estimated", "entropies", "steps"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
-OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank"]
+OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank", "held_by_another"]
 
 
 def launch(out, *scenarios, ok=True, **environment):
@@ -276,6 +276,13 @@ def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
         -3000:
     ]
     assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {0, 2, 4, 6}
+
+
+def test_a_folder_that_another_run_holds_is_refused_on_both_with_one_message(out):
+    first, second = results(out, "held_by_another")
+    assert first["error"] == second["error"]
+    assert f"held_by_another/run: process {second['pid']} on " in first["error"]
+    assert first["weights"] == second["weights"]
 
 
 def test_a_stream_that_fails_on_the_first_rank_stops_both(out):

@@ -1,12 +1,17 @@
 """A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
 
 import json
+import os
+import shutil
 
 import pytest
 import tiny
 import torch
 import user_advantages
 from transformers import TrainerCallback
+
+from trl_grpo_plus.checkpoints import lacking
+from trl_grpo_plus.common.values import Refusal
 
 
 class StopAt(TrainerCallback):
@@ -137,3 +142,43 @@ def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
 
 def test_no_state_beside_bare_weights(tmp_path):
     assert not list(checkpointed(tmp_path, save_only_model=True).glob("grpo_plus*"))
+
+
+FOLLOWED = {"reward": tiny.digits, "beta": 0.1, "sync_ref_model": True, "ref_model_sync_steps": 2, "max_steps": 6}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A run whose reference model follows the policy, with a checkpoint of each step."""
+    return tiny.trained(tmp_path_factory.mktemp("followed"), **FOLLOWED, save_strategy="steps", save_steps=1)
+
+
+def test_a_reference_that_follows_is_resumed_exactly_from_every_checkpoint(tmp_path, followed):
+    references = set()
+    for step in range(1, 6):
+        resumed = tiny.trainer(tmp_path, **FOLLOWED)
+        torch.manual_seed(12345)
+        resumed.train(resume_from_checkpoint=f"{followed.args.output_dir}/checkpoint-{step}")
+        tiny.assert_same(resumed, followed)
+        assert tiny.same_weights(resumed.ref_model.state_dict(), followed.ref_model.state_dict())
+        saved = torch.load(f"{followed.args.output_dir}/checkpoint-{step}/grpo_plus_reference.pt", weights_only=True)
+        references.add(saved["lm_head.weight"].sum().item())
+    assert len(references) == 3  # as it began, and after steps 2 and 4
+
+
+def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_told(tmp_path, followed, caplog):
+    checkpoint = tmp_path / "run" / "checkpoint-3"
+    shutil.copytree(f"{followed.args.output_dir}/checkpoint-3", checkpoint)
+    reference = checkpoint / "grpo_plus_reference.pt"
+    os.truncate(reference, reference.stat().st_size // 2)
+    assert lacking(checkpoint) == "grpo_plus_reference.pt cut off"
+    reference.unlink()
+    with pytest.raises(Refusal, match=r"grpo_plus_reference.pt cannot be read \(FileNotFoundError.*sync_ref_model"):
+        tiny.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
+    (checkpoint / "grpo_plus_state_0.pt").unlink()
+    tiny.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
+    assert "saved without the reference model: it starts afresh" in caplog.text
+
+
+def test_a_reference_is_saved_where_it_moves_alone(tmp_path):
+    assert not list(checkpointed(tmp_path, beta=0.1).glob("grpo_plus_reference*"))

@@ -5,6 +5,7 @@ import inspect
 import re
 import warnings
 from importlib.metadata import requires
+from types import SimpleNamespace
 
 import pytest
 import tiny
@@ -12,7 +13,7 @@ import torch
 import trl
 from trl import GRPOTrainer
 
-from trl_grpo_plus import filler, trl_releases
+from trl_grpo_plus import GRPOPlusTrainer, filler, trl_releases
 from trl_grpo_plus import trainer as plus
 from trl_grpo_plus.generated import IMAGE_FIELDS, Generated
 
@@ -218,6 +219,18 @@ def test_by_what_the_tools_of_a_prompt_with_images_are_known():
     _, after = source.split("self._generate(")
     for line in ["for name in self._batch_environments", "images is not None and self.log_multimodal"]:
         assert line in after, broken(f"no `{line}` after _generate", "it must be that of the rows that are trained on")
+
+
+@pytest.mark.parametrize("cls", [GRPOTrainer, GRPOPlusTrainer])
+def test_a_trainer_made_without_init_is_told_what_its_rollout_function_lacks(cls):
+    """As TRL's own tests make one, with the attributes that generation reads and no more."""
+    bare = cls.__new__(cls)
+    bare.accelerator = SimpleNamespace(device=torch.device("cpu"), is_main_process=True)
+    bare.args, bare.model = SimpleNamespace(report_to=[]), SimpleNamespace(training=True)
+    bare.state, bare.use_vllm = SimpleNamespace(global_step=2), False
+    bare.rollout_func = lambda prompts, trainer: {"prompt_ids": [[1]], "completion_ids": [[2]]}
+    with pytest.raises(ValueError, match=r"rollout_func must return keys \['logprobs'\]"):
+        bare._generate(["prompt"])
 
 
 def test_what_an_evaluation_is_told():

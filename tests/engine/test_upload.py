@@ -67,7 +67,9 @@ def test_the_model_is_uploaded(pushed):
 def test_prompts_and_completions_stay_at_home(pushed):
     _, commits = pushed
     paths = {path for commit in commits for path in commit}
-    assert not [path for path in paths if path.startswith(("rollouts", "earlier", "report")) or "jsonl" in path]
+    assert not [
+        path for path in paths if path.startswith(("rollouts", "earlier", "report", "run.lock")) or "jsonl" in path
+    ]
 
 
 def test_checkpoints_that_are_pushed_are_whole(pushed):

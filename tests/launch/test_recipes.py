@@ -23,8 +23,11 @@ from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, TrainerState
 
 from trl_grpo_plus.alarms import ALARMS
+from trl_grpo_plus.check.recipe import refused
+from trl_grpo_plus.cli import main
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch import command_line, console, inputs, report
+from trl_grpo_plus.launch.accelerate import distribution
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
 from trl_grpo_plus.launch.data import check_name
@@ -870,12 +873,33 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     assert contents(folder / "again" / "earlier-1") == contents(folder / "whole")
 
 
+def test_a_recipe_that_is_started_twice_moves_nothing_of_the_run_that_goes_on(folder, monkeypatch):
+    (folder / "hold").touch()
+    run = Run([*SCRIPT, *SHORT, "--output_dir", "twice"], folder)
+    try:
+        run.wait_for("step +2  reward")
+        before = [path for path in names(folder / "twice") if path != "rollouts"]
+        told = f"output_dir: another run writes into {folder}/twice: process {run.process.pid} on "
+        second = Run([*SCRIPT, *SHORT, "--output_dir", "twice"], folder).end(2)
+        assert f"error: {told}" in second
+        assert "Warm-up" not in second
+        monkeypatch.chdir(folder)
+        launcher = refused("arithmetic_cpu", [*SHORT[2:], "--output_dir", "twice"], distribution(None, None, 0))
+        assert [why.startswith(told) for why in launcher] == [True]
+        assert [path for path in names(folder / "twice") if path != "rollouts"] == before
+        assert main(["view", "twice"]) == main(["export", "twice", "--to", "jsonl"]) == 0  # which disturb nobody
+    finally:
+        (folder / "hold").unlink()
+    run.end(0)
+    assert "run.lock" not in names(folder / "twice")
+
+
 def test_ctrl_c_in_the_warm_up_leaves_nothing(folder):
     run = Run([*SCRIPT, "--config", "arithmetic_cpu", "--output_dir", "warm"], folder)
     run.wait_for(r"Warm-up.* [1-9]\d*/2000")
     run.interrupt()
     assert "Stopped at once." in run.end(130, seconds=20)
-    assert names(folder / "warm") == []
+    assert not (folder / "warm").exists()
 
 
 @pytest.mark.full

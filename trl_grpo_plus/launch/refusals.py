@@ -85,10 +85,14 @@ def dtype(recipe: Recipe) -> list[Row]:
 
 
 def output(recipe: Recipe) -> list[Row]:
-    """A checkpoint to resume from must be there, and the model that the run starts from must not be written over."""
+    """A checkpoint to resume from must be there, the model that the run starts from must not be written over, and no
+    other run may be going on in the folder. The processes of this one are not asked: one of them may hold it."""
+    from .. import lease
     from . import earlier, report  # which import transformers
 
     try:
+        if recipe.name:
+            lease.check(recipe.training.output_dir)
         wanted = report.wanted_checkpoint(recipe.training)
         earlier.check_start(recipe.training, recipe.model, resumes=wanted is not None)
     except Refusal as error:

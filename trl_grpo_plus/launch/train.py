@@ -34,20 +34,28 @@ def main(
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
+    from ..lease import held
+
+    recipe = launched(script_args, training_args, model_args, dataset_args)
+    _raise_failures(on_paper(recipe), training_args)
+    with held(training_args.output_dir):
+        return _run(recipe, trainer_class, loader or load_data)
+
+
+def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Callable[..., Any]) -> int:
     from ..recorder import Recording
     from .console import SlimProgress
     from .report import report, save, settle_folder, summarise
     from .stopping import StopOnInterrupt
 
-    recipe = launched(script_args, training_args, model_args, dataset_args)
-    _raise_failures(on_paper(recipe), training_args)
+    training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
         print(f"preset {presets.said(training_args)}")
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):
-        recipe.splits = (loader or load_data)(script_args, training_args, model_args, dataset_args)
-    recipe.tokenizer = partial(_tokenizer, model_args, training_args)
+        recipe.splits = loader(recipe.script, training_args, recipe.model, recipe.data)
+    recipe.tokenizer = partial(_tokenizer, recipe.model, training_args)
     _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
@@ -68,7 +76,7 @@ def main(
     if trainer.accelerator.is_main_process:
         print(report(summarise(trainer, saved)))
     if training_args.push_to_hub:
-        trainer.push_to_hub(dataset_name=script_args.dataset_name)
+        trainer.push_to_hub(dataset_name=recipe.script.dataset_name)
     _end(trainer)
     return 0
 
