@@ -17,7 +17,7 @@ import trl_grpo_plus
 ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
-    "steps",
+    "reward_range steps",
     "groups head lease plain_rows presets trl_releases sandbox scoring shared_prior rests states",
     "beliefs own_stream",
     "baselines variants",

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from .common.values import Number, Refusal
+from .reward_range import RewardRange
 
 
 WINDOW = 20
@@ -40,7 +41,7 @@ class Ridge:
     Args:
         seed (`int`): of the random projection above `max_features`.
         low, high (`float`, *optional*, defaults to 0.0 and 1.0):
-            The reward's range, widened by rewards that are outside, as for beliefs.
+            The reward's range, which rewards widen as that of beliefs ([`trl_grpo_plus.reward_range`]).
         penalties (`Sequence[float]`, *optional*, defaults to 0.3, 0.03, 3e-3, 3e-4 and 3e-5):
             Side by side, in prompts, see above. The first one is in use until there are predictions to compare.
         decay (`float`, *optional*, defaults to 0.97): what a batch is worth a batch later, half after 23.
@@ -67,7 +68,7 @@ class Ridge:
         Number(at_least=1, integer=True).check("max_features", max_features)
         if not low < high:
             raise Refusal(f"low={low!r} must be below high={high!r}: they are the ends of the reward's range.")
-        self._seed, self._low, self._high = seed, float(low), float(high)
+        self._seed, self._range = seed, RewardRange(low, high)
         self._decay, self._max_features = decay, max_features
         self._penalties = torch.tensor([*penalties], dtype=torch.float64)
         self._width = 0  # of the features, known when there are some
@@ -93,7 +94,7 @@ class Ridge:
         mean_gain = gain / count
         error = math.sqrt(max(squared_gain / count - mean_gain**2, 0.0) / count)
         # Where prompts do not differ there is nothing to explain, and the quotient is of two noises.
-        least = 1e-3 * (self._high - self._low) ** 2
+        least = 1e-3 * (self._range.high - self._range.low) ** 2
         return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -103,12 +104,13 @@ class Ridge:
         is not finite. The variance is one that this mean allows.
         """
         self._check_width(features)
+        low, high = self._range.low, self._range.high
         if not self._count:
-            means = torch.full((len(features),), (self._low + self._high) / 2, dtype=torch.float64)
-            return means, (means - self._low) * (self._high - means)
+            means = torch.full((len(features),), (low + high) / 2, dtype=torch.float64)
+            return means, (means - low) * (high - means)
         rows = self._projected(features)
         means, variances = (self._predict(rows, of)[:, self._errors[of].argmin()] for of in (0, 1))
-        return means, torch.minimum(variances, (means - self._low) * (self._high - means))
+        return means, torch.minimum(variances, (means - low) * (high - means))
 
     def learn(self, features: Tensor, rewards: Tensor) -> None:
         """Learn a batch, after what it would have been predicted as has counted for the skill. Rows in which anything
@@ -122,6 +124,7 @@ class Ridge:
         self._check_width(features)
         rewards, rows = _plain(rewards), _plain(features)
         scored = rewards.isfinite()
+        rewards = self._range.observe(rewards.masked_fill(~scored, torch.nan))
         kept = scored.any(dim=1) & rows.isfinite().all(dim=1)
         rows, rewards, scored = rows[kept], rewards[kept], scored[kept]
         if not len(rows):
@@ -136,8 +139,6 @@ class Ridge:
         targets = torch.stack([means, torch.where(several, within, usual)], dim=1)
         if self._count:
             self._judge(rows, targets, within / count)
-        seen = rewards[scored]
-        self._low, self._high = min(self._low, float(seen.min())), max(self._high, float(seen.max()))
         self._remember(torch.cat([rows, targets], dim=1))
         self._solve()
 
@@ -146,7 +147,7 @@ class Ridge:
         return {
             "seed": self._seed,
             "width": self._width,
-            "range": [self._low, self._high],
+            "range": self._range.state_dict(),
             "scale": self._scale.clone(),
             "count": self._count,
             "mean": self._mean.clone(),
@@ -158,7 +159,7 @@ class Ridge:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on where `state` stood."""
         self._seed, self._width = state["seed"], state["width"]
-        self._low, self._high = state["range"]
+        self._range.load_state_dict(state["range"])
         self._scale, self._errors = state["scale"].clone(), state["errors"].clone()
         self._count, self._mean, self._scatter = state["count"], state["mean"].clone(), state["scatter"].clone()
         self._window = deque((list(batch) for batch in state["window"]), maxlen=WINDOW)
@@ -168,8 +169,9 @@ class Ridge:
 
     def _predict(self, rows: Tensor, of: int) -> Tensor:
         """`(P, K) -> (P, penalties)`, of the mean (0) or the variance (1)."""
-        margin = MARGIN * (self._high - self._low)
-        least, most = (0.0, math.inf) if of else (self._low + margin, self._high - margin)
+        low, high = self._range.low, self._range.high
+        margin = MARGIN * (high - low)
+        least, most = (0.0, math.inf) if of else (low + margin, high - margin)
         above = ((rows - self._mean[:-2]) @ self._slopes[of]).nan_to_num(0.0, 0.0, 0.0)
         return (self._mean[of - 2] + above).clamp(least, most)
 
