@@ -128,7 +128,7 @@ def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tupl
 
 
 def _lines(path: Path) -> int:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+    with files.open_within(path, path.parent) as raw, gzip.open(raw) if path.suffix == ".gz" else raw as file:
         count = 0
         try:
             for _ in file:

@@ -43,7 +43,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+from ..common.files import open_within, within
 
 
 GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
@@ -63,10 +65,11 @@ def find(run: str | Path) -> Path:
 
     Raises:
         ValueError: there are no traces.
+        OSError: it is a link that leads out of the run.
     """
     for folder in (Path(run) / FOLDER, Path(run)):
         if any(parse_name(path) for path in folder.glob("*.jsonl*")):
-            return folder
+            return within(folder, Path(run))
     exists = "has no traces in it" if Path(run).is_dir() else "is not a folder"
     raise ValueError(
         f"{run} {exists}. Give the output_dir of a run of GRPOPlusTrainer: its attempts are in its folder `{FOLDER}`, "
@@ -131,7 +134,10 @@ def about(run: str | Path) -> dict[str, Any]:
     [`trl_grpo_plus.about.describe`] returns."""
     path = find(run) / "run.json"
     try:
-        return json.loads(path.read_text()) if path.exists() else {}
+        if not path.exists():
+            return {}
+        with open_within(path, path.parent) as file:
+            return json.loads(file.read())
     except ValueError as error:
         raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
 
@@ -164,7 +170,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: a line before that is no JSON object; with its number.
     """
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+    with open_within(path, path.parent) as raw, unpacked(raw, path) as file:
         try:
             for number, line in enumerate(file, 1):
                 if not line.endswith(b"\n"):
@@ -172,6 +178,11 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 yield _object(line, path, number)
         except (EOFError, gzip.BadGzipFile):  # in the midst of a member, or of its header
             return
+
+
+def unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
+    """What is in an open file of that name."""
+    return cast(IO[bytes], gzip.open(file)) if path.suffix == ".gz" else file
 
 
 def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:

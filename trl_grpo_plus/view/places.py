@@ -8,6 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from ..common.files import open_within
 from ..traces import Row, group_key
 
 
@@ -72,7 +73,7 @@ def _member_at(path: Path, inode: int, at: int) -> bytes:
 
 
 def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
-    file = open(path, "rb")  # noqa: SIM115
+    file = open_within(path, path.parent)
     if os.fstat(file.fileno()).st_ino != inode:
         file.close()
         raise Moved
@@ -82,7 +83,7 @@ def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
 
 def lines(path: Path, start: int) -> Iterator[bytes]:
     """The whole lines of a plain file from an offset on."""
-    with open(path, "rb") as file:
+    with open_within(path, path.parent) as file:
         file.seek(start)
         for line in file:
             if not line.endswith(b"\n"):
@@ -125,7 +126,7 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
 
 def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
     """Offset, content and end of each whole member of gzip from an offset on."""
-    with open(path, "rb") as file:
+    with open_within(path, path.parent) as file:
         file.seek(start)
         rest = b""
         while True:
