@@ -288,9 +288,7 @@ def test_a_file_that_is_broken_is_named_and_the_others_are_read(run):
     reader = Feed(run.folder)
     news = reader.news()
     assert titles_of(news) == ["Task 1.0", "Task 1.1", "Task 1.2"]
-    assert re.search(
-        r"train-00000000\.jsonl has a line that is not JSON .* Mend or remove it", news["live"]["problem"]
-    )
+    assert re.search(r"train-00000000\.jsonl, line 1 is no JSON object .* Mend or remove it", news["live"]["problem"])
     assert reader.news(**known(news))["live"]["problem"] == news["live"]["problem"]
 
 

@@ -1,6 +1,7 @@
 """What each attempt of a run was, one JSON object a line: reading and writing.
 
 read       a run's traces, and what a line holds
+shapes     what the files hold, key by key
 rows       a batch, and its lines
 by_token   advantages of tokens, as stretches of the text
 pictures   what a line says of one, and thumbnails
@@ -16,14 +17,18 @@ from .read import (
     GroupKey,
     about,
     by_group,
+    damaged,
     evaluated,
     files,
     find,
     group_key,
     groups,
     journal,
+    lines,
     newest,
+    parse,
     read_lines,
+    read_object,
     split_name,
     told,
 )

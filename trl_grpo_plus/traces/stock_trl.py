@@ -57,6 +57,9 @@ def _of_file(path: Path, run: Path) -> list[list[dict[str, Any]]]:
     missing = {"step", "prompt", "completion", "advantage"} - set(table.column_names)
     if missing:
         raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: not a file of TRL's log_completions.")
+    steps = table.column("step")
+    if not pa.types.is_integer(steps.type) or steps.null_count:
+        raise ValueError(f"{path} has a step that is no whole number: not a file of TRL's log_completions.")
     names = table.column_names
     between = names[names.index("completion") + 1 : names.index("advantage")]
     rewards = [name for name in between if pa.types.is_floating(table.schema.field(name).type)]

@@ -129,7 +129,7 @@ class Feed:
             "version": self._version,
             "groups": len(read.groups),
             "ended": "train_runtime" in last,
-            "problem": next(iter(read.problems.values()), ""),
+            "problem": _told(list(read.problems.values())),
             "there": self._run.is_dir(),
         }
 
@@ -204,7 +204,7 @@ class Feed:
             end = self._start(path)
             with self._telling_of(path):
                 for line in places.lines(path, end):
-                    lines.append(places.parsed(line, path))
+                    lines.append(traces.parse(line, path))
                     end += len(line)
             self._done(path, found[path], end)
 
@@ -240,8 +240,15 @@ class Feed:
             yield
         except (ValueError, OSError) as error:
             self._all.problems[path] = str(error)
-        except (KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # of what is in the file: the others are read all the same
             self._all.problems[path] = f"{path} has an attempt that is none ({type(error).__name__}: {error})."
+
+
+def _told(problems: list[str]) -> str:
+    if len(problems) < 2:
+        return "".join(problems)
+    others = "Another file" if len(problems) == 2 else f"{len(problems) - 1} more files"
+    return f"{problems[0]} {others} cannot be read as a whole."
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

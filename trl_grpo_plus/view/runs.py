@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import traces
-from ..common.files import open_within, within
+from ..common.files import within
 from ..common.values import finite_or_none
 from ..traces import Row
 from .groups import thin
@@ -109,12 +109,12 @@ class Run:
     @cached_property
     def about(self) -> Row:
         """Its run.json; empty where there is none."""
-        return _json(self._of_traces("run.json"))
+        return traces.read_object(self._of_traces("run.json"))
 
     @cached_property
     def race(self) -> Row:
         """What a race noted of it."""
-        return _json(self.folder / RACE_SETTINGS)
+        return traces.read_object(self.folder / RACE_SETTINGS)
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -165,7 +165,7 @@ class Run:
         """Each trainer_state.json, the furthest first. A checkpoint that is a link is not looked into."""
         found = self.folder.glob("checkpoint-[0-9]*/trainer_state.json")
         paths = [*(path for path in found if not path.parent.is_symlink()), self.folder / "trainer_state.json"]
-        yield from sorted(map(_json, paths), key=lambda state: -(state.get("global_step") or 0))
+        yield from sorted(map(traces.read_object, paths), key=lambda state: -(state.get("global_step") or 0))
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
@@ -238,17 +238,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
         return [folder.name for folder in folders]
     root = shared_folder(folders)
     return [str(folder.relative_to(root)) for folder in folders]
-
-
-def _json(path: Path) -> Row:
-    try:
-        if not path.exists():
-            return {}
-        with open_within(path, path.parent) as file:
-            value = json.loads(file.read())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _flat(values: Row) -> Row:
