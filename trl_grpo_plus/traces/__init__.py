@@ -2,6 +2,7 @@
 
 read       a run's traces, and what a line holds
 shapes     what the files hold, key by key
+shown      what of a run's options may be shown
 rows       a batch, and its lines
 by_token   advantages of tokens, as stretches of the text
 pictures   what a line says of one, and thumbnails
@@ -33,4 +34,5 @@ from .read import (
     told,
 )
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
+from .shown import hides, shown_about, shown_name, shown_options
 from .writer import Writer

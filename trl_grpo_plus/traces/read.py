@@ -49,6 +49,7 @@ from typing import IO, Any, cast
 from ..common.files import Unreadable, open_within, within
 from ..common.values import finite_or_none
 from . import shapes
+from .shown import shown_about
 
 
 _Kind = tuple[str, list[tuple[str, ...]], dict[str, shapes.Shape]]
@@ -147,7 +148,7 @@ def about(run: str | Path) -> dict[str, Any]:
     """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what groups
     were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
     [`trl_grpo_plus.about.describe`] returns."""
-    return read_object(find(run) / "run.json")
+    return shown_about(read_object(find(run) / "run.json"))
 
 
 def read_object(path: Path) -> dict[str, Any]:

@@ -109,12 +109,12 @@ class Run:
     @cached_property
     def about(self) -> Row:
         """Its run.json; empty where there is none."""
-        return traces.read_object(self._of_traces("run.json"))
+        return traces.shown_about(traces.read_object(self._of_traces("run.json")))
 
     @cached_property
     def race(self) -> Row:
         """What a race noted of it."""
-        return traces.read_object(self.folder / RACE_SETTINGS)
+        return traces.shown_about(traces.read_object(self.folder / RACE_SETTINGS))
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -135,7 +135,8 @@ class Run:
     @property
     def tells_all(self) -> bool:
         """Whether all its options are known: else nobody can say that it differs from another in the seed alone."""
-        return isinstance(self.about.get("options"), dict)
+        options = self.about.get("options")
+        return isinstance(options, dict) and not traces.hides(options)
 
     @property
     def setting(self) -> str:
