@@ -345,8 +345,11 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
         soon(lambda: page.inner_text("#live") == "Live: step 2 of 50")
         page.check("input[value=all]")
+        shows(page, 1, 12)
+        page.evaluate("document.querySelector('#group-head').dataset.before = ''")
         page.select_option("#verdict", "alive")
         until(page, "document.querySelector('#status').textContent.startsWith('15 groups')")
+        until(page, "document.querySelector('[data-before]') === null")  # the group is drawn again
         shows(page, 1, 12)
         kept = "[list, ...document.querySelectorAll('.attempt .body')].map((node) => node.scrollTop)"
         kept = f"(() => {{ const list = document.querySelector('#list'); return {kept}; }})()"

@@ -516,6 +516,7 @@ def test_keys_search_pin_and_help(opened, report):
     settled(page, "0 groups here.")
     page.keyboard.press("Escape")
     settled(page, "3 groups here.")
+    page.wait_for_selector(".attempt")
     page.keyboard.press("p")
     until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
     page.locator(".attempt[data-attempt='2'] .body").focus()
