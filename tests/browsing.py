@@ -4,6 +4,7 @@
 `browser`, `opened` and `opened_panel` are fixtures: a test module that wants them names them.
 """
 
+import inspect
 import os
 import shutil
 import threading
@@ -155,6 +156,22 @@ def until(page, condition, *args):
     end = time.monotonic() + 20
     while not page.evaluate(condition, *args):
         assert time.monotonic() < end, f"{condition}: {page.inner_text('body')[:2000]}"
+        time.sleep(0.02)
+
+
+def soon(condition, told=""):
+    """Assert `condition`, a function that reads pages, once it holds: they draw when they have time. Playwright's own
+    assertions wait, too, but they read texts without their spaces, and not what a script of a page tells."""
+    end = time.monotonic() + 20
+    while True:
+        fault = None
+        try:
+            if condition():
+                return
+        except Exception as error:  # what it asks about is not drawn yet
+            fault = error
+        if time.monotonic() > end:
+            raise AssertionError(f"{told or 'it never came'}: {inspect.getsource(condition).strip()}") from fault
         time.sleep(0.02)
 
 

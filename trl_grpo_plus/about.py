@@ -1,26 +1,25 @@
 """What a run is, for whoever looks at its traces later: model, data, options other than the defaults, versions.
 
-It is read from what the trainer has at hand; nothing is loaded. Whoever shares a page shares this, so that tokens,
-keys and addresses are left out, and so are paths of outputs.
+It is read from what the trainer has at hand; nothing is loaded. Whoever shares a page shares this, so that only what
+is known to be harmless is in it: see `traces/shown.py`.
 """
 
 import re
-from collections.abc import Mapping, Sequence, Sized
-from dataclasses import MISSING, fields
+from collections.abc import Mapping, Sized
+from dataclasses import MISSING, fields, is_dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from .traces import plain
+from .traces import plain, shown_name, shown_options
 
 
 PACKAGES = ("trl_grpo_plus", "trl", "transformers", "accelerate", "torch", "datasets", "vllm", "peft")
-# Secret, or where things are and not what they are. `belief_key` is a column.
-_PRIVATE = re.compile(r"(?!belief_key$)(.*_)?(token|key|secret|password|url|host|dir|path|checkpoint)|hub_.*")
 # What says nothing of the training, or what others say: how it is logged, what is derived.
 _LEFT_OUT = {"accelerator_config", "dataloader_pin_memory", "disable_tqdm", "do_eval", "do_predict", "do_train"} | {
     *("generation_batch_size", "log_level", "logging_first_step", "log_completions", "pad_to_multiple_of"),
     *("push_to_hub", "report_to", "run_name", "save_total_limit", "trackio_space_id"),
 }
+_THEIRS = ("transformers", "trl", "trl_grpo_plus")
 _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}  # builders that lend a data set their name
 
 
@@ -41,8 +40,8 @@ def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[st
     rows = {f"eval_{name}" if name else "eval": _rows(of) for name, of in splits.items() if of is not None}
     return plain(
         {
-            "model": _model_name(model),
-            "dataset": {"name": dataset_name(data), "rows": _rows(data)},
+            "model": shown_name(_model_name(model)),
+            "dataset": {"name": shown_name(dataset_name(data)), "rows": _rows(data)},
             "evaluations": rows,
             "options": changed_options(args),
             "versions": _versions(bool(getattr(args, "use_vllm", False))),
@@ -62,14 +61,14 @@ def changed_options(args: Any) -> dict[str, Any]:
         "steps_per_generation": getattr(args, "gradient_accumulation_steps", None),
     }
     values = args.to_dict()  # as plain data
-    return {
-        field.name: _public(values.get(field.name))
+    changed = {
+        field.name: values.get(field.name)
         for field in fields(args)
         if field.name not in _LEFT_OUT
-        and not _PRIVATE.fullmatch(field.name)
         and not _same(values.get(field.name), _default(field))
         and not (field.name in derived and values.get(field.name) == derived[field.name])
     }
+    return shown_options(changed, _known(args))
 
 
 def dataset_name(data: Any) -> str | None:
@@ -91,13 +90,10 @@ def _same(value: Any, default: Any) -> bool:
     return value == default or (value in empty and default in (*empty, "none"))
 
 
-def _public(value: Any) -> Any:
-    """Without what is secret within it, such as `model_init_kwargs={"token": ...}`."""
-    if isinstance(value, Mapping):
-        return {key: _public(item) for key, item in value.items() if not _PRIVATE.fullmatch(str(key))}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_public(item) for item in value]
-    return value
+def _known(args: Any) -> set[str]:
+    """Names of the options that transformers, TRL and this package have; a class derived from theirs may have more."""
+    theirs = [of for of in type(args).__mro__ if is_dataclass(of) and of.__module__.split(".")[0] in _THEIRS]
+    return {field.name for of in theirs for field in fields(of)}
 
 
 def _model_name(model: Any) -> str:

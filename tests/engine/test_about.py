@@ -39,7 +39,7 @@ def test_options_hold_no_secret_and_no_place():
     secret = {name: value for name, value in secret.items() if name in GRPOPlusConfig.__dataclass_fields__}
     secret |= {"model_init_kwargs": {"dtype": "float32", "token": "hf_2", "deep": [{"api_key": "sk_3"}]}}
     told = changed_options(GRPOPlusConfig("/hidden", **PLAIN, **secret))
-    assert told == {"use_cpu": True, "model_init_kwargs": {"dtype": "float32", "deep": [{}]}}
+    assert told == {"use_cpu": True, "model_init_kwargs": {"dtype": "float32", "not shown": 1}}
 
 
 def test_a_data_set_of_the_hub_is_named_and_one_from_code_is_not():

@@ -9,7 +9,7 @@ import browsing
 import pytest
 import test_rescore
 import traced
-from browsing import titles, until
+from browsing import soon, titles, until
 
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.uploads import AT_HOME
@@ -52,24 +52,32 @@ def marked(page):
 def test_it_opens_on_the_groups_in_which_they_disagree(broken, opened):
     page = opened(broken)
     groups = list(dict.fromkeys(place(row) for row in PLANTED))
-    assert titles(page) == groups
-    assert page.inner_text("#status") == f"{len(groups)} groups over all steps."
-    assert page.inner_text("#rescored") == "broken against the recorded total: 41 of 48 attempts score the same."
-    assert page.locator("#differs option:checked").inner_text() == f"any disagreement ({len(groups)} groups)"
+    soon(lambda: titles(page) == groups)
+    soon(lambda: page.inner_text("#status") == f"{len(groups)} groups over all steps.")
+    soon(
+        lambda: page.inner_text("#rescored") == "broken against the recorded total: 41 of 48 attempts score the same."
+    )
+    soon(lambda: page.locator("#differs option:checked").inner_text() == f"any disagreement ({len(groups)} groups)")
     for number, group in enumerate(groups):
         page.locator(".row").nth(number).click()
         until(page, "text => document.querySelector('#task').textContent.includes(text)", group)
         wrong = [row for row in PLANTED if place(row) == group]
-        assert sorted(marked(page)) == sorted(str(row["attempt"]) for row in wrong)
+        expected = sorted(str(row["attempt"]) for row in wrong)
+        soon(lambda expected=expected: sorted(marked(page)) == expected)
         for row in wrong:
             old, new = f"{row['reward']:g}", f"{1 - row['reward']:g}"
-            cells = page.inner_text(f".attempt[data-attempt='{row['attempt']}'] .rescored tbody").split()
-            assert cells == ["broken", old, "->", new, old, "→", new]
+            told = page.locator(f".attempt[data-attempt='{row['attempt']}'] .rescored tbody")
+            expected = ["broken", old, "->", new, old, "→", new]
+            soon(lambda told=told, expected=expected: told.inner_text().split() == expected)
     first = next(row for row in test_rescore.ATTEMPTS if place(row) == groups[0] and row not in PLANTED)
     page.locator(".row").first.click()
     until(page, "text => document.querySelector('#task').textContent.includes(text)", groups[0])
-    agreeing = page.inner_text(f".attempt[data-attempt='{first['attempt']}'] .rescored tbody").split()
-    assert agreeing == ["broken", f"{first['reward']:g}", "→", f"{first['reward']:g}"]
+    soon(
+        lambda: (
+            page.inner_text(f".attempt[data-attempt='{first['attempt']}'] .rescored tbody").split()
+            == ["broken", f"{first['reward']:g}", "→", f"{first['reward']:g}"]
+        )
+    )
 
 
 def test_it_filters_by_kind_and_by_verdicts_that_would_change(broken, opened):
@@ -80,7 +88,7 @@ def test_it_filters_by_kind_and_by_verdicts_that_would_change(broken, opened):
     for kind, rows in kinds.items():
         groups = list(dict.fromkeys(map(place, rows)))
         page.select_option("#differs", label=f"{kind} ({len(groups)} group{'s' * (len(groups) != 1)})")
-        assert titles(page) == groups
+        soon(lambda groups=groups: titles(page) == groups)
     scores = {place(group[0]): [row["reward"] for row in group] for group in test_rescore.GROUPS}
     news = {place(group[0]): [abs(row["reward"] - (row in PLANTED)) for row in group] for group in test_rescore.GROUPS}
     turned = [
@@ -88,9 +96,13 @@ def test_it_filters_by_kind_and_by_verdicts_that_would_change(broken, opened):
     ]
     turned = [name for name in turned if len({*scores[name]}) == 1 or len({*news[name]}) == 1]
     page.select_option("#differs", label=f"another verdict ({len(turned)} groups)")
-    assert titles(page) == turned
-    assert page.locator(".row .badge", has_text="→ alive").count() == sum(len({*news[name]}) > 1 for name in turned)
-    assert page.locator("#group-head .badge", has_text="→").count() == 1
+    soon(lambda: titles(page) == turned)
+    soon(
+        lambda: (
+            page.locator(".row .badge", has_text="→ alive").count() == sum(len({*news[name]}) > 1 for name in turned)
+        )
+    )
+    soon(lambda: page.locator("#group-head .badge", has_text="→").count() == 1)
     page.click("#clear")
     until(page, "document.querySelector('#status').textContent === '12 groups over all steps.'")
 
@@ -101,13 +113,14 @@ def test_an_address_brings_back_what_is_not_filtered(broken, opened):
     page.click("#clear")
     page.check("input[value=step]")
     until(page, "!document.querySelector('#status').textContent.includes('over all')")
+    soon(lambda: page.inner_text("#status") != before)
+    soon(lambda: len(titles(page)) == int(page.inner_text("#status").split()[0]))
     shown = titles(page)
-    assert page.inner_text("#status") != before
     page.reload()
     page.wait_for_selector(".attempt")
-    assert page.input_value("#differs") == ""
-    assert titles(page) == shown
-    assert page.is_checked("input[value=step]")
+    soon(lambda: page.input_value("#differs") == "")
+    soon(lambda: titles(page) == shown)
+    soon(lambda: page.is_checked("input[value=step]"))
 
 
 def test_several_rewards_have_their_own_kinds_and_messages_are_text(folder, opened, monkeypatch, tmp_path, capsys):
@@ -118,26 +131,30 @@ def test_several_rewards_have_their_own_kinds_and_messages_are_text(folder, open
     assert f"{tmp_path}/two.html: a page that opens on the disagreements, 0." in told
     assert len((tmp_path / "two.jsonl").read_text().splitlines()) == 48
     page = opened(tmp_path / "two.html")
-    names = [re.sub(r" \(\d+ groups?\)", "", name) for name in page.locator("#differs option").all_inner_texts()]
-    assert names == [
-        *("–", "any disagreement", "broken: 0 -> 1", "broken: 1 -> 0", "failing: 0 -> 1", "failing: error"),
-        "another verdict",
-    ]
+    soon(
+        lambda: (
+            [re.sub(r" \(\d+ groups?\)", "", name) for name in page.locator("#differs option").all_inner_texts()]
+            == [
+                *("–", "any disagreement", "broken: 0 -> 1", "broken: 1 -> 0", "failing: 0 -> 1", "failing: error"),
+                "another verdict",
+            ]
+        )
+    )
     page.keyboard.press("e")  # equal attempts apart
     page.select_option("#differs", label="failing: error (1 group)")
     until(page, "document.querySelectorAll('.attempt .rescored tbody tr').length === 8")
     mark = page.locator(".attempt[data-attempt='1'] .rescored .outcome", has_text="error")
-    assert mark.get_attribute("title") == "AssertionError: <b>planted"
+    soon(lambda: mark.get_attribute("title") == "AssertionError: <b>planted")
 
 
 def test_a_reward_that_agrees_opens_on_all_and_says_so(folder, opened, monkeypatch, tmp_path):
     monkeypatch.chdir(folder)
     assert main(["rescore", "run", "--reward", "exact_answer", "-o", str(tmp_path / "own.html")]) == 0
     page = opened(tmp_path / "own.html")
-    assert "48 of 48 attempts score the same" in page.inner_text("#rescored")
+    soon(lambda: "48 of 48 attempts score the same" in page.inner_text("#rescored"))
     until(page, "document.querySelector('#status').textContent === '12 groups over all steps.'")
-    assert page.locator("#differs").is_hidden()
-    assert marked(page) == []
+    soon(lambda: page.locator("#differs").is_hidden())
+    soon(lambda: marked(page) == [])
 
 
 def test_groups_that_disagree_are_the_last_that_find_no_room(folder, monkeypatch, tmp_path, capsys):

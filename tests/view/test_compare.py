@@ -6,7 +6,7 @@ import re
 import browsing
 import pytest
 import traced
-from browsing import HOSTILE, until
+from browsing import HOSTILE, soon, until
 
 from trl_grpo_plus.view import write_comparison
 
@@ -77,32 +77,31 @@ def columns(page):
 
 
 def test_seeds_are_a_mean_with_its_range_until_they_are_asked_for(page):
-    assert page.inner_text("#facts") == "3 runs of 2 settings, 2 prompts of two runs or more"
-    assert "mean of seed1, seed2 0.3" in legend(page, "reward")
-    assert legend(page, "reward").count("|") == 1
-    heights = page.evaluate("document.querySelector('.band').getBoundingClientRect().height")
-    assert heights > 5
+    soon(lambda: page.inner_text("#facts") == "3 runs of 2 settings, 2 prompts of two runs or more")
+    soon(lambda: "mean of seed1, seed2 0.3" in legend(page, "reward"))
+    soon(lambda: legend(page, "reward").count("|") == 1)
+    soon(lambda: page.evaluate("document.querySelector('.band').getBoundingClientRect().height") > 5)
     page.uncheck("#mean")
     until(page, "document.querySelectorAll('.band').length === 0")
-    assert legend(page, "reward").startswith("seed1 0.2 at 8 | seed2 0.4 at 8 | ")
+    soon(lambda: legend(page, "reward").startswith("seed1 0.2 at 8 | seed2 0.4 at 8 | "))
 
 
 def test_an_axis_that_a_run_lacks_is_told(page):
-    assert page.inner_text("#axis-note") == "Means end where the first of their runs ends."
+    soon(lambda: page.inner_text("#axis-note") == "Means end where the first of their runs ends.")
     page.select_option("#axis", "seconds")
     until(page, "document.querySelector('#axis-note').textContent.includes('step_time was not logged')")
-    assert "without evaluations" in page.inner_text("#axis-note")
-    assert legend(page, "reward").startswith("mean of seed1, seed2 0.3")
-    assert "|" not in legend(page, "reward")
-    assert plot(page, "reward").locator("svg[role=slider]").get_attribute("aria-valuemax") == "16"
+    soon(lambda: "without evaluations" in page.inner_text("#axis-note"))
+    soon(lambda: legend(page, "reward").startswith("mean of seed1, seed2 0.3"))
+    soon(lambda: "|" not in legend(page, "reward"))
+    soon(lambda: plot(page, "reward").locator("svg[role=slider]").get_attribute("aria-valuemax") == "16")
     page.select_option("#axis", "tokens")
     until(page, "!document.querySelector('#axis-note').textContent.includes('Not drawn')")
-    assert legend(page, "reward").count("|") == 1
+    soon(lambda: legend(page, "reward").count("|") == 1)
 
 
 def test_a_metric_that_a_run_lacks_is_told_and_any_can_be_drawn(page):
-    assert "Not logged: " in plot(page, "alive groups").inner_text()
-    assert plot(page, "loss").count() == 0
+    soon(lambda: "Not logged: " in plot(page, "alive groups").inner_text())
+    soon(lambda: plot(page, "loss").count() == 0)
     page.locator("#metric").press_sequentially("loss")
     page.keyboard.press("Enter")
     until(page, "[...document.querySelectorAll('.title')].some((node) => node.textContent === 'loss')")
@@ -110,11 +109,11 @@ def test_a_metric_that_a_run_lacks_is_told_and_any_can_be_drawn(page):
     until(page, "[...document.querySelectorAll('.title')].every((node) => node.textContent !== 'loss')")
     page.locator("#metric").press_sequentially("nothing")
     page.keyboard.press("Enter")
-    assert page.get_attribute("#metric", "aria-invalid") is not None
+    soon(lambda: page.get_attribute("#metric", "aria-invalid") is not None)
 
 
 def test_the_address_holds_the_view(opened, written, page):
-    assert page.evaluate("location.hash") in ("", "#"), "as it opens"
+    soon(lambda: page.evaluate("location.hash") in ("", "#"), "as it opens")
     page.select_option("#axis", "tokens")
     page.uncheck("#mean")
     page.get_by_label("Draw seed2").uncheck()
@@ -126,45 +125,51 @@ def test_the_address_holds_the_view(opened, written, page):
     until(page, "location.hash.includes('thinking=1')")
     again = opened(written.path, page.evaluate("location.hash"))
     until(again, "document.querySelector('#first-0')?.getAttribute('aria-pressed') === 'true'")
-    assert again.evaluate("location.hash") == page.evaluate("location.hash")
-    assert (again.input_value("#axis"), again.input_value("#order")) == ("tokens", "2")
-    assert not again.is_checked("#mean")
-    assert not again.get_by_label("Draw seed2").is_checked()
-    assert plot(again, "alive groups").count() == 0
-    assert again.get_attribute("#unfold", "aria-pressed") == "true"
-    assert again.locator("#list .row[aria-selected=true] .row-title").inner_text() == "moved"
+    soon(lambda: again.evaluate("location.hash") == page.evaluate("location.hash"))
+    soon(lambda: (again.input_value("#axis"), again.input_value("#order")) == ("tokens", "2"))
+    soon(lambda: not again.is_checked("#mean"))
+    soon(lambda: not again.get_by_label("Draw seed2").is_checked())
+    soon(lambda: plot(again, "alive groups").count() == 0)
+    soon(lambda: again.get_attribute("#unfold", "aria-pressed") == "true")
+    soon(lambda: again.locator("#list .row[aria-selected=true] .row-title").inner_text() == "moved")
     again.evaluate("location.hash = '#axis=nonsense&without=7.x&metric=none&prompt=99&at=5&order=9'")
     until(again, "document.querySelector('#axis').value === 'steps'")
-    assert again.is_checked("#mean")
-    assert again.get_by_label("Draw seed2").is_checked()
-    assert again.locator(".curve").count() == 0
+    soon(lambda: again.is_checked("#mean"))
+    soon(lambda: again.get_by_label("Draw seed2").is_checked())
+    soon(lambda: again.locator(".curve").count() == 0)
 
 
 def test_a_run_can_be_left_out_of_the_curves(page):
     page.get_by_label("Draw seed1").uncheck()
     until(page, "document.querySelectorAll('.band').length === 0")
-    assert legend(page, "reward").startswith("seed2 0.4 at 8 | ")
+    soon(lambda: legend(page, "reward").startswith("seed2 0.4 at 8 | "))
 
 
 def test_tables_tell_outcomes_and_what_differs(page):
-    first, _, third = page.locator("#outcomes tbody tr").all_inner_texts()
+    runs = page.locator("#outcomes tbody tr")
+    soon(lambda: runs.count() == 3)
+    first, _, third = runs.all_inner_texts()
     assert "0.1 → 0.2 +0.1 from 0 to 8" in first
     assert "16" in first.split("\t")
     assert "dead groups × 2" in first
     assert "same setting as seed2" in first
     assert third.split("\t").count("not logged") == 2
     assert third.endswith("none")
-    rows = [text.split("\t") for text in page.locator("#options tbody tr").all_inner_texts()]
-    assert rows == [["beta", "0.1", "default"], ["note", "default", HOSTILE], ["seed", "1, 2", "1"]]
+    soon(
+        lambda: (
+            [text.split("\t") for text in page.locator("#options tbody tr").all_inner_texts()]
+            == [["beta", "0.1", "default"], ["note", "default", HOSTILE], ["seed", "1, 2", "1"]]
+        )
+    )
 
 
 # -- prompts
 
 
 def test_prompts_come_by_how_far_apart_the_runs_are(page):
-    assert prompts(page) == ["moved", HOSTILE]
-    assert "apart 1" in page.locator(".row").first.inner_text()
-    assert page.inner_text("#status") == "2 prompts of two runs or more."
+    soon(lambda: prompts(page) == ["moved", HOSTILE])
+    soon(lambda: "apart 1" in page.locator(".row").first.inner_text())
+    soon(lambda: page.inner_text("#status") == "2 prompts of two runs or more.")
     page.select_option("#order", "1")  # seed2 is nowhere ahead
     until(page, "document.querySelectorAll('.row').length === 0")
     page.select_option("#order", "2")
@@ -172,16 +177,15 @@ def test_prompts_come_by_how_far_apart_the_runs_are(page):
 
 
 def test_each_run_shows_its_attempts_at_a_step(page):
-    assert columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")]
-    assert page.locator(".when").first.inner_text().split("\n")[:2] == ["step 8", "3 times sampled"]
+    soon(lambda: columns(page) == ["seed1", "seed2", HOSTILE.replace("/", "")])
+    soon(lambda: page.locator(".when").first.inner_text().split("\n")[:2] == ["step 8", "3 times sampled"])
     # seed1's best says "one two four", from which the others' words differ.
-    assert page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2")
-    marked = page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts()
-    assert marked == ["three", "2 three"]
+    soon(lambda: page.locator(".of-run").first.locator(".one").first.inner_text().split("\n")[0].startswith("2"))
+    soon(lambda: page.locator(".of-run").nth(1).locator("mark.differs").all_inner_texts() == ["three", "2 three"])
     page.locator("#first-0").click()
     until(page, "document.querySelector('.when span').textContent === 'step 0'")
-    assert page.evaluate("document.activeElement.id") == "first-0"
-    assert "step 8" in page.locator(".when").nth(1).inner_text()
+    soon(lambda: page.evaluate("document.activeElement.id") == "first-0")
+    soon(lambda: "step 8" in page.locator(".when").nth(1).inner_text())
     page.locator("#when-0").focus()
     page.keyboard.press("ArrowRight")
     until(page, "document.querySelector('.when span').textContent === 'step 4'")
@@ -196,22 +200,22 @@ def test_text_and_keys_find_a_prompt(page):
     page.focus("#list")
     page.keyboard.press("ArrowDown")
     until(page, "document.querySelector('[aria-selected=true]')?.id === 'row-1'")
-    assert page.locator(".prompt .text").inner_text() == HOSTILE
+    soon(lambda: page.locator(".prompt .text").inner_text() == HOSTILE)
     page.keyboard.press("d")
     until(page, "document.querySelector('#diff').getAttribute('aria-pressed') === 'false'")
 
 
 def test_what_models_and_people_write_stays_text(page, written):
-    assert page.evaluate("window.hacked") is None
-    assert HOSTILE.replace("/", "") in page.inner_text("#run")
-    assert page.locator("img, #group script, #outcomes script").count() == 0
+    soon(lambda: page.evaluate("window.hacked") is None)
+    soon(lambda: HOSTILE.replace("/", "") in page.inner_text("#run"))
+    soon(lambda: page.locator("img, #group script, #outcomes script").count() == 0)
     assert "</script><script>window.hacked" not in written.path.read_text()
 
 
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_window(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    assert browsing.sideways(page) == 0
+    soon(lambda: browsing.sideways(page) == 0)
 
 
 # -- runs that are less
@@ -233,10 +237,9 @@ def test_runs_of_stock_trl_and_logs_alone(opened, tmp_path):
     state = {"global_step": 5, "log_history": [{"step": 5, "reward": 0.5}, {"step": 5, "train_loss": 1.0}]}
     (tmp_path / "log" / "trainer_state.json").write_text(json.dumps(state))
     page = opened(write_comparison([tmp_path / name for name in ("one", "two", "log")]).path)
-    assert prompts(page) == ["p"]
-    assert columns(page) == ["one", "two"]
-    assert page.inner_text("#group-head").startswith("train\nNever sampled in log")
-    assert legend(page, "reward") == "one 0.5 at 2 | two 0 at 2 | log 0.5 at 5"
-    told = page.text_content("#notes")
+    soon(lambda: prompts(page) == ["p"])
+    soon(lambda: columns(page) == ["one", "two"])
+    soon(lambda: page.inner_text("#group-head").startswith("train\nNever sampled in log"))
+    soon(lambda: legend(page, "reward") == "one 0.5 at 2 | two 0 at 2 | log 0.5 at 5")
     for note in ("log has no attempts", "one has no log", "one, two: Read from TRL's own", "Options of one, two, log"):
-        assert note in told
+        soon(lambda note=note: note in page.text_content("#notes"))

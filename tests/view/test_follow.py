@@ -9,7 +9,7 @@ import zlib
 import browsing
 import pytest
 import traced
-from browsing import HOSTILE, in_scheme, shows, sideways, until
+from browsing import HOSTILE, in_scheme, shows, sideways, soon, until
 
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import write_page
@@ -203,50 +203,67 @@ def rows(page):
     return [" ".join(text.split()) for text in page.locator(".prompt-row").all_inner_texts()]
 
 
+def falls_at_the_sixth(heights):
+    return heights[0] == heights[5] > heights[6] == heights[11]
+
+
 def test_a_prompt_is_followed_from_its_first_group_to_its_last(opened, report):
     page = opened(report, "#split=train&step=3&group=0.0.0")
     follow(page)
-    assert page.url.endswith("&view=follow")
-    facts = page.inner_text("#follow-facts")
-    assert facts.startswith("newly solved Sampled 12 times, 24 attempts; first solved by all attempts at step 6")
-    assert facts.endswith("last failed by all at step 5.")
-    styles = page.locator("#follow-plot .spot").evaluate_all("nodes => nodes.map((n) => n.getAttribute('class'))")
-    assert styles == ["spot all_bad chosen", *["spot all_bad"] * 5, *["spot all_good"] * 5, "spot all_good chosen"]
-    heights = page.locator(".spot").evaluate_all("nodes => nodes.map((n) => n.cy.baseVal.value)")
-    assert heights[0] == heights[5] > heights[6] == heights[11]
+    soon(lambda: page.url.endswith("&view=follow"))
+    soon(
+        lambda: page.inner_text("#follow-facts").startswith(
+            "newly solved Sampled 12 times, 24 attempts; first solved by all attempts at step 6"
+        )
+    )
+    soon(lambda: page.inner_text("#follow-facts").endswith("last failed by all at step 5."))
+    soon(
+        lambda: (
+            page.locator("#follow-plot .spot").evaluate_all("nodes => nodes.map((n) => n.getAttribute('class'))")
+            == ["spot all_bad chosen", *["spot all_bad"] * 5, *["spot all_good"] * 5, "spot all_good chosen"]
+        )
+    )
+    soon(
+        lambda: falls_at_the_sixth(page.locator(".spot").evaluate_all("nodes => nodes.map((n) => n.cy.baseVal.value)"))
+    )
+    soon(lambda: all(page.input_value(f"#side-group-{i}") for i in range(2)))
     sides = [page.input_value(f"#side-group-{i}") for i in range(2)]
-    labels = [page.locator(f"#side-group-{i} option:checked").inner_text() for i in range(2)]
-    assert labels == ["step 0: 1", "step 11: 2"]
+    soon(
+        lambda: (
+            [page.locator(f"#side-group-{i} option:checked").inner_text() for i in range(2)]
+            == ["step 0: 1", "step 11: 2"]
+        )
+    )
     # What models write is text here, too; and words that differ are marked on both sides.
-    assert HOSTILE in page.locator(".side .body").first.inner_text()
-    assert page.evaluate("[window.hacked, document.querySelectorAll('.side img').length]") == [None, 0]
-    assert page.locator(".side:nth-child(1) mark.differs").count() > 0
-    assert page.locator(".side:nth-child(2) mark.differs").count() > 0
+    soon(lambda: HOSTILE in page.locator(".side .body").first.inner_text())
+    soon(lambda: page.evaluate("[window.hacked, document.querySelectorAll('.side img').length]") == [None, 0])
+    soon(lambda: page.locator(".side:nth-child(1) mark.differs").count() > 0)
+    soon(lambda: page.locator(".side:nth-child(2) mark.differs").count() > 0)
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('.side mark.differs').length === 0")
     # Any two of its groups, best or worst.
-    assert page.locator(".side .body").first.inner_text().strip().endswith("a")
+    soon(lambda: page.locator(".side .body").first.inner_text().strip().endswith("a"))
     page.locator("#side-which-0").focus()
     page.select_option("#side-which-0", "worst")
     until(page, "document.querySelector('.side .body').innerText.trim().endsWith('b')")
-    assert page.evaluate("document.activeElement.id") == "side-which-0"
+    soon(lambda: page.evaluate("document.activeElement.id") == "side-which-0")
     page.select_option("#side-group-1", sides[0])
     until(page, "document.querySelectorAll('.spot.chosen').length === 1")
     page.click("#side-open-1")
     shows(page, 0)
-    assert "view=" not in page.url
+    soon(lambda: "view=" not in page.url)
 
 
 def test_a_dot_leads_to_its_group_by_pointer_and_by_keys(opened, report):
     page = opened(report, "#split=train&step=3&group=0.0.1&view=follow")
     page.wait_for_selector("#pair")
-    assert page.inner_text("#follow-facts").startswith("lost ")
+    soon(lambda: page.inner_text("#follow-facts").startswith("lost "))
     page.locator(".spot").nth(7).click()
     shows(page, 7, group=1)
     follow(page)
     page.locator("#follow-plot > svg").focus()
     page.keyboard.press("ArrowRight")
-    assert page.locator("#follow-plot .where").text_content() == "step 8"
+    soon(lambda: page.locator("#follow-plot .where").text_content() == "step 8")
     page.keyboard.press("Enter")
     shows(page, 8, group=1)
     follow(page)
@@ -260,28 +277,32 @@ def test_lists_of_prompts_and_the_way_from_them(opened, report):
     page = opened(report)
     page.keyboard.press("o")
     page.wait_for_selector(".prompt-row")
-    names = page.locator("[id^=list-]").all_inner_texts()
-    assert names == ["Newly solved 1", "Lost 1", "Never solved 1", "Always solved 1", "All 16"]
-    assert rows(page) == ["learns 1 → 2 12 ×"]
-    assert "a reward of 2 or more (solved_reward)" in page.inner_text("#prompt-rule")
+    soon(
+        lambda: (
+            page.locator("[id^=list-]").all_inner_texts()
+            == ["Newly solved 1", "Lost 1", "Never solved 1", "Always solved 1", "All 16"]
+        )
+    )
+    soon(lambda: rows(page) == ["learns 1 → 2 12 ×"])
+    soon(lambda: "a reward of 2 or more (solved_reward)" in page.inner_text("#prompt-rule"))
     page.click("#list-lost")
     until(page, "document.querySelector('.prompt-row')?.textContent.startsWith('forgets')")
     page.click("#list-all")
     until(page, "document.querySelectorAll('.prompt-row').length > 4")
-    assert [row.split()[0] for row in rows(page)[:5]] == ["learns", "forgets", "hard", "easy", "once"]
+    soon(lambda: [row.split()[0] for row in rows(page)[:5]] == ["learns", "forgets", "hard", "easy", "once"])
     page.fill("#prompt-query", "ONCE")
-    assert rows(page)[0] == "once 0 1 1 ×"
-    assert "12 of 16 bear" in page.inner_text("#prompt-rule")
+    soon(lambda: rows(page)[0] == "once 0 1 1 ×")
+    soon(lambda: "12 of 16 bear" in page.inner_text("#prompt-rule"))
     page.fill("#prompt-query", "ha")
-    assert rows(page) == ["hard 1 → 1 12 ×"]
+    soon(lambda: rows(page) == ["hard 1 → 1 12 ×"])
     page.locator("#prompt-list").focus()
     page.keyboard.press("Enter")
     page.wait_for_selector("#pair")
-    assert page.inner_text("#group-head h2") == "hard"
-    assert page.input_value("#query") == ""
+    soon(lambda: page.inner_text("#group-head h2") == "hard")
+    soon(lambda: page.input_value("#query") == "")
     page.keyboard.press("o")
     page.wait_for_selector(".prompt-row")
-    assert rows(page) == ["hard 1 → 1 12 ×"]  # as it was left
+    soon(lambda: rows(page) == ["hard 1 → 1 12 ×"])  # as it was left
     page.select_option("#split", "eval_held")  # eval splits have lists of their own
     page.fill("#prompt-query", "")
     until(page, "document.querySelector('#list-all')?.textContent === 'All 1'")
@@ -296,7 +317,7 @@ def test_lists_go_by_keys_and_rows_come_as_they_are_scrolled_to(opened_panel):
     page = opened_panel(groups)
     page.keyboard.press("o")
     page.wait_for_selector(".prompt-row")
-    assert 5 < page.locator(".prompt-row").count() < 60
+    soon(lambda: 5 < page.locator(".prompt-row").count() < 60)
     for key, at in (("j", 1), ("ArrowDown", 2), ("k", 1), ("End", 89), ("Home", 0), ("End", 89)):
         page.keyboard.press(key)
         until(page, "at => document.querySelector('.prompt-row[aria-selected=true]')?.id === `prompt-${at}`", at)
@@ -310,16 +331,16 @@ def test_lists_go_by_keys_and_rows_come_as_they_are_scrolled_to(opened_panel):
 def test_a_curve_is_whole_where_the_page_is_not(opened, small):
     page = opened(small, "#view=prompts")
     page.wait_for_selector(".prompt-row, #prompt-rows .empty")
-    assert page.locator("[id^=list-]").all_inner_texts()[0] == "Newly solved 1"
+    soon(lambda: page.locator("[id^=list-]").all_inner_texts()[0] == "Newly solved 1")
     page.click("#list-all")
     page.locator(".prompt-row:has-text('12 ×'):not(:has(.tag))").first.click()
     page.wait_for_selector("#pair")
+    soon(lambda: "of its groups in this page" in page.inner_text("#follow-facts"))
     facts = page.inner_text("#follow-facts")
     here = int(re.search(r"(\d+) of its groups in this page", facts)[1])
     assert "Sampled 12 times, 24 attempts" in facts
-    assert page.locator(".spot").count() == here < 12
-    points = page.locator("#follow-plot polyline").first.get_attribute("points").split()
-    assert len(points) == 12
+    soon(lambda: page.locator(".spot").count() == here < 12)
+    soon(lambda: len(page.locator("#follow-plot polyline").first.get_attribute("points").split()) == 12)
 
 
 BELIEF = {"mean": 0.5, "std": 0.25, "attempts": 3.5}
@@ -329,14 +350,15 @@ def test_what_was_believed_stands_beside_it(opened_panel):
     groups = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
     page = opened_panel(groups)
     follow(page)
-    assert page.inner_text("#follow-plot .series:nth-child(2)").strip() == "believed 0"
-    assert page.locator("#follow-plot .band").count() == 1
+    soon(lambda: page.inner_text("#follow-plot .series:nth-child(2)").strip() == "believed 0")
+    soon(lambda: page.locator("#follow-plot .band").count() == 1)
     named = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "of": "accuracy"}) for step in range(3)]
     page = opened_panel(named)
     follow(page)
-    assert page.inner_text("#follow-plot .title") == "mean accuracy"
-    values = " ".join(page.inner_text("#follow-plot .value").split())
-    assert values == "mean accuracy 0.5 believed 0.5"  # of the total it would be 1.5
+    soon(lambda: page.inner_text("#follow-plot .title") == "mean accuracy")
+    soon(
+        lambda: " ".join(page.inner_text("#follow-plot .value").split()) == "mean accuracy 0.5 believed 0.5"
+    )  # of the total it would be 1.5
 
 
 def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opened_panel):
@@ -346,29 +368,34 @@ def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opene
     groups.append(traced.group([0.0, 0.0], step=4, prompt=long, split="eval"))
     page = opened_panel(groups)
     follow(page)
-    assert page.locator("#side-group-0 option").all_inner_texts() == ["step 0: 1.5", "step 2: 1.5"]
+    soon(lambda: page.locator("#side-group-0 option").all_inner_texts() == ["step 0: 1.5", "step 2: 1.5"])
     page.keyboard.press("j")
     until(page, "document.querySelector('#follow-facts')?.textContent.includes('Sampled 1 time')")
-    assert [page.input_value(f"#side-which-{i}") for i in range(2)] == ["best", "worst"]
+    soon(lambda: [page.input_value(f"#side-which-{i}") for i in range(2)] == ["best", "worst"])
 
 
 def test_of_many_groups_those_between_are_thinned_and_filters_give_way(opened_panel):
     groups = [traced.group([1.0, step % 2], length=1, step=step, prompt="again") for step in range(1600)]
     page = opened_panel(groups)
     follow(page)
-    assert page.locator(".spot").count() == 1500
+    soon(lambda: page.locator(".spot").count() == 1500)
     options = page.locator("#side-group-1 option")
-    assert (options.count(), options.first.inner_text(), options.last.inner_text()) == (
-        300,
-        "step 0: 1.5",
-        "step 1599: 2",
+    soon(
+        lambda: (
+            (options.count(), options.first.inner_text(), options.last.inner_text())
+            == (
+                300,
+                "step 0: 1.5",
+                "step 1599: 2",
+            )
+        )
     )
     page.fill("#reward-max", "1.1")
     page.locator("#follow-plot > svg").focus()
     page.keyboard.press("End")
     page.keyboard.press("Enter")
     shows(page, 1599)
-    assert page.input_value("#reward-max") == ""
+    soon(lambda: page.input_value("#reward-max") == "")
 
 
 @pytest.mark.parametrize("width", [390, 1280])
@@ -379,4 +406,4 @@ def test_neither_view_scrolls_sideways(browser, report, width, scheme):
             page.goto("about:blank")
             page.goto(f"file://{report}#split=train&step=3&group=0.0.0&view={view}")
             page.wait_for_selector(there)
-            assert sideways(page) == 0
+            soon(lambda: sideways(page) == 0)

@@ -3,7 +3,7 @@
 import browsing
 import pytest
 import traced
-from browsing import FIRST, HOSTILE, in_scheme, settled, shows, sideways, until
+from browsing import FIRST, HOSTILE, in_scheme, settled, shows, sideways, soon, until
 
 from trl_grpo_plus.view import write_page
 
@@ -60,6 +60,7 @@ def values(plot):
 def point(plot, x, y=40):
     """Hover at this step of 0 to 40."""
     picture = plot.locator("> svg")
+    soon(lambda: picture.locator(".grid").count() > 0)
     left = picture.evaluate("node => Number(node.querySelector('.grid').getAttribute('x1'))")
     picture.hover(position={"x": left + x / 40 * (picture.bounding_box()["width"] - left - 8), "y": y})
 
@@ -67,56 +68,63 @@ def point(plot, x, y=40):
 def test_it_opens_on_the_live_group_that_a_link_may_override(opened, report):
     page = opened(report)
     shows(page, 38, group=1)
-    assert page.locator(".row[aria-selected=true] bdi").inner_text() == "live at 38"
+    soon(lambda: page.locator(".row[aria-selected=true] bdi").inner_text() == "live at 38")
     shows(opened(report, FIRST), 0)
 
 
 def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
     page = opened(report)
     summary = page.locator("#about summary")
-    assert HOSTILE in summary.inner_text()
+    soon(lambda: HOSTILE in summary.inner_text())
     for told in ("me/sums, 7,473 rows", "rewards accuracy + format × 0.25 + length (monitor)", "8 changed options"):
-        assert told in summary.inner_text()
-    assert page.locator("#about dl").is_hidden()
+        soon(lambda told=told: told in summary.inner_text())
+    soon(lambda: page.locator("#about dl").is_hidden())
     summary.click()
-    assert page.locator("#about code").all_inner_texts() == [f"option_{i}={HOSTILE}" for i in range(8)]
-    assert "eval_easy (64 rows)" in page.inner_text("#about")
-    assert "torch 2.9.0" in page.inner_text("#about")
-    easy, hard = (" ".join(text.split()) for text in page.locator(".result").all_inner_texts())
-    assert easy == "eval easy reward 0.125 → 0.969; accuracy 0.125 → 0.969; format 1 → 1"
-    assert hard == "eval hard reward 0 → 0"
-    assert page.evaluate("window.hacked") is None
+    soon(lambda: page.locator("#about code").all_inner_texts() == [f"option_{i}={HOSTILE}" for i in range(8)])
+    soon(lambda: "eval_easy (64 rows)" in page.inner_text("#about"))
+    soon(lambda: "torch 2.9.0" in page.inner_text("#about"))
+    easy, hard = page.locator(".result").nth(0), page.locator(".result").nth(1)
+    told = "eval easy reward 0.125 → 0.969; accuracy 0.125 → 0.969; format 1 → 1"
+    soon(lambda: " ".join(easy.inner_text().split()) == told)
+    soon(lambda: " ".join(hard.inner_text().split()) == "eval hard reward 0 → 0")
+    soon(lambda: page.locator(".result").count() == 2)
+    soon(lambda: page.evaluate("window.hacked") is None)
 
 
 @pytest.mark.parametrize("about", [None, {"rewards": {"accuracy": 1.0}, "num_generations": 4}])
 def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
     page = opened(write_page(a_run(tmp_path, about), tmp_path / "report.html").path)
     shows(page, 38, group=1)
-    assert page.locator("#about").is_visible() == (about is not None)
-    assert page.locator("#about details").count() == 0
+    soon(lambda: page.locator("#about").is_visible() == (about is not None))
+    soon(lambda: page.locator("#about details").count() == 0)
     if about:
-        assert page.inner_text("#about") == "reward accuracy · 4 attempts a prompt"
+        soon(lambda: page.inner_text("#about") == "reward accuracy · 4 attempts a prompt")
 
 
 def test_a_plot_tells_each_series_at_the_cursor_and_between_logged_points(opened, report):
     page = opened(report, FIRST)
     reward = curve(page, "reward")
     point(reward, 24)
-    assert reward.locator(".where text").text_content() == "step 24"
-    assert values(reward) == ["train 0.5 at 20", "eval easy 0.5 at 20", "eval hard 0 at 20"]
+    soon(lambda: reward.locator(".where text").text_content() == "step 24")
+    soon(lambda: values(reward) == ["train 0.5 at 20", "eval easy 0.5 at 20", "eval hard 0 at 20"])
     point(reward, 20)
-    assert values(reward) == ["train 0.5", "eval easy 0.5", "eval hard 0"]
+    soon(lambda: values(reward) == ["train 0.5", "eval easy 0.5", "eval hard 0"])
     point(reward, 4)
-    assert values(reward) == ["train –", "eval easy 0.125 at 0", "eval hard 0 at 0"]
+    soon(lambda: values(reward) == ["train –", "eval easy 0.125 at 0", "eval hard 0 at 0"])
     page.mouse.move(0, 0)
-    assert reward.locator(".where text").text_content() == "step 1"
+    soon(lambda: reward.locator(".where text").text_content() == "step 1")
     # Each evaluation in a style of its own, its points marked; the ends of both axes are told.
-    assert [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4]  # one of them in the key
-    looks = [reward.locator(f"> svg .s{i} .stroke").evaluate(LOOK) for i in range(3)]
-    assert len({stroke for stroke, _ in looks}) == len({dash for _, dash in looks}) == 3
-    assert {"1", "0", "step 0", "20"} <= set(reward.locator("> svg text").all_text_contents())
+    soon(lambda: [reward.locator(f".s{i} .point").count() for i in range(3)] == [0, 4, 4])  # one of them in the key
+    soon(
+        lambda: (
+            len({stroke for stroke, _ in [reward.locator(f"> svg .s{i} .stroke").evaluate(LOOK) for i in range(3)]})
+            == len({dash for _, dash in [reward.locator(f"> svg .s{i} .stroke").evaluate(LOOK) for i in range(3)]})
+            == 3
+        )
+    )
+    soon(lambda: {"1", "0", "step 0", "20"} <= set(reward.locator("> svg text").all_text_contents()))
     # The verdicts that there are, by name, without pointing.
-    assert values(curve(page, "verdicts")) == ["alive –", "all good –"]
+    soon(lambda: values(curve(page, "verdicts")) == ["alive –", "all good –"])
 
 
 LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDasharray]"
@@ -125,21 +133,26 @@ LOOK = "node => [getComputedStyle(node).stroke, getComputedStyle(node).strokeDas
 def test_a_plot_is_read_and_followed_by_keyboard(opened, report):
     page = opened(report, FIRST)
     picture = curve(page, "reward").locator("> svg")
-    assert picture.get_attribute("aria-label").startswith("reward; train: 0.25 to 1, at last 1; eval easy: 0.125 to")
+    soon(
+        lambda: picture.get_attribute("aria-label").startswith(
+            "reward; train: 0.25 to 1, at last 1; eval easy: 0.125 to"
+        )
+    )
     picture.focus()
     for key, x in (("ArrowRight", 10), ("ArrowRight", 20), ("ArrowLeft", 10), ("End", 40), ("ArrowRight", 40)):
         page.keyboard.press(key)
-        assert picture.get_attribute("aria-valuetext").startswith(f"step {x}, train {x / 40:g}".replace(" 1.0", " 1"))
-    assert "step=0" in page.evaluate("location.hash")  # none of these keys moved the page
+        told = f"step {x}, train {x / 40:g}".replace(" 1.0", " 1")
+        soon(lambda told=told: picture.get_attribute("aria-valuetext").startswith(told))
+    soon(lambda: "step=0" in page.evaluate("location.hash"))  # none of these keys moved the page
     page.keyboard.press("Enter")
     shows(page, 39)
 
 
 def test_alarms_are_marked_on_the_curves_and_a_mark_leads_there(opened, report):
     page = opened(report, FIRST)
-    assert [page.locator(".curve").nth(i).locator(".mark").count() for i in range(3)] == [2, 2, 0]
+    soon(lambda: [page.locator(".curve").nth(i).locator(".mark").count() for i in range(3)] == [2, 2, 0])
     marks = curve(page, "verdicts").locator(".mark")
-    assert marks.nth(1).locator("title").text_content() == f"dead groups at step 38: {HOSTILE}"
+    soon(lambda: marks.nth(1).locator("title").text_content() == f"dead groups at step 38: {HOSTILE}")
     marks.nth(1).locator("path").click()
     shows(page, 38, group=1)
     marks.nth(0).locator("path").click()
@@ -148,38 +161,48 @@ def test_alarms_are_marked_on_the_curves_and_a_mark_leads_there(opened, report):
 
 def test_every_metric_can_be_found_and_drawn(opened, report):
     page = opened(report, FIRST)
-    assert page.locator("#metric-names label").count() == 0  # nothing is unpacked yet
+    soon(lambda: page.locator("#metric-names label").count() == 0)  # nothing is unpacked yet
     page.click("#picker summary")
     until(page, "document.querySelectorAll('#metric-names label').length > 0")
-    groups = page.locator("#metric-names legend").all_inner_texts()
-    assert groups[:2] == ["general", HOSTILE[: HOSTILE.index("/") + 1]]
-    assert groups[2:] == ["eval_easy/", "eval_hard/", "groups/", "rewards/"]
+    soon(
+        lambda: (
+            page.locator("#metric-names legend").all_inner_texts()[:2]
+            == ["general", HOSTILE[: HOSTILE.index("/") + 1]]
+        )
+    )
+    soon(
+        lambda: (
+            page.locator("#metric-names legend").all_inner_texts()[2:]
+            == ["eval_easy/", "eval_hard/", "groups/", "rewards/"]
+        )
+    )
     page.fill("#metric-query", "EASY acc")
     shown = page.locator("#metric-names label").filter(visible=True)
-    assert shown.all_inner_texts() == [" rewards/accuracy/mean"]
-    assert page.locator("#metric-names legend").filter(visible=True).all_inner_texts() == ["eval_easy/"]
+    soon(lambda: shown.all_inner_texts() == [" rewards/accuracy/mean"])
+    soon(lambda: page.locator("#metric-names legend").filter(visible=True).all_inner_texts() == ["eval_easy/"])
     shown.locator("input").check()
     page.fill("#metric-query", "grad")
     shown.locator("input").check()
     drawn = page.locator("#picked .curve .title")
-    assert drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"]
+    soon(lambda: drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"])
     grad = curve(page, "grad_norm")
     point(grad, 33)
-    assert values(grad) == ["30 at 30"]
+    soon(lambda: values(grad) == ["30 at 30"])
     grad.locator("> svg").press("End")
     grad.locator("> svg").press("Enter")
     shows(page, 39)
     # A link has them, and what is not there is passed over.
+    soon(lambda: page.evaluate("location.hash").count("metric=") == 2)
     page = opened(report, page.evaluate("location.hash") + "&metric=gone")
     until(page, "document.querySelectorAll('#picked .curve').length === 2")
-    assert drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"]
+    soon(lambda: drawn.all_inner_texts() == ["eval_easy/rewards/accuracy/mean", "grad_norm"])
     page.click("#picker summary")
     page.fill("#metric-query", "easy acc")
     page.locator("#metric-names label").filter(visible=True).locator("input").uncheck()
     page.click("#metric-none")
-    assert page.locator("#picked .curve").count() == 0
-    assert "metric" not in page.evaluate("location.hash")
-    assert page.evaluate("window.hacked") is None
+    soon(lambda: page.locator("#picked .curve").count() == 0)
+    soon(lambda: "metric" not in page.evaluate("location.hash"))
+    soon(lambda: page.evaluate("window.hacked") is None)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -190,9 +213,8 @@ def test_a_narrow_page_does_not_scroll_sideways_and_all_can_be_read(browser, rep
         page.click("#about summary")
         page.click("#picker summary")
         page.wait_for_selector("#metric-names label")
-        assert sideways(page) == 0
-        faint = page.evaluate(FAINT)
-        assert faint == [], "contrast below 4.5"
+        soon(lambda: sideways(page) == 0)
+        soon(lambda: page.evaluate(FAINT) == [], "contrast below 4.5")
 
 
 # Texts on the page's ground, and those of plots on theirs, that are not told apart well enough.

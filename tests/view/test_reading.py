@@ -8,7 +8,7 @@ from pathlib import Path
 import browsing
 import pytest
 import traced
-from browsing import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, until
+from browsing import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, soon, until
 
 from trl_grpo_plus.view import libraries, panel, write_page
 from trl_grpo_plus.view import page as view
@@ -100,22 +100,21 @@ def numbered(page):
 def test_the_list_is_sorted(opened, reading, name, order):
     page = opened(reading, ALL)
     page.select_option("#sort", name)
-    assert numbered(page) == order
+    soon(lambda: numbered(page) == order)
     shows(page, 0)  # what is in view stays
     page.click("#sort-way")
-    ways = {node: numbered(page).index(node) for node in order}
     if name not in ("first", "entropy"):
-        assert numbered(page)[-1] == "2.1", "without a value last either way"
-        assert ways[order[0]] == 4
+        soon(lambda: numbered(page)[-1] == "2.1", "without a value last either way")
+        soon(lambda: numbered(page).index(order[0]) == 4)
     page.select_option("#sort", "")
-    assert numbered(page) == sorted(order)
+    soon(lambda: numbered(page) == sorted(order))
 
 
 def test_a_sorted_list_is_searched_and_walked_by_steps(opened, reading):
     page = opened(reading, ALL + "&group=0.0.0&sort=mean.down")
     page.fill("#query", "again")
     settled(page, "2 groups over all steps.")
-    assert numbered(page) == ["2.0", "0.0"]
+    soon(lambda: numbered(page) == ["2.0", "0.0"])
     page.fill("#query", "")
     settled(page, "6 groups over all steps.")
     page.locator("#list").focus()
@@ -139,9 +138,9 @@ def test_the_list_is_filtered_by_the_same(opened, reading, measure, low, high, f
     page.select_option("#measure", measure)
     page.fill("#reward-min", low)
     page.fill("#reward-max", high)
-    assert numbered(page) == found
+    soon(lambda: numbered(page) == found)
     page.click("#clear")
-    assert len(numbered(page)) == 6
+    soon(lambda: len(numbered(page)) == 6)
 
 
 def test_the_worst_group_and_its_worst_attempt_are_a_key_away(opened, reading):
@@ -149,7 +148,7 @@ def test_the_worst_group_and_its_worst_attempt_are_a_key_away(opened, reading):
     page.keyboard.press("w")
     shows(page, 0)  # the dead group has no mean
     page.keyboard.press("W")
-    assert page.evaluate("document.activeElement.closest('.attempt').dataset.attempt") == "3"
+    soon(lambda: page.evaluate("document.activeElement.closest('.attempt').dataset.attempt") == "3")
     page.select_option("#verdict", "all_bad")
     settled(page, "1 group over all steps.")
     page.click("#worst")
@@ -167,29 +166,30 @@ def test_entries_hold_the_mean_length_where_it_is_known():
 
 def test_equal_attempts_are_one_column_until_asked(opened, reading):
     page = opened(reading, FIRST)
-    assert attempts(page) == ["0", "1", "3"]
+    soon(lambda: attempts(page) == ["0", "1", "3"])
     merged = page.locator(".attempt[data-attempt='1'] h3")
-    assert merged.inner_text().split() == ["#1", "×", "2", "#2"]
+    soon(lambda: merged.inner_text().split() == ["#1", "×", "2", "#2"])
     page.keyboard.press("e")
     until(page, "document.querySelectorAll('.attempt').length === 4")
-    assert page.locator(".times").count() == 0
+    soon(lambda: page.locator(".times").count() == 0)
     page.click("#pin-2")
     until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
     page.click("#apart")
     until(page, "document.querySelectorAll('.attempt').length === 3")
-    assert page.locator(".attempt.pinned").get_attribute("data-attempt") == "1", (
-        "the pin stays with what stands for it"
+    soon(
+        lambda: page.locator(".attempt.pinned").get_attribute("data-attempt") == "1",
+        "the pin stays with what stands for it",
     )
     page.click("#pin-3")
     until(page, "document.querySelectorAll('.attempt').length === 2")
-    assert body(page, 3).locator("mark.differs").all_text_contents() == ["other"]
+    soon(lambda: body(page, 3).locator("mark.differs").all_text_contents() == ["other"])
 
 
 @pytest.mark.parametrize("change", [{"reward": 0.5}, {"outcomes": {"accuracy": "timeout"}}, {"completion": "x"}])
 def test_what_differs_is_not_merged(opened_panel, change):
     rows = [{**row, "completion": "same"} for row in traced.group([0.0, 0.0, 0.0])]
     page = opened_panel([rows, [rows[0], {**rows[1], **change}, rows[2]]])
-    assert attempts(page) == ["0"]
+    soon(lambda: attempts(page) == ["0"])
     page.locator("#list").focus()
     page.locator(".row").nth(1).click()
     until(page, "document.querySelectorAll('.attempt').length === 2")
@@ -200,39 +200,42 @@ def test_what_differs_is_not_merged(opened_panel, change):
 
 def test_markdown_and_mathematics_are_rendered_at_a_key(opened, reading):
     page = opened(reading, "#split=train&step=1&group=0.0.0")
-    assert page.locator(".rendered, math").count() == 0, "the text as the verifier read it comes first"
-    assert page.evaluate("typeof window.temml") == "undefined"
+    soon(lambda: page.locator(".rendered, math").count() == 0, "the text as the verifier read it comes first")
+    soon(lambda: page.evaluate("typeof window.temml") == "undefined")
     page.keyboard.press("m")
     until(page, "document.querySelectorAll('.attempt .rendered').length === 2")
     one = body(page, 0)
-    assert one.locator("strong").all_inner_texts() == ["two"]
-    assert one.locator("td").all_inner_texts() == ["1", "c"]
-    assert one.locator("pre").text_content() == "<b>hi</b>\n"
-    assert one.locator("math mfrac").count() == 1
-    assert one.locator(".formula.display .boxed").text_content() == "2.5"
-    assert "for $5 and $10:" in one.inner_text()
-    assert (
-        "here (http://evil.example/x), http://evil.example/z, ![image](http://evil.example/y.png)" in one.inner_text()
+    soon(lambda: one.locator("strong").all_inner_texts() == ["two"])
+    soon(lambda: one.locator("td").all_inner_texts() == ["1", "c"])
+    soon(lambda: one.locator("pre").text_content() == "<b>hi</b>\n")
+    soon(lambda: one.locator("math mfrac").count() == 1)
+    soon(lambda: one.locator(".formula.display .boxed").text_content() == "2.5")
+    soon(lambda: "for $5 and $10:" in one.inner_text())
+    soon(
+        lambda: (
+            "here (http://evil.example/x), http://evil.example/z, ![image](http://evil.example/y.png)"
+            in one.inner_text()
+        )
     )
-    assert '<img src=x onerror="window.hacked = 1">' in one.inner_text()
-    assert one.locator("code.formula").all_text_contents() == [r"\href{javascript:hacked()}{z}", r"\unknown"]
-    assert page.locator("a, img, iframe, [href], [src], [onerror], .body [style*=url]").count() == 0
-    assert page.evaluate("window.hacked") is None
-    assert page.locator(".prompt math").count() == 1
-    assert page.locator(".reference .text").inner_text() == "42"
+    soon(lambda: '<img src=x onerror="window.hacked = 1">' in one.inner_text())
+    soon(lambda: one.locator("code.formula").all_text_contents() == [r"\href{javascript:hacked()}{z}", r"\unknown"])
+    soon(lambda: page.locator("a, img, iframe, [href], [src], [onerror], .body [style*=url]").count() == 0)
+    soon(lambda: page.evaluate("window.hacked") is None)
+    soon(lambda: page.locator(".prompt math").count() == 1)
+    soon(lambda: page.locator(".reference .text").inner_text() == "42")
 
 
 def test_rendering_holds_while_one_moves_and_gives_way_to_marks(opened, reading):
     page = opened(reading, "#split=train&step=1&group=0.0.0&rendered=1")
-    assert body(page, 1).locator("strong").all_inner_texts() == ["bold"]
+    soon(lambda: body(page, 1).locator("strong").all_inner_texts() == ["bold"])
     page.keyboard.press("j")
     shows(page, 1, 1)
-    assert page.locator(".body .rendered").count() > 0
-    assert page.locator(".turn.tool .text").inner_text() == "1", "a tool's answer is its text"
-    assert "marks are in the text" in page.inner_text("#group-head")
+    soon(lambda: page.locator(".body .rendered").count() > 0)
+    soon(lambda: page.locator(".turn.tool .text").inner_text() == "1", "a tool's answer is its text")
+    soon(lambda: "marks are in the text" in page.inner_text("#group-head"))
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length > 0")
-    assert page.locator(".rendered").count() == 0
+    soon(lambda: page.locator(".rendered").count() == 0)
     page.keyboard.press("m")
     until(page, "document.querySelectorAll('.rendered').length > 0 && !document.querySelector('mark')")
     page.fill("#query", "none")
@@ -263,9 +266,13 @@ def test_hostile_texts_are_rendered_in_time_and_load_nothing(opened, tmp_path):
     page = opened(write_page(run, tmp_path / "report.html").path)
     page.keyboard.press("m")
     until(page, "document.querySelectorAll('.attempt .rendered').length === 5")
-    assert page.locator(".rendered :is(a, img, script, mphantom, [style*=color], [mathcolor])").count() == 0
-    sizes = page.locator(".formula").evaluate_all("nodes => nodes.map((n) => n.getBoundingClientRect().width)")
-    assert max(sizes) < 1000
+    soon(lambda: page.locator(".rendered :is(a, img, script, mphantom, [style*=color], [mathcolor])").count() == 0)
+    soon(
+        lambda: (
+            max(page.locator(".formula").evaluate_all("nodes => nodes.map((n) => n.getBoundingClientRect().width)"))
+            < 1000
+        )
+    )
 
 
 def test_what_the_page_carries_is_what_the_readme_says_and_panels_do_without():
@@ -285,7 +292,7 @@ def test_what_the_page_carries_is_what_the_readme_says_and_panels_do_without():
 def test_a_panel_offers_no_rendering(opened_panel):
     page = opened_panel([traced.group([1.0, 0.0])])
     page.keyboard.press("m")
-    assert page.locator("#rendered, .rendered").count() == 0
+    soon(lambda: page.locator("#rendered, .rendered").count() == 0)
 
 
 # -- turns and calls
@@ -333,17 +340,21 @@ def test_neither_text_nor_messages_have_calls():
 def test_turns_are_told_apart_and_calls_show_their_arguments(opened, reading):
     page = opened(reading, "#split=train&step=1&group=0.0.1")
     turns = page.locator(".turn")
-    assert [node.get_attribute("class") for node in turns.all()] == ["turn assistant", "turn tool", "turn assistant"]
-    assert turns.locator("> .label").all_inner_texts() == ["assistant", "tool run", "assistant"]
+    soon(
+        lambda: (
+            [node.get_attribute("class") for node in turns.all()] == ["turn assistant", "turn tool", "turn assistant"]
+        )
+    )
+    soon(lambda: turns.locator("> .label").all_inner_texts() == ["assistant", "tool run", "assistant"])
     call = page.locator(".call")
-    assert call.locator("> div").inner_text() == "calls run"
-    assert call.locator("dt").all_inner_texts() == ["code", "n"]
-    assert call.locator("dd").all_inner_texts() == ["a = 1\nprint(a)", "2"]
-    assert call.locator("details").get_attribute("open") is None
-    assert call.locator("details .text").text_content() == str(CALL["function"])
+    soon(lambda: call.locator("> div").inner_text() == "calls run")
+    soon(lambda: call.locator("dt").all_inner_texts() == ["code", "n"])
+    soon(lambda: call.locator("dd").all_inner_texts() == ["a = 1\nprint(a)", "2"])
+    soon(lambda: call.locator("details").get_attribute("open") is None)
+    soon(lambda: call.locator("details .text").text_content() == str(CALL["function"]))
     page.fill("#query", "'name': 'run'")
     until(page, "document.querySelectorAll('mark.hit').length === 1")
-    assert page.locator("mark.hit").is_visible()
+    soon(lambda: page.locator("mark.hit").is_visible())
 
 
 # -- what is not seen
@@ -362,32 +373,34 @@ def test_what_is_not_seen_is_marked_wherever_texts_are(opened, reading):
         page.locator(".reference .text"),
         page.locator(".extra dd").first,
     ):
-        assert marks(place) == expected
+        soon(lambda place=place: marks(place) == expected)
     one = body(page, 0).locator(".text")
-    assert one.evaluate("(node, text) => node.textContent === text", INVISIBLE), "the text itself stays as it is"
-    assert "".join(one.inner_text().split()) == "abfedsoft\u2764\ufe0fend", "and does not act on the screen"
-    assert one.locator(".ghost").nth(1).get_attribute("title") == "U+202E right-to-left override"
-    assert one.locator(".ghost").nth(1).evaluate(DRAWN, "::after") == '"RLO"'
+    soon(
+        lambda: one.evaluate("(node, text) => node.textContent === text", INVISIBLE), "the text itself stays as it is"
+    )
+    soon(lambda: "".join(one.inner_text().split()) == "abfedsoft\u2764\ufe0fend", "and does not act on the screen")
+    soon(lambda: one.locator(".ghost").nth(1).get_attribute("title") == "U+202E right-to-left override")
+    soon(lambda: one.locator(".ghost").nth(1).evaluate(DRAWN, "::after") == '"RLO"')
     row = page.locator(".row").nth(1)
-    assert "RLO" in marks(row)
-    assert "\u202e" not in row.get_attribute("title")
+    soon(lambda: "RLO" in marks(row))
+    soon(lambda: "\u202e" not in row.get_attribute("title"))
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length > 0")
-    assert body(page, 1).locator("mark.differs").all_text_contents() == ["more"]
+    soon(lambda: body(page, 1).locator("mark.differs").all_text_contents() == ["more"])
     page.fill("#query", "fed")
     until(page, "document.querySelectorAll('mark.hit').length > 0")
-    assert set(page.locator("mark.hit").all_text_contents()) == {"fed"}
+    soon(lambda: set(page.locator("mark.hit").all_text_contents()) == {"fed"})
 
 
 def test_equal_ones_are_one_mark_and_hits_never_halve_a_character(opened_panel):
     text = "\u200b" * 5000 + "x\xa0\xa0\xa0y\r\n\U0001f600\tz"
     page = opened_panel([write(traced.group([1.0, 0.0]), text, "\U0001f468\u200d\U0001f469 a\u200db")])
-    assert marks(body(page, 0)) == ["ZWSP ×5000", "␣␣␣", "CR"]
-    assert marks(body(page, 1)) == ["ZWJ"], "not within an emoji"
+    soon(lambda: marks(body(page, 0)) == ["ZWSP ×5000", "␣␣␣", "CR"])
+    soon(lambda: marks(body(page, 1)) == ["ZWJ"], "not within an emoji")
     page.check("#regex")
     page.fill("#query", ".(?=\tz)")
     until(page, "document.querySelectorAll('mark.hit').length === 1")
-    assert page.locator("mark.hit").text_content() == "\U0001f600"
+    soon(lambda: page.locator("mark.hit").text_content() == "\U0001f600")
 
 
 # -- copies and links
@@ -404,9 +417,9 @@ def test_copies_are_exact_and_say_so(opened, reading):
 
     text = detail([traced.row(completion=CALLED)])["attempts"][0]["text"]
     assert copied("#copy-0") == text
-    assert "Copy the text of attempt 0: copied" in page.locator("#told").text_content()
+    soon(lambda: "Copy the text of attempt 0: copied" in page.locator("#told").text_content())
     assert copied("#copy-prompt") == "tools"
-    assert copied("#copy-link") == page.url
+    soon(lambda: copied("#copy-link") == page.url)
     group = json.loads(copied("#copy-group"))
     assert (group["step"], group["group"], group["prompt"]) == (1, 1, [{"role": None, "content": "tools"}])
     assert [one["text"] for one in group["attempts"]] == ["none", text]
@@ -422,8 +435,8 @@ def test_without_a_clipboard_a_selection_is_copied_and_a_failure_is_told(opened,
     }""")
     page.click("#copy-0")
     until(page, "document.querySelector('#copy-0').textContent === 'Copied'")
-    assert page.evaluate("[window.seen, document.querySelectorAll('textarea').length]") == ["right", 0]
-    assert page.evaluate("document.activeElement.id") == "copy-0"
+    soon(lambda: page.evaluate("[window.seen, document.querySelectorAll('textarea').length]") == ["right", 0])
+    soon(lambda: page.evaluate("document.activeElement.id") == "copy-0")
     page.evaluate("document.execCommand = () => false")
     page.click("#copy-3")
     until(page, "document.querySelector('#copy-3').textContent === 'Not copied'")
@@ -459,16 +472,16 @@ def test_an_address_brings_a_whole_view_back(opened, reading):
     until(page, "document.querySelectorAll('.attempt').length === 2 && location.hash.includes('pins=1.3')")
     other = opened(reading, page.url[page.url.index("#") :])
     until(other, "document.querySelectorAll('.attempt').length === 2 && document.querySelector('mark.hit') !== null")
-    assert view_of(other) == view_of(page)
+    soon(lambda: view_of(other) == view_of(page))
     page.goto("about:blank")
     short = opened(reading, "#split=train&step=0&group=0.0.0&rendered=1&diff=1")
-    assert short.locator("#rendered").get_attribute("aria-pressed") == "true"
-    assert short.locator("#diff").get_attribute("aria-pressed") == "true"
+    soon(lambda: short.locator("#rendered").get_attribute("aria-pressed") == "true")
+    soon(lambda: short.locator("#diff").get_attribute("aria-pressed") == "true")
 
 
 def test_an_address_names_only_what_is_not_as_it_opens(opened, reading):
     page = opened(reading, FIRST)
-    assert page.url.endswith("#split=train&step=0&group=0.0.0")
+    soon(lambda: page.url.endswith("#split=train&step=0&group=0.0.0"))
     page.keyboard.press("d")
     until(page, "location.hash.endsWith('&diff=1')")
     page.keyboard.press("d")
@@ -485,7 +498,7 @@ HOSTILE_HASH += "&alarm=%00&sort=mean.sideways&regex=true&apart=-1&__proto__=1"
 def test_hostile_addresses_change_nothing(opened, reading, more):
     plain, hostile = (opened(reading, f"#split=train&step=0&group=0.0.0{text}") for text in ("", more))
     shows(hostile, 0)
-    assert view_of(hostile) == view_of(plain)
+    soon(lambda: view_of(hostile) == view_of(plain))
 
 
 # -- colours
@@ -509,7 +522,7 @@ def pure(browser, script):
     ],
 )
 def test_colours_are_by_the_order_of_distinct_rewards(browser, rewards, lows):
-    assert pure(browser, f"scaleOf({json.dumps(rewards)})") == lows
+    soon(lambda: pure(browser, f"scaleOf({json.dumps(rewards)})") == lows)
 
 
 def test_one_penalty_leaves_the_others_apart(browser):
@@ -524,18 +537,18 @@ def test_one_penalty_leaves_the_others_apart(browser):
     sizes = [len(list(run)) for _, run in itertools.groupby(places)]
     assert len(sizes) == 7
     assert max(sizes) - min(sizes) <= 1
-    assert pure(browser, "colour(0, scaleOf([0, 0]))") == "#ffffbf"
+    soon(lambda: pure(browser, "colour(0, scaleOf([0, 0]))") == "#ffffbf")
 
 
 def test_the_legend_tells_what_each_colour_stands_for(opened, opened_panel, reading):
     page = opened_panel([traced.group([1.0, 0.5, 0.0, -4.0])])
-    assert page.locator("#legend").inner_text().split() == ["Reward", "-3", "1", "1.5", "2", "unscored"]
-    stops = page.locator("#legend .swatch").evaluate_all("nodes => nodes.map((n) => n.style.background)")
-    dots = page.locator(".row .dot").evaluate_all("nodes => nodes.map((n) => n.style.background)")
-    assert stops == dots[::-1]
+    soon(lambda: page.locator("#legend").inner_text().split() == ["Reward", "-3", "1", "1.5", "2", "unscored"])
+    grounds = "nodes => nodes.map((n) => n.style.background)"
+    stops, dots = page.locator("#legend .swatch"), page.locator(".row .dot")
+    soon(lambda: stops.evaluate_all(grounds) == dots.evaluate_all(grounds)[::-1])
     page = opened_panel([traced.group([i / 10 for i in range(20)])])
-    assert page.locator("#legend .stop").nth(1).get_attribute("title") == "from 1.3 to below 1.6"
-    assert "≥ 1.3" in page.inner_text("#legend")
+    soon(lambda: page.locator("#legend .stop").nth(1).get_attribute("title") == "from 1.3 to below 1.6")
+    soon(lambda: "≥ 1.3" in page.inner_text("#legend"))
 
 
 # -- phones, and contrast
@@ -584,9 +597,8 @@ def test_all_text_is_read_on_its_ground(browser, reading, scheme):
             page.goto("about:blank")
             page.goto(f"file://{reading}#split=train&step={step}&group={hash}")
             page.wait_for_selector("#columns .attempt")
-            found = page.evaluate(CONTRAST)
-            assert len(found) > 60
-            assert [one for one in found if one[0] < 4.5] == []
+            soon(lambda: len(page.evaluate(CONTRAST)) > 60)
+            soon(lambda: [one for one in page.evaluate(CONTRAST) if one[0] < 4.5] == [])
 
 
 @pytest.mark.parametrize(
@@ -596,13 +608,12 @@ def test_a_phone_shows_list_and_group_and_scrolls_up_and_down_only(browser, read
     with browser.new_page(viewport={"width": 390, "height": 844}, has_touch=True) as page:
         page.goto(f"file://{reading}#split=train&{more}&scope=all")
         page.wait_for_selector("#columns .attempt")
-        assert sideways(page) == 0
+        soon(lambda: sideways(page) == 0)
         out = """() => [...document.querySelectorAll("button, select, input, .row, .prompt")].filter((n) =>
             n.checkVisibility() && !n.closest("#columns") && n.getBoundingClientRect().right > 391).length"""
-        assert page.evaluate(out) == 0
-        assert page.locator("#list").bounding_box()["height"] > 150
-        box = page.locator(".attempt").first.bounding_box()
-        assert 300 < box["width"] < 390
+        soon(lambda: page.evaluate(out) == 0)
+        soon(lambda: page.locator("#list").bounding_box()["height"] > 150)
+        soon(lambda: 300 < page.locator(".attempt").first.bounding_box()["width"] < 390)
         row = page.locator(".row").nth(1)
         {"chromium": row.tap, "firefox": row.click}[browser.browser_type.name]()  # BiDi's touch is no click
         until(page, "document.querySelectorAll('.row')[1].getAttribute('aria-selected') === 'true'")

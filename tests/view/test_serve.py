@@ -14,7 +14,7 @@ import browsing
 import pytest
 import traced
 import warm
-from browsing import serving, shows, titles, until
+from browsing import serving, shows, soon, titles, until
 
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.traces import Writer
@@ -288,9 +288,7 @@ def test_a_file_that_is_broken_is_named_and_the_others_are_read(run):
     reader = Feed(run.folder)
     news = reader.news()
     assert titles_of(news) == ["Task 1.0", "Task 1.1", "Task 1.2"]
-    assert re.search(
-        r"train-00000000\.jsonl has a line that is not JSON .* Mend or remove it", news["live"]["problem"]
-    )
+    assert re.search(r"train-00000000\.jsonl, line 1 is no JSON object .* Mend or remove it", news["live"]["problem"])
     assert reader.news(**known(news))["live"]["problem"] == news["live"]["problem"]
 
 
@@ -345,10 +343,13 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
     run.go_on(3, scores=SCORES * 5)
     with serving(run.folder) as server:
         page = opened(f"{server.address}#split=train&step=1&group=0.0.12")
-        assert page.inner_text("#live") == "Live: step 2 of 50"
+        soon(lambda: page.inner_text("#live") == "Live: step 2 of 50")
         page.check("input[value=all]")
+        shows(page, 1, 12)
+        page.evaluate("document.querySelector('#group-head').dataset.before = ''")
         page.select_option("#verdict", "alive")
         until(page, "document.querySelector('#status').textContent.startsWith('15 groups')")
+        until(page, "document.querySelector('[data-before]') === null")  # the group is drawn again
         shows(page, 1, 12)
         kept = "[list, ...document.querySelectorAll('.attempt .body')].map((node) => node.scrollTop)"
         kept = f"(() => {{ const list = document.querySelector('#list'); return {kept}; }})()"
@@ -356,27 +357,26 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
         page.evaluate("document.querySelectorAll('.attempt .think').forEach((node) => { node.open = true; })")
         page.evaluate("document.querySelectorAll('.attempt .body').forEach((node) => { node.scrollTop = 40; })")
         page.focus(".attempt .body")
+        soon(lambda: page.evaluate(kept)[0] == 300 and max(page.evaluate(kept)[1:]) > 0)
         before = page.evaluate(kept)
-        assert before[0] == 300
-        assert max(before[1:]) > 0
         run.go_on(2, alarm="repetition", scores=SCORES * 5)
         # By itself, within a few seconds.
         until(page, "document.querySelector('#live').textContent.startsWith('Live: step 4 of 50, new at')")
         until(page, "document.querySelector('#status').textContent.startsWith('25 groups')")
         shows(page, 1, 12)
-        assert page.evaluate(kept) == before
-        assert page.evaluate("document.activeElement.matches('.attempt .body')")
-        assert page.locator(".attempt .think[open]").count() == 4
-        assert page.input_value("#verdict") == "alive"
-        assert page.inner_text("#alarms summary") == "1 alarm"
-        assert "repetition" in page.locator("#alarm option").all_inner_texts()
-        assert page.get_attribute("#step", "max") == "4"
-        assert "5 steps of train; 75 groups, 300 attempts" in page.inner_text("#facts")
-        assert page.locator("#curves svg").first.get_attribute("aria-label").endswith("at last 0.4")
+        soon(lambda: page.evaluate(kept) == before)
+        soon(lambda: page.evaluate("document.activeElement.matches('.attempt .body')"))
+        soon(lambda: page.locator(".attempt .think[open]").count() == 4)
+        soon(lambda: page.input_value("#verdict") == "alive")
+        soon(lambda: page.inner_text("#alarms summary") == "1 alarm")
+        soon(lambda: "repetition" in page.locator("#alarm option").all_inner_texts())
+        soon(lambda: page.get_attribute("#step", "max") == "4")
+        soon(lambda: "5 steps of train; 75 groups, 300 attempts" in page.inner_text("#facts"))
+        soon(lambda: page.locator("#curves svg").first.get_attribute("aria-label").endswith("at last 0.4"))
         for step in (2, 3, 4):
             page.keyboard.press("l")
             shows(page, step, 0)
-        assert "Task 4.0" in page.inner_text("#task")
+        soon(lambda: "Task 4.0" in page.inner_text("#task"))
 
 
 def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):
@@ -389,7 +389,7 @@ def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):
         run.go_on()
         follows(page, "Live: step 2 ")
         shows(page, 2)
-        assert titles(page) == ["Task 2.0", "Task 2.1", "Task 2.2"]
+        soon(lambda: titles(page) == ["Task 2.0", "Task 2.1", "Task 2.2"])
         page.locator(".row").nth(1).click()
         run.go_on()
         follows(page, "Live: step 3 ")
@@ -415,8 +415,8 @@ def test_what_is_read_of_prompts_is_not_left_for_the_last_step(run, opened, key,
         run.go_on()
         follows(page, "Live: step 2 ")
         until(page, "!document.querySelector('#follow-last').checked")
-        assert page.locator(there).is_visible()
-        assert page.inner_text("#group-head h2") == head
+        soon(lambda: page.locator(there).is_visible())
+        soon(lambda: page.inner_text("#group-head h2") == head)
 
 
 def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
@@ -427,21 +427,21 @@ def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
         shows(page, 0)
         page.keyboard.press("o")
         page.wait_for_selector("#prompt-list")
-        assert page.inner_text("#list-newly") == "Newly solved 0"
+        soon(lambda: page.inner_text("#list-newly") == "Newly solved 0")
         run.go_on(scores=([1.0] * 4, [1.0] * 4, [0.0] * 4), task=again)
         follows(page, "Live: step 1 ")
-        assert page.inner_text("#list-newly") == "Newly solved 0", "what is read stays"
+        soon(lambda: page.inner_text("#list-newly") == "Newly solved 0", "what is read stays")
         page.keyboard.press("o")
         page.keyboard.press("o")
         until(page, "document.querySelector('#list-newly')?.textContent === 'Newly solved 1'")
         names = ("lost", "never", "always", "all")
         told = ["Lost 0", "Never solved 1", "Always solved 1", "All 3"]
-        assert [page.inner_text(f"#list-{name}") for name in names] == told
+        soon(lambda: [page.inner_text(f"#list-{name}") for name in names] == told)
         page.click("#list-newly")
-        assert page.locator(".prompt-row .row-title").all_inner_texts() == ["Task 0"]
+        soon(lambda: page.locator(".prompt-row .row-title").all_inner_texts() == ["Task 0"])
         page.locator(".prompt-row").click()
         until(page, "document.querySelector('#follow-facts')?.textContent.startsWith('newly solved Sampled 2 times')")
-        assert "first solved by all attempts at step 1" in page.inner_text("#follow-facts")
+        soon(lambda: "first solved by all attempts at step 1" in page.inner_text("#follow-facts"))
 
 
 def test_lists_name_prompts_as_the_page_that_asks_knows_them(run):
@@ -466,8 +466,8 @@ def test_what_comes_is_sorted_by_the_step_at_which_its_prompt_was_first_seen(run
         run.go_on()
         follows(page, "Live: step 2 ")
         until(page, "document.querySelector('#status').textContent.startsWith('9 groups')")
-        assert titles(page)[:4] == ["Task 2.0", "Task 2.1", "Task 2.2", "Task 1.0"]
-        assert page.locator(".row .end").first.inner_text().endswith("first 2")
+        soon(lambda: titles(page)[:4] == ["Task 2.0", "Task 2.1", "Task 2.2", "Task 1.0"])
+        soon(lambda: page.locator(".row .end").first.inner_text().endswith("first 2"))
 
 
 def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
@@ -482,9 +482,9 @@ def test_a_metric_that_is_picked_grows_with_the_run(run, opened):
         run.go_on(3)
         follows(page, "Live: step 4 ")
         until(page, f"{plot} === '5'")
-        assert page.locator("#picked figure").count() == 1
-        assert page.is_checked("#metric-names input[data-metric=kl]")
-        assert page.locator("#curves figure").count() > 1
+        soon(lambda: page.locator("#picked figure").count() == 1)
+        soon(lambda: page.is_checked("#metric-names input[data-metric=kl]"))
+        soon(lambda: page.locator("#curves figure").count() > 1)
 
 
 def test_what_comes_is_searched_too(run, opened):
@@ -499,22 +499,22 @@ def test_what_comes_is_searched_too(run, opened):
         run.go_on(word="plain")
         follows(page, "Live: step 3 ")
         until(page, "document.querySelector('#status').textContent.startsWith('3 groups')")
-        assert titles(page) == [f"Task 2.{n} mango" for n in range(3)]
+        soon(lambda: titles(page) == [f"Task 2.{n} mango" for n in range(3)])
         shows(page, 2)
 
 
 def test_it_waits_for_a_run_that_has_not_begun(tmp_path, opened):
     with serving(tmp_path / "later") as server:
         page = opened(server.address)
-        assert page.inner_text("#live") == "Waiting"
+        soon(lambda: page.inner_text("#live") == "Waiting")
         told = "Waiting for the first attempts of later: its folder is not there yet."
-        assert page.inner_text("#live-note") == told
+        soon(lambda: page.inner_text("#live-note") == told)
         Run(tmp_path / "later").go_on()
         ask_now(page)
         page.wait_for_selector(".attempt")
         shows(page, 0)
-        assert page.inner_text("#live") == "Live: step 0 of 50"
-        assert page.locator("#live-note").is_hidden()
+        soon(lambda: page.inner_text("#live") == "Live: step 0 of 50")
+        soon(lambda: page.locator("#live-note").is_hidden())
 
 
 def test_a_run_that_is_resumed_shows_what_it_makes_again(run, opened):
@@ -527,8 +527,8 @@ def test_a_run_that_is_resumed_shows_what_it_makes_again(run, opened):
         run.go_on(2, word="after")
         follows(page, "Live: step 3 ")
         until(page, "document.querySelector('#task').textContent.includes('Task 3.1 after')")
-        assert titles(page) == ["Task 3.1 after"]
-        assert "4 steps of train; 12 groups" in page.inner_text("#facts")
+        soon(lambda: titles(page) == ["Task 3.1 after"])
+        soon(lambda: "4 steps of train; 12 groups" in page.inner_text("#facts"))
 
 
 def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened):
@@ -537,10 +537,10 @@ def test_it_says_that_the_run_has_ended_and_that_its_server_is_gone(run, opened)
         page = opened(f"{server.address}#split=train&step=0")
         run.end()
         follows(page, "Ended: step 1 of 50")
-        assert page.inner_text("#live-note").startswith("The run has ended.")
+        soon(lambda: page.inner_text("#live-note").startswith("The run has ended."))
     follows(page, "Offline")
-    assert page.inner_text("#live-note").startswith("The server is gone since ")
-    assert page.locator(".attempt").count() == 4
+    soon(lambda: page.inner_text("#live-note").startswith("The server is gone since "))
+    soon(lambda: page.locator(".attempt").count() == 4)
     page.click("#step-on")  # within the chunk that is here
     shows(page, 1)
 

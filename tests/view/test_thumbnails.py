@@ -3,7 +3,7 @@
 import browsing
 import pytest
 import traced
-from browsing import serving, until
+from browsing import serving, soon, until
 from PIL import Image
 
 from trl_grpo_plus.traces import pictures
@@ -51,10 +51,10 @@ def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
     with serving(run) as server, browsing.quiet(browser) as open_page:
         page = open_page(server.address if served else written)
         until(page, "[...document.images].every((img) => img.complete)")
-        assert sizes(page, ".prompt") == [[16, 8]]
-        assert sizes(page, ".attempt") == [[16, 16]] * 2
-        assert page.locator(".prompt img").get_attribute("alt") == f"image {pictures.told(KEPT)}"
-        assert said(LOST) in page.locator(".prompt").inner_text()
+        soon(lambda: sizes(page, ".prompt") == [[16, 8]])
+        soon(lambda: sizes(page, ".attempt") == [[16, 16]] * 2)
+        soon(lambda: page.locator(".prompt img").get_attribute("alt") == f"image {pictures.told(KEPT)}")
+        soon(lambda: said(LOST) in page.locator(".prompt").inner_text())
 
 
 def test_in_the_page_of_several_runs(browser, tmp_path):
@@ -62,11 +62,11 @@ def test_in_the_page_of_several_runs(browser, tmp_path):
     with browsing.quiet(browser, ".one, .empty", offline=True) as open_page:
         page = open_page(write_comparison(runs).path)
         until(page, "[...document.images].every((img) => img.complete)")
-        assert sizes(page, "#task") == [[16, 8]]
-        assert sizes(page, ".one") == [[16, 16]] * 4
+        soon(lambda: sizes(page, "#task") == [[16, 8]])
+        soon(lambda: sizes(page, ".one") == [[16, 16]] * 4)
 
 
 def test_a_policy_that_names_a_picture_shows_what_the_run_kept_of_it(opened, tmp_path):
     page = opened(write_page(a_run(tmp_path / "run", told=said(KEPT)), tmp_path / "page.html").path)
     until(page, "[...document.images].every((img) => img.complete)")
-    assert sizes(page, ".attempt") == [[16, 8], [16, 16]] * 2
+    soon(lambda: sizes(page, ".attempt") == [[16, 8], [16, 16]] * 2)

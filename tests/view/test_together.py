@@ -3,7 +3,7 @@
 import browsing
 import pytest
 import traced
-from browsing import attempts, shows, sideways, until
+from browsing import attempts, shows, sideways, soon, until
 
 from trl_grpo_plus.view import write_comparison, write_page
 
@@ -32,8 +32,8 @@ def report(tmp_path_factory):
 def test_a_prompt_is_followed_in_rendered_texts_until_marks_are_asked_for(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&view=follow&rendered=1")
     until(page, "document.querySelectorAll('.side .rendered strong').length === 2")
-    assert page.locator("#task .rendered math").count() == 1
-    assert page.get_attribute("#rendered", "aria-pressed") == "true"
+    soon(lambda: page.locator("#task .rendered math").count() == 1)
+    soon(lambda: page.get_attribute("#rendered", "aria-pressed") == "true")
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('.side .rendered').length === 0")
     page.click("#rendered")
@@ -44,11 +44,11 @@ def test_what_is_not_seen_is_marked_in_titles_of_prompts(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&view=prompts")
     page.click("#list-all")
     row = page.locator(".prompt-row:has(.ghost)")
-    assert row.locator(".ghost").count() == 3
-    assert row.get_attribute("title").startswith("a[ZWSP]b [RLO]fed[PDF]")
+    soon(lambda: row.locator(".ghost").count() == 3)
+    soon(lambda: row.get_attribute("title").startswith("a[ZWSP]b [RLO]fed[PDF]"))
     row.click()
     page.wait_for_selector("#pair")
-    assert page.locator("#group-head h2 .ghost").count() == 3
+    soon(lambda: page.locator("#group-head h2 .ghost").count() == 3)
 
 
 def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser, tmp_path):
@@ -57,8 +57,8 @@ def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser
     path = write_comparison([tmp_path / "one", tmp_path / "two"]).path
     with browsing.quiet(browser, ".one", offline=True) as open_page:
         row = open_page(path).locator(".row")
-        assert row.locator(".ghost").count() == 3
-        assert row.get_attribute("title") == "a[ZWSP]b [RLO]fed[PDF]"
+        soon(lambda: row.locator(".ghost").count() == 3)
+        soon(lambda: row.get_attribute("title") == "a[ZWSP]b [RLO]fed[PDF]")
 
 
 def test_keys_of_a_group_do_nothing_where_there_is_none(opened, report):
@@ -68,32 +68,32 @@ def test_keys_of_a_group_do_nothing_where_there_is_none(opened, report):
         page.keyboard.press(key)
     page.keyboard.press("t")
     until(page, "document.querySelector('#unfold').getAttribute('aria-pressed') === 'true'")
-    assert page.url.endswith("#split=train&step=0&group=0.0.0&thinking=1&view=follow")
-    assert "No attempt" not in page.inner_text("#status")
+    soon(lambda: page.url.endswith("#split=train&step=0&group=0.0.0&thinking=1&view=follow"))
+    soon(lambda: "No attempt" not in page.inner_text("#status"))
     page.keyboard.press("o")
     page.wait_for_selector("#prompt-list")
     for key in ("d", "m", "t"):
         page.keyboard.press(key)
     page.keyboard.press("w")  # to a group, out of the lists
     shows(page, 0, group=1)
-    assert "diff=" not in page.url
-    assert "rendered=" not in page.url
+    soon(lambda: "diff=" not in page.url)
+    soon(lambda: "rendered=" not in page.url)
 
 
 def test_pins_of_equal_attempts_are_of_their_column(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.0&pins=2.3&rendered=1&apart=1")
     until(page, "document.querySelectorAll('.attempt').length === 2")
-    assert attempts(page) == ["2", "3"]
+    soon(lambda: attempts(page) == ["2", "3"])
     page.keyboard.press("e")
     until(page, "document.querySelector('.attempt').dataset.attempt === '0'")
-    assert attempts(page) == ["0", "3"]
+    soon(lambda: attempts(page) == ["0", "3"])
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length > 0")
     page.keyboard.press("f")
     page.wait_for_selector("#pair")
     page.keyboard.press("f")
     until(page, "document.querySelectorAll('#columns .attempt').length === 2")
-    assert page.locator(".pinned").count() == 0
+    soon(lambda: page.locator(".pinned").count() == 0)
 
 
 @pytest.mark.parametrize("several", [False, True])
@@ -104,4 +104,4 @@ def test_a_long_name_is_not_wider_than_a_phone(browser, tmp_path, several):
     with browser.new_page(viewport={"width": 390, "height": 844}) as page:
         page.goto(f"file://{path}")
         page.wait_for_selector(".one, .attempt")
-        assert sideways(page) == 0
+        soon(lambda: sideways(page) == 0)

@@ -7,7 +7,7 @@ import browsing
 import pandas as pd
 import pytest
 import traced
-from browsing import DRAWN, FIRST, HOSTILE, attempts, body, in_scheme, settled, shows, sideways, titles, until
+from browsing import DRAWN, FIRST, HOSTILE, attempts, body, in_scheme, settled, shows, sideways, soon, titles, until
 
 from trl_grpo_plus.view import panel, write_page
 
@@ -59,52 +59,57 @@ def a_run(folder):
 
 def test_it_opens_on_a_live_group_of_the_last_steps(opened, report):
     page = opened(report)
-    assert page.title().startswith("run")
-    assert "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts")
-    assert titles(page) == ["alive at 5", "solved at 5", "bad at 5"]
+    soon(lambda: page.title().startswith("run"))
+    soon(lambda: "3 steps of train, 1 step of eval_easy; 10 groups, 40 attempts" in page.inner_text("#facts"))
+    soon(lambda: titles(page) == ["alive at 5", "solved at 5", "bad at 5"])
     shows(page, 5)
-    assert page.locator("#note").is_hidden()
+    soon(lambda: page.locator("#note").is_hidden())
 
 
 def test_the_slider_knows_only_steps_with_traces_and_a_split_has_its_own(opened, report):
     page = opened(report)
     slider = page.locator("#step")
-    assert (slider.get_attribute("min"), slider.get_attribute("max")) == ("0", "2")
+    soon(lambda: (slider.get_attribute("min"), slider.get_attribute("max")) == ("0", "2"))
     slider.fill("2")
     shows(page, 5)
-    assert slider.get_attribute("aria-valuetext") == "step 5"
-    assert titles(page)[0] == "alive at 5"
+    soon(lambda: slider.get_attribute("aria-valuetext") == "step 5")
+    soon(lambda: titles(page)[0] == "alive at 5")
     page.click("#step-back")
     shows(page, 1)
     page.select_option("#split", "eval_easy")
     shows(page, 5, split="eval_easy")
-    assert page.locator("#step-field").is_hidden()
+    soon(lambda: page.locator("#step-field").is_hidden())
     page.select_option("#split", "train")
     shows(page, 5)
 
 
 def test_a_row_says_what_its_group_was(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
-    alive, good, bad = page.locator(".row").all()
-    assert "mean 1.67 max 2" in " ".join(alive.inner_text().split())
-    assert "alive" in alive.inner_text()
-    assert "trained on" in alive.inner_text()
-    assert (alive.locator(".dot").count(), alive.locator(".dot.hollow").count()) == (4, 1)
-    assert "all good" in good.inner_text()
-    assert "zero variance" in good.inner_text()
-    assert "round 1" in bad.inner_text()
-    colours = {node.evaluate("node => node.style.background") for node in alive.locator(".dot:not(.hollow)").all()}
-    assert len(colours) == 2
+    alive, good, bad = (page.locator(".row").nth(n) for n in range(3))
+    soon(lambda: page.locator(".row").count() == 3)
+    soon(lambda: "mean 1.67 max 2" in " ".join(alive.inner_text().split()))
+    soon(lambda: "alive" in alive.inner_text())
+    soon(lambda: "trained on" in alive.inner_text())
+    soon(lambda: (alive.locator(".dot").count(), alive.locator(".dot.hollow").count()) == (4, 1))
+    soon(lambda: "all good" in good.inner_text())
+    soon(lambda: "zero variance" in good.inner_text())
+    soon(lambda: "round 1" in bad.inner_text())
+    soon(
+        lambda: (
+            len({node.evaluate("node => node.style.background") for node in alive.locator(".dot:not(.hollow)").all()})
+            == 2
+        )
+    )
 
 
 def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
     run = traced.write_run(tmp_path, steps=2, groups=400, size=2, length=3)
     page = opened(write_page(run, tmp_path / "report.html").path)
-    assert page.locator(".row").count() < 40
+    soon(lambda: page.locator(".row").count() < 40)
     page.locator("#list").evaluate("node => { node.scrollTop = node.scrollHeight; }")
     until(page, "document.querySelector('#row-399') !== null")
-    assert page.locator(".row").count() < 40
-    assert page.locator("#row-399").get_attribute("aria-setsize") == "400"
+    soon(lambda: page.locator(".row").count() < 40)
+    soon(lambda: page.locator("#row-399").get_attribute("aria-setsize") == "400")
 
 
 def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, tmp_path):
@@ -112,6 +117,7 @@ def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, 
     page = opened(write_page(run, tmp_path / "report.html").path)
     page.locator("#row-2").click()
     shows(page, 0, group=2)
+    soon(lambda: page.locator("#row-2").get_attribute("aria-selected") == "true")
     box = page.locator("#row-4").bounding_box()
     page.mouse.move(box["x"] + 30, box["y"] + 30)
     page.mouse.down()
@@ -138,11 +144,11 @@ def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, 
 def test_filters_by_choice(opened, report, control, value, here, everywhere):
     page = opened(report, FIRST)
     page.select_option(control, value)
-    assert titles(page) == here
-    assert page.locator(".attempt, .empty").count() > 0
+    soon(lambda: titles(page) == here)
+    soon(lambda: page.locator(".attempt, .empty").count() > 0)
     page.check("input[value=all]")
     settled(page, f"{everywhere} group{'s' * (everywhere > 1)} over all steps.")
-    assert page.locator(".row").count() == everywhere
+    soon(lambda: page.locator(".row").count() == everywhere)
     page.click("#clear")
     settled(page, "9 groups over all steps.")
 
@@ -150,11 +156,11 @@ def test_filters_by_choice(opened, report, control, value, here, everywhere):
 def test_filter_by_reward(opened, report):
     page = opened(report, FIRST)
     page.fill("#reward-max", "1.5")
-    assert titles(page) == ["alive at 0", "bad at 0"]
+    soon(lambda: titles(page) == ["alive at 0", "bad at 0"])
     page.fill("#reward-min", "1.25")
-    assert titles(page) == []
+    soon(lambda: titles(page) == [])
     page.fill("#reward-max", "")
-    assert titles(page) == ["alive at 0", "solved at 0"]
+    soon(lambda: titles(page) == ["alive at 0", "solved at 0"])
 
 
 SEARCHES = [  # each finds another number than the one before
@@ -177,7 +183,7 @@ def test_search_through_all_steps(opened, report):
         page.fill("#query", query)
         settled(page, f"{len(matches)} group{'s' * (len(matches) != 1)} over all steps.")
         page.locator("#cancel").wait_for(state="hidden")
-        assert titles(page) == matches, query
+        soon(lambda matches=matches: titles(page) == matches, query)
 
 
 def test_a_search_keeps_the_group_in_view_if_it_matches(opened, report):
@@ -202,8 +208,8 @@ def test_hits_are_marked_and_unfolded(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
     page.fill("#query", "word399")
     until(page, "document.querySelectorAll('mark.hit').length === 1")
-    assert page.locator("mark.hit").inner_text() == "word399"
-    assert page.locator("mark.hit").is_visible()
+    soon(lambda: page.locator("mark.hit").inner_text() == "word399")
+    soon(lambda: page.locator("mark.hit").is_visible())
 
 
 def test_an_invalid_pattern_says_so(browser, opened, report):
@@ -212,10 +218,10 @@ def test_an_invalid_pattern_says_so(browser, opened, report):
     page.fill("#query", "(")
     why = {"chromium": "Unterminated group", "firefox": "unterminated parenthetical"}[browser.browser_type.name]
     settled(page, f"3 groups here. Not a regular expression: {why}.")
-    assert page.locator("#query").get_attribute("aria-invalid") == "true"
+    soon(lambda: page.locator("#query").get_attribute("aria-invalid") == "true")
     page.fill("#query", "()alive")
     settled(page, "1 group here.")
-    assert page.locator("#query").get_attribute("aria-invalid") is None
+    soon(lambda: page.locator("#query").get_attribute("aria-invalid") is None)
 
 
 def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
@@ -228,7 +234,7 @@ def test_a_pattern_that_takes_for_ever_is_cancelled(opened, report):
     (searching,), ended = page.workers, []
     searching.on("close", lambda worker: ended.append(worker))
     page.wait_for_timeout(500)
-    assert page.evaluate("1 + 1") == 2  # the page still answers
+    soon(lambda: page.evaluate("1 + 1") == 2)  # the page still answers
     assert (page.workers, ended) == ([searching], [])
     page.click("#cancel")
     settled(page, "0 groups over all steps. Search cancelled.")
@@ -251,42 +257,42 @@ def until_workers(page, count):
 
 def test_attempts_stand_best_first(opened, report):
     page = opened(report, FIRST)
-    assert attempts(page) == ["1", "3", "0", "2"]
+    soon(lambda: attempts(page) == ["1", "3", "0", "2"])
     first = page.locator(".attempt").first
-    assert "best" in first.inner_text()
-    assert "+0.5" in first.inner_text()
-    assert "50 tokens" in first.inner_text()
-    assert "monitor" in first.inner_text()
-    assert page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"]
+    soon(lambda: "best" in first.inner_text())
+    soon(lambda: "+0.5" in first.inner_text())
+    soon(lambda: "50 tokens" in first.inner_text())
+    soon(lambda: "monitor" in first.inner_text())
+    soon(lambda: page.locator("#task").inner_text().split() == ["prompt", "alive", "at", "0", "answer", "42"])
 
 
 def test_an_attempt_says_how_it_ended(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
     worst = page.locator(".attempt[data-attempt='0']")
-    assert worst.locator(".outcome").all_inner_texts() == ["timeout", "truncated"]
-    assert "KL 0.25" in worst.inner_text()
-    assert worst.locator(".extra dd").inner_text() == HOSTILE
+    soon(lambda: worst.locator(".outcome").all_inner_texts() == ["timeout", "truncated"])
+    soon(lambda: "KL 0.25" in worst.inner_text())
+    soon(lambda: worst.locator(".extra dd").inner_text() == HOSTILE)
     think = body(page, 3).locator("details")
-    assert "400 words, never closed" in think.locator("summary").inner_text()
-    assert think.get_attribute("open") is not None, "what never ends is not hidden"
+    soon(lambda: "400 words, never closed" in think.locator("summary").inner_text())
+    soon(lambda: think.get_attribute("open") is not None, "what never ends is not hidden")
 
 
 def test_messages_show_the_system_prompt_once(opened, report):
     page = opened(report, "#split=train&step=0&group=0.0.1")
-    assert page.locator(".prompt .label").all_inner_texts() == ["system", "user"]
-    assert page.locator(".prompt .text").all_inner_texts() == ["Be brief.", "solved at 0\nline two"]
-    assert page.inner_text("#group").count("Be brief.") == 1
+    soon(lambda: page.locator(".prompt .label").all_inner_texts() == ["system", "user"])
+    soon(lambda: page.locator(".prompt .text").all_inner_texts() == ["Be brief.", "solved at 0\nline two"])
+    soon(lambda: page.inner_text("#group").count("Be brief.") == 1)
 
 
 def test_thinking_folds_and_the_answer_is_marked(opened, report):
     page = opened(report, FIRST)
     think = body(page, 1).locator("details")
-    assert think.locator("summary").inner_text() == "Thinking, 40 words"
-    assert think.get_attribute("open") is None
-    assert body(page, 1).locator("mark.answer").inner_text() == "42"
-    assert body(page, 1).locator("mark.answer").is_visible()
+    soon(lambda: think.locator("summary").inner_text() == "Thinking, 40 words")
+    soon(lambda: think.get_attribute("open") is None)
+    soon(lambda: body(page, 1).locator("mark.answer").inner_text() == "42")
+    soon(lambda: body(page, 1).locator("mark.answer").is_visible())
     think.locator("summary").click()
-    assert think.get_attribute("open") is not None
+    soon(lambda: think.get_attribute("open") is not None)
     page.click("#unfold")
     until(page, "document.querySelectorAll('details.think[open]').length === 4")
 
@@ -301,29 +307,33 @@ def test_thinking_folds_and_the_answer_is_marked(opened, report):
 )
 def test_what_counts_as_thinking(opened_panel, text, folded, open_to_see):
     page = opened_panel([[traced.row(completion=text, size=1)]])
-    assert page.locator(".think .text").all_text_contents() == folded
-    assert page.locator(".body > .text").all_text_contents() == open_to_see
+    soon(lambda: page.locator(".think .text").all_text_contents() == folded)
+    soon(lambda: page.locator(".body > .text").all_text_contents() == open_to_see)
 
 
 def test_messages_of_a_completion_keep_their_roles(opened_panel):
     roles, texts = ["assistant", "tool", "assistant"], ["<think>hm", "\U0001f600 5", "#### 5"]
     messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
     page = opened_panel([[traced.row(completion=messages, size=1)]])
-    assert page.locator(".body .label").all_inner_texts() == roles
-    assert page.locator(".body .text").all_text_contents() == texts
-    assert page.locator("mark.answer").all_text_contents() == ["5"]
+    soon(lambda: page.locator(".body .label").all_inner_texts() == roles)
+    soon(lambda: page.locator(".body .text").all_text_contents() == texts)
+    soon(lambda: page.locator("mark.answer").all_text_contents() == ["5"])
 
 
 def test_words_that_differ_from_the_best(opened, report):
     page = opened(report, "#split=train&step=5&group=0.0.0")
-    assert attempts(page) == ["1", "3", "0", "2"]
-    assert page.locator("mark.differs").count() == 0
+    soon(lambda: attempts(page) == ["1", "3", "0", "2"])
+    soon(lambda: page.locator("mark.differs").count() == 0)
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length > 0")
-    marked = {n: body(page, n).locator("mark.differs").all_text_contents() for n in attempts(page)}
-    assert marked == {"1": [], "3": ["None"], "0": ["<think>a b c</think>", "three"], "2": ["three"]}
-    assert page.locator(".think summary").all_inner_texts() == ["Thinking, 3 words, 1 difference"]
-    assert page.locator("#diff").get_attribute("aria-pressed") == "true"
+    soon(
+        lambda: (
+            ({n: body(page, n).locator("mark.differs").all_text_contents() for n in attempts(page)})
+            == {"1": [], "3": ["None"], "0": ["<think>a b c</think>", "three"], "2": ["three"]}
+        )
+    )
+    soon(lambda: page.locator(".think summary").all_inner_texts() == ["Thinking, 3 words, 1 difference"])
+    soon(lambda: page.locator("#diff").get_attribute("aria-pressed") == "true")
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length === 0")
 
@@ -332,13 +342,13 @@ def test_two_pinned_attempts_stand_side_by_side(opened, report):
     page = opened(report, "#split=train&step=5&group=0.0.0")
     page.click("#pin-1")
     until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
-    assert len(attempts(page)) == 4
+    soon(lambda: len(attempts(page)) == 4)
     page.click("#pin-2")
     until(page, "document.querySelectorAll('.attempt').length === 2")
-    assert attempts(page) == ["1", "2"]
-    assert body(page, 1).locator("mark.differs").all_text_contents() == ["3", "five"]
-    assert body(page, 2).locator("mark.differs").all_text_contents() == ["three"]
-    assert page.locator(".attempt").first.bounding_box()["width"] > 400
+    soon(lambda: attempts(page) == ["1", "2"])
+    soon(lambda: body(page, 1).locator("mark.differs").all_text_contents() == ["3", "five"])
+    soon(lambda: body(page, 2).locator("mark.differs").all_text_contents() == ["three"])
+    soon(lambda: page.locator(".attempt").first.bounding_box()["width"] > 400)
     page.keyboard.press("d")
     until(page, "document.querySelectorAll('mark.differs').length === 0")
     page.keyboard.press("Escape")
@@ -352,7 +362,7 @@ def test_pins_go_with_their_group(opened, report):
     shows(page, 0, group=1)
     page.keyboard.press("k")
     shows(page, 0)
-    assert page.locator(".attempt.pinned").count() == 0
+    soon(lambda: page.locator(".attempt.pinned").count() == 0)
 
 
 def test_texts_too_different_to_align_say_so(opened_panel):
@@ -361,9 +371,9 @@ def test_texts_too_different_to_align_say_so(opened_panel):
     page = opened_panel([rows])
     page.click("#diff")
     until(page, "document.querySelector('.body p.muted') !== null")
-    assert "Too different to align" in body(page, 1).inner_text()
-    assert body(page, 1).locator("mark.differs").count() == 1
-    assert "same" not in body(page, 1).locator("mark.differs").inner_text()
+    soon(lambda: "Too different to align" in body(page, 1).inner_text())
+    soon(lambda: body(page, 1).locator("mark.differs").count() == 1)
+    soon(lambda: "same" not in body(page, 1).locator("mark.differs").inner_text())
 
 
 # -- credit within an attempt
@@ -386,6 +396,7 @@ def heat(page):
 
 def test_tokens_are_heated_by_their_advantage(opened_panel):
     page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
+    soon(lambda: len(heat(page)) == 4)
     stretches = heat(page)
     assert [(text, title) for text, title, _ in stretches] == [
         ("<think", "advantage 0"),
@@ -399,8 +410,8 @@ def test_tokens_are_heated_by_their_advantage(opened_panel):
     strength = [int(colour[7:], 16) for colour in (red, blue, bluest)]
     assert strength == sorted(set(strength))
     assert strength[-1] == 128  # of the largest of the group, whatever it is
-    assert body(page, 1).locator("mark.heat").count() == 0
-    assert " ".join(page.inner_text("#credit-legend").split()).startswith("advantage by token -2 +2")
+    soon(lambda: body(page, 1).locator("mark.heat").count() == 0)
+    soon(lambda: " ".join(page.inner_text("#credit-legend").split()).startswith("advantage by token -2 +2"))
 
 
 def test_steps_end_with_their_reward(opened_panel):
@@ -410,33 +421,44 @@ def test_steps_end_with_their_reward(opened_panel):
     script = (
         f"nodes => nodes.map((n) => [n.previousSibling.textContent, ({DRAWN})(n, '::after'), n.className, n.title])"
     )
-    assert page.locator(".attempt .step").evaluate_all(script) == [
-        [">one", '"words 0"', "step ", "words: step ends, reward 0"],
-        [" two</think>", '"lines +1"', "step up", "lines: step ends, reward +1"],
-        ["three <b>", '"lines -0.5"', "step down", "lines: step ends, reward -0.5"],
-        ["none", '"lines 0"', "step ", "lines: step ends, reward 0"],
-    ]
-    assert "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think>three <b>"
-    assert "a step of lines or words ends" in page.inner_text("#credit-legend")
+    soon(
+        lambda: (
+            page.locator(".attempt .step").evaluate_all(script)
+            == [
+                [">one", '"words 0"', "step ", "words: step ends, reward 0"],
+                [" two</think>", '"lines +1"', "step up", "lines: step ends, reward +1"],
+                ["three <b>", '"lines -0.5"', "step down", "lines: step ends, reward -0.5"],
+                ["none", '"lines 0"', "step ", "lines: step ends, reward 0"],
+            ]
+        )
+    )
+    soon(lambda: "".join(body(page, 0).locator(".text").all_text_contents()) == "<think>one two</think>three <b>")
+    soon(lambda: "a step of lines or words ends" in page.inner_text("#credit-legend"))
 
 
 def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):
     page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
     page.fill("#query", "three")
     until(page, "document.querySelectorAll('mark.hit').length === 1")
-    seen = page.locator("mark.hit.heat").evaluate("node => [getComputedStyle(node).backgroundColor, node.textContent]")
-    assert seen == ["rgb(255, 211, 61)", "three"]
+    soon(
+        lambda: (
+            page.locator("mark.hit.heat").evaluate(
+                "node => [getComputedStyle(node).backgroundColor, node.textContent]"
+            )
+            == ["rgb(255, 211, 61)", "three"]
+        )
+    )
     page.locator("#group").click()
     page.keyboard.press("c")
     until(page, "document.querySelectorAll('mark.heat, .step').length === 0")
-    assert page.locator("#credit").get_attribute("aria-pressed") == "false"
+    soon(lambda: page.locator("#credit").get_attribute("aria-pressed") == "false")
     page.click("#credit")
     until(page, "document.querySelectorAll('mark.heat').length > 0")
     page.keyboard.press("Escape")
     page.click("#clear")
     page.locator(".row").nth(1).click()
     shows(page, 0, group=1)
-    assert page.locator("mark.heat, .step, #credit, #credit-legend").count() == 0
+    soon(lambda: page.locator("mark.heat, .step, #credit, #credit-legend").count() == 0)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -447,6 +469,7 @@ def test_text_is_read_on_the_strongest_heat(browser, tmp_path, scheme):
     with in_scheme(browser, scheme) as page:
         page.goto(f"file://{tmp_path / 'panel.html'}")
         page.wait_for_selector(".attempt")
+        soon(lambda: page.locator("mark.heat").count() > 1)
         back = page.evaluate("getComputedStyle(document.body).backgroundColor")
         script = "nodes => nodes.map((n) => [getComputedStyle(n).color, n.style.getPropertyValue('--heat')])"
         for colour, over in page.locator("mark.heat").evaluate_all(script):
@@ -489,21 +512,22 @@ def test_keys_search_pin_and_help(opened, report):
     page = opened(report, FIRST)
     page.keyboard.press("/")
     page.keyboard.type("jd")
-    assert page.input_value("#query") == "jd"
+    soon(lambda: page.input_value("#query") == "jd")
     settled(page, "0 groups here.")
     page.keyboard.press("Escape")
     settled(page, "3 groups here.")
+    page.wait_for_selector(".attempt")
     page.keyboard.press("p")
     until(page, "document.querySelectorAll('.attempt.pinned').length === 1")
     page.locator(".attempt[data-attempt='2'] .body").focus()
     page.keyboard.press("p")
     until(page, "document.querySelectorAll('.attempt').length === 2")
-    assert attempts(page) == ["1", "2"]
+    soon(lambda: attempts(page) == ["1", "2"])
     page.keyboard.press("?")
-    assert page.locator("#help").is_visible()
+    soon(lambda: page.locator("#help").is_visible())
     page.keyboard.press("Escape")
-    assert page.locator("#help").is_hidden()
-    assert attempts(page) == ["1", "2"]
+    soon(lambda: page.locator("#help").is_hidden())
+    soon(lambda: attempts(page) == ["1", "2"])
     page.keyboard.press("t")
     until(page, "document.querySelectorAll('details.think[open]').length === 2")
 
@@ -513,7 +537,7 @@ def test_a_reload_comes_back(opened, report):
     page.keyboard.press("l")
     page.keyboard.press("j")
     shows(page, 1, group=1)
-    assert page.url.endswith("#split=train&step=1&group=0.0.1")
+    soon(lambda: page.url.endswith("#split=train&step=1&group=0.0.1"))
     page.reload()
     shows(page, 1, group=1)
 
@@ -530,8 +554,8 @@ def test_a_reload_comes_back(opened, report):
 def test_a_link_leads_to_its_group(opened, report, hash, group):
     page = opened(report, hash)
     shows(page, **group)
-    assert page.locator("#step").get_attribute("aria-valuetext") == f"step {group['step']}"
-    assert page.locator(".row[aria-selected=true]").count() == 1
+    soon(lambda: page.locator("#step").get_attribute("aria-valuetext") == f"step {group['step']}")
+    soon(lambda: page.locator(".row[aria-selected=true]").count() == 1)
 
 
 # -- beliefs
@@ -557,21 +581,26 @@ BELIEF = {"mean": 0.4, "std": 0.4899, "attempts": 3.52}
 
 def test_a_group_says_what_was_believed_of_its_prompt(opened, opened_panel, believing, report):
     page = opened(believing, "#split=train&step=2&group=0.0.0")
-    assert page.inner_text("#group-head .belief") == f"{HOSTILE}: believed 0.25 ± 0.49 on 2.5 attempts; earned 0.313"
-    assert page.evaluate("window.hacked") is None
+    soon(
+        lambda: (
+            page.inner_text("#group-head .belief") == f"{HOSTILE}: believed 0.25 ± 0.49 on 2.5 attempts; earned 0.313"
+        )
+    )
+    soon(lambda: page.evaluate("window.hacked") is None)
     page = opened_panel([traced.group([1.0, 0.0], belief=BELIEF)])
-    assert page.inner_text(".belief") == "believed 0.4 ± 0.49 on 3.5 attempts; earned 1.5"
+    soon(lambda: page.inner_text(".belief") == "believed 0.4 ± 0.49 on 3.5 attempts; earned 1.5")
     page = opened(report)
-    assert page.locator(".belief").count() == 0
-    assert "believed" not in page.inner_text("body")
+    soon(lambda: page.locator(".belief").count() == 0)
+    soon(lambda: "believed" not in page.inner_text("body"))
 
 
 def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believing):
     page = opened(believing)
-    assert page.inner_text("#calibration summary") == "Calibration: off by 0.24 over 9 groups"
-    assert page.locator("#tenths").is_hidden()
+    soon(lambda: page.inner_text("#calibration summary") == "Calibration: off by 0.24 over 9 groups")
+    soon(lambda: page.locator("#tenths").is_hidden())
     page.locator("#calibration summary").focus()
     page.keyboard.press("Enter")
+    soon(lambda: 0 < page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count())
     cells = [node.all_inner_texts() for node in (row.locator("td") for row in page.locator("#tenths tbody tr").all())]
     assert cells[:2] == [["0", "0.25", "1"], ["0.125", "0.281", "1"]]
     assert ["0.4", "1", "1"] in cells
@@ -585,13 +614,13 @@ def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believ
         diagonal = ends[1] + (x - ends[0]) / (ends[2] - ends[0]) * (ends[3] - ends[1])
         assert (y < diagonal) == (float(earned) > float(mean))
     page.select_option("#calibration-steps", "last, 6 – 7")
-    assert page.inner_text("#calibration summary").endswith("over 3 groups")
-    assert page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count() == 3
+    soon(lambda: page.inner_text("#calibration summary").endswith("over 3 groups"))
+    soon(lambda: page.locator("#tenths circle").count() == page.locator("#tenths tbody tr").count() == 3)
 
 
 def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
-    assert opened(report).locator("#calibration").is_hidden()
-    assert opened_panel([traced.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden()
+    soon(lambda: opened(report).locator("#calibration").is_hidden())
+    soon(lambda: opened_panel([traced.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden())
 
 
 # -- alarms and curves
@@ -600,11 +629,11 @@ def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
 def test_an_alarm_leads_to_its_group(opened, report):
     page = opened(report)
     page.select_option("#verdict", "all_good")
-    assert page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"]
+    soon(lambda: page.locator(".alarm b").all_inner_texts() == ["repetition", "dead groups"])
     page.click(".alarm:has-text('repetition') button")
     shows(page, 5, group=2, round=1)
     settled(page, "Step 5: it loops")
-    assert page.locator(".row[aria-selected=true] .alarm-mark").inner_text() == "repetition"
+    soon(lambda: page.locator(".row[aria-selected=true] .alarm-mark").inner_text() == "repetition")
     page.click(".alarm:has-text('dead groups') button")
     shows(page, 1)
     settled(page, "Step 1: most are dead It names no group.")
@@ -612,14 +641,14 @@ def test_an_alarm_leads_to_its_group(opened, report):
 
 def test_curves_tell_values_and_lead_to_steps(opened, report):
     page = opened(report, FIRST)
-    assert page.locator(".curve .title").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"]
+    soon(lambda: page.locator(".curve .title").all_inner_texts() == ["reward", "verdicts", "KL", "entropy", "tokens"])
     reward = page.locator(".curve").first
     picture = reward.locator("> svg")
-    assert reward.locator(".where text").text_content() == "step 1"  # the step after which it was logged
-    assert reward.locator(".series b").first.inner_text() == "0"
+    soon(lambda: reward.locator(".where text").text_content() == "step 1")  # the step after which it was logged
+    soon(lambda: reward.locator(".series b").first.inner_text() == "0")
     picture.hover(position={"x": picture.bounding_box()["width"] - 5, "y": 20})
-    assert reward.locator(".where text").text_content() == "step 6"
-    assert reward.locator(".series b").first.inner_text() == "0.5"
+    soon(lambda: reward.locator(".where text").text_content() == "step 6")
+    soon(lambda: reward.locator(".series b").first.inner_text() == "0.5")
     picture.click(position={"x": picture.bounding_box()["width"] - 5, "y": 20})
     shows(page, 5)
 
@@ -631,12 +660,12 @@ def test_what_models_write_stays_text(opened, report):
     page = opened(report, "#split=train&step=1&group=0.0.0")
     page.keyboard.press("t")
     until(page, "document.querySelectorAll('details.think[open]').length === 1")
-    assert body(page, 0).locator(".text").text_content() == HOSTILE
-    assert body(page, 2).locator(".text").evaluate("node => node.textContent") == UNUSUAL
-    assert "(empty)" in body(page, 1).inner_text()
-    assert page.locator("img, main script, main b b, main a").count() == 0
-    assert page.evaluate("window.hacked") is None
-    assert body(page, 2).locator(".text").evaluate("node => getComputedStyle(node).unicodeBidi") == "plaintext"
+    soon(lambda: body(page, 0).locator(".text").text_content() == HOSTILE)
+    soon(lambda: body(page, 2).locator(".text").evaluate("node => node.textContent") == UNUSUAL)
+    soon(lambda: "(empty)" in body(page, 1).inner_text())
+    soon(lambda: page.locator("img, main script, main b b, main a").count() == 0)
+    soon(lambda: page.evaluate("window.hacked") is None)
+    soon(lambda: body(page, 2).locator(".text").evaluate("node => getComputedStyle(node).unicodeBidi") == "plaintext")
 
 
 def test_the_policy_stops_what_would_load_or_run(browser, report):
@@ -664,16 +693,16 @@ def test_what_was_left_out_is_told(opened, tmp_path):
     written = write_page(run, tmp_path / "report.html", max_mb=0.3)
     page = opened(written.path)
     left = 200 - written.groups_written
-    assert page.locator("#note").is_visible()
-    assert f"Left out for size: {left} of 200 groups ({4 * left} of 800 attempts)" in page.inner_text("#note")
+    soon(lambda: page.locator("#note").is_visible())
+    soon(lambda: f"Left out for size: {left} of 200 groups ({4 * left} of 800 attempts)" in page.inner_text("#note"))
 
 
 def test_a_panel_shows_its_groups(opened_panel):
     groups = [traced.group([1.0, 0.0], step=3, prompt="first"), traced.group([0.0, 0.0], step=4, prompt=HOSTILE)]
     page = opened_panel(groups, "Step 12")
-    assert page.inner_text("#run") == "Step 12"
-    assert titles(page) == ["first", HOSTILE]
-    assert page.locator("#curves, #alarms, #note").filter(visible=True).count() == 0
+    soon(lambda: page.inner_text("#run") == "Step 12")
+    soon(lambda: titles(page) == ["first", HOSTILE])
+    soon(lambda: page.locator("#curves, #alarms, #note").filter(visible=True).count() == 0)
     page.keyboard.press("j")
     shows(page, 4)
     page.fill("#query", "first")
@@ -700,12 +729,12 @@ def test_trl_files_are_shown_as_far_as_they_go(opened, tmp_path):
     table |= {"format": [0.5] * 4, "advantage": [-1.0, 1.0, 0.0, 0.0]}
     pd.DataFrame(table).to_parquet(tmp_path / "completions" / "completions_00005.parquet")
     page = opened(write_page(tmp_path, tmp_path / "report.html").path)
-    assert "Read from TRL's own completions" in page.inner_text("#note")
-    assert titles(page) == ["first", "second"]
-    assert attempts(page) == ["1", "0"]
-    assert "1.5" in page.locator(".total").first.inner_text()
-    assert "sum" in page.locator(".total").first.inner_text()
-    assert page.locator("#verdict, #kept, #alarm, .badge").filter(visible=True).count() == 0
+    soon(lambda: "Read from TRL's own completions" in page.inner_text("#note"))
+    soon(lambda: titles(page) == ["first", "second"])
+    soon(lambda: attempts(page) == ["1", "0"])
+    soon(lambda: "1.5" in page.locator(".total").first.inner_text())
+    soon(lambda: "sum" in page.locator(".total").first.inner_text())
+    soon(lambda: page.locator("#verdict, #kept, #alarm, .badge").filter(visible=True).count() == 0)
 
 
 def test_a_browser_that_cannot_unpack_is_told(browser, report):
@@ -713,7 +742,7 @@ def test_a_browser_that_cannot_unpack_is_told(browser, report):
         page.add_init_script("delete window.DecompressionStream")
         page.goto(f"file://{report}")
         page.wait_for_selector("#note:not([hidden])")
-        assert "lacks DecompressionStream" in page.inner_text("#note")
+        soon(lambda: "lacks DecompressionStream" in page.inner_text("#note"))
 
 
 @pytest.mark.parametrize("width", [1280, 1920])
@@ -722,5 +751,5 @@ def test_nothing_but_the_columns_scrolls_sideways(browser, report, width, scheme
     with in_scheme(browser, scheme, viewport={"width": width, "height": 900}) as page:
         page.goto(f"file://{report}")
         page.wait_for_selector(".attempt")
-        assert sideways(page) == 0
-        assert page.evaluate("getComputedStyle(document.body).backgroundColor") == background
+        soon(lambda: sideways(page) == 0)
+        soon(lambda: page.evaluate("getComputedStyle(document.body).backgroundColor") == background)

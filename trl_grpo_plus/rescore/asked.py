@@ -113,7 +113,7 @@ class _Columns:
     """A group's columns, as much of a dataset as is looked at before scoring."""
 
     def __init__(self, rows: Sequence[Row]):
-        self._rows = [row["reference"] for row in rows]
+        self._rows = [row.get("reference") or {} for row in rows]
         self.column_names = list(self._rows[0])
 
     def __len__(self) -> int:

@@ -1,7 +1,6 @@
 """`trl-grpo-plus rescore`: read, score, report."""
 
 import argparse
-import gzip
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +13,7 @@ from ..common import files
 from ..common.values import Number, Refusal, finite_or_none, near
 from ..traces import about, groups
 from ..traces import files as files_of
+from ..traces import lines as lines_of
 from ..view import Rescored, write_page
 from .asked import Asked, build, check, read
 from .page import rescored
@@ -116,7 +116,11 @@ def _since(folder: str, split: str, last: int | None) -> int:
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:
     """What was scored, and whether Ctrl-C came before it was all."""
     found: list[Group] = []
-    total = sum(_lines(path) for step, of, path in files_of(options.folder) if of == options.split and step >= since)
+    total = sum(
+        sum(1 for _ in lines_of(path))
+        for step, of, path in files_of(options.folder)
+        if of == options.split and step >= since
+    )
     with tqdm(total=total, unit="attempt", leave=False, disable=None) as bar:
         try:
             for group in scored(groups(options.folder, options.split, since), asked):
@@ -125,14 +129,3 @@ def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tupl
         except KeyboardInterrupt:
             return found, True
     return found, False
-
-
-def _lines(path: Path) -> int:
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
-        count = 0
-        try:
-            for _ in file:
-                count += 1
-        except (EOFError, gzip.BadGzipFile):  # a kill cut it off
-            pass
-        return count

@@ -126,7 +126,10 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     share = {label: 1.0}
     if replaces(against, weights):
         share = dict(weights)
-        recorded = {name: [one for group in groups for one in group.recorded[name]] for name in weights}
+        recorded = {
+            name: [one for group in groups for one in group.recorded.get(name) or [None] * group.size]
+            for name in weights
+        }
         columns = {**recorded, against: columns[label]}
     rewards = torch.stack([_tensor(columns[name]) for name in share], dim=1)
     return totals(rewards, torch.tensor(list(share.values()))).view(len(groups), -1)

@@ -75,13 +75,14 @@ def _check(group: Sequence[Row]) -> None:
 
 def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
     outcomes = {one.label: _outcomes(one, batch) for one in asked}
+    against = [one.against for one in asked if one.against != TOTAL]  # which a group's lines may lack
     for number, group in enumerate(batch):
         first = group[0]
         yield Group(
             place={key: first[key] for key in ("step", "batch", "round", "group")},
-            verdict=first["verdict"],
+            verdict=first["verdict"] or "unknown",
             recorded={
-                **{name: [row["rewards"].get(name) for row in group] for name in first["rewards"]},
+                **{name: [row["rewards"].get(name) for row in group] for name in [*first["rewards"], *against]},
                 TOTAL: [row["reward"] for row in group],
             },
             advantages=[row["advantage"] for row in group],

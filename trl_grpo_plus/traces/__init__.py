@@ -1,6 +1,8 @@
 """What each attempt of a run was, one JSON object a line: reading and writing.
 
 read       a run's traces, and what a line holds
+shapes     what the files hold, key by key
+shown      what of a run's options may be shown
 rows       a batch, and its lines
 by_token   advantages of tokens, as stretches of the text
 pictures   what a line says of one, and thumbnails
@@ -16,16 +18,21 @@ from .read import (
     GroupKey,
     about,
     by_group,
+    damaged,
     evaluated,
     files,
     find,
     group_key,
     groups,
     journal,
+    lines,
     newest,
+    parse,
     read_lines,
+    read_object,
     split_name,
     told,
 )
 from .rows import Part, Row, Sampled, complete, part_of, pick, plain
+from .shown import hides, shown_about, shown_name, shown_options
 from .writer import Writer

@@ -14,7 +14,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 
-from ..common.files import replace
+from ..common.files import open_within, replace
 from ..common.values import Refusal
 from ..groups import Attempt
 
@@ -100,12 +100,13 @@ def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
 
 
 def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """What texts say of each picture, and its thumbnail, of those that are there."""
+    """What texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies elsewhere is
+    none: others get the page."""
     if folder is None or not (folder / FOLDER).is_dir():
         return
     for name in dict.fromkeys(name for text in texts for name in _TOLD.findall(text)):
-        if (path := _path(folder, name)).is_file():
-            yield name, path.read_bytes()
+        if (path := _path(folder, name)).exists() and (data := _webp(path, folder)) is not None:
+            yield name, data
 
 
 def _check_pillow() -> None:
@@ -116,6 +117,17 @@ def _check_pillow() -> None:
         raise Refusal("trace_thumbnails needs Pillow: pip install pillow, or set it to 0.") from None
     if not features.check("webp"):
         raise Refusal("trace_thumbnails needs a Pillow that writes WebP, as its wheels do; or set it to 0.")
+
+
+def _webp(path: Path, folder: Path) -> bytes | None:
+    """What is in a file of the folder, where it is a picture of that format by its own bytes, from first to last."""
+    try:
+        with open_within(path, folder) as file:
+            data = file.read()
+    except OSError:
+        return None
+    whole = len(data) == 8 + int.from_bytes(data[4:8], "little")
+    return data if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and whole else None
 
 
 def _path(folder: Path, name: str) -> Path:

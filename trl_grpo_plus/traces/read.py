@@ -40,19 +40,38 @@ A number that is not finite is null.
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
+
+from ..common.files import Unreadable, open_within, within
+from ..common.values import finite_or_none
+from . import shapes
+from .shown import shown_about
 
 
+_Kind = tuple[str, list[tuple[str, ...]], dict[str, shapes.Shape]]
 GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
 
 FOLDER = "rollouts"
 JOURNALS = ("metrics", "alarms")
 _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
-_PLACE = {"batch", "round", "group", "size"}  # keys that every attempt has
-_FILE = re.compile(r"(?P<split>train|eval.*)-(?P<step>\d{8,})\.jsonl(\.gz)?")
+# Keys that every attempt has.
+_PLACE = ("batch", "round", "group", "size")
+_WRITTEN = ("attempt", "prompt", "completion")
+_FILE = re.compile(r"(?P<split>train|eval.*)-(?P<step>\d{8,18})\.jsonl(\.gz)?")
+_MOST_SHOWN = 60  # characters of a line, for an error's text
+# Name of a file -> what a line is if it does not fit, keys that it needs, and the shapes of what it holds.
+_ENTRIES: dict[str, _Kind] = {
+    "metrics.jsonl": ("no entry of a log", [("step",)], shapes.METRICS),
+    "alarms.jsonl": ("no alarm", [("step", "name")], shapes.ALARMS),
+}
+_ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], shapes.ATTEMPT)
+_OBJECTS = {"run.json": shapes.ABOUT, "trainer_state.json": shapes.STATE, "race_settings.json": shapes.RACE}
+# A number that is not finite is null, whoever wrote it.
+_decode = json.JSONDecoder(parse_constant=lambda name: None).decode
 
 
 def find(run: str | Path) -> Path:
@@ -63,10 +82,13 @@ def find(run: str | Path) -> Path:
 
     Raises:
         ValueError: there are no traces.
+        OSError: their folder is none, or is a link that leads out of the run.
     """
+    if (Path(run) / FOLDER).is_file():
+        raise Unreadable(f"{Path(run) / FOLDER} is a file, and should be a folder. Move it away.")
     for folder in (Path(run) / FOLDER, Path(run)):
         if any(parse_name(path) for path in folder.glob("*.jsonl*")):
-            return folder
+            return within(folder, Path(run))
     exists = "has no traces in it" if Path(run).is_dir() else "is not a folder"
     raise ValueError(
         f"{run} {exists}. Give the output_dir of a run of GRPOPlusTrainer: its attempts are in its folder `{FOLDER}`, "
@@ -107,10 +129,7 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
         if of != (split or of) or step < since:
             continue
         group: list[dict[str, Any]] = []
-        for number, row in enumerate(read_lines(path), 1):
-            if lacking := _PLACE - row.keys():
-                lacks = ", ".join(sorted(lacking))
-                raise ValueError(f"{path}, line {number} is no attempt: it has no {lacks}. Mend or remove it.")
+        for row in read_lines(path):
             if group and group_key(row) != group_key(group[0]):
                 group = []
             group.append({**row, "step": step, "split": of})
@@ -129,11 +148,27 @@ def about(run: str | Path) -> dict[str, Any]:
     """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what groups
     were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
     [`trl_grpo_plus.about.describe`] returns."""
-    path = find(run) / "run.json"
+    return shown_about(read_object(find(run) / "run.json"))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that is a whole file; an empty one where there is no file.
+
+    Raises:
+        ValueError: it is no JSON object, or not of the shape that a file of this name has.
+    """
+    if not path.exists():
+        return {}
+    with open_within(path, path.parent) as file:
+        data = file.read()
     try:
-        return json.loads(path.read_text()) if path.exists() else {}
-    except ValueError as error:
+        value = _json(data)
+    except (ValueError, RecursionError) as error:
         raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
+    kind = "" if isinstance(value, dict) else "it is no JSON object"
+    if why := kind or shapes.misfit(value, _OBJECTS.get(path.name, {})):
+        raise ValueError(f"{path} is not what it should be: {why}. Mend it, or remove it.")
+    return value
 
 
 def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
@@ -141,7 +176,7 @@ def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
     for key in entry:
         # TRL logs the reward as `eval_reward` whatever the split; only the Trainer's own keys name it.
         if match := _EVALUATED.fullmatch(key):
-            reward = entry.get(f"{match[1]}_reward", entry.get("eval_reward"))
+            reward = finite_or_none(entry.get(f"{match[1]}_reward", entry.get("eval_reward")))
             return None if reward is None else (split_name(match[1]), reward)
     return None
 
@@ -162,31 +197,87 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects in a file, up to where a kill cut it off.
 
     Raises:
-        ValueError: a line before that is no JSON object; with its number.
+        ValueError: a line before that is no JSON object, or not of the shape that a file of this name has; with its
+            number, and how many more there are.
     """
-    with (gzip.open if path.suffix == ".gz" else open)(path, "rb") as file:
+    for line in lines(path):
+        yield parse(line, path)
+
+
+def lines(path: Path) -> Iterator[bytes]:
+    """The whole lines of a file, up to where a kill cut it off.
+
+    Raises:
+        ValueError: what is compressed is damaged.
+    """
+    with open_within(path, path.parent) as raw, _unpacked(raw, path) as file:
         try:
-            for number, line in enumerate(file, 1):
+            for line in file:
                 if not line.endswith(b"\n"):
                     return
-                yield _object(line, path, number)
+                yield line
         except (EOFError, gzip.BadGzipFile):  # in the midst of a member, or of its header
             return
+        except zlib.error as error:
+            raise damaged(path, error) from None
 
 
-def _object(line: bytes, path: Path, number: int) -> dict[str, Any]:
+def damaged(path: Path, error: Exception) -> ValueError:
+    """That what is compressed in a file cannot be read."""
+    return ValueError(f"{path} is damaged ({error}). Move it away, or take it from a copy.")
+
+
+def parse(line: bytes, path: Path) -> dict[str, Any]:
+    """The object that a whole line of a file holds.
+
+    Raises:
+        ValueError: as [`read_lines`].
+    """
     try:
-        value = json.loads(line)
-    except ValueError as error:
-        why = str(error)
-    else:
-        if isinstance(value, dict):
-            return value
-        why = type(value).__name__
-    shown = line[:60].decode(errors="replace").strip()
-    raise ValueError(
-        f"{path}, line {number} is no JSON object ({why}): {shown!r}. Mend or remove it to read the rest."
-    )
+        value = _json(line)
+    except (ValueError, RecursionError):
+        raise ValueError(_problem(path)) from None
+    if _misfit(value, path):
+        raise ValueError(_problem(path))
+    return value
+
+
+def _problem(path: Path) -> str:
+    """What is wrong with the first line of a file that is not what it should be, and how many more there are."""
+    found = [(number, why) for number, line in enumerate(lines(path), 1) if (why := _fault(line, path))]
+    if not found:
+        return f"{path} was changed while it was read. Read it again."
+    (number, why), *others = found
+    more = f" {len(others)} more {'line' if len(others) == 1 else 'lines'} of it cannot be read." if others else ""
+    return f"{path}, line {number} is {why}. Mend or remove it to read the rest.{more}"
+
+
+def _fault(line: bytes, path: Path) -> str:
+    try:
+        why = _misfit(_json(line), path)
+    except (ValueError, RecursionError) as error:
+        why = f"no JSON object ({error})"
+    shown = line[:_MOST_SHOWN].decode(errors="replace").strip()
+    return f"{why}: {shown!r}" if why.startswith("no JSON object") else why
+
+
+def _misfit(value: Any, path: Path) -> str:
+    """What is wrong with the value of a line; "" where nothing is."""
+    if not isinstance(value, dict):
+        return f"no JSON object ({type(value).__name__})"
+    kind, needed, of = _ATTEMPTS if parse_name(path) else _ENTRIES.get(path.name, ("", [], {}))
+    lacks = shapes.lacking(value, *needed)
+    where = told(value)[:200] if of is shapes.ATTEMPT else ""
+    why = f"it has no {lacks}" if lacks else shapes.misfit(value, of, where) or (shapes.beyond(value) if where else "")
+    return f"{kind}: {why}" if why else ""
+
+
+def _json(data: bytes) -> Any:
+    return _decode(data.decode(json.detect_encoding(data), "surrogatepass"))
+
+
+def _unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
+    return cast(IO[bytes], gzip.open(file)) if path.suffix == ".gz" else file
 
 
 def group_key(row: dict[str, Any]) -> GroupKey:

@@ -12,6 +12,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+from ..common.files import open_within
 from ..common.values import finite_or_none
 
 
@@ -35,23 +36,30 @@ def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
 
     Raises:
         ValueError: a file cannot be read, or is not one of TRL's.
+        OSError: it is a link that leads out of the run.
     """
     for path in files(run):
-        for number, rows in enumerate(_of_file(path)):
+        for number, rows in enumerate(_of_file(path, Path(run))):
             yield [_row(row, number, attempt, len(rows)) for attempt, row in enumerate(rows)]
 
 
-def _of_file(path: Path) -> list[list[dict[str, Any]]]:
+def _of_file(path: Path, run: Path) -> list[list[dict[str, Any]]]:
     import pyarrow as pa  # type: ignore[import-untyped]
     import pyarrow.parquet as pq  # type: ignore[import-untyped]
 
-    try:
-        table = pq.read_table(path)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"{path} cannot be read as parquet ({error}). Move it away if a kill cut it off.") from error
+    with open_within(path, run) as file:
+        try:
+            table = pq.read_table(file)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise ValueError(
+                f"{path} cannot be read as parquet ({error}). Move it away if a kill cut it off."
+            ) from error
     missing = {"step", "prompt", "completion", "advantage"} - set(table.column_names)
     if missing:
         raise ValueError(f"{path} lacks {', '.join(sorted(missing))}: not a file of TRL's log_completions.")
+    steps = table.column("step")
+    if not pa.types.is_integer(steps.type) or steps.null_count:
+        raise ValueError(f"{path} has a step that is no whole number: not a file of TRL's log_completions.")
     names = table.column_names
     between = names[names.index("completion") + 1 : names.index("advantage")]
     rewards = [name for name in between if pa.types.is_floating(table.schema.field(name).type)]

@@ -9,7 +9,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -49,6 +49,7 @@ class _Read:
     files: dict[Path, _Seen] = field(default_factory=dict)
     groups: list[Held] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
+    about: Row = field(default_factory=dict)
     journals: dict[str, list[Row]] = field(default_factory=lambda: {"metrics": [], "alarms": []})
     newest: dict[str, int] = field(default_factory=dict)  # split -> its last step
     problems: dict[Path, str] = field(default_factory=dict)
@@ -101,7 +102,7 @@ class Feed:
         """How each prompt went so far: what [`~trl_grpo_plus.view.prompts.Prompts`] tells, and as `listed` the number
         of each line's prompt, -1 where its groups were not told yet."""
         with self._lock:
-            told, identities = self._all.lists.told(self._about().get("solved_reward"))
+            told, identities = self._all.lists.told(self._all.about.get("solved_reward"))
             return {**told, "listed": [self._all.prompts.get(identity, -1) for identity in identities]}
 
     def texts(self, epoch: int, start: int, stop: int) -> Iterator[dict[str, Any]]:
@@ -128,24 +129,19 @@ class Feed:
             "version": self._version,
             "groups": len(read.groups),
             "ended": "train_runtime" in last,
-            "problem": next(iter(read.problems.values()), ""),
+            "problem": _told(list(read.problems.values())),
             "there": self._run.is_dir(),
         }
 
     def _head(self) -> dict[str, Any]:
         path = self._run.resolve()
         title = path.parent.name if path.name == traces.FOLDER else path.name
-        about = self._about()
+        about = self._all.about
         sizes = [group.size for group in self._all.groups]
         journals = self._all.journals
         source = Source(title, (), journals["metrics"], journals["alarms"], about)
         head = head_of(source, sizes, self._all.tally)
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
-
-    def _about(self) -> Row:
-        with suppress(ValueError, OSError):  # there may be none yet
-            return traces.about(self._run)
-        return {}
 
     def _opening(self) -> dict[str, Any] | None:
         """Where the page opens: the last step."""
@@ -171,9 +167,12 @@ class Feed:
 
     def _take(self) -> bool:
         """Take in what is new; `False` where what was read before is no longer so."""
+        self._all.problems.pop(self._run, None)
         try:
             folder, attempts = traces.find(self._run), traces.files(self._run)
-        except (ValueError, OSError):  # no traces yet, or no longer
+        except (ValueError, OSError) as error:  # no traces yet, or no longer
+            if isinstance(error, OSError):
+                self._all.problems[self._run] = str(error)
             return not self._all.files
         there = [*(folder / f"{name}.jsonl" for name in self._all.journals), *(path for *_, path in attempts)]
         found = {path: known for path in there if (known := _stat(path)) is not None}
@@ -181,6 +180,8 @@ class Feed:
             inode, size = found.get(path, (None, 0))
             if inode != seen.inode or size < seen.bytes:
                 return False
+        with self._telling_of(folder / "run.json"):
+            self._all.about = traces.about(folder)
         # Alarms first: they name groups.
         for name, lines in self._all.journals.items():
             self._follow(folder / f"{name}.jsonl", found, lines)
@@ -203,7 +204,7 @@ class Feed:
             end = self._start(path)
             with self._telling_of(path):
                 for line in places.lines(path, end):
-                    lines.append(places.parsed(line, path))
+                    lines.append(traces.parse(line, path))
                     end += len(line)
             self._done(path, found[path], end)
 
@@ -239,8 +240,15 @@ class Feed:
             yield
         except (ValueError, OSError) as error:
             self._all.problems[path] = str(error)
-        except (KeyError, TypeError, AttributeError) as error:
+        except Exception as error:  # of what is in the file: the others are read all the same
             self._all.problems[path] = f"{path} has an attempt that is none ({type(error).__name__}: {error})."
+
+
+def _told(problems: list[str]) -> str:
+    if len(problems) < 2:
+        return "".join(problems)
+    others = "Another file" if len(problems) == 2 else f"{len(problems) - 1} more files"
+    return f"{problems[0]} {others} cannot be read as a whole."
 
 
 def _stat(path: Path) -> tuple[int, int] | None:

@@ -283,7 +283,7 @@ def _messages(value: Any) -> list[list[Any]]:
     """[role or null, text] of each message; joined by newlines they are `as_text` of all."""
     if not isinstance(value, list) or not all(isinstance(message, dict) for message in value):
         return [[None, _text(value)]]
-    return [[message.get("role"), _text([message])] for message in value]
+    return [[role if isinstance(role := message.get("role"), str) else None, _text([message])] for message in value]
 
 
 def _told(messages: Sequence[Sequence[Any]]) -> str:

@@ -1,6 +1,5 @@
 """Groups in a file that still grows: read from an offset on, and later again from their places."""
 
-import json
 import os
 import zlib
 from collections.abc import Iterable, Iterator
@@ -8,11 +7,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO, NamedTuple
 
-from ..traces import Row, group_key
+from ..common.files import open_within
+from ..traces import Row, damaged, group_key, parse
 
 
 _BLOCK = 1 << 20
-_ATTEMPT = {"batch", "round", "group", "size"}
 
 
 class Place(NamedTuple):
@@ -62,7 +61,7 @@ def read(place: Place) -> list[Row]:
                 data = file.read(size)
     except (OSError, EOFError, zlib.error):
         raise Moved from None
-    return [json.loads(line) for line in data.splitlines()]
+    return [parse(line, path) for line in data.splitlines()]
 
 
 @lru_cache(maxsize=1)  # the next group asked for is mostly in the same one
@@ -72,7 +71,7 @@ def _member_at(path: Path, inode: int, at: int) -> bytes:
 
 
 def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
-    file = open(path, "rb")  # noqa: SIM115
+    file = open_within(path, path.parent)
     if os.fstat(file.fileno()).st_ino != inode:
         file.close()
         raise Moved
@@ -82,7 +81,7 @@ def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
 
 def lines(path: Path, start: int) -> Iterator[bytes]:
     """The whole lines of a plain file from an offset on."""
-    with open(path, "rb") as file:
+    with open_within(path, path.parent) as file:
         file.seek(start)
         for line in file:
             if not line.endswith(b"\n"):
@@ -90,30 +89,12 @@ def lines(path: Path, start: int) -> Iterator[bytes]:
             yield line
 
 
-def parsed(line: bytes, path: Path) -> Row:
-    """The object that a line holds.
-
-    Raises:
-        ValueError: it holds none.
-    """
-    try:
-        value = json.loads(line)
-    except ValueError as error:
-        raise ValueError(f"{path} has a line that is not JSON ({error}): {line[:60]!r}. Mend or remove it.") from None
-    if not isinstance(value, dict):
-        raise ValueError(f"{path} has a line that is no JSON object: {line[:60]!r}. Mend or remove it.")
-    return value
-
-
 def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int, int]]:
     """Each whole group, and the offsets from the first line at which it begins and ends."""
     rows: list[Row] = []
     first = after = 0
     for line in lines:
-        row = parsed(line, path)
-        if lacking := _ATTEMPT - row.keys():
-            lacks = ", ".join(sorted(lacking))
-            raise ValueError(f"{path} has a line that is no attempt: it has no {lacks}. Mend or remove it.")
+        row = parse(line, path)
         if rows and group_key(row) != group_key(rows[0]):
             rows, first = [], after
         rows.append(row)
@@ -125,14 +106,16 @@ def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int,
 
 def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
     """Offset, content and end of each whole member of gzip from an offset on."""
-    with open(path, "rb") as file:
+    with open_within(path, path.parent) as file:
         file.seek(start)
         rest = b""
         while True:
             try:
                 data, rest = _member(file, rest)
-            except (EOFError, zlib.error):  # being written, or cut off by a kill
+            except EOFError:  # being written, or cut off by a kill
                 return
+            except zlib.error as error:
+                raise damaged(path, error) from None
             end = file.tell() - len(rest)
             yield start, data, end
             start = end

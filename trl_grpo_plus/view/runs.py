@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from .. import traces
+from ..common.files import within
 from ..common.values import finite_or_none
 from ..traces import Row
 from .groups import thin
@@ -63,7 +64,7 @@ class Run:
     @cached_property
     def log(self) -> list[Row]:
         """What the trainer logged, in order: of the journal, else of the trainer_state.json that got furthest."""
-        journal = self.folder / traces.FOLDER / "metrics.jsonl"
+        journal = self._of_traces("metrics.jsonl")
         if journal.exists() and (entries := list(traces.read_lines(journal))):
             return entries
         return max((state.get("log_history") or [] for state in self._states()), key=_last_step, default=[])
@@ -108,12 +109,12 @@ class Run:
     @cached_property
     def about(self) -> Row:
         """Its run.json; empty where there is none."""
-        return _json(self.folder / traces.FOLDER / "run.json")
+        return traces.shown_about(traces.read_object(self._of_traces("run.json")))
 
     @cached_property
     def race(self) -> Row:
         """What a race noted of it."""
-        return _json(self.folder / RACE_SETTINGS)
+        return traces.shown_about(traces.read_object(self.folder / RACE_SETTINGS))
 
     @cached_property
     def options(self) -> dict[str, Any]:
@@ -134,7 +135,8 @@ class Run:
     @property
     def tells_all(self) -> bool:
         """Whether all its options are known: else nobody can say that it differs from another in the seed alone."""
-        return isinstance(self.about.get("options"), dict)
+        options = self.about.get("options")
+        return isinstance(options, dict) and not traces.hides(options)
 
     @property
     def setting(self) -> str:
@@ -148,7 +150,7 @@ class Run:
         """Steps; `splits`, each split's first and last evaluation as [[step, reward], [step, reward]]; what was spent;
         how often each alarm came on, `None` where nobody watched."""
         rewards = {name.removesuffix("/reward"): points for name, points in self.series.items() if _is_reward(name)}
-        path = self.folder / traces.FOLDER / "alarms.jsonl"
+        path = self._of_traces("alarms.jsonl")
         alarms = Counter(alarm["name"] for alarm in traces.read_lines(path)) if path.exists() else {}
         return {
             "steps": _last_step(self.log) if self.log else None,
@@ -157,10 +159,14 @@ class Run:
             "alarms": dict(alarms) if self.traced else None,
         }
 
+    def _of_traces(self, name: str) -> Path:
+        return within(self.folder / traces.FOLDER, self.folder) / name
+
     def _states(self) -> Iterator[Row]:
-        """Each trainer_state.json, the furthest first."""
-        paths = [*self.folder.glob("checkpoint-[0-9]*/trainer_state.json"), self.folder / "trainer_state.json"]
-        yield from sorted(map(_json, paths), key=lambda state: -(state.get("global_step") or 0))
+        """Each trainer_state.json, the furthest first. A checkpoint that is a link is not looked into."""
+        found = self.folder.glob("checkpoint-[0-9]*/trainer_state.json")
+        paths = [*(path for path in found if not path.parent.is_symlink()), self.folder / "trainer_state.json"]
+        yield from sorted(map(traces.read_object, paths), key=lambda state: -(state.get("global_step") or 0))
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
@@ -233,14 +239,6 @@ def _names(folders: Sequence[Path]) -> list[str]:
         return [folder.name for folder in folders]
     root = shared_folder(folders)
     return [str(folder.relative_to(root)) for folder in folders]
-
-
-def _json(path: Path) -> Row:
-    try:
-        value = json.loads(path.read_bytes()) if path.exists() else {}
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}. Mend it, or remove it.") from None
-    return value if isinstance(value, dict) else {}
 
 
 def _flat(values: Row) -> Row:

@@ -9,6 +9,7 @@ import gzip
 import hmac
 import json
 import secrets
+import sys
 from collections.abc import Callable
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -84,7 +85,9 @@ class Server(ThreadingHTTPServer):
         self.address = f"http://{HOST}:{self.server_port}/{self.token}/"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """A reader that hung up is nothing to tell."""
+        """Tell what kept an answer back. A reader that hung up is nothing to tell."""
+        if not isinstance(sys.exc_info()[1], OSError):
+            super().handle_error(request, client_address)
 
 
 class _Handler(BaseHTTPRequestHandler):

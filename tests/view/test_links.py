@@ -1,0 +1,158 @@
+"""Links in a run's folder that lead out of it, and files that are not what their names say: no page shows what is
+behind them, since a run may come from someone and its page go to others."""
+
+import base64
+import json
+import re
+import shutil
+import zlib
+
+import pandas as pd
+import pytest
+import test_thumbnails
+import traced
+
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.traces import pictures
+from trl_grpo_plus.view.feed import Feed
+
+
+SECRET = "the key of my other house"
+NAME = f"{pictures.told(test_thumbnails.KEPT).replace(' ', '-')}.webp"
+REAL = pictures.thumbnail(test_thumbnails.KEPT, 16)
+
+
+def told_in(page):
+    """All that a page holds: itself, what is packed in it, and what is in base64 in that."""
+    packed = re.findall(r'type="application/deflate" id="[^"]*">([^<]*)<', page)
+    texts = [page, *(zlib.decompress(base64.b64decode(one), -zlib.MAX_WBITS).decode() for one in packed)]
+    pictures = [
+        base64.b64decode(one).decode("latin-1") for text in texts for one in re.findall(r"base64,([\w+/=]+)", text)
+    ]
+    return "\n".join([*texts, *pictures])
+
+
+def served(run):
+    """All that is given out of a run that is followed."""
+    feed = Feed(run)
+    news = feed.news()
+    texts = list(feed.texts(0, 0, 99)) if news["live"]["groups"] else []
+    found = [one for text in texts for one in re.findall(r"base64,([\w+/=]+)", json.dumps(text))]
+    return json.dumps([news, feed.metrics(), texts]) + "".join(
+        base64.b64decode(one).decode("latin-1") for one in found
+    )
+
+
+def shown(run, tmp_path):
+    """All that pages of a run show, and an export holds; "" of one that is refused."""
+    other = traced.write_run(tmp_path / "other")
+    commands = {
+        "one.html": ["view", run],
+        "two.html": ["view", run, other],
+        "hf": ["export", run, "--to", "hf"],
+        "tried.html": ["rescore", run, "--reward", "exact_answer", "--args", '{"column": "answer"}'],
+    }
+    found = [served(run)]
+    for name, command in commands.items():
+        target = tmp_path / name
+        if main([*map(str, command), "-o", str(target)]) == 0:
+            files = [path for path in target.rglob("*") if path.is_file()] if target.is_dir() else [target]
+            found += [told_in(path.read_bytes().decode("latin-1")) for path in files]
+    return "\n".join(found)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return test_thumbnails.a_run(tmp_path / "run")
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    """A folder with a file of each kind that is the reader's own."""
+    folder = tmp_path / "elsewhere"
+    (folder / "rollouts").mkdir(parents=True)
+    row = traced.row(size=1, completion=SECRET, prompt=SECRET, reference={"answer": SECRET})
+    files = {
+        "text": SECRET,
+        "looks.webp": f"RIFF{SECRET}",
+        "run.json": json.dumps({"rewards": {SECRET: 1.0}, "options": {"loss_type": SECRET}}),
+        "race_settings.json": json.dumps({"model": SECRET}),
+        "trainer_state.json": json.dumps({"global_step": 1, "log_history": [{"step": 1, SECRET: 0.5}]}),
+        "metrics.jsonl": json.dumps({"step": 1, SECRET: 0.5}) + "\n",
+        "alarms.jsonl": json.dumps({"step": 0, "name": SECRET, "message": SECRET, "groups": []}) + "\n",
+        "train-00000000.jsonl": json.dumps(row) + "\n",
+    }
+    for name, text in files.items():
+        (folder / name).write_text(text)
+    shutil.copy(folder / "train-00000000.jsonl", folder / "rollouts")
+    (folder / "real.webp").write_bytes(REAL + SECRET.encode())
+    return folder
+
+
+def test_a_whole_thumbnail_is_shown(run, tmp_path):
+    assert REAL.decode("latin-1") in shown(run, tmp_path)
+
+
+@pytest.mark.parametrize("target", ["text", "looks.webp", "real.webp"])
+@pytest.mark.parametrize("how", ["link", "chain", "relative", "folder", "copy"])
+def test_a_thumbnail_is_what_the_run_kept_and_a_picture(run, tmp_path, elsewhere, target, how):
+    folder = run / "rollouts" / "thumbnails"
+    path = folder / NAME
+    path.unlink()
+    if how == "link":
+        path.symlink_to(elsewhere / target)
+    elif how == "relative":
+        path.symlink_to(f"../../../elsewhere/{target}")
+    elif how == "chain":
+        (run / "rollouts" / "between").symlink_to(elsewhere)
+        path.symlink_to(f"../between/{target}")
+    elif how == "copy":
+        shutil.copy(elsewhere / target, path)
+    else:
+        shutil.rmtree(folder)
+        folder.symlink_to(elsewhere)
+        (elsewhere / target).rename(elsewhere / NAME)
+    text = shown(run, tmp_path)
+    assert "What is it?" in text
+    assert SECRET not in text
+
+
+def test_a_whole_picture_of_someone_elses_is_not_shown(run, tmp_path):
+    path = run / "rollouts" / "thumbnails" / NAME
+    path.rename(tmp_path / "mine.webp")
+    path.symlink_to(tmp_path / "mine.webp")
+    assert REAL.decode("latin-1") not in shown(run, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["train-00000000.jsonl", "metrics.jsonl", "alarms.jsonl", "run.json"])
+def test_a_file_of_traces_that_leads_out_of_the_run_is_refused(run, tmp_path, elsewhere, capsys, name):
+    path = run / "rollouts" / name
+    path.unlink(missing_ok=True)
+    path.symlink_to(elsewhere / name)
+    assert SECRET not in shown(run, tmp_path)
+    assert f"error: {path} is a link that leads out of" in capsys.readouterr().err
+    assert f"{path} is a link that leads out of" in Feed(run).news()["live"]["problem"]
+
+
+@pytest.mark.parametrize(
+    "name", ["rollouts", "completions", "race_settings.json", "trainer_state.json", "checkpoint-1"]
+)
+def test_nor_does_what_is_beside_them_lead_out(run, tmp_path, elsewhere, name):
+    path = run / name
+    if path.exists():
+        shutil.rmtree(path)
+    if name == "completions":
+        shutil.rmtree(run / "rollouts")
+        columns = {"step": [1], "prompt": [SECRET], "completion": [SECRET], "advantage": [0.0]}
+        pd.DataFrame(columns).to_parquet(elsewhere / "completions_00001.parquet")
+    whole = name in ("completions", "checkpoint-1")
+    path.symlink_to(elsewhere if whole else elsewhere / name)
+    assert SECRET not in shown(run, tmp_path)
+
+
+def test_links_that_stay_in_the_run_are_followed_and_a_run_may_be_one(run, tmp_path):
+    path = run / "rollouts" / "thumbnails" / NAME
+    path.rename(run / "rollouts" / "kept.webp")
+    path.symlink_to("../kept.webp")
+    (tmp_path / "latest").symlink_to(run)
+    assert REAL.decode("latin-1") in shown(tmp_path / "latest", tmp_path)

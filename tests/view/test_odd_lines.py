@@ -1,0 +1,186 @@
+"""Files of a run that are JSON of another shape, or no files: whatever reads a run reads them or names them, alike."""
+
+import copy
+import gzip
+import http.client
+import json
+import shutil
+
+import pytest
+import traced
+from browsing import serving
+from test_serve import ask
+
+from trl_grpo_plus import traces
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.view import feed
+from trl_grpo_plus.view.feed import Feed
+
+
+ODD = [None, [[1]], {"a": [1]}, "text", 0.5]  # and, seldom tried, the others
+ODD += [[], [1], {}, {"a": 1}, {"a": "b"}, "", 0, -1, 2, True, 1e300, 10**40]
+ROW = traced.row(
+    size=2,
+    steps={"accuracy": [[3, 0.5]]},
+    advantages=[[1, 0.5], [3, -0.5]],
+    kl=0.1,
+    belief={"mean": 0.5, "std": 0.1, "attempts": 2.0},
+    extra={"said": "so"},
+    alarms=["repetition"],
+)
+MESSAGES = [
+    {"role": "assistant", "content": "\u00e9 42", "tool_calls": [{"function": {"name": "add", "arguments": {}}}]}
+]
+METRIC = {"step": 1, "reward": 0.5, "eval_easy_reward": 0.5, "eval_easy_runtime": 1.0, "step_time": 2.0}
+ALARM = {"step": 0, "name": "repetition", "message": "it loops", "groups": [[0, 0, 0]]}
+ABOUT = {
+    **{"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": 2, "max_steps": 3, "solved_reward": 2.0},
+    **{"zero_variance_tolerance": 1e-6, "failed_reward": 0.0, "model": "a/model", "dataset": {"name": "a", "rows": 3}},
+    **{"evaluations": {"eval": 3}, "options": {"learning_rate": 1e-3}, "versions": {"trl": "1"}},
+}
+STATE = {"global_step": 1, "log_history": [METRIC]}
+RACE = {"model": "a/model", "rollouts": 4}
+FILES = {
+    "rollouts/train-00000000.jsonl": ROW,
+    "rollouts/metrics.jsonl": METRIC,
+    "rollouts/alarms.jsonl": ALARM,
+    "rollouts/run.json": ABOUT,
+    "trainer_state.json": STATE,
+    "race_settings.json": RACE,
+}
+
+
+def a_run(folder):
+    rows = [{**copy.deepcopy(ROW), "attempt": attempt, "completion": MESSAGES} for attempt in (0, 1)]
+    groups = [[{**row, "step": step, "group": number} for row in rows] for step in (0, 1) for number in (0, 1)]
+    traced.write_traces(folder, groups, metrics=[METRIC, {"step": 2, "reward": 1.0}], alarms=[ALARM], about=ABOUT)
+    (folder / "trainer_state.json").write_text(json.dumps(STATE))
+    (folder / "race_settings.json").write_text(json.dumps(RACE))
+    return folder
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    monkeypatch.setattr(feed, "AT_MOST_EVERY", 0.0)
+    return a_run(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def other(tmp_path_factory):
+    return a_run(tmp_path_factory.mktemp("other") / "other")
+
+
+def changed(path, line):
+    """The second line of a file, or all of run.json, in the place of what is there."""
+    lines = path.read_text().splitlines() if path.suffix == ".jsonl" else []
+    lines[1:2] = [line]
+    path.write_text("\n".join([*lines, ""]))
+
+
+def refusals(run, other, capsys, commands=("view", "compare", "rescore", "export")):
+    """What each command and the server say is wrong, "" where they go on. None may fail in another way."""
+    page = str(run.parent / "page.html")
+    words = {
+        "view": ["view", run, "-o", page],
+        "compare": ["view", run, other, "-o", page],
+        "rescore": ["rescore", run, "--reward", "exact_answer", "--args", '{"column": "answer"}', "-o", page],
+        "export": ["export", run, "--to", "hf", "--overwrite", "-o", run.parent / "hf"],
+    }
+    found = {}
+    for command in commands:
+        capsys.readouterr()
+        status = main(list(map(str, words[command])))
+        error = capsys.readouterr().err
+        assert status == (2 if error.startswith("error: ") else 0), error
+        found[command] = error.removeprefix("error: ").strip() if status else ""
+    followed = Feed(run)
+    news = followed.news()
+    json.dumps([news, followed.metrics(), followed.lists()], allow_nan=False)
+    if news["live"]["groups"]:
+        json.dumps(list(followed.texts(0, 0, 99)), allow_nan=False)
+    return {**found, "serve": news["live"]["problem"]}
+
+
+@pytest.mark.parametrize("values", [ODD[:5], pytest.param(ODD[5:], marks=pytest.mark.full)], ids=["some", "all"])
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, value in FILES.items() for key in value])
+def test_a_value_of_another_kind_is_read_or_named(run, other, capsys, name, key, values):
+    path = run / name
+    before = path.read_bytes()
+    for odd in values:
+        path.write_bytes(before)
+        changed(path, json.dumps({**FILES[name], key: odd}))
+        told = refusals(run, other, capsys)
+        # Of the traces all say the same; what else there is only the page of several runs reads.
+        wrong = {text for text in told.values() if text}
+        assert len(wrong) <= 1, (odd, told)
+        assert all(text.startswith(f"{path}") for text in wrong), (odd, told)
+        if name.startswith("rollouts/train"):
+            assert len(set(told.values())) == 1, (odd, told)
+
+
+@pytest.mark.parametrize(("name", "key"), [(name, key) for name, value in FILES.items() for key in value])
+def test_a_key_that_is_not_there_is_done_without_or_named(run, other, capsys, name, key):
+    path = run / name
+    changed(path, json.dumps({one: value for one, value in FILES[name].items() if one != key}))
+    told = refusals(run, other, capsys)
+    told.pop("rescore")  # which needs more of a line than the others
+    assert len({text for text in told.values() if text}) <= 1, told
+
+
+@pytest.mark.parametrize("line", ["[1]", "5", '"text"', "null", "[" * 100_000, '{"a": 1', "\\udcff", '{"step": 1}'])
+def test_a_line_that_is_no_object_is_named_by_all_with_how_many_there_are(run, other, capsys, line):
+    path = run / "rollouts" / "train-00000000.jsonl"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], line, lines[1], line, line, ""]))
+    told = refusals(run, other, capsys)
+    [said] = set(told.values())
+    assert said.startswith(f"{path}, line 2 is no ")
+    assert said.endswith("Mend or remove it to read the rest. 2 more lines of it cannot be read.")
+
+
+def test_what_is_compressed_is_read_alike(run, other, capsys):
+    path = run / "rollouts" / "train-00000000.jsonl"
+    lines = path.read_bytes()
+    path.unlink()
+    packed = path.with_name(f"{path.name}.gz")
+    packed.write_bytes(gzip.compress(lines.replace(b'"size": 2', b'"size": [2]', 1)))
+    [said] = set(refusals(run, other, capsys).values())
+    assert said.startswith(
+        f"{packed}, line 1 is no attempt: size of split train, step 0, batch 0, round 0, group 0, att"
+    )
+    whole = gzip.compress(lines)
+    packed.write_bytes(whole[:20] + b"\xff" * 60 + whole[80:])
+    [said] = set(refusals(run, other, capsys).values())
+    assert said.startswith(f"{packed} is damaged")
+
+
+@pytest.mark.parametrize("name", [*FILES, "rollouts", "rollouts/thumbnails", "checkpoint-1", "completions"])
+def test_a_folder_in_the_place_of_a_file_and_a_file_in_that_of_a_folder_are_named(run, other, capsys, name):
+    path = run / name
+    if path.is_file():
+        path.unlink()
+        path.mkdir()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
+        path.write_text("a file")
+    told = refusals(run, other, capsys)
+    if name in FILES:
+        assert f"{path} is a folder, and should be a file. Move it away." in told.values()
+    if name.startswith("rollouts/train"):
+        assert len(set(told.values())) == 1, told
+    if name == "rollouts":
+        assert set(told.values()) == {f"{path} is a file, and should be a folder. Move it away."}
+
+
+def test_what_keeps_an_answer_back_is_told_on_the_console(run, capsys, monkeypatch):
+    monkeypatch.setattr(Feed, "lists", lambda self: 1 / 0)
+    with serving(run) as server, pytest.raises(http.client.RemoteDisconnected):
+        ask(server, f"/{server.token}/lists")
+    assert "ZeroDivisionError" in capsys.readouterr().err
+
+
+def test_numbers_that_are_not_finite_are_null(run):
+    path = run / "rollouts" / "train-00000000.jsonl"
+    path.write_text(path.read_text().replace('"kl": 0.1', '"kl": NaN').replace('"said": "so"', '"said": -Infinity'))
+    group = next(traces.groups(run))
+    assert [(row["kl"], row["extra"]) for row in group] == [(None, {"said": None})] * 2
