@@ -12,7 +12,7 @@ from tqdm.auto import tqdm
 
 from ..common import files
 from ..common.values import Number, Refusal, finite_or_none, near
-from ..traces import about, groups
+from ..traces import about, groups, read_lines
 from ..traces import files as files_of
 from ..view import Rescored, write_page
 from .asked import Asked, build, check, read
@@ -47,7 +47,7 @@ def rescore(options: argparse.Namespace) -> int:
     first = next(groups(options.folder, options.split, since), None)
     if first is None:
         raise Refusal(f"the traces of {options.folder} hold no whole group of the split {options.split!r}.")
-    asked = build(entries, options.against, list(first[0].get("rewards") or ()), options.timeout)
+    asked = build(entries, options.against, _recorded(options.folder, options.split, since), options.timeout)
     check(asked, first, f"the traces of {options.folder}")
     known = about(options.folder)
     start = time.monotonic()
@@ -111,6 +111,12 @@ def _since(folder: str, split: str, last: int | None) -> int:
         known = ", ".join(sorted(steps))
         raise Refusal(f"--split: the traces of {folder} have no {split!r}, only {known}.{near(split, steps)}")
     return 0 if last is None else sorted(steps[split])[-last:][0]
+
+
+def _recorded(folder: str, split: str, since: int) -> list[str]:
+    """Names of the rewards that were recorded. A step has those of its first line: a resume begins with a step."""
+    paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
+    return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:

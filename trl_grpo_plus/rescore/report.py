@@ -55,7 +55,7 @@ def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Ite
             line = {
                 **group.place,
                 **{"split": split, "attempt": attempt},
-                "recorded": {name: group.recorded[name][attempt] for name in against},
+                "recorded": {name: group.recorded[name][attempt] for name in against if name in group.recorded},
                 "new": {label: outcome.score for label, outcome in outcomes.items()},
                 "outcome": {label: outcome.status for label, outcome in outcomes.items()},
             }
@@ -80,6 +80,8 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[
         f"  Pearson   {_r(r)}",
         f"  outcomes  {statuses}",
     ]
+    if found.lacking:
+        lines.append(f"  {found.lacking:,} attempts more recorded no {asked.against}: they are not compared.")
     if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(asked, found)):
         lines.append(f"  A run would stop at {'this' if failed == 1 else 'these'}: {how}.")
     if not found.differences:
@@ -111,6 +113,15 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     inside = replaces(asked.against, weights)
     total = f"{asked.label} in the place of {asked.against} in the total" if inside else f"{asked.label} as the total"
     old, new = ({pair[side] for pair in found.table} for side in (0, 1))
+    head = [f"Groups, with {total}"]
+    if found.left_out:
+        of = found.left_out + found.table.total()
+        head += [
+            f"  left out  {found.left_out:,} of {of:,}, which recorded other rewards than run.json has weights of",
+            f"            ({', '.join(weights)}): what they would total is not known",
+        ]
+    if not found.table:
+        return head
     columns = [*(name for name in VERDICTS if name in new)]
     rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
     width = max(8, *map(len, columns))
@@ -119,7 +130,7 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
     count = found.table.total()
     lines = [
-        f"Groups, with {total}",
+        *head,
         f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
         f"{alive[1]:,} ({_percent(alive[1], count)}) now",
         "",
@@ -161,12 +172,13 @@ def _new(groups: Iterable[Group], first: str, second: str) -> Iterator[Pair]:
 
 def _recorded(groups: Iterable[Group], label: str, name: str) -> Iterator[Pair]:
     for group in groups:
-        for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
-            yield outcome.score, recorded
+        if name in group.recorded:
+            for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
+                yield outcome.score, recorded
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %"
+    return f"{100 * part / whole:.2f} %" if whole else "-"
 
 
 def _number(score: Score) -> str:
