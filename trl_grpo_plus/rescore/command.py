@@ -11,6 +11,7 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ..common import files
+from ..common.terminal import say
 from ..common.values import Number, Refusal, finite_or_none, near
 from ..traces import about, groups, read_lines
 from ..traces import files as files_of
@@ -54,18 +55,18 @@ def rescore(options: argparse.Namespace) -> int:
     found, interrupted = _scored(options, since, asked)
     took = time.monotonic() - start
     if interrupted:
-        print(f"Interrupted. {'This' if found else 'Nothing'} was scored by then.", file=sys.stderr)
+        say(f"Interrupted. {'This' if found else 'Nothing'} was scored by then.", file=sys.stderr)
     if found:
         weights = known.get("rewards") or {}
         attempts = sum(group.size for group in found)
         steps = f"steps {found[0].place['step']} to {found[-1].place['step']}"
         which = f"{options.folder}: {options.split}, {steps}, {attempts:,} attempts in {len(found):,} groups"
-        print(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
+        say(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
         if lines is not None:
             files.replace(lines, to_lines(found, asked, options.split))
-            print(f"\n{lines}: a line an attempt")
+            say(f"\n{lines}: a line an attempt")
         tried = rescored(found, options.split, asked, weights, limits(known))
-        print(f"\n{_write_page(options, page, tried)}")
+        say(f"\n{_write_page(options, page, tried)}")
     return 130 if interrupted else 0
 
 

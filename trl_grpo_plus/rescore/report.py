@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..common.terminal import quoted
 from ..groups import VERDICTS
 from ..launch.table import aligned
 from .asked import TOTAL, Asked
@@ -64,11 +65,6 @@ def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Ite
             yield json.dumps(line).encode() + b"\n"
 
 
-def escaped(text: str) -> str:
-    """A text of others on one line: what a terminal would obey or cannot show, as escapes."""
-    return repr(text)
-
-
 def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[str]:
     of = "the recorded total" if asked.against == TOTAL else f"the recorded {asked.against}"
     statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
@@ -104,9 +100,9 @@ def _example(label: str, one: Difference) -> tuple[str, str, str]:
     place, attempt = one.group.place, one.attempt
     at = f"    step {place['step']}, " + "".join(f"{k} {place[k]}, " for k in ("batch", "round") if place[k])
     message = one.group.outcomes[label][attempt].message.strip().rpartition("\n")[2]
-    why = f"  {escaped(message[:200])}" if message else ""
+    why = f"  {quoted(message[:200])}" if message else ""
     scores = f"{_number(one.old)} -> {_number(one.new)}"
-    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{escaped(one.group.tails[attempt])}{why}"
+    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
 
 
 def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[str]:
@@ -115,9 +111,9 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     old, new = ({pair[side] for pair in found.table} for side in (0, 1))
     head = [f"Groups, with {total}"]
     if found.left_out:
-        of = found.left_out + found.table.total()
+        judged = found.left_out + found.table.total()
         head += [
-            f"  left out  {found.left_out:,} of {of:,}, which recorded other rewards than run.json has weights of",
+            f"  left out  {found.left_out:,} of {judged:,}, which recorded other rewards than run.json has weights of",
             f"            ({', '.join(weights)}): what they would total is not known",
         ]
     if not found.table:
