@@ -8,6 +8,7 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
+from trl_grpo_plus.common.terminal import say
 from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.launch.data import load
 from trl_grpo_plus.registry import get_reward
@@ -144,4 +145,4 @@ def _say(name: str, left_out: Counter[str], kept: int) -> None:
     if not kept:
         raise Refusal(f"{message} No row is left." if count else f"{name} has no rows.")
     if count and os.environ.get("RANK", "0") == "0":
-        print(message, file=sys.stderr)
+        say(message, file=sys.stderr)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from functools import lru_cache
 
+from ._math_degrees import in_radians
 from ._math_styles import unstyled
 from ._math_terms import literal
 from ._math_typed import typed
@@ -32,6 +33,10 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
     (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
     (r"\{,\}", ","),
+    # A sign without its spaces: 12{:}30.
+    (r"\\colon(?![A-Za-z])|\\text\s*\{\s*:\s*\}", ":"),
+    (r"\\math(?:bin|rel|ord|punct)\s*(\{\s*[:=+\-/.<>]\s*\})", r"\1"),
+    (r"(^\s*|[0-9)]\s*|(?<![A-Za-z\\])[A-Za-z]\s*)\{\s*([:=+\-/.<>])\s*\}", r"\1\2"),
     (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])", lambda m: re.sub(r"[^0-9]", "", m[0])),
     (r"(?<!\\)\\[,;: ]|~|\s+", " "),
     (r"\\q?quad(?![A-Za-z])", r" \\quad "),
@@ -51,6 +56,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\lbrace(?![A-Za-z])", r"\\{"),
     (r"\\rbrace(?![A-Za-z])", r"\\}"),
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\operatorname\s*\{\s*(ln|log|sin|cos|tan|cot|sec|csc)\s*\}", r"\\\1 "),
     (r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)", r"\\text"),
     # Signs of units, out of the text command that they begin; powers of units without braces.
     (r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}", r"\1 "),
@@ -77,6 +83,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])", r"\\\1 "),
     (r"\\(?:bar|dot)\s*(?=\{?[0-9])", r"\\overline"),
     (r"\\overline\s*([0-9])", r"\\overline{\1}"),
+    (r"\\log\s*_\s*(?:\{\s*(?:e|\\text\s*\{\s*e\s*\})\s*\}|\\text\s*\{\s*e\s*\}|e)", r"\\ln "),
     (r"(?<!\\)%", r"\\%"),
     (r"\\infin(?![A-Za-z])", r"\\infty"),
     # An upright letter that a formula goes on with or that parentheses hold.
@@ -129,6 +136,7 @@ def clean(text: str) -> str | None:
     text = _UNIT_FRACTION.sub(r"\\text{\1/\2}\3", _with_braces(" ".join(text.split())))
     if whole := _WHOLE_TEXT.fullmatch(text):
         text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
+    text = in_radians(text)
     while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
         text = inner
     if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):

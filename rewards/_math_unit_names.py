@@ -2,6 +2,8 @@
 
 import re
 
+from ._math_comparisons import compares
+
 
 # Words that deny, hedge or change the number. The number in front must be right in any case, so a word that a unit may
 # have too ("times", "more", "options") is not among them.
@@ -116,6 +118,10 @@ _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3, 
 _WORD = r"[A-Za-zμΩ\u0400-\u04ff\u3040-\u30ff\u4e00-\u9fff\uac00-\ud7af]+"
 _TOKEN = re.compile(rf"({_WORD})\s*(?:\^\s*(-?[1-9]))?|([/·*.]|\s+)|-")
 _GROUP = re.compile(r"/\s*\(([^()/]*)\)")
+# "(distinct) ways", "way(s)"
+_ASIDE = re.compile(r"(?<!/)\(\s*([A-Za-z][ A-Za-z'-]*[A-Za-z])\s*\)")
+_PLURAL = re.compile(r"(?<=[a-z])\((e?s)\)(?![A-Za-z])")
+_ADDS_NOTHING = frozenset({"total", "in total", "altogether", "overall", "exactly", "exact", "precisely", "whole"})
 _CURRENCIES = ("dollar", "euro", "pound sterling", "cent", "rupee", "yen", "yuan")
 _FREE = re.compile(r"[A-Za-z][A-Za-z./' -]*")
 
@@ -131,13 +137,20 @@ def unit_of(phrase: str) -> str | None:
         ('cm^2', 'm s^-2', 'egg', None, None)
     """
     phrase = phrase.strip().replace("per cent", "percent")
-    if phrase.startswith("(") and phrase.endswith(")"):
+    if phrase.startswith("(") and phrase.find(")") == len(phrase) - 1:
         phrase = phrase[1:-1].strip()
         if len(phrase) == 1 and phrase.isupper():
             return None  # a choice
-    if is_unsure(phrase):
+    if _is_letter(phrase):
         return phrase
-    return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
+    if _PLURAL.search(phrase):
+        return unit_of(_PLURAL.sub(r"\1", phrase)) if unit_of(_PLURAL.sub("", phrase)) else None
+    if not _ASIDE.search(phrase):
+        return _plain(phrase)
+    joined = _plain(" ".join(_ASIDE.sub(r" \1 ", phrase).split()))
+    asides = {aside.lower() for aside in _ASIDE.findall(phrase)}
+    # What adds nothing may stand behind a unit that the gold has.
+    return _plain(" ".join(_ASIDE.sub(" ", phrase).split())) if joined and asides <= _ADDS_NOTHING else joined
 
 
 def disowns(name: str) -> bool:
@@ -150,8 +163,17 @@ def disowns(name: str) -> bool:
 
 
 def is_unsure(unit: str) -> bool:
-    """Whether it is a letter that may be something else than a unit."""
+    """Whether it may be something else than a unit: a letter, or words that compare."""
+    return _is_letter(unit) or compares(unit)
+
+
+def _is_letter(unit: str) -> bool:
     return len(unit) == 1 and unit.isascii() and unit.isalpha() and unit not in _SURE
+
+
+def _plain(phrase: str) -> str | None:
+    """Of a phrase without words in parentheses."""
+    return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
 
 
 def _each_divided(group: re.Match[str]) -> str:
@@ -233,4 +255,4 @@ def _is_word(text: str) -> bool:
 
 
 def _singular(name: str) -> str:
-    return name[:-1] if len(name) > 3 and name.endswith("s") else name
+    return name[:-1] if len(name) > 3 and name.endswith("s") and not name.endswith("ss") else name

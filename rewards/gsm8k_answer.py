@@ -90,9 +90,9 @@ def gsm8k_answer(
     number there, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`, `42\%` (which is 42), `\frac12`,
     `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`; factors count, `2.5 million` and `1234万`. Two numbers,
     arithmetic left undone (`6*3`, `\frac{36}{2}`), words, NaN, infinity, `~18`, and a number with a letter that may
-    be a factor or a unit (`72\text{ K}`) are no number; a box that is empty, nested or cut off holds none, and earns
-    nothing. An empty box behind a full one is passed over, as in "I put it in `\boxed{}`", and so are the asterisks
-    of `**#### 18**`.
+    be a factor or a unit (`72\text{ K}`), or with a comparison (`72\text{ less}`), are no number; a box that is empty,
+    nested or cut off holds none, and earns nothing. An empty box behind a full one is passed over, as in "I put it in
+    `\boxed{}`", and so are the asterisks of `**#### 18**`.
 
     Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
 
@@ -151,7 +151,7 @@ def _number(text: str | None) -> Fraction | None:
         return None
     value, unit = split_unit(cleaned)
     number = literal(value)
-    # 72 K is 72,000 or 72 kelvins.
+    # 72 K is 72,000 or 72 kelvins, and 72 less may be -72.
     return number.value if number is not None and number.lowest and not is_unsure(unit) else None
 
 

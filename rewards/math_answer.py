@@ -163,15 +163,18 @@ def math_answer(
     - expressions of the same value: `\sqrt{12}` and `2\sqrt3`, `(x+1)^2` and `x^2+2x+1`; letters count, and capitals;
     - tuples and intervals by brackets and order, `(1,2)` is not `[1,2]`; sets, lists of solutions and unions in any
       order, `\pm` as two solutions; an interval as its inequality; matrices entry by entry; equations up to a factor;
-    - `x = 5`, `x \in [1,2]` as the value alone, unless the gold has another name;
+    - `x = 5`, `x \in [1,2]` and `\sum = 5` as the value alone, unless the gold has another name;
     - `x = 1, y = 2` and `(x,y) = (1,2)` as `(1,2)`: coordinates by their names, other letters where they stand in the
       alphabet's order; `x = 1 \text{ or } y = 2` is neither; `m+n = 72`, where the gold is a number, as `72`;
-    - a true chain with the gold in it (`x = 6\cdot 12 = 72`), also with a rounding behind it (`\sqrt2 \approx 1.41`);
+    - a true chain with the gold in it (`x = 6\cdot 12 = 72`, `\sin 45^\circ = \frac{\sqrt2}{2}`), also with a rounding
+      behind it (`\sqrt2 \approx 1.41`);
     - words and choices as written: `\text{Monday}` and "monday", `(B)` and "B"; dates, times and numbers with a base
       (`52_8`), segments, angles and congruences too; `\text{(B)}\ 12` as "B" and as `12`;
     - a value with a unit, where the gold has the same unit or none, or without, where the gold has one. Per cent is
       a unit like others: `42\%` is `42` and `42\%`, never `0.42`; the gold's own form decides. `72\text{k}` and "72
-      thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it.
+      thousand" are 72,000; a letter that may be a factor or a unit (`72\text{ K}`) is a unit where the gold has it. So
+      is a comparison that counts nothing (`72\text{ less}`, `72\text{ percent more}`). Words in parentheses are read
+      as if there were none (`72\text{ (distinct) ways}`).
 
     What does not: two answers (`71, 72`, `72 \text{ (or 71)}`), a false chain (`x=71=72`), text hidden within the box
     (in white, say; a box that is hidden itself, as in a comment, is not seen to be), a box in the box, hedges, denials

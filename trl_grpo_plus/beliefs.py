@@ -69,8 +69,8 @@ class Beliefs:
     Args:
         num_rows (`int`, *optional*): of the dataset. `None`: rows do not come back, as those of a stream. Nothing is
             remembered of any by itself then, but what they share.
-        low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It is wider where rewards are
-            usually outside ([`trl_grpo_plus.reward_range`]); one that is not usual counts as the end that it is beyond.
+        low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It is wider where
+            rewards usually are ([`trl_grpo_plus.reward_range`]); an odd one counts as the end that it is beyond.
         keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
             their prior, pulled to that of all where the key was seen little. `None`: all rows share one. Of rows that
             do not come back none yet: [`show`] tells them.

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import __version__, export, rescore, viewing
+from .common.terminal import say, tell_errors_visibly
 from .common.values import Refusal, json_object, near
 from .launch import distribution, find_recipe, headline, launch_command, option_names, recipes
 from .launch.accelerate import LAUNCHER, RUN_AS, on_cpu
@@ -67,6 +68,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong.
     """
+    tell_errors_visibly()
     parser = _parser()
     words = list(sys.argv[1:] if argv is None else argv)
     if words[:2] == CHECK_REWARDS.split():
@@ -83,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except (ValueError, ImportError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        say(f"error: {error}", file=sys.stderr)
         return 2
 
 
@@ -159,7 +161,7 @@ def _ls(options: argparse.Namespace) -> int:
     shown = [options.what] if options.what else LISTS
     for number, what in enumerate(shown):
         lines = aligned((f"  {name}", line) for name, line in LISTS[what]().items())
-        print("\n".join([*([""] if number else []), *([what] if len(shown) > 1 else []), *lines]))
+        say("\n".join([*([""] if number else []), *([what] if len(shown) > 1 else []), *lines]))
     return 0
 
 
@@ -201,7 +203,7 @@ def _cp(options: argparse.Namespace) -> int:
         if os.path.isdir(folder):
             raise
         raise Refusal(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
-    print(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
+    say(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
     return 0
 
 
@@ -215,7 +217,7 @@ def _run(options: argparse.Namespace) -> int:
 
     if wrong := refused(options.name, options.rest, distribution(*launcher)):
         return _refuse(wrong)
-    print(shlex.join(["accelerate", *command[1:]]), flush=True)
+    say(shlex.join(["accelerate", *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
 
@@ -246,12 +248,12 @@ def _race(options: argparse.Namespace) -> int:
 
 
 def _refuse(wrong: Sequence[str]) -> int:
-    print("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
+    say("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
     return 2
 
 
 def _env(options: argparse.Namespace) -> int:
-    print(described())
+    say(described())
     return 0
 
 
@@ -264,13 +266,13 @@ def _must_be_there(options: argparse.Namespace) -> None:
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
     if mistyped := option_names.refused(options.rest):
-        print(table([Row("keys", FAILED, why) for why in mistyped]))
+        say(table([Row("keys", FAILED, why) for why in mistyped]))
         return 1
     from .check.recipe import check_recipe
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
     rows = check_recipe(options.name, options.rest, *how)
-    print(table(rows))
+    say(table(rows))
     return int(bool(failures(rows)))
 
 
@@ -290,7 +292,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
                 f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
             )
         findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
-    print(findings_table(findings))
+    say(findings_table(findings))
     return int(any(finding.problems for finding in findings))
 
 

@@ -1,11 +1,18 @@
-"""TRL's table of completions, which is as long as a full batch, where a batch may be smaller."""
+"""TRL's table of completions: as long as a full batch, where a batch may be smaller, and printed as it is."""
 
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from accelerate.utils import gather_object
 
+from .common.attributes import temporarily
+from .common.terminal import visible
 from .groups import Attempt
+
+
+_PRINTS = "print_prompt_completions_sample"  # it gives a terminal all that a model wrote
 
 
 def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
@@ -33,3 +40,32 @@ def replace(column: Any, values: Sequence[float]) -> None:
     for _ in range(min(len(values), len(column))):
         column.pop()
     column.extend(values)
+
+
+@contextmanager
+def printed_visibly(module: Any) -> Iterator[None]:
+    """Within it, what TRL prints of the table is made [`visible`]. What it writes and sends to trackers is not.
+
+    Args:
+        module: that of TRL's trainer, which prints.
+    """
+    prints = getattr(module, _PRINTS, None)
+    if prints is None:
+        yield
+        return
+
+    def print_visibly(*args: Any, **more: Any) -> None:
+        prints(*map(_visible, args), **{name: _visible(value) for name, value in more.items()})
+
+    with temporarily(module, **{_PRINTS: print_visibly}):
+        yield
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list | deque):
+        return [_visible(one) for one in value]
+    if isinstance(value, dict):  # a tool's arguments may be JSON, which TRL reads
+        return {_visible(name): one if name == "arguments" else _visible(one) for name, one in value.items()}
+    return value

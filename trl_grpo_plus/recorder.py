@@ -9,6 +9,7 @@ import contextvars
 import logging
 import shlex
 import statistics
+import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
 from .alarms import Alarm, Thresholds, Watch
+from .common.terminal import visible
 from .traces import (
     FOLDER,
     Part,
@@ -266,9 +268,10 @@ class Recorder:
         except Exception as error:
             if (what, type(error)) not in self._warned:
                 self._warned.add((what, type(error)))
-                bug = not isinstance(error, OSError)  # then where it came from matters
                 message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
-                logger.warning(message, exc_info=bug)
+                if not isinstance(error, OSError):  # a bug: where it came from matters
+                    message += f"\n{traceback.format_exc()}"
+                logger.warning(visible(message))
 
 
 def _mean_lengths(sampled: Sampled) -> dict[str, float]:

@@ -18,6 +18,7 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 """
 
 import copy
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -379,7 +380,8 @@ class GRPOPlusTrainer(GRPOTrainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """As TRL's, and into the run's journal."""
         self._settle_record()
-        super().log(logs, *args, **kwargs)
+        with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
+            super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:

@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 
+from .common.terminal import say
 from .common.values import Refusal
 from .launch.data import beside
 
@@ -56,9 +57,9 @@ def run(options: argparse.Namespace) -> int:
     if options.others:
         return _compare(options, max_mb)
     page = write_page(options.folder, options.output or os.path.join(options.folder, "report.html"), max_mb)
-    print(f"{page.path}: {page.groups_written} groups, {page.attempts_written} attempts, {page.bytes / 1e6:.1f} MB")
+    say(f"{page.path}: {page.groups_written} groups, {page.attempts_written} attempts, {page.bytes / 1e6:.1f} MB")
     if page.groups_written < page.groups_total:
-        print(f"{page.groups_total - page.groups_written} groups found no room: raise --max-mb to see them.")
+        say(f"{page.groups_total - page.groups_written} groups found no room: raise --max-mb to see them.")
     return 0
 
 
@@ -67,9 +68,9 @@ def _compare(options: argparse.Namespace, max_mb: float) -> int:
 
     page = write_comparison([options.folder, *options.others], options.output, max_mb)
     prompts = f"{page.prompts_written} prompts of two or more"
-    print(f"{page.path}: {len(page.names)} runs, {prompts}, {page.bytes / 1e6:.1f} MB")
+    say(f"{page.path}: {len(page.names)} runs, {prompts}, {page.bytes / 1e6:.1f} MB")
     if page.prompts_written < page.prompts_shared:
-        print(f"{page.prompts_shared - page.prompts_written} prompts found no room: raise --max-mb to see them.")
+        say(f"{page.prompts_shared - page.prompts_written} prompts found no room: raise --max-mb to see them.")
     return 0
 
 
@@ -82,14 +83,14 @@ def _serve(options: argparse.Namespace) -> int:
         if value is not None:
             raise Refusal(f"{name} is of the page that is written, and --serve writes none. Leave one of them out.")
     if not os.path.isdir(options.folder):
-        print(f"There is no folder {options.folder} yet.{beside(options.folder)} It is waited for.", file=sys.stderr)
+        say(f"There is no folder {options.folder} yet.{beside(options.folder)} It is waited for.", file=sys.stderr)
 
     def ready(address: str) -> None:
-        print(
+        say(
             f"{options.folder}: {address}\nOnly from this machine, and only at this address. Ctrl-C ends it.",
             flush=True,
         )
 
     serve_run(options.folder, options.port or 0, ready)
-    print()
+    say()
     return 0

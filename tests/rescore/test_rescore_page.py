@@ -17,6 +17,7 @@ from trl_grpo_plus.view import page as view
 
 
 browser, opened = browsing.browser, browsing.opened  # fixtures
+FIRST = test_rescore.GROUPS[:4]
 PLANTED = [row for row in test_rescore.ATTEMPTS if row["reference"]["number"] % 7 == 0]
 
 
@@ -155,6 +156,23 @@ def test_a_reward_that_agrees_opens_on_all_and_says_so(folder, opened, monkeypat
     until(page, "document.querySelector('#status').textContent === '12 groups over all steps.'")
     soon(lambda: page.locator("#differs").is_hidden())
     soon(lambda: marked(page) == [])
+
+
+def test_what_was_not_recorded_is_no_disagreement(folder, opened, monkeypatch, tmp_path):
+    """The first step was made before a resume with other rewards."""
+    monkeypatch.chdir(folder)
+    older = [[{**row, "rewards": {"other": 1.0}, "outcomes": {"other": "ok"}} for row in group] for group in FIRST]
+    groups = [*older, *test_rescore.GROUPS[4:8]]
+    traced.write_traces(tmp_path / "run", groups, about={"rewards": {"exact_answer": 1.0}})
+    assert main(["rescore", str(tmp_path / "run"), "--reward", "exact_answer"]) == 0
+    page = opened(tmp_path / "run" / "rescore.html")
+    assert page.inner_text("#rescored").endswith("16 of 16 attempts score the same. 16 more recorded no exact_answer.")
+    assert page.locator("#differs").is_hidden()
+    page.locator(".row", has_text=place(FIRST[0][0])).first.click()
+    until(page, "text => document.querySelector('#task').textContent.includes(text)", place(FIRST[0][0]))
+    scores = page.locator(".attempt[data-attempt='0'] .rescored td")
+    assert scores.inner_text().split() == ["–", "→", "1"]
+    assert scores.get_attribute("title") == "What it is compared with was not recorded; exact_answer scores 1"
 
 
 def test_groups_that_disagree_are_the_last_that_find_no_room(folder, monkeypatch, tmp_path, capsys):

@@ -68,7 +68,7 @@ def as_json(value: Any) -> str:
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names for a terminal, one after another; those that would do something to it as literals."""
+    """Names, one after another; those that are empty or no plain line as literals."""
     return ", ".join(name if name.isprintable() and name else ascii(name) for name in names)
 
 

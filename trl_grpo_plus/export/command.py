@@ -3,6 +3,8 @@
 import argparse
 from typing import TYPE_CHECKING
 
+from ..common.terminal import say
+
 
 if TYPE_CHECKING:
     from .files import Exported
@@ -47,7 +49,7 @@ def run(options: argparse.Namespace) -> int:
     from .files import export
 
     wanted = (options.share, options.last, options.split)
-    print(_said(export(options.folder, options.to, options.output, *wanted, options.drop, options.overwrite)))
+    say(_said(export(options.folder, options.to, options.output, *wanted, options.drop, options.overwrite)))
     return 0
 
 

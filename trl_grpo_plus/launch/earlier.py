@@ -13,6 +13,7 @@ from typing import Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..common.files import unused
+from ..common.terminal import say
 from ..common.values import Refusal
 from .command_line import resume_command
 
@@ -63,9 +64,9 @@ def move_aside(folder: Path, then: str) -> None:
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
     what = "a finished run" if finished else "an interrupted run" if _matching(earlier, MARKS) else "a model"
-    print(f"{folder} holds {what}: moved to {earlier}. {then}")
+    say(f"{folder} holds {what}: moved to {earlier}. {then}")
     if checkpoint and not finished:
-        print(f"To go on with that one instead:\n\n  {resume_command(checkpoint)}\n")
+        say(f"To go on with that one instead:\n\n  {resume_command(checkpoint)}\n")
 
 
 def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:

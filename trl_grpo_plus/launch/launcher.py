@@ -11,6 +11,8 @@ from types import FrameType
 
 import psutil
 
+from ..common.terminal import say
+
 
 SAVING_S = "1800"  # until processes that were asked to stop are killed: a step and a checkpoint, torch's default is 30
 
@@ -49,7 +51,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 def _status(code: int) -> int:
     if code >= 0:
         return code
-    print(f"error: a process was ended by {signal.Signals(-code).name}.", file=sys.stderr)
+    say(f"error: a process was ended by {signal.Signals(-code).name}.", file=sys.stderr)
     return 128 - code
 
 

@@ -9,6 +9,7 @@ from typing import Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..checkpoints import check, last_whole
+from ..common.terminal import say
 from ..common.values import Refusal
 from ..traces import evaluated
 from ..view import write_page
@@ -139,7 +140,7 @@ def _write_page(folder: str) -> str | None:
     try:
         write_page(folder, page)
     except Exception as error:  # nothing was traced, the disk is full...: the run is done all the same
-        print(f"No page of the attempts: {error}")
+        say(f"No page of the attempts: {error}")
         return None
     return page
 

@@ -8,6 +8,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ..common.terminal import say
+
 
 SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has sent already
 
@@ -56,7 +58,7 @@ class StopOnInterrupt(TrainerCallback):
         if self._asked_at is None:
             self._asked_at = now
             if self.accelerator.is_main_process:
-                print("\nFinishing this step, then saving. Ctrl-C again stops at once.", file=sys.stderr, flush=True)
+                say("\nFinishing this step, then saving. Ctrl-C again stops at once.", file=sys.stderr, flush=True)
         elif now - self._asked_at > SAME_KEYPRESS:
             signal.signal(signal.SIGINT, self._previous)
             raise KeyboardInterrupt

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..common.terminal import visible
 from ..common.values import Refusal
 
 
@@ -70,7 +71,7 @@ def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str
         rows (`Iterable[Sequence[str]]`): of as many cells each.
         width (`int`, *optional*): of a line, in which the last cell is wrapped. `None`: as it is.
     """
-    rows = list(rows)
+    rows = [[*map(visible, row)] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
     indent = sum(widths) + 2 * len(widths)
     lines = []

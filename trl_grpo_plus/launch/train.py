@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import presets
+from ..common.terminal import say, tell_errors_visibly
 from ..common.values import Refusal
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
@@ -50,7 +51,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
 
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
-        print(f"preset {presets.said(training_args)}")
+        say(f"preset {presets.said(training_args)}")
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):
@@ -74,7 +75,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     _evaluate_last(trainer)
     saved = save(trainer)
     if trainer.accelerator.is_main_process:
-        print(report(summarise(trainer, saved)))
+        say(report(summarise(trainer, saved)))
     if training_args.push_to_hub:
         trainer.push_to_hub(dataset_name=recipe.script.dataset_name)
     _end(trainer)
@@ -87,7 +88,7 @@ def _raise_failures(rows: list[Row], training_args: Any) -> None:
         raise Refusal("\n".join(row.text for row in failed))
     for row in rows:
         if row.status == WARNED and training_args.process_index == 0:
-            print(f"warning: {row.text}", file=sys.stderr)
+            say(f"warning: {row.text}", file=sys.stderr)
 
 
 def _tokenizer(model_args: Any, training_args: Any) -> Any:
@@ -142,13 +143,14 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
     from .console import hush
 
     hush()
+    tell_errors_visibly()
     launched_as()  # while the launcher is still there to ask
     try:
         return main(*parse(make_parser(prog=prog), sys.argv[1:]))
     except Refusal as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # of each node, whose mistake it may be
-            print(f"error: {error}", file=sys.stderr)
+            say(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("\nStopped at once. Nothing was saved beyond the checkpoints that were already there.", file=sys.stderr)
+        say("\nStopped at once. Nothing was saved beyond the checkpoints that were already there.", file=sys.stderr)
         return 130

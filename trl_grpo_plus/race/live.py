@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 
 from ..common.files import replace
+from ..common.terminal import say, visible
 from ..traces import FOLDER, read_lines
 from . import looks
 from .looks import Standing
@@ -30,14 +31,15 @@ class Live:
         standings = [standing_of(lane) for lane in self._race.lanes]
         if self._in_place:
             width = shutil.get_terminal_size().columns
-            table = [line[: width - 1] for line in looks.lines(standings)]
-            up = f"\x1b[{self._height}F\x1b[J" if self._height else ""
-            print(up + "\n".join(table), flush=True)
+            table = [visible(line)[: width - 1] for line in looks.lines(standings)]
+            if self._height:
+                sys.stdout.write(f"\x1b[{self._height}F\x1b[J")  # up, and clear what is below
+            say("\n".join(table), flush=True)
             self._height = len(table)
             return
         for lane, run in zip(self._race.lanes, standings, strict=True):
             for look in run.looks[self._shown[lane.name] :]:
-                print(looks.line(run.name, look), flush=True)
+                say(looks.line(run.name, look), flush=True)
             self._shown[lane.name] = len(run.looks)
 
     def below(self) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ..common.files import unused
+from ..common.terminal import say
 from ..common.values import Refusal
 from ..launch.accelerate import LAUNCHER
 from .live import Live
@@ -37,14 +38,14 @@ def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
     """
     _settle(race, go_on)
     waiting = [lane for lane in race.lanes if not lane.finished]
-    print(f"{race.folder}: {' and '.join(NAMES[lane.name] for lane in waiting) or 'nothing'} to run", flush=True)
+    say(f"{race.folder}: {' and '.join(NAMES[lane.name] for lane in waiting) or 'nothing'} to run", flush=True)
     batches = [waiting] if race.together else [[lane] for lane in waiting]
     live, status = Live(race), 0
     for batch in batches:
         status = status or _run_together(race, batch, live, go_on_with)
-    print(live.ended(), flush=True)
+    say(live.ended(), flush=True)
     if status == 130:
-        print(f"\nInterrupted. To go on:\n\n  {go_on_with}\n")
+        say(f"\nInterrupted. To go on:\n\n  {go_on_with}\n")
     return status
 
 
@@ -58,7 +59,7 @@ def _settle(race: Race, go_on: bool) -> None:
         earlier.mkdir()
         for path in there:
             path.rename(earlier / path.name)
-        print(f"{race.folder} holds a race: moved to {earlier}.")
+        say(f"{race.folder} holds a race: moved to {earlier}.")
     race.folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -80,7 +81,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                         _interrupt(running)  # what is left would race alone
                         break
             except KeyboardInterrupt:
-                print("\nThe runs finish their steps and save. Ctrl-C again stops at once.", file=sys.stderr)
+                say("\nThe runs finish their steps and save. Ctrl-C again stops at once.", file=sys.stderr)
                 live.below()
                 _interrupt(running)
     finally:
@@ -92,7 +93,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
     failed = {lane: process.poll() for lane, process in running.items() if process.poll() not in (0, 130)}
     for lane, status in failed.items():
         tail = "\n".join(lane.log.read_text(errors="replace").replace("\r", "\n").splitlines()[-15:])
-        print(f"\nerror: {NAMES[lane.name]} ended with status {status}; {lane.log} ends:\n{tail}", file=sys.stderr)
+        say(f"\nerror: {NAMES[lane.name]} ended with status {status}; {lane.log} ends:\n{tail}", file=sys.stderr)
     return 1 if failed else 0 if all(process.poll() == 0 for process in running.values()) else 130
 
 

@@ -10,8 +10,9 @@ from typing import Any
 from tqdm.auto import tqdm
 
 from ..common import files
+from ..common.terminal import say
 from ..common.values import Number, Refusal, finite_or_none, near
-from ..traces import about, groups
+from ..traces import about, groups, read_lines
 from ..traces import files as files_of
 from ..traces import lines as lines_of
 from ..view import Rescored, write_page
@@ -47,25 +48,25 @@ def rescore(options: argparse.Namespace) -> int:
     first = next(groups(options.folder, options.split, since), None)
     if first is None:
         raise Refusal(f"the traces of {options.folder} hold no whole group of the split {options.split!r}.")
-    asked = build(entries, options.against, list(first[0].get("rewards") or ()), options.timeout)
+    asked = build(entries, options.against, _recorded(options.folder, options.split, since), options.timeout)
     check(asked, first, f"the traces of {options.folder}")
     known = about(options.folder)
     start = time.monotonic()
     found, interrupted = _scored(options, since, asked)
     took = time.monotonic() - start
     if interrupted:
-        print(f"Interrupted. {'This' if found else 'Nothing'} was scored by then.", file=sys.stderr)
+        say(f"Interrupted. {'This' if found else 'Nothing'} was scored by then.", file=sys.stderr)
     if found:
         weights = known.get("rewards") or {}
         attempts = sum(group.size for group in found)
         steps = f"steps {found[0].place['step']} to {found[-1].place['step']}"
         which = f"{options.folder}: {options.split}, {steps}, {attempts:,} attempts in {len(found):,} groups"
-        print(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
+        say(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
         if lines is not None:
             files.replace(lines, to_lines(found, asked, options.split))
-            print(f"\n{lines}: a line an attempt")
+            say(f"\n{lines}: a line an attempt")
         tried = rescored(found, options.split, asked, weights, limits(known))
-        print(f"\n{_write_page(options, page, tried)}")
+        say(f"\n{_write_page(options, page, tried)}")
     return 130 if interrupted else 0
 
 
@@ -111,6 +112,12 @@ def _since(folder: str, split: str, last: int | None) -> int:
         known = ", ".join(sorted(steps))
         raise Refusal(f"--split: the traces of {folder} have no {split!r}, only {known}.{near(split, steps)}")
     return 0 if last is None else sorted(steps[split])[-last:][0]
+
+
+def _recorded(folder: str, split: str, since: int) -> list[str]:
+    """Names of the rewards that were recorded. A step has those of its first line: a resume begins with a step."""
+    paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
+    return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:

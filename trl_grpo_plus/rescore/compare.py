@@ -34,11 +34,12 @@ class Difference(NamedTuple):
 class Agreement(NamedTuple):
     """Of so many attempts; see [`agreement`]."""
 
-    attempts: int
+    attempts: int  # that recorded what is compared with
+    lacking: int  # attempts that did not
     equal: int
     old_mean: Score
     new_mean: Score
-    statuses: Counter[str]
+    statuses: Counter[str]  # of all attempts
     differences: dict[str, list[Difference]]  # by kind, in the order of KINDS
 
 
@@ -75,21 +76,24 @@ def kind(old: Score, new: Score, status: str = "ok") -> str | None:
 
 
 def agreement(groups: Iterable[Group], label: str, against: str) -> Agreement:
-    """Of the reward `label` with the recorded one `against`."""
+    """Of the reward `label` with the recorded one `against`, over the groups that recorded it."""
     found: dict[str, list[Difference]] = {name: [] for name in KINDS}
     statuses: Counter[str] = Counter()
-    olds, news = [], []
+    olds, news, lacking = [], [], 0
     for group in groups:
+        statuses.update(outcome.status for outcome in group.outcomes[label])
+        if against not in group.recorded:
+            lacking += group.size
+            continue
         for attempt, (old, outcome) in enumerate(zip(group.recorded[against], group.outcomes[label], strict=True)):
             new = outcome.score
             olds.append(old)
             news.append(new)
-            statuses[outcome.status] += 1
             if differs := kind(old, new, outcome.status):
                 found[differs].append(Difference(group, attempt, old, new))
     equal = len(olds) - sum(map(len, found.values()))
     differences = {name: of_kind for name, of_kind in found.items() if of_kind}
-    return Agreement(len(olds), equal, _mean(olds), _mean(news), statuses, differences)
+    return Agreement(len(olds), lacking, equal, _mean(olds), _mean(news), statuses, differences)
 
 
 def pearson(pairs: Iterable[Pair]) -> float | None:
@@ -114,11 +118,22 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
     return against != TOTAL and bool(weights.get(against))
 
 
+def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> list[Group]:
+    """The groups whose new total is known.
+
+    Where the new reward takes the place of `against`, these groups recorded the very rewards whose weights are known.
+    The others were sampled before a resume with other rewards, and what those weighed is not kept.
+    """
+    if not replaces(against, weights):
+        return [*groups]
+    return [group for group in groups if group.recorded.keys() - {TOTAL} == weights.keys()]
+
+
 def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float]) -> Tensor:
     """`(P, G)` totals of groups of one size with the new reward, NaN where nobody scored.
 
     Args:
-        groups (`Sequence[Group]`): P groups of G attempts.
+        groups (`Sequence[Group]`): P groups of G attempts, of those that [`totalled`] returns.
         label (`str`), against (`str`): of the new reward, and what it is compared with.
         weights (`Mapping[str, float]`): of the recorded rewards.
     """
@@ -153,6 +168,7 @@ class Effect(NamedTuple):
     unexplained: int  # groups whose recorded verdict does not follow from the recorded totals
     advantages: float | None  # Pearson's r of the recorded ones with GRPO's of the new totals
     alive: int  # groups alive in both, whose advantages these are
+    left_out: int  # groups whose new total is not known
 
 
 def effect(
@@ -167,8 +183,9 @@ def effect(
     table: Counter[tuple[str, str]] = Counter()
     pairs: list[Pair] = []
     unexplained = alive = 0
-    for size in sorted({group.size for group in groups}):
-        alike = [group for group in groups if group.size == size]
+    known = totalled(groups, against, weights)
+    for size in sorted({group.size for group in known}):
+        alike = [group for group in known if group.size == size]
         news = new_totals(alike, label, against, weights)
         advantages = compute(news.double()).tolist()
         judged = zip(alike, verdicts(alike, old_totals(alike), limits), verdicts(alike, news, limits), strict=True)
@@ -178,7 +195,7 @@ def effect(
             if group.verdict == new == "alive" and group.advantages[0] is not None:
                 alive += 1
                 pairs += zip(group.advantages, of_group, strict=True)
-    return Effect(table, unexplained, pearson(pairs), alive)
+    return Effect(table, unexplained, pearson(pairs), alive, len(groups) - len(known))
 
 
 def _tensor(scores: Sequence[Score]) -> Tensor:

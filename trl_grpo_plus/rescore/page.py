@@ -6,7 +6,7 @@ from typing import Any
 from ..traces import Row
 from ..view import Rescored, Tried
 from .asked import TOTAL, Asked
-from .compare import agreement, kind, new_totals, verdicts
+from .compare import Agreement, agreement, kind, new_totals, totalled, verdicts
 from .scored import Group
 
 
@@ -39,19 +39,28 @@ def rescored(
             return None
         return Tried([_scores(group, attempt, asked) for attempt in range(group.size)], turned.get(place, []))
 
-    told = [
-        f"{one.label} against the recorded {'total' if one.against == TOTAL else one.against}: "
-        f"{found[one.label].equal:,} of {found[one.label].attempts:,} attempts score the same."
-        for one in asked
-    ]
+    told = [_told(one, found[one.label]) for one in asked]
     kinds = [(one.label, name) for one in asked for name in found[one.label].differences]
     return Rescored(split, " ".join(told), kinds, of)
+
+
+def _told(asked: Asked, found: Agreement) -> str:
+    of = "total" if asked.against == TOTAL else asked.against
+    lacking = f" {found.lacking:,} more recorded no {of}." if found.lacking else ""
+    return (
+        f"{asked.label} against the recorded {of}: "
+        f"{found.equal:,} of {found.attempts:,} attempts score the same.{lacking}"
+    )
 
 
 def _scores(group: Group, attempt: int, asked: Sequence[Asked]) -> list[list[Any]]:
     scores = []
     for one in asked:
-        old, outcome = group.recorded[one.against][attempt], group.outcomes[one.label][attempt]
+        outcome = group.outcomes[one.label][attempt]
+        if one.against not in group.recorded:
+            scores.append([one.label, None, None, outcome.score, None, ""])
+            continue
+        old = group.recorded[one.against][attempt]
         message = (outcome.message or "").strip().rpartition("\n")[2]
         differs = kind(old, outcome.score, outcome.status)
         scores.append([one.label, one.against, old, outcome.score, differs, message[:200]])
@@ -64,8 +73,9 @@ def _turned(
     """New verdicts, of the groups that would have another one."""
     turned: dict[Place, list[list[str]]] = {}
     for one in asked:
-        for size in {group.size for group in groups}:
-            alike = [group for group in groups if group.size == size]
+        known = totalled(groups, one.against, weights)
+        for size in {group.size for group in known}:
+            alike = [group for group in known if group.size == size]
             judged = verdicts(alike, new_totals(alike, one.label, one.against, weights), limits)
             for group, new in zip(alike, judged, strict=True):
                 if new != group.verdict:

@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from ..common.terminal import quoted
 from ..groups import VERDICTS
 from ..launch.table import aligned
 from .asked import TOTAL, Asked
@@ -55,18 +56,13 @@ def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Ite
             line = {
                 **group.place,
                 **{"split": split, "attempt": attempt},
-                "recorded": {name: group.recorded[name][attempt] for name in against},
+                "recorded": {name: group.recorded[name][attempt] for name in against if name in group.recorded},
                 "new": {label: outcome.score for label, outcome in outcomes.items()},
                 "outcome": {label: outcome.status for label, outcome in outcomes.items()},
             }
             if messages := {label: one.message for label, one in outcomes.items() if one.message}:
                 line["message"] = messages
             yield json.dumps(line).encode() + b"\n"
-
-
-def escaped(text: str) -> str:
-    """A text of others on one line: what a terminal would obey or cannot show, as escapes."""
-    return repr(text)
 
 
 def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[str]:
@@ -80,6 +76,8 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[
         f"  Pearson   {_r(r)}",
         f"  outcomes  {statuses}",
     ]
+    if found.lacking:
+        lines.append(f"  {found.lacking:,} attempts more recorded no {asked.against}: they are not compared.")
     if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(asked, found)):
         lines.append(f"  A run would stop at {'this' if failed == 1 else 'these'}: {how}.")
     if not found.differences:
@@ -102,15 +100,24 @@ def _example(label: str, one: Difference) -> tuple[str, str, str]:
     place, attempt = one.group.place, one.attempt
     at = f"    step {place['step']}, " + "".join(f"{k} {place[k]}, " for k in ("batch", "round") if place[k])
     message = one.group.outcomes[label][attempt].message.strip().rpartition("\n")[2]
-    why = f"  {escaped(message[:200])}" if message else ""
+    why = f"  {quoted(message[:200])}" if message else ""
     scores = f"{_number(one.old)} -> {_number(one.new)}"
-    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{escaped(one.group.tails[attempt])}{why}"
+    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
 
 
 def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[str]:
     inside = replaces(asked.against, weights)
     total = f"{asked.label} in the place of {asked.against} in the total" if inside else f"{asked.label} as the total"
     old, new = ({pair[side] for pair in found.table} for side in (0, 1))
+    head = [f"Groups, with {total}"]
+    if found.left_out:
+        judged = found.left_out + found.table.total()
+        head += [
+            f"  left out  {found.left_out:,} of {judged:,}, which recorded other rewards than run.json has weights of",
+            f"            ({', '.join(weights)}): what they would total is not known",
+        ]
+    if not found.table:
+        return head
     columns = [*(name for name in VERDICTS if name in new)]
     rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
     width = max(8, *map(len, columns))
@@ -119,7 +126,7 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
     count = found.table.total()
     lines = [
-        f"Groups, with {total}",
+        *head,
         f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
         f"{alive[1]:,} ({_percent(alive[1], count)}) now",
         "",
@@ -161,12 +168,13 @@ def _new(groups: Iterable[Group], first: str, second: str) -> Iterator[Pair]:
 
 def _recorded(groups: Iterable[Group], label: str, name: str) -> Iterator[Pair]:
     for group in groups:
-        for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
-            yield outcome.score, recorded
+        if name in group.recorded:
+            for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
+                yield outcome.score, recorded
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / whole:.2f} %"
+    return f"{100 * part / whole:.2f} %" if whole else "-"
 
 
 def _number(score: Score) -> str:

@@ -24,7 +24,8 @@ class Group:
     Args:
         place (`dict[str, int]`): its `step`, `batch`, `round` and `group`.
         verdict (`str`): recorded.
-        recorded (`dict[str, list]`): G rewards, `None` where unscored, of each recorded name and of `"reward"`.
+        recorded (`dict[str, list]`): G rewards, `None` where unscored, of each name that all G attempts recorded and
+            of `"reward"`. The groups of a run that was resumed with other rewards differ in their names.
         advantages (`list`): G recorded ones, `None` where it was not trained on.
         outcomes (`dict[str, list[Outcome]]`): G, of each reward that was asked for.
         tails (`list[str]`): how the G completions end.
@@ -75,20 +76,24 @@ def _check(group: Sequence[Row]) -> None:
 
 def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
     outcomes = {one.label: _outcomes(one, batch) for one in asked}
-    against = [one.against for one in asked if one.against != TOTAL]  # which a group's lines may lack
     for number, group in enumerate(batch):
         first = group[0]
         yield Group(
             place={key: first[key] for key in ("step", "batch", "round", "group")},
             verdict=first["verdict"] or "unknown",
             recorded={
-                **{name: [row["rewards"].get(name) for row in group] for name in [*first["rewards"], *against]},
+                **{name: [row["rewards"][name] for row in group] for name in _common(group)},
                 TOTAL: [row["reward"] for row in group],
             },
             advantages=[row["advantage"] for row in group],
             outcomes={label: of_groups[number] for label, of_groups in outcomes.items()},
             tails=[as_text(row["completion"])[-TAIL_CHARS:] for row in group],
         )
+
+
+def _common(group: Sequence[Row]) -> list[str]:
+    """Names of the rewards that every attempt of the group recorded."""
+    return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
 
 
 def _outcomes(asked: Asked, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:

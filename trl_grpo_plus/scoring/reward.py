@@ -13,6 +13,7 @@ from typing import Any
 from ..common import packages
 from ..common.loading import load
 from ..common.signatures import call, is_async
+from ..common.terminal import visible
 from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .outcome import Outcome, first_failure, outcomes_of
@@ -23,7 +24,10 @@ TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
 
 
 class RewardError(RuntimeError):
-    """A reward failed, and its `on_error` or `on_timeout` is "raise"."""
+    """A reward failed, and its `on_error` or `on_timeout` is "raise". What it quotes of others is made visible."""
+
+    def __init__(self, what: str):
+        super().__init__(visible(what))
 
 
 class Reward:

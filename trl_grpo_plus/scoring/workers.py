@@ -35,6 +35,7 @@ from typing import Any
 from ..common.clock import PATIENCE, Clock, Starved, TooLong
 from ..common.forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, NoProcess, Zygote
 from ..common.machine import processors, threads_for
+from ..common.terminal import visible
 from .outcome import Outcome
 
 
@@ -110,7 +111,8 @@ class Pool:
     def _watch(self, outcomes: Sequence[Outcome], took_s: float) -> None:
         starved = [outcome for outcome in outcomes if outcome.status == "starved"]
         if starved:
-            logger.warning("%d of %d samples were starved. %s", len(starved), len(outcomes), starved[0].message)
+            why = visible(starved[0].message)
+            logger.warning("%d of %d samples were starved. %s", len(starved), len(outcomes), why)
         self._starved_s = 0.0 if len(starved) < len(outcomes) else self._starved_s + took_s
         if starved and self._starved_s >= GIVE_UP_S:
             raise RuntimeError(

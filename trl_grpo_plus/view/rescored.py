@@ -31,7 +31,8 @@ class Tried(NamedTuple):
 
     Args:
         scores (`list[list]`): of each attempt, by its place in the trace, a list of `[label, recorded as, recorded,
-            new, kind or None, message]` of each reward.
+            new, kind or None, message]` of each reward; "recorded as" is `None` where nothing was recorded that it is
+            compared with.
         verdicts (`list[list[str]]`): `[label, new verdict]` of the rewards that would change it.
     """
 

@@ -37,7 +37,8 @@ function rescoredTable({ rescored }) {
     const name = el("th", { scope: "row" }, el("bdi", {}, label));
     const mark = kind ? el("span", { className: "outcome", title: plainly(message) }, el("bdi", {}, kind)) : null;
     const scores = el("td", {}, mark, mark ? " " : null, number(old), " → ", el("b", {}, number(now)));
-    scores.title = `${against} was recorded as ${number(old)}; ${label} scores ${number(now)}`;
+    const recorded = against === null ? "What it is compared with was not recorded" : `${against} was recorded as ${number(old)}`;
+    scores.title = `${recorded}; ${label} scores ${number(now)}`;
     return el("tr", { className: kind ? "disagrees" : "" }, name, scores);
   });
   return el("table", { className: "rescored" }, el("caption", { className: "muted" }, "recorded → now"), el("tbody", {}, ...rows));
