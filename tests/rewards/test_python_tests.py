@@ -97,6 +97,16 @@ def test_honest_scripts():
     assert {name: reward for name, reward in at_once(reward_of, scripts).items() if reward != 1.0} == {}
 
 
+def test_its_workers_and_their_sandboxes_stay():
+    """A worker ends with what a sample leaves running; the sandbox is no sample's."""
+
+    def pids():
+        assert get_reward("python_tests")(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
+        return {worker.child.pid for worker in workers.shared()._idle}
+
+    assert pids() == pids() != set()
+
+
 # -- who must not
 
 
