@@ -10,7 +10,7 @@ from typing import Any, Literal
 from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
-from trl_grpo_plus.scoring import Noted, excuse, sandbox_options
+from trl_grpo_plus.scoring import Noted, excuse, kept, sandbox_options
 
 from ._cases import Case, Row, check_columns, rows_of
 from ._programs import begins_with_code, program_of
@@ -159,7 +159,8 @@ def python_tests(
 def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> Sandbox:
     # One a process: a fork of this process must not speak to this one's children.
     options = {"time_s": time_s, "memory_mb": memory_mb, "output_kb": output_kb, "allow_unsafe": allow_unsafe}
-    return Sandbox(**options, **sandbox_options(), on_wait=excuse)  # type: ignore[arg-type]
+    with kept():
+        return Sandbox(**options, **sandbox_options(), on_wait=excuse)  # type: ignore[arg-type]
 
 
 def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> float | None:

@@ -44,6 +44,50 @@ HONEST = {
 }  # fmt: skip
 
 
+# -- what may be imported: each module at its work, with its input and its output
+
+LIBRARY = {
+    "__future__": ("from __future__ import annotations\ndef f(x: NoSuchType) -> int:\n    return x\nprint(f(1), f.__annotations__['x'])", "", "1 NoSuchType\n"),
+    "gzip": ("import gzip\nprint(gzip.decompress(gzip.compress(b'abc')))", "", "b'abc'\n"),
+    "zipfile": ("import io, zipfile\nfile = io.BytesIO()\nwith zipfile.ZipFile(file, 'w', zipfile.ZIP_DEFLATED) as z:\n    z.writestr('a', 'b' * 9)\nprint(zipfile.ZipFile(file).read('a'))", "", "b'bbbbbbbbb'\n"),
+    "tarfile": ("import io, tarfile\nfile = io.BytesIO()\nwith tarfile.open(fileobj=file, mode='w:gz') as t:\n    info = tarfile.TarInfo('a')\n    info.size = 2\n    t.addfile(info, io.BytesIO(b'xy'))\n"
+        "file.seek(0)\nprint(tarfile.open(fileobj=file).extractfile('a').read())", "", "b'xy'\n"),
+    "bz2 and lzma": ("import bz2, lzma\nprint(bz2.decompress(bz2.compress(b'a')), lzma.decompress(lzma.compress(b'b')))", "", "b'a' b'b'\n"),
+    "optparse": ("import optparse\np = optparse.OptionParser()\np.add_option('-n', type=int, default=3)\nprint(p.parse_args([])[0].n)", "", "3\n"),
+    "fileinput": ("import fileinput\nprint(sum(int(line) for line in fileinput.input()))", "2\n3\n", "5\n"),
+    "configparser": ("import configparser\nc = configparser.ConfigParser()\nc.read_string(input() + '\\na = 1')\nprint(c['s']['a'])", "[s]\n", "1\n"),
+    "cmd": ("import cmd\nclass C(cmd.Cmd):\n    use_rawinput = False\n    prompt = ''\n    def do_add(self, line):\n        print(sum(map(int, line.split())))\n    def do_EOF(self, line):\n        return True\nC().cmdloop()", "add 2 3\n", "5\n"),
+    "html.parser": ("from html.parser import HTMLParser\nclass P(HTMLParser):\n    def handle_data(self, data):\n        print(data)\nP().feed('<p>a</p>')", "", "a\n"),
+    "mmap": ("import mmap\nm = mmap.mmap(-1, 4096)\nm[:3] = b'abc'\nprint(m[:3], m.find(b'c'))", "", "b'abc' 2\n"),
+    "xml.dom.minidom": ("from xml.dom.minidom import parseString\nprint(parseString('<a b=\"1\"/>').documentElement.getAttribute('b'))", "", "1\n"),
+    "xml.sax": ("import xml.sax\nclass H(xml.sax.ContentHandler):\n    def startElement(self, name, attrs):\n        print(name)\nxml.sax.parseString(b'<a/>', H())", "", "a\n"),
+    "xml.etree": ("import xml.etree.ElementTree as E\nprint(E.fromstring('<a><b/></a>')[0].tag)", "", "b\n"),
+    "dates from texts": ("import time\nfrom datetime import datetime\nprint(datetime.strptime('2024-02-29', '%Y-%m-%d').day, time.strptime('7', '%d').tm_mday)", "", "29 7\n"),
+    "old encodings": ("print('Ж'.encode('cp1251'), 'é'.encode('cp850'), '漢'.encode('gbk'), '漢'.encode('shift_jis'), 'é'.encode('utf-7'))", "", "b'\\xc6' b'\\x82' b'\\x9dh' b'\\x8a\\xbf' b'+AOk-'\n"),
+    "codecs of texts": ("import codecs\nprint(codecs.encode('abc', 'rot13'), codecs.encode(b'a', 'hex'), codecs.encode(b'a', 'base64'))", "", "nop b'61' b'YQ==\\n'\n"),
+    "email": ("from email.message import EmailMessage\nm = EmailMessage()\nm['To'] = 'a@b'\nm.set_content('x')\nprint(m['To'], m.get_content())", "", "a@b x\n\n"),
+    "doctest": ("import doctest\ndef f():\n    '>>> f()\\n3'\n    return 3\nprint(doctest.testmod())", "", "TestResults(failed=0, attempted=1)\n"),
+    "unittest": ("import unittest\nclass T(unittest.TestCase):\n    def test_a(self):\n        self.assertEqual(1, 1)\nunittest.main(exit=False)\nprint('ran')", "", "ran\n"),
+    "logging to a text": ("import io, logging.config\nb = io.StringIO()\nlogging.config.dictConfig({'version': 1, 'handlers': {'h': {'class': 'logging.StreamHandler', 'stream': b}}, 'root': {'handlers': ['h']}})\nlogging.warning('a')\nprint(b.getvalue())", "", "a\n\n"),
+    "csv and plistlib": ("import csv, io, plistlib\nprint(next(csv.reader(['a,b'])), plistlib.loads(plistlib.dumps({'a': 1})))", "", "['a', 'b'] {'a': 1}\n"),
+    "wave": ("import io, wave\nb = io.BytesIO()\nwith wave.open(b, 'wb') as w:\n    w.setparams((1, 2, 8000, 0, 'NONE', ''))\n    w.writeframes(b'ab')\nprint(len(b.getvalue()))", "", "46\n"),
+    "hashes of all kinds": ("import hashlib, hmac\nprint(*(hashlib.new(n, b'').hexdigest()[:2] for n in ('md5', 'sha1', 'sha224', 'sha384', 'sha512', 'sha3_256', 'blake2b')), hmac.new(b'k', b'', 'sha256').hexdigest()[:2])", "", "d4 da d1 38 cf a7 78 8b\n"),
+    "times in zones": ("from datetime import datetime, timedelta, timezone\nimport zoneinfo\nprint(datetime(2024, 1, 1, tzinfo=timezone(timedelta(hours=2))).isoformat())", "", "2024-01-01T00:00:00+02:00\n"),
+    "getpass, pwd and readline, if need be": ("import getpass\ntry:\n    import readline\nexcept ImportError:\n    pass\nprint(1)", "", "1\n"),
+    "urllib.request": ("import urllib.request, urllib.error, http.client\ntry:\n    urllib.request.urlopen('http://127.0.0.1')\nexcept OSError:\n    print('no')", "", "no\n"),
+    "tomllib, where it is": ("import sys\nif sys.version_info >= (3, 11):\n    import tomllib\n    assert tomllib.loads('a = 1') == {'a': 1}\nprint(1)", "", "1\n"),
+    "a module that is not there": ("try:\n    import numpy\nexcept ImportError as error:\n    print(error)", "", "No module named 'numpy'\n"),
+}  # fmt: skip
+
+# Reads names of modules, and prints those that it cannot import.
+IMPORT_ALL = "import importlib\nfor name in open(0).read().split():\n    try:\n        importlib.import_module(name)\n    except BaseException:\n        print(name)"
+# Modules in C that need a library of the system, and what is nothing without them or without windows.
+OUT_OF_REACH = {
+    "_crypt", "_curses", "_curses_panel", "_dbm", "_gdbm", "_hashlib", "_pyrepl", "_sqlite3", "_ssl", "_tkinter", "_uuid", "crypt",
+    "curses", "dbm.sqlite3", "nis", "readline", "sqlite3", "ssl", "turtle",
+}  # fmt: skip
+
+
 # -- right programs as models write them down; each adds two numbers (s: a script, f: a function, a: asserts on it)
 
 ADD = "def add(a, b):\n    return a + b"

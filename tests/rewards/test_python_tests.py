@@ -14,7 +14,7 @@ from bombs import BOMBS, has_its_turn, placed
 from busy import MANY, PROCESSOR, burners
 from datasets import Dataset
 from ending import ends
-from honest_programs import DRESSED, HONEST, NOT_ANSWERED
+from honest_programs import DRESSED, HONEST, LIBRARY, NOT_ANSWERED
 from hostile_programs import ATTACKS, descendants, files_left
 
 from trl_grpo_plus.check.rewards import check_gold
@@ -87,12 +87,24 @@ def at_once(reward_of, names):
 
 
 def test_honest_scripts():
+    scripts = {**HONEST, **LIBRARY}
+
     def reward_of(name):
-        program, stdin, stdout = HONEST[name]
+        program, stdin, stdout = scripts[name]
         return score(program, tests=[{"stdin": stdin, "stdout": stdout}])
 
     score(RIGHT["s"])  # its sandbox is there
-    assert {name: reward for name, reward in at_once(reward_of, HONEST).items() if reward != 1.0} == {}
+    assert {name: reward for name, reward in at_once(reward_of, scripts).items() if reward != 1.0} == {}
+
+
+def test_its_workers_and_their_sandboxes_stay():
+    """A worker ends with what a sample leaves running; the sandbox is no sample's."""
+
+    def pids():
+        assert get_reward("python_tests")(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
+        return {worker.child.pid for worker in workers.shared()._idle}
+
+    assert pids() == pids() != set()
 
 
 # -- who must not

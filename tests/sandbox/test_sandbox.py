@@ -1,14 +1,15 @@
 """The sandbox: honest programs run as under plain Python, hostile ones get nowhere, and the judge is not fooled."""
 
 import contextlib
-import importlib
 import logging
 import os
+import pkgutil
 import random
 import re
 import signal
 import subprocess
 import sys
+import sysconfig
 import threading
 import time
 from multiprocessing.pool import ThreadPool
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 from busy import MANY, burners, keep_there
 from ending import ends
-from honest_programs import HONEST
+from honest_programs import HONEST, IMPORT_ALL, LIBRARY, OUT_OF_REACH
 from hostile_programs import HARM, NETWORK, SECRET, SECRET_FILE, SECRET_VARIABLE, SPYING, descendants, files_left
 
 from trl_grpo_plus.common.forking import NoProcess
@@ -64,28 +65,43 @@ def box():
 
 # -- honest programs
 
-OTHER_MODULES = ["wave", "json.tool", "concurrent.futures.process", "xml.dom.minidom", "sched", "gzip", "zipfile"]
-WITH_A_LIBRARY_OF_THE_SYSTEM = ["base64", "secrets", "zlib", "bz2", "lzma"]
-
-
-def imports(module):
-    """A program that imports a module, where this interpreter has it: some builds lack some."""
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return {}
-    return {f"imports {module}": (f"import {module}\nprint(1)", "", "1\n")}
-
 
 def test_honest_programs_run_and_those_at_once_do_not_meet(tier):
     numbers = [str(random.Random(0).randrange(10**6)) for _ in range(150_000)]
     total = "import sys\nprint(sum(map(int, sys.stdin.read().split())))"
-    honest = {**HONEST, "a megabyte of input": (total, "\n".join(numbers), f"{sum(map(int, numbers))}\n")}
-    # Without Landlock no file can be opened.
-    for module in WITH_A_LIBRARY_OF_THE_SYSTEM + (OTHER_MODULES if tier.tier.mode == "landlock" else []):
-        honest |= imports(module)
+    honest = {**HONEST, **LIBRARY, "a megabyte of input": (total, "\n".join(numbers), f"{sum(map(int, numbers))}\n")}
     ran = at_once(lambda name: tier.run(*honest[name][:2], time_s=10), honest)
     assert ran == {name: (0, stdout.encode(), "") for name, (_, _, stdout) in honest.items()}
+
+
+def modules_of(paths, package=""):
+    """Names of the standard library's modules, without its tests and applications."""
+    skipped = {"test", "tests", "idlelib", "lib2to3", "ensurepip", "tkinter", "turtledemo", "site-packages"}
+    for module in pkgutil.iter_modules(paths, package):
+        *_, last = module.name.split(".")
+        if last not in {*skipped, "__main__", "this", "antigravity"} and not re.match(
+            "_?(test|xx)|_ctypes_test", last
+        ):
+            yield module.name
+            if module.ispkg:
+                yield from modules_of([f"{path}/{last}" for path in paths], f"{module.name}.")
+
+
+@pytest.fixture(scope="module")
+def importable():
+    """What this interpreter can import without a sandbox: some builds lack some."""
+    folder = sysconfig.get_path("stdlib")
+    names = {*sys.builtin_module_names, *modules_of([folder, f"{folder}/lib-dynload"])}
+    plain = [sys.executable, "-I", "-S", "-c", IMPORT_ALL]
+    missing = subprocess.run(plain, input=" ".join(names), capture_output=True, text=True, check=True).stdout.split()
+    return names - set(missing)
+
+
+def test_a_program_may_import_the_whole_standard_library(tier, importable):
+    ran = tier.run(IMPORT_ALL, " ".join(importable), time_s=30)
+    assert ran.reason == ""
+    failed = [name for name in ran.stdout.decode().split() if not {name, name.split(".")[0]} & OUT_OF_REACH]
+    assert failed == []
 
 
 # -- hostile ones

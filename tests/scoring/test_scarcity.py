@@ -184,3 +184,25 @@ def test_what_has_no_worker_waits_for_one_then_is_starved_and_only_then_ends_the
     assert starved == [[None, "starved"]] * 4
     assert "no sample could be scored" in end
     assert "no process could be forked" in end
+
+
+LITTLE_MEMORY = r"""
+import json
+from trl_grpo_plus.registry import get_reward
+outcomes = get_reward("math_answer").score(completions=[r"\boxed{4}", r"\boxed{5}"], answer=["4", "4"])
+print(json.dumps([(outcome.score, outcome.status) for outcome in outcomes]))
+"""
+
+
+def test_right_answers_are_paid_under_a_hard_limit_on_memory():
+    """`ulimit -v` below `reward_worker_memory_mb`."""
+    limit = 2 << 30
+
+    def enter():
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    options = {"capture_output": True, "text": True, "env": {**os.environ, "OMP_NUM_THREADS": "1"}}
+    ran = subprocess.run([sys.executable, "-c", LITTLE_MEMORY], preexec_fn=enter, **options)
+    assert ran.stdout == '[[1.0, "ok"], [0.0, "ok"]]\n', ran.stderr
+    assert "reward_worker_memory_mb=4096 is more than the hard limit" in ran.stderr
+    assert "set reward_worker_memory_mb to 2048" in ran.stderr

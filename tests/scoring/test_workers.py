@@ -150,6 +150,30 @@ def test_what_cannot_be_loaded(pool, target, words):
     assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
 
 
+def test_a_worker_that_cannot_start_ends_the_run_and_scores_nothing(pool, monkeypatch):
+    """As where a limit of the machine forbids what it sets up."""
+    monkeypatch.setattr(workers, "granted_mb", lambda _: 1 << 60)
+    with pytest.raises(RuntimeError, match=r"a reward worker cannot start\.\n(.*\n)*OverflowError"):
+        pool.map(JUDGE, {}, samples("1"), timeout=5)
+
+
+@pytest.mark.parametrize(("end", "words"), [("os._exit(3)", "exit status 3"), ("os.abort()", "SIGABRT")])
+def test_a_worker_that_dies_before_its_sample_ends_the_run_and_scores_nothing(pool, tmp_path, end, words):
+    (tmp_path / "dies.py").write_text(f"import os\n{end}\n")
+    with pytest.raises(RuntimeError, match=rf"cannot be loaded in a worker process\. .*{words}.* Twice"):
+        pool.map(f"{tmp_path}/dies.py:judge", {}, samples("1", "1"), timeout=5)
+    assert pool.map(JUDGE, {}, samples("1"), timeout=5)[0].score == 1.0
+
+
+def test_a_sample_that_met_a_dying_worker_is_given_to_another(pool, tmp_path):
+    """It may have been an earlier sample's doing."""
+    judge = (
+        f"import os\nif not os.path.exists('{tmp_path}/mark'):\n    open('{tmp_path}/mark', 'x')\n    os._exit(3)\n"
+    )
+    (tmp_path / "dies.py").write_text(f"{judge}def judge(completions, answer): return [1.0]\n")
+    assert pool.map(f"{tmp_path}/dies.py:judge", {}, samples("1"), timeout=5) == [Outcome(1.0, "ok")]
+
+
 def test_the_zygote_may_be_killed(pool):
     pool.map(JUDGE, {}, samples("1", "1"), timeout=5)
     os.kill(zygote_of(pool), signal.SIGKILL)

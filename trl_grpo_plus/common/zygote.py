@@ -28,7 +28,7 @@ _LIBC = ctypes.CDLL(None)
 
 def serve(control: socket.socket) -> None:
     """The loop; returns in no process."""
-    _prctl(PR_SET_CHILD_SUBREAPER, 1)
+    adopt_orphans()
     parent = os.getppid()
     children: set[int] = set()
     try:
@@ -112,25 +112,27 @@ def _end(pid: int, children: set[int]) -> int | None:
         with contextlib.suppress(ProcessLookupError):
             kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
-    while orphans := _orphans(children):
+    while orphans := own_children() - children:
         for orphan in orphans:
             os.kill(orphan, signal.SIGKILL)
             os.waitpid(orphan, 0)
     return status
 
 
-def _orphans(children: set[int]) -> set[int]:
-    if not children:
-        try:  # whether there is any child at all takes no look at /proc, which a sandbox need not have
-            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        except ChildProcessError:
-            return set()
-    return _own_children() - children
+def adopt_orphans() -> None:
+    """Let processes whose parents have ended become this process's children, where these are below it."""
+    _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
-def _own_children() -> set[int]:
+def own_children() -> set[int]:
+    """Children of this process, of whichever thread; those that have ended and were not waited for, too."""
+    try:  # whether there is any at all takes no look at /proc, which a sandbox need not have
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return set()
     try:
-        return {int(pid) for pid in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()}
+        lists = [Path(f"/proc/self/task/{task}/children").read_text() for task in os.listdir("/proc/self/task")]
+        return {int(pid) for pids in lists for pid in pids.split()}
     except OSError:  # no /proc, or a kernel without the file
         pass
     pids = set()

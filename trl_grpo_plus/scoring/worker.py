@@ -9,7 +9,9 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from ..common.signatures import call
+from ..common.zygote import adopt_orphans
 from .outcome import Outcome, outcomes_of
+from .state import State, keep_all, left_running
 
 
 MESSAGE_CHARS = 4000
@@ -33,12 +35,25 @@ def sandbox_options() -> dict[str, int]:
 
 def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
     """Score samples until the pool hangs up."""
-    limit = options["memory_mb"] << 20
-    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     connection = Connection(own_socket.detach())
+    try:
+        limit = options["memory_mb"] << 20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        adopt_orphans()
+        keep_all()
+        fresh = State()
+    except BaseException:
+        _send(connection, {"cannot start": traceback.format_exc()[-MESSAGE_CHARS:]})
+        return
     _THIS.update(connection=connection, sandbox={name: options[name] for name in ("threads", "peers")})
-    functions: dict[str, Any] = {}
+    _serve(connection, fresh)
+
+
+def _serve(connection: Connection, fresh: State) -> None:
+    """One sample after another, each in the state in which its reward was when it was loaded."""
+    loaded: dict[str, tuple[Any, State]] = {}
+    before = fresh
     while True:
         try:
             job = connection.recv_bytes()
@@ -49,14 +64,26 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
         except BaseException:  # a column of a type that cannot be imported here
             _send(connection, {"outcome": _failed().as_json()})
             continue
-        if target not in functions:
+        if target not in loaded:
+            fresh.put_back()
+            before = fresh
             try:
-                functions[target] = _function(target)
+                loaded[target] = _function(target), State()
             except BaseException:
                 _send(connection, {"cannot load": traceback.format_exc()[-MESSAGE_CHARS:]})
                 continue
+            keep_all()
             _send(connection, {"loaded": True})
-        _send(connection, {"outcome": _score(functions[target], args, sample).as_json()})
+        function, state = loaded[target]
+        if state is not before:
+            state.put_back()
+            before = state
+        outcome = _score(function, args, sample, state)
+        try:
+            left = state.put_back() or left_running()
+        except BaseException as error:  # a handler of the sample's, or no memory
+            left = f"a process that cannot be put back ({type(error).__name__}: {error})"
+        _send(connection, {"outcome": outcome.as_json(), "left": left})
 
 
 def _function(target: str) -> Any:
@@ -66,11 +93,12 @@ def _function(target: str) -> Any:
     return loaded.__wrapped__ if hasattr(loaded, "definition") else loaded
 
 
-def _score(function: Any, args: dict[str, Any], sample: dict[str, Any]) -> Outcome:
+def _score(function: Any, args: dict[str, Any], sample: dict[str, Any], state: State) -> Outcome:
     try:
         columns = {name: [value] for name, value in sample.items()}
         return outcomes_of(call(function, {**columns, **args}), columns["completions"])[0]
     except BaseException:  # SystemExit too
+        state.put_back()  # who tells of it may need what it took away
         return _failed()
 
 

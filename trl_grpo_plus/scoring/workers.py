@@ -8,7 +8,10 @@ What the machine does to a sample is no verdict on it: its outcome is "starved".
 for `SCARCE_S`; where a worker has not come to use its time within 10 times the limit on the wall clock; and where one
 is killed by a SIGKILL that is not the pool's, or with the process that forks them, as the kernel does when memory runs
 out. Such a sample is tried once more, alone, and given up if that happens again. All other ends, as by a segmentation
-fault, are the reward's own: "error".
+fault, are the reward's own: "error". Before the reward is loaded they are no sample's: where it happens again, or a
+worker says that it cannot start or load, that is an error of the run.
+
+A sample that leaves something which cannot be put back (`state.py`) ends its worker, and another is forked.
 
 Other ranks wait in a collective meanwhile: where no sample has come to an end for `GIVE_UP_S` and the limit, those
 that are left are starved. A run ends only when every sample has been starved for `GIVE_UP_S`.
@@ -32,10 +35,11 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
-from ..common.clock import PATIENCE, Clock, Starved, TooLong
-from ..common.forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, Child, NoProcess, Zygote
+from ..common.clock import PATIENCE, Starved, TooLong
+from ..common.forking import FIRST_PAUSE_S, LONGEST_PAUSE_S, NoProcess, Zygote
 from ..common.machine import processors, threads_for
 from ..common.terminal import visible
+from .handle import Handle, granted_mb, how_it_died, warn_of_left
 from .outcome import Outcome
 
 
@@ -63,7 +67,7 @@ class Pool:
         self.memory_mb = memory_mb
         self._preload: tuple[str, ...] = ()
         self._zygote: Zygote | None = None
-        self._idle: list[_Worker] = []
+        self._idle: list[Handle] = []
         self._lock = threading.Lock()
         self._threads = 0
         self._starved_s = 0.0  # of scoring since a sample was last scored
@@ -120,7 +124,7 @@ class Pool:
                 "processors, memory or processes on this machine, or set reward_workers to fewer."
             )
 
-    def _take(self) -> "_Worker":
+    def _take(self) -> Handle:
         if self._idle:
             return self._idle.pop()
         if self._zygote is None:
@@ -129,8 +133,8 @@ class Pool:
         peers = self.size * _ranks()
         # Counted before any program runs: what programs hold would be taken for what the machine lacks.
         self._threads = self._threads or threads_for(peers)
-        options = {"memory_mb": self.memory_mb, "threads": self._threads, "peers": peers}
-        return _Worker(self._zygote.fork(options))
+        options = {"memory_mb": granted_mb(self.memory_mb), "threads": self._threads, "peers": peers}
+        return Handle(self._zygote.fork(options))
 
     def _retire(self) -> None:
         for worker in self._idle:
@@ -146,21 +150,9 @@ class Pool:
             self._idle.remove(worker)
             worker.connection.close()
 
-    def _end(self, worker: "_Worker") -> int | None:
+    def _end(self, worker: Handle) -> int | None:
         worker.connection.close()
         return self._zygote.end(worker.child) if self._zygote is not None else None
-
-
-class _Worker:
-    def __init__(self, child: Child):
-        self.child = child
-        self.connection = Connection(child.socket.detach())
-        self.loaded: set[str] = set()
-        self.sample = -1
-        self.start_clock(math.inf)
-
-    def start_clock(self, limit_s: float) -> None:
-        self.clock = Clock(limit_s, [self.child.pid], fresh=False)
 
 
 class _Run:
@@ -171,7 +163,7 @@ class _Run:
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))
         self._alone: deque[int] = deque()  # samples whose worker was killed: once more, with no other beside them
-        self._busy: dict[Connection, _Worker] = {}
+        self._busy: dict[Connection, Handle] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
@@ -231,7 +223,7 @@ class _Run:
         if now - self._scarce_since >= SCARCE_S:
             self._give_up(f"No worker could be had for {SCARCE_S:g} s: {why}.")
 
-    def _give(self, worker: _Worker, sample: int) -> None:
+    def _give(self, worker: Handle, sample: int) -> None:
         job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
         worker.sample = sample
         worker.start_clock(self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
@@ -242,7 +234,7 @@ class _Run:
             self._end(worker)
             self._waiting.appendleft(sample)
 
-    def _end(self, worker: _Worker) -> int | None:
+    def _end(self, worker: Handle) -> int | None:
         del self._busy[worker.connection]
         return self._pool._end(worker)
 
@@ -250,12 +242,14 @@ class _Run:
         for worker in list(self._busy.values()):
             self._end(worker)
 
-    def _hear(self, worker: _Worker) -> None:
+    def _hear(self, worker: Handle) -> None:
         try:
             reply = json.loads(worker.connection.recv_bytes())
         except (EOFError, OSError):
             self._lose(worker)
             return
+        if "cannot start" in reply:
+            raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
         if "cannot load" in reply:
             raise RuntimeError(f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}")
         if "loaded" in reply:
@@ -265,24 +259,31 @@ class _Run:
             worker.clock.excuse(reply["waited"])
         else:
             self._note(worker.sample, Outcome.of_json(reply["outcome"]))
-            self._pool._idle.append(self._busy.pop(worker.connection))
+            if reply.get("left"):
+                warn_of_left(self._target, reply["left"])
+                self._end(worker)
+            else:
+                self._pool._idle.append(self._busy.pop(worker.connection))
 
-    def _lose(self, worker: _Worker) -> None:
+    def _lose(self, worker: Handle) -> None:
         """Its worker died. See the module's docstring for whose fault that is."""
         status = self._end(worker)
         if status is None:  # its zygote was killed, and it with it
             self._pool._drop_children_of(worker.child.zygote)
         is_killed = status is None or status == signal.SIGKILL
-        how = _how_it_died(status, self._pool.memory_mb)
-        if not is_killed:
+        how = how_it_died(status, granted_mb(self._pool.memory_mb))
+        is_again = worker.sample in self._lost
+        if not is_killed and self._target in worker.loaded:
             self._note(worker.sample, Outcome(None, "error", how))
-        elif worker.sample in self._lost:
+        elif not is_killed and is_again:
+            raise RuntimeError(f"{self._target} cannot be loaded in a worker process. {how} Twice.")
+        elif is_again:
             self._note(worker.sample, Outcome(None, "starved", f"{how} Twice, the second time alone."))
         else:
             self._lost.add(worker.sample)
             self._alone.append(worker.sample)
 
-    def _look(self, worker: _Worker) -> None:
+    def _look(self, worker: Handle) -> None:
         if worker.connection.poll():
             self._hear(worker)
             return
@@ -339,13 +340,3 @@ def configure(size: int | None = None, memory_mb: int = MEMORY_MB) -> None:
 
 _SHARED: dict[str, Any] = {}
 atexit.register(lambda: shared().close() if _SHARED.get("owner") == os.getpid() else None)
-
-
-def _how_it_died(status: int | None, memory_mb: int) -> str:
-    if status is None:
-        return "The process that forks workers died while it ran."
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        why = f" (it may use {memory_mb} MiB)" if number in (signal.SIGKILL, signal.SIGSEGV, signal.SIGABRT) else ""
-        return f"Its worker process died of {signal.Signals(number).name}{why}."
-    return f"Its worker process ended itself with exit status {os.waitstatus_to_exitcode(status)}."

@@ -26,11 +26,11 @@ from typing import TYPE_CHECKING, Any
 
 
 if TYPE_CHECKING:
-    from . import examiner, frames, lockdown, plain, seccomp
+    from . import examiner, frames, library, lockdown, plain, seccomp
 else:  # a package of files alone: what is around it is out of sight here
     sys.modules["child"] = types.ModuleType("child")
     sys.modules["child"].__path__ = [os.path.dirname(__file__)]
-    from child import examiner, frames, lockdown, plain, seccomp
+    from child import examiner, frames, library, lockdown, plain, seccomp
 
 
 READY = b"R"
@@ -48,13 +48,6 @@ FILTER = seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
 # of the system, out of reach later, that base64, secrets, gzip and zipfile cannot do without; it costs at most 3 %.
 PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
 time traceback types typing binascii zlib _bz2 _lzma"""
-PRELOAD_STRICT = """abc argparse array ast asyncio base64 binascii bz2 calendar cmath codecs collections.abc colorsys
-concurrent.futures.thread cProfile csv dataclasses datetime decimal difflib dis encodings.ascii encodings.cp1252
-encodings.idna encodings.latin_1 encodings.utf_16 encodings.utf_8_sig fnmatch fractions getopt glob graphlib hashlib
-hmac html importlib.resources inspect ipaddress json json.tool keyword locale logging lzma numbers pathlib pickle
-platform pprint queue random reprlib resource sched secrets shlex signal stat statistics struct tempfile textwrap
-timeit tokenize tracemalloc unicodedata unittest.async_case unittest.mock urllib.parse uuid weakref
-xml.etree.ElementTree zlib zoneinfo"""
 
 
 def enter(channel: socket.socket, options: dict[str, Any]) -> None:
@@ -205,10 +198,13 @@ def _described(error: BaseException) -> list[str]:
     return [name, "".join(text)]
 
 
-# Programs import these in no time; where no file can be opened there is nothing else. Some builds lack some.
-for _name in (f"{PRELOAD} {PRELOAD_STRICT}" if MODE == "strict" else PRELOAD).split():
+# Programs import these in no time. Some builds lack some.
+FOLDERS = lockdown.standard_library()[1:]
+for _name in [*PRELOAD.split(), *(library.modules_in_c(FOLDERS) if MODE == "strict" else [])]:
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
+if MODE == "strict":  # no file can be opened later
+    sys.meta_path.insert(0, library.Library(FOLDERS))
 # What `site`, left out by -S, defines, and programs use.
 for _name in ("exit", "quit"):
     setattr(builtins, _name, _sitebuiltins.Quitter(_name, "Ctrl-D (i.e. EOF)"))
