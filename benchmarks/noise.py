@@ -53,7 +53,7 @@ CONFIG = SimpleNamespace(
 class Rows(list):
     """A dataset that has nothing to tell its rows apart by."""
 
-    column_names = ("prompt",)
+    column_names = ()
 
 
 class NeverRetired(Rests):

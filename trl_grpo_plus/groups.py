@@ -195,9 +195,12 @@ def _judge_wholes(
     if config.filter_metric == "total":
         return judge(summed, **limits)
     metric = components[..., names.index(config.filter_metric)]
-    # In a mixture of tasks a reward function may not apply to a group at all.
-    metric = torch.where(metric.isnan().all(dim=1, keepdim=True), summed, metric)
-    return judge(metric, **limits)
+    return judge(metric_or_total(metric, summed), **limits)
+
+
+def metric_or_total(metric: Tensor, summed: Tensor) -> Tensor:
+    """`(P, G)` rewards of one function; of a group to which it does not apply, as in a mixture of tasks, the total."""
+    return torch.where(metric.isnan().all(dim=1, keepdim=True), summed, metric)
 
 
 def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:

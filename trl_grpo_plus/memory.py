@@ -1,7 +1,8 @@
 """What a run remembers of its prompts: beliefs about all that it centres by or chooses by, and a prior they share.
 
 One belief for each quantity: the total reward, or under normalize_then_sum each reward with a weight; and where
-prompts are chosen, what `filter_metric` looks at. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
+prompts are chosen, what `filter_metric` looks at: a reward, or the total of a group to which it does not apply, as
+verdicts do. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from . import plain_rows
 from .beliefs import Belief, Beliefs
 from .common.values import Refusal, near
-from .groups import totals
+from .groups import metric_or_total, totals
 from .head import Ridge
 
 
@@ -58,7 +59,9 @@ class Memory:
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
-        self._chosen_by = [config.filter_metric] if named else self._credited
+        # A quantity of its own: the reward's own belief, where it is credited, knows nothing of totals.
+        self._fallback = f"{config.filter_metric}, else {TOTAL}"
+        self._chosen_by = [self._fallback] if named else self._credited
         self.promise_of = config.filter_metric if named else TOTAL
         self._names = names
         streamed = not hasattr(train_set, "__len__")
@@ -100,7 +103,7 @@ class Memory:
         self._look(rows)
         parts = [self._of(name, rows) for name in self._chosen_by]
         skills = [self._beliefs[name].skill for name in self._chosen_by]
-        if self._chosen_by == [self.promise_of]:
+        if self._chosen_by in ([TOTAL], [self._fallback]):
             return parts[0], skills[0]
         weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
         means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
@@ -170,9 +173,11 @@ class Memory:
         return torch.stack([self._seen[row] for row in rows])
 
     def _column(self, name: str, rewards: Tensor) -> Tensor:
-        if name == TOTAL:
-            return totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
-        return rewards[..., self._names.index(name)]
+        """`(P, G)`, of a quantity."""
+        if name not in (TOTAL, self._fallback):
+            return rewards[..., self._names.index(name)]
+        summed = totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
+        return summed if name == TOTAL else metric_or_total(rewards[..., self._names.index(self.promise_of)], summed)
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:

@@ -125,13 +125,15 @@ def often_tried(trained):
 
 
 def test_what_there_is_to_learn_is_sampled_more(tmp_path):
-    trained = tiny.trained(tmp_path, solved_in_part, **{**PAIRS, **CHOICE, "max_steps": 40}, selection_pool=4)
+    data = tiny.prompts(90)  # of 30 each one is soon tried so often that it rests
+    options = {**PAIRS, **CHOICE, "max_steps": 70}
+    trained = tiny.trained(tmp_path, solved_in_part, **options, selection_pool=4, data=data)
     by_kind = dict.fromkeys(range(3), 0.0)
     for prompt, times in often_tried(trained).items():
         by_kind[int(prompt[:2]) % 3] += times
     assert by_kind[2] > 1.5 * max(by_kind[0], by_kind[1])
     assert min(often_tried(trained)) >= 1
-    assert len(often_tried(trained)) == 30
+    assert len(often_tried(trained)) == 90
     assert tiny.logged(trained, "beliefs/skill")[-1] > 0.3
     assert tiny.logged(trained, "selection/pool")[0] == 16
 
@@ -190,7 +192,7 @@ def test_several_rewards_by_themselves(tmp_path):
     options = {**PAIRS, **CHOICE, "multi_objective_aggregation": "normalize_then_sum"}
     trained = tiny.trained(tmp_path, [solved_in_part, tiny.digits], **options, filter_metric="solved_in_part")
     state = trained._prompts.state_dict()["memory"]
-    assert set(state["beliefs"]) == {"solved_in_part", "digits"}
+    assert set(state["beliefs"]) == {"solved_in_part", "digits", "solved_in_part, else total"}
     rows = traces(tmp_path / "run")
     assert (rows[rows.kept].advantage != 0).any()
     assert {belief["of"] for belief in rows.belief} == {"solved_in_part"}
@@ -356,7 +358,7 @@ def test_where_prompts_are_not_chosen_beliefs_are_about_what_advantages_are_made
     assert memory.promise_of == "total"
     assert memory.promise([0])[0].mean.item() == pytest.approx(0.8, abs=0.02)
     choosing = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="second")
-    assert set(choosing.state_dict()["beliefs"]) == {"total", "second"}
+    assert set(choosing.state_dict()["beliefs"]) == {"total", "second, else total"}
 
 
 def test_a_head_that_foretells_nothing_changes_no_belief(tmp_path):
@@ -465,3 +467,36 @@ def test_what_is_promised_is_the_total_where_each_reward_is_remembered_by_itself
     memory = Memory(config, tiny.prompts(4), ["first", "second"], weights)
     assert memory.promise_of == "total"
     assert memory.promise([0, 3])[0].mean.tolist() == [expected] * 2  # nothing known: half of what each can give
+
+
+NAN = float("nan")
+
+
+@pytest.mark.parametrize("aggregation", ["sum_then_normalize", "normalize_then_sum"])
+def test_of_a_group_to_which_the_metric_does_not_apply_the_total_is_remembered(tmp_path, aggregation):
+    """Rows 0 to 9 earn `first`, rows 10 to 19 `second`; prompts are chosen by `first`."""
+    options = {"filter_metric": "first", "multi_objective_aggregation": aggregation}
+    memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], tiny.prompts(30), **options, belief_key=None)
+    rows = list(range(20))
+    for _ in range(12):
+        rewards = torch.full((20, 2, 2), NAN)
+        rewards[:5, :, 0], rewards[5:10, :, 0] = 1.0, 0.0
+        rewards[10:15, :, 1], rewards[15:, :, 1] = 1.0, 0.0
+        memory.observe(rows, rewards)
+    belief, skill = memory.promise([0, 5, 10, 15])
+    assert belief.count.min() > 10  # effective attempts
+    assert belief.mean.round(decimals=1).tolist() == [1, 0, 1, 0]
+    assert skill > 0.5
+    assert memory.promise_of == "first"  # in traces
+    assert memory.metrics()["beliefs/never_tried"] == pytest.approx(10 / 30)
+    if aggregation == "normalize_then_sum":  # what advantages are made of is still each reward alone
+        first, second = memory.credited([0, 10])
+        assert first.count.tolist() == [pytest.approx(second.count[1].item()), pytest.approx(2.0)]
+        assert second.count[0] == pytest.approx(2.0)
+
+
+def test_where_the_metric_applies_to_some_attempts_it_counts(tmp_path):
+    memory = remembering(tmp_path, ["first", "second"], [1.0, 1.0], filter_metric="first")
+    for _ in range(12):
+        memory.observe([0], torch.tensor([[[0.0, 1.0], [NAN, 1.0]]]))
+    assert memory.promise([0])[0].mean.item() == pytest.approx(0.0, abs=0.1)
