@@ -8,8 +8,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from properties import NAN, anything, in_unit, tried
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from trl_grpo_plus.beliefs import Belief, Beliefs
+from trl_grpo_plus.streams import BeliefStream
 
 
 def draws(seed: int = 0) -> torch.Generator:
@@ -479,3 +481,55 @@ def test_rows_and_rewards_must_be_as_many():
     with pytest.raises(ValueError, match=r"got 2 rows, rewards \(1, 3\) and 2 beliefs"):
         beliefs.observe([0, 1], torch.zeros(1, 3), beliefs.of([0, 1]))
     assert beliefs.step == 0
+
+
+# -- shares of rows, counted as rows come
+
+
+@tried
+@given(BATCHES)
+def test_shares_are_those_of_all_rows(batches):
+    """By hand: what each row's attempts, forgotten by the longest half-life, were at its last visit."""
+    beliefs = Beliefs(6, half_lives=[4.0])
+    own: dict[int, tuple[int, float, float]] = {}  # last step, attempts, their sum
+    for step, batch in enumerate(batches):
+        rows, rewards = [row for row, _ in batch], [values for _, values in batch]
+        beliefs.observe(rows, torch.tensor(rewards, dtype=torch.float64).view(-1, 3), beliefs.of(rows))
+        for row in {row for row, values in batch if any(value == value for value in values)}:
+            scored = [v for at, values in batch if at == row for v in values if v == v]
+            last, count, total = own.get(row, (step, 0.0, 0.0))
+            kept = 0.5 ** ((step - last) / 4.0)
+            own[row] = step, kept * count + len(scored), kept * total + sum(scored)
+    sure = [total / count for _, count, total in own.values() if count >= 3 + 1e-6]
+    close = [total / count for _, count, total in own.values() if abs(count - 3) < 1e-6]  # to the bound, in float32
+    metrics = beliefs.metrics()
+    assert metrics["beliefs/never_tried"] == pytest.approx(1 - len(own) / 6)
+    for name, known in (("solved", lambda mean: mean >= 0.95), ("hopeless", lambda mean: mean <= 0.05)):
+        least = sum(known(mean) for mean in sure if abs(mean - 0.95) > 1e-6 and abs(mean - 0.05) > 1e-6)
+        most = least + len(close) + sum(abs(mean - 0.95) <= 1e-6 or abs(mean - 0.05) <= 1e-6 for mean in sure)
+        assert least - 1e-9 <= 6 * metrics[f"beliefs/{name}"] <= most + 1e-9
+
+
+class Sizes(TorchDispatchMode):
+    """Notes how large the largest tensor is that is read."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.largest = max([self.largest, *(value.numel() for value in args if isinstance(value, torch.Tensor))])
+        return func(*args, **(kwargs or {}))
+
+
+def test_metrics_look_at_no_row():
+    """Half a second of a step otherwise, with ten million rows."""
+    beliefs, stream = Beliefs(100_000), BeliefStream(100_000, 0)
+    rows = stream.take(48, lambda row: True, believe=lambda pool: (beliefs.of(pool), beliefs.skill))
+    rewards = torch.ones(48, 4)
+    beliefs.observe(rows, rewards, beliefs.of(rows))
+    stream.observe(rows, rewards, ["all_good"] * 48)
+    with Sizes() as sizes:
+        metrics = {**beliefs.metrics(), **stream.metrics()}
+    assert sizes.largest <= 100
+    assert metrics["beliefs/solved"] == metrics["selection/resting"] == 48 / 100_000

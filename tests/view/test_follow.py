@@ -44,6 +44,11 @@ def test_early_and_late_are_eight_attempts_and_a_third_at_most(groups, size, som
         ([1.0, 0.5], 1, None),  # half of it is still there
         ([0.0, 1.0, 0.0, 0.0, 0.0, 0.0], 2, None),  # one lucky group
         ([0.0, 1.0, 0.5, 0.0, 0.0, 0.5], 2, "lost"),
+        ([1.0, 0.0, 0.0, 0.5, 0.0, 1.0, 0.5, 0.5], 2, "unsettled"),
+        ([0.5, 1.0, 0.0, 0.5, 0.0, 1.0, 0.5], 2, None),  # not tried often
+        ([0.5, 1.0, 0.0, 0.5, 0.0, 1.0, 0.5, 0.5], 1, "unsettled"),
+        ([0.5, 0.5, 0.0, 0.5, 0.0, 1.0, 1.0, 0.5], 2, None),  # 3/4 of the late attempts
+        ([0.5, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5], 2, None),  # 1/4 of the early ones: it gains
         ([0.0, 0.0, 0.0], 1, "never"),
         ([1.0, 1.0], 1, "always"),
         ([0.0], 1, None),
@@ -101,8 +106,8 @@ def test_prompts_are_counted_by_split_and_those_that_changed_most_come_first():
     ]
     told, identities = seen(*rounds).told(1.0)
     assert told["counts"] == {
-        "train": {"all": 5, "newly": 1, "lost": 1, "never": 1, "always": 0},
-        "eval": {"all": 1, "newly": 0, "lost": 0, "never": 0, "always": 1},
+        "train": {"all": 5, "newly": 1, "lost": 1, "never": 1, "always": 0, "unsettled": 0},
+        "eval": {"all": 1, "newly": 0, "lost": 0, "never": 0, "always": 1, "unsettled": 0},
     }
     assert told["title"] == ["title 4", "title 3", "title 1", "title 2", "title 3"]
     assert told["list"] == ["lost", "newly", "never", None, "always"]
@@ -120,7 +125,7 @@ def test_of_many_prompts_each_list_keeps_its_most_telling_and_curves_are_thinned
     told, identities = seen(*lines).told(1.0, most=30)
     assert len(identities) == len(told["title"]) == 30
     assert [told["list"].count(name) for name in ("newly", "never", "always")] == [10, 10, 10]
-    assert told["counts"]["train"] == {"all": 421, "newly": 20, "lost": 0, "never": 101, "always": 300}
+    assert told["counts"]["train"] == {"all": 421, "newly": 20, "lost": 0, "never": 101, "always": 300, "unsettled": 0}
     kept = told["title"].index("title 5000")
     assert (told["groups"][kept], len(told["steps"][kept])) == (500, 200)
     assert told["steps"][kept][-1] == len(lines) - 1
@@ -183,7 +188,7 @@ def small(tmp_path_factory):
 def test_lists_know_what_found_no_room_in_the_page(small, report):
     (whole, index), (lists, thin) = lists_of(report), lists_of(small)
     assert lists["counts"] == whole["counts"]
-    assert lists["counts"]["train"] == {"all": 16, "newly": 1, "lost": 1, "never": 1, "always": 1}
+    assert lists["counts"]["train"] == {"all": 16, "newly": 1, "lost": 1, "never": 1, "always": 1, "unsettled": 0}
     assert whole["groups"] == [12, 12, 2, 12, 12]
     assert len(whole["title"]) == len(index["listed"]) > len(set(index["listed"])) == 4  # one in two splits
     assert len(thin["listed"]) == len(lists["title"])
@@ -280,7 +285,7 @@ def test_lists_of_prompts_and_the_way_from_them(opened, report):
     soon(
         lambda: (
             page.locator("[id^=list-]").all_inner_texts()
-            == ["Newly solved 1", "Lost 1", "Never solved 1", "Always solved 1", "All 16"]
+            == ["Newly solved 1", "Lost 1", "Never solved 1", "Always solved 1", "Not learnt 0", "All 16"]
         )
     )
     soon(lambda: rows(page) == ["learns 1 → 2 12 ×"])

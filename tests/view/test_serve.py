@@ -434,8 +434,8 @@ def test_prompts_that_are_solved_while_the_run_goes_on_are_listed(run, opened):
         page.keyboard.press("o")
         page.keyboard.press("o")
         until(page, "document.querySelector('#list-newly')?.textContent === 'Newly solved 1'")
-        names = ("lost", "never", "always", "all")
-        told = ["Lost 0", "Never solved 1", "Always solved 1", "All 3"]
+        names = ("lost", "never", "always", "unsettled", "all")
+        told = ["Lost 0", "Never solved 1", "Always solved 1", "Not learnt 0", "All 3"]
         soon(lambda: [page.inner_text(f"#list-{name}") for name in names] == told)
         page.click("#list-newly")
         soon(lambda: page.locator(".prompt-row .row-title").all_inner_texts() == ["Task 0"])
@@ -454,7 +454,7 @@ def test_lists_name_prompts_as_the_page_that_asks_knows_them(run):
         server.feed.news(known["epoch"], known["groups"])
         later = json.loads(ask(server, f"/{server.token}/lists")[1])
         assert sorted(later["listed"]) == [0, 1, 2, 3, 4, 5]
-        assert later["counts"] == {"train": {"all": 6, "newly": 0, "lost": 0, "never": 2, "always": 2}}
+        assert later["counts"] == {"train": {"all": 6, "newly": 0, "lost": 0, "never": 2, "always": 2, "unsettled": 0}}
         assert later["bar"] == 2.0
 
 

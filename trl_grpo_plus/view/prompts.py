@@ -1,4 +1,6 @@
-"""How each prompt went over a run: newly solved, lost, never or always solved; and the curve of its mean reward.
+"""How each prompt went over a run: newly solved, lost, never or always solved, or tried often and not learnt.
+
+And the curve of its mean reward.
 
 Fed with the lines of the list while a run's groups stream by, whether they find room in a page or not. It keeps a few
 numbers of each group, 8 bytes of each attempt, and texts only of prompts that came twice.
@@ -14,11 +16,12 @@ from typing import Any, NamedTuple
 from .groups import thin
 
 
-LISTS = ("newly", "lost", "never", "always")
+LISTS = ("newly", "lost", "never", "always", "unsettled")
 MOST = 5000  # prompts with a line of their own
 POINTS = 200  # of a prompt's curve
 _ALL_POINTS, _FEWEST = 200_000, 40  # of all curves; of each, where that is too few for all
 _MOSTLY, _HALF, _FEW = 0.75, 0.5, 0.25
+_OFTEN = 8  # groups
 _ATTEMPTS = 8  # that tell how a prompt stands
 _EPSILON = 1e-6  # rewards are sums of floats
 
@@ -45,6 +48,7 @@ def judged(shares: Sequence[float], some: int) -> str | None:
     | never | no attempt did |
     | newly | at most 1/2 of the early attempts solved it, at least 3/4 of the late ones, and all of the last group |
     | lost | at most 1/4 of the late attempts solved it; of as many groups in a row before 3/4, and one wholly |
+    | unsettled | eight groups or more; between 1/4 and 3/4 of the early attempts solved it, and of the late ones too |
 
     Args:
         shares (`Sequence[float]`): of each of its groups, by step, the share of attempts that solved it.
@@ -66,7 +70,10 @@ def judged(shares: Sequence[float], some: int) -> str | None:
     early, late = sum(shares[:some]) / some, sum(shares[-some:]) / some
     if early <= _HALF and late >= _MOSTLY and shares[-1] >= 1:
         return "newly"
-    return "lost" if late <= _FEW and _had_it(shares, some) else None
+    if late <= _FEW and _had_it(shares, some):
+        return "lost"
+    between = min(early, late) > _FEW and max(early, late) < _MOSTLY
+    return "unsettled" if between and len(shares) >= _OFTEN else None
 
 
 def _had_it(shares: Sequence[float], some: int) -> bool:

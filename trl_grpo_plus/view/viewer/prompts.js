@@ -5,6 +5,7 @@ const LISTS = {
   lost: { name: "Lost", rule: "At most 1/4 of its late attempts solved it; before, in as many groups in a row, at least 3/4 did, and all of one." },
   never: { name: "Never solved", rule: "No attempt ever solved it." },
   always: { name: "Always solved", rule: "Every attempt solved it." },
+  unsettled: { name: "Not learnt", rule: "Sampled eight times or more; between 1/4 and 3/4 of its early attempts solved it, and of its late ones too. Its reward may be noise, or its gold wrong." },
   all: { name: "All", rule: "First those that changed most, then those sampled most." },
 };
 const WHOSE = { solved_reward: "solved_reward", all_good: "the least in any group that is all good", best: "the best of the run" };
@@ -84,7 +85,7 @@ function fillPrompts(lists, counts) {
   browsing.rows = query ? every.filter(({ title }) => title.toLowerCase().includes(query)) : every;
   const left = counts[browsing.list] - every.length;
   const told = [LISTS[browsing.list].rule];
-  if (["newly", "lost"].includes(browsing.list)) told.push("Early and late are about eight attempts each, a third of its groups at most.");
+  if (["newly", "lost", "unsettled"].includes(browsing.list)) told.push("Early and late are about eight attempts each, a third of its groups at most.");
   if (lists.bar !== null) told.push(`To solve it is a reward of ${number(lists.bar)} or more (${WHOSE[lists.by]}).`);
   if (query) told.push(`${number(browsing.rows.length)} of ${number(every.length)} bear “${browsing.query}”.`);
   if (left > 0) told.push(`Not here, for size: ${count(left, "prompt")}, the least telling.`);
