@@ -19,7 +19,8 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     lookahead     a stream's rows, read ahead       shared_prior    what prompts share
     memory        beliefs and what they share       beliefs    what is known of each prompt
     own_stream    a user's way of choosing prompts  states     the policy's, at a prompt's end
-    head          states -> what prompts promise
+    head          states -> what prompts promise    rests      rows that are left alone for a while
+    reward_range  where rewards lie                 lease      one run at a time in a folder
     advantages    baselines and scales              kl         KL estimators, adaptive beta
     variants      advantages that are neither       estimators what `advantage_estimator` names
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold

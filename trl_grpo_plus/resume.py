@@ -20,7 +20,7 @@ from .common.values import Refusal
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 1  # one more with each change that another release cannot read
+FORMAT = 2  # one more with each change that another release cannot read
 _INSTEAD = (
     "Resume from an earlier checkpoint, or remove this file: training then goes on from the weights, and what it held "
     "(the batch in flight, beliefs, adaptive beta, what alarms have seen) starts afresh."

@@ -117,7 +117,7 @@ def rewritten(run, change):
 
 
 WRONG = {
-    "of a newer release": (lambda state: {**state, "format": 2}, "is of format 2, this release reads 1"),
+    "of a newer release": (lambda state: {**state, "format": 3}, "is of format 3, this release reads 2"),
     "something else": (lambda state: [1, 2], "cannot be read (AttributeError"),
     "of too old a release": (lambda state: {"step": 4, "beta": 0.0}, "it holds step, beta"),
     "without a part": (
