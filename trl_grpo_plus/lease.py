@@ -20,6 +20,7 @@ import psutil
 from accelerate import PartialState
 
 from .common.ranks import together
+from .common.terminal import say
 from .common.values import Refusal
 
 
@@ -123,7 +124,7 @@ def _take(path: Path) -> bool:
         return False
     if before is not None and not before.lives:  # a copy of a run's folder has a copy of its file
         what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
-        print(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
+        say(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
     _held[path] = _Held(descriptor, made)
     return True
 

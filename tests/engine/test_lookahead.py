@@ -167,7 +167,7 @@ def test_keys_are_learned_as_they_come():
     assert bad < worse < new  # seen half as often
     assert beliefs.of(range(4)).count.tolist() == [2.0] * 4  # no row has a history
     assert set(beliefs.metrics()) == {
-        f"beliefs/{name}" for name in ("skill", "predicted", "realised", "calibration_error")
+        f"beliefs/{name}" for name in ("skill", "predicted", "realised", "calibration_error", "outside")
     }
 
 
