@@ -47,6 +47,8 @@ LEAVE = {
     "no finders": lambda: sys.meta_path.clear(),
     "a blocking finder": lambda: sys.meta_path.insert(0, None),
     "no modules": lambda: sys.modules.pop("json"),
+    "another module in its place": lambda: (sys.modules.pop("json"), sys.modules.update(other=sys)),
+    "a module that is none": lambda: sys.modules.update(json=None),
     "stdout": lambda: setattr(sys, "stdout", None),
     "builtins": lambda: (setattr(builtins, "len", None), delattr(builtins, "enumerate"), setattr(builtins, "x", 1)),
     "the recursion limit": lambda: sys.setrecursionlimit(200),

@@ -126,8 +126,10 @@ def test_trls_table_of_completions(tmp_path, capsys):
     trainer = tiny.trainer(tmp_path, log_completions=True, per_device_train_batch_size=8, max_steps=1)
     messages = [{"role": "user", "content": [{"type": "text", "text": FOUL}]}]
     arguments = json.dumps({"path": FOUL + "\x85"}, ensure_ascii=False)
+    named = json.dumps({FOUL: {FOUL: 1}})
     calls = [
-        {"role": "assistant", "content": FOUL, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]}
+        {"role": "assistant", "content": "", "tool_calls": [{"function": {"name": "f", "arguments": named}}]},
+        {"role": "assistant", "content": FOUL, "tool_calls": [{"function": {"name": "f", "arguments": arguments}}]},
     ]
     rows = {"prompt": messages, "completion": calls, "advantages": 1.0}
     for name, value in rows.items():

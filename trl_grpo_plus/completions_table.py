@@ -1,5 +1,6 @@
 """TRL's table of completions: as long as a full batch, where a batch may be smaller, and printed as it is."""
 
+import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -66,6 +67,14 @@ def _visible(value: Any) -> Any:
         return visible(value)
     if isinstance(value, list | deque):
         return [_visible(one) for one in value]
-    if isinstance(value, dict):  # a tool's arguments may be JSON, which TRL reads
-        return {_visible(name): one if name == "arguments" else _visible(one) for name, one in value.items()}
+    if isinstance(value, dict):
+        return {_visible(name): _visible(_read(one) if name == "arguments" else one) for name, one in value.items()}
     return value
+
+
+def _read(arguments: Any) -> Any:
+    """A tool's arguments, which may be JSON that TRL reads before it prints them."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments

@@ -97,7 +97,7 @@ def check(folder: str) -> None:
     """Refuse a folder that a run holds, and leave it as it is."""
     path = Path(folder).resolve() / FILE
     try:
-        descriptor = os.open(path, os.O_RDWR)
+        descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
     except OSError:  # no run is here, or none that another may end
         return
     try:
@@ -137,7 +137,7 @@ def _locked(path: Path) -> int:
     """
     tries = TRIES
     while True:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
         if _lock(descriptor, path, fcntl.LOCK_EX) and _is_still(descriptor, path):
             return descriptor
         os.close(descriptor)
@@ -177,9 +177,11 @@ def _say_who(descriptor: int) -> None:
 def _holder(path: Path) -> Holder | None:
     """Who the file says it is; `None` where there is no file, or it says nothing yet."""
     try:
-        return Holder(**json.loads(path.read_text()))
+        holder = Holder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
         return None
+    fits = isinstance(holder.pid, int) and isinstance(holder.started, int | float)
+    return holder if fits and isinstance(holder.host, str) and isinstance(holder.since, str) else None
 
 
 def _refusal(folder: Path, holder: Holder | None) -> Refusal:

@@ -115,7 +115,11 @@ class OwnStream:
         return index
 
     def _check_state(self, state: Any) -> None:
-        for where, value in _unsaved(state, "state_dict()"):
+        try:
+            unsaved = [*_unsaved(state, "state_dict()")]
+        except RecursionError:
+            raise Refusal(f"{self._name}.state_dict() holds itself: give a state that ends.") from None
+        for where, value in unsaved:
             raise Refusal(
                 f"{self._name}.{where} holds a {type(value).__module__}.{type(value).__name__} ({value!r:.80}), which "
                 "no checkpoint is read with again. A state holds numbers, texts, lists, dicts and tensors: give "

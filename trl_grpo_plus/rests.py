@@ -80,6 +80,7 @@ class Rests:
     def wait(self, rows: Tensor, until: int) -> None:
         """These distinct rows are not sampled before the step `until`."""
         self._count(rows, -1)
+        self._retired[rows] = False
         self._free[rows] = self._free[rows].clamp(min=until)
         self._count(rows, 1)
 

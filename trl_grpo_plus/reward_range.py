@@ -7,8 +7,9 @@ A range begins as it is set. An end moves out to what rewards have reached, and 
     end of a batch   = its furthest reward that is beyond the usual one by half the range's width at most
     end of the range = the one that was set, or the second furthest of the last 20 batches where that is further out
 
-So a checker that fails once with -100, in one group or in a whole batch, moves no end. What lies outside counts as the
-end that it lies beyond.
+So a checker that fails once with -100, in one group or in a whole batch, moves no end for longer than to the next
+batch (of a run's first batch, all that is known is that batch). What lies outside counts as the end that it lies
+beyond.
 """
 
 import math
@@ -20,6 +21,7 @@ from torch import Tensor
 
 
 BATCHES = 20
+LARGEST = 1e60  # whose fourth power is a number
 ODD = 0.01  # of a batch's groups
 FENCE = 0.5  # of the width
 
@@ -46,6 +48,7 @@ class RewardRange:
         NaN stands for an attempt that nobody scored, and for one whose reward is infinite.
         """
         scored = rewards.isfinite()
+        rewards = rewards.clamp(-LARGEST, LARGEST)
         some = scored.any(dim=1)
         if not some.any():
             return rewards

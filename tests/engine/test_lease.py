@@ -165,3 +165,22 @@ def test_a_folder_that_cannot_be_locked_is_no_reason_to_stop(tmp_path, caplog):
     with lease.held(str(tmp_path / "a file" / "run")):
         pass
     assert "run.lock cannot be locked (" in caplog.text
+
+
+def test_a_link_is_not_written_through(tmp_path):
+    """A folder of somebody else's may hold one that leads to a file of the reader's own."""
+    (tmp_path / "own").write_text("mine")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / lease.FILE).symlink_to(tmp_path / "own")
+    with lease.held(str(tmp_path / "run")):
+        pass
+    lease.check(str(tmp_path / "run"))
+    assert (tmp_path / "own").read_text() == "mine"
+
+
+@pytest.mark.parametrize("changes", [{"pid": "5"}, {"started": "1"}, {"host": 3}, {"since": None}])
+def test_a_file_that_says_nothing_of_use_is_taken_over(tmp_path, changes):
+    left_by(tmp_path, **changes)
+    lease.check(str(tmp_path))
+    with lease.held(str(tmp_path)):
+        assert json.loads((tmp_path / lease.FILE).read_text())["pid"] == os.getpid()

@@ -181,3 +181,10 @@ def test_a_state_holds_what_a_checkpoint_is_read_with(holds, where):
 def test_a_checkpoint_that_the_class_cannot_go_on_from_is_told_as_its_own_failure():
     with pytest.raises(RuntimeError, match=r"InTurn': InTurn\.load_state_dict: KeyError: 'at'"):
         in_turn().load_state_dict({"dealt": 3})
+
+
+def test_a_state_that_holds_itself_is_refused():
+    state = {}
+    state["self"] = state
+    with pytest.raises(ValueError, match=r"state_dict\(\) holds itself"):
+        in_turn(state_dict=lambda: state).state_dict()

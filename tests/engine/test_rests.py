@@ -106,3 +106,12 @@ def test_rewards_that_are_noise_draw_no_more_than_their_share():
         sampled += int(noise[rows].sum()) if step >= 200 else 0
     assert sampled / 4000 < 0.12
     assert stream.metrics()["selection/retired"] == pytest.approx(0.1, abs=0.04)
+
+
+def test_a_row_that_only_waits_is_not_retired():
+    rests = Rests(100)
+    for _ in range(4):
+        rests.observe([0], ["alive"])
+    assert rests.retired == 0.01
+    rests.wait(torch.tensor([0]), rests.step + 50)
+    assert (rests.retired, rests.resting) == (0, 0.01)

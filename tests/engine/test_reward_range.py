@@ -139,3 +139,17 @@ def test_what_is_remembered_of_a_wider_range_is_believed_within_the_one_now():
         beliefs.observe(range(12), PLAIN, beliefs.of(range(12)))
     assert beliefs.of([12]).mean == 0
     assert beliefs.of([12]).variance == 0
+
+
+def test_rewards_too_large_to_be_squared_end_no_run():
+    for rewards in (
+        torch.full((4, 2), 1e300, dtype=torch.float64),
+        PLAIN[:4],
+        torch.full((4, 2), -1.7e308, dtype=torch.float64),
+    ):
+        beliefs, ridge = Beliefs(4), Ridge(seed=0)
+        for _ in range(3):
+            beliefs.observe(range(4), rewards.double(), beliefs.of(range(4)))
+            ridge.learn(torch.randn(4, 3), rewards.double())
+        assert 0 <= beliefs.skill <= 1
+        assert 0 <= ridge.skill <= 1

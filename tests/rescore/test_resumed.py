@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from pathlib import Path
 
 import pytest
 import traced
@@ -98,3 +99,18 @@ def test_pages_and_export_take_it(run, capsys):
     rows = lines_of("all.jsonl")
     assert [row["rewards"]["short"] for row in rows] == [None] * 16 + [0.5] * 16
     assert [row["rewards"]["format"] for row in rows] == [1.0] * 16 + [None] * 16
+
+
+@pytest.mark.parametrize(
+    ("weights", "known"),
+    [
+        ({"accuracy": 1.0, "short": 0.5, "seen": 0.0}, 4),  # a monitor that came later changes no total
+        ({"accuracy": 1.0, "short": 0.8}, 0),  # the rewards are the same, their weights are not
+    ],
+)
+def test_totals_are_known_where_the_weights_make_them(run, capsys, weights, known):
+    path = Path(run, "rollouts", "run.json")
+    path.write_text(json.dumps({**json.loads(path.read_text()), "rewards": weights}))
+    assert main(["rescore", run, "--reward", "mine.py:accuracy"]) == 0
+    out = capsys.readouterr().out
+    assert f"  left out  {8 - known} of 8, which" in out

@@ -449,3 +449,13 @@ def test_more_workers_than_programs_can_be_told_apart_by_are_warned_of_once(monk
     for _ in range(2):
         Pool(size)
     assert caplog.text.count("reward workers on this machine share 1 processors") == warns
+
+
+def test_a_worker_that_dies_before_it_has_read_its_sample_ends_the_run_with_the_reason():
+    """The sample is too long for what the socket holds."""
+    pool = Pool(size=1, memory_mb=1)
+    try:
+        with pytest.raises(RuntimeError, match=r"a reward worker cannot start|cannot be loaded in a worker process"):
+            pool.map(JUDGE, {}, [{"completions": "a" * 8_000_000, "answer": ""}], timeout=10)
+    finally:
+        pool.close()

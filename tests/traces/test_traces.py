@@ -373,3 +373,17 @@ def test_no_traces_is_said(tmp_path, name):
     (tmp_path / "empty").mkdir()
     with pytest.raises(ValueError, match="output_dir of a run"):
         traces.find(tmp_path / name)
+
+
+def test_a_journal_that_cannot_be_read_moves_aside_and_what_is_sampled_stays_with_the_run(tmp_path):
+    old = begun(tmp_path)
+    old.write("train", 0, lines(0))
+    (tmp_path / "rollouts" / "metrics.jsonl").write_text('{"step": 1.5}\n')
+    new = Writer(str(tmp_path), about=ABOUT)
+    new.begin(1, 9)
+    new.write("train", 1, lines(1))
+    new.note("metrics", [{"step": 2}])
+    assert {step for _, step, _ in texts_in(tmp_path)} == {0, 1}
+    assert traces.journal(tmp_path, "metrics") == [{"step": 2}]
+    aside = tmp_path / "rollouts" / "superseded-1" / "metrics.jsonl"
+    assert aside.read_text() == '{"step": 1.5}\n'

@@ -121,12 +121,25 @@ def replaces(against: str, weights: Mapping[str, float]) -> bool:
 def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> list[Group]:
     """The groups whose new total is known.
 
-    Where the new reward takes the place of `against`, these groups recorded the very rewards whose weights are known.
-    The others were sampled before a resume with other rewards, and what those weighed is not kept.
+    Where the new reward takes the place of `against`, these are the groups whose recorded total is the sum of the
+    recorded rewards by the known weights. The others were sampled before a resume with other rewards or weights.
     """
     if not replaces(against, weights):
         return [*groups]
-    return [group for group in groups if group.recorded.keys() - {TOTAL} == weights.keys()]
+    return [group for group in groups if _is_weighted_by(group, _counted(weights))]
+
+
+def _counted(weights: Mapping[str, float]) -> dict[str, float]:
+    """Without monitors, which change no total."""
+    return {name: weight for name, weight in weights.items() if weight}
+
+
+def _is_weighted_by(group: Group, weights: Mapping[str, float]) -> bool:
+    if not weights.keys() <= group.recorded.keys():
+        return False
+    rewards = torch.stack([_tensor(group.recorded[name]) for name in weights], dim=1)
+    summed = totals(rewards, torch.tensor(list(weights.values())))
+    return torch.allclose(summed.double(), _tensor(group.recorded[TOTAL]).double(), atol=1e-4, equal_nan=True)
 
 
 def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mapping[str, float]) -> Tensor:
@@ -140,11 +153,8 @@ def new_totals(groups: Sequence[Group], label: str, against: str, weights: Mappi
     columns = {label: [outcome.score for group in groups for outcome in group.outcomes[label]]}
     share = {label: 1.0}
     if replaces(against, weights):
-        share = dict(weights)
-        recorded = {
-            name: [one for group in groups for one in group.recorded.get(name) or [None] * group.size]
-            for name in weights
-        }
+        share = _counted(weights)
+        recorded = {name: [one for group in groups for one in group.recorded[name]] for name in share}
         columns = {**recorded, against: columns[label]}
     rewards = torch.stack([_tensor(columns[name]) for name in share], dim=1)
     return totals(rewards, torch.tensor(list(share.values()))).view(len(groups), -1)

@@ -130,6 +130,7 @@ class State:
         self._umask = os.umask(0)
         os.umask(self._umask)
         self._modules = dict(sys.modules)
+        self._loaded = [*sys.modules.values()]  # compared faster than the dict
         self._then = [setting.copy(setting.get()) for setting in SETTINGS]
 
     def put_back(self) -> str:
@@ -145,9 +146,9 @@ class State:
             os.fchdir(self._folder)
         except OSError as error:
             failure = f"another working directory ({error})"
-        if len(sys.modules) != len(self._modules):  # what was imported stays
+        if [*sys.modules.values()] != self._loaded:  # what was imported stays
             sys.modules.update(self._modules)
-            self._modules = dict(sys.modules)
+            self._modules, self._loaded = dict(sys.modules), [*sys.modules.values()]
         for place, setting in enumerate(SETTINGS):
             try:
                 if setting.get() != self._then[place]:

@@ -230,8 +230,11 @@ class _Run:
         self._busy[worker.connection] = worker
         try:
             worker.connection.send_bytes(job)
-        except OSError:  # it died while it was idle: the sample never ran
-            self._end(worker)
+        except OSError:
+            if not worker.loaded:  # it died as it began; it may have said why
+                self._hear(worker)
+                return
+            self._end(worker)  # it died while it was idle: the sample never ran
             self._waiting.appendleft(sample)
 
     def _end(self, worker: Handle) -> int | None:

@@ -70,7 +70,7 @@ entropy_collapse reward_collapse tool_avoidance diversity_loss runaway sampler_d
 """
 KEYS = set(_NESTED.split())
 _MOST = 200  # characters of a text
-_NAMES = {"model", "dataset", "rewards", "evaluations"}  # what is in them are names that others chose
+_NAMES = {"model", "dataset", "evaluations"}  # what is in them are names that others chose
 _COMMIT = re.compile(r"[0-9a-f]{7,40}")  # as a revision
 _SECRET = re.compile(
     r"""
@@ -129,7 +129,8 @@ def shown_options(values: Mapping[str, Any], known: Collection[str] | None = Non
 def shown_about(values: Mapping[str, Any]) -> dict[str, Any]:
     """What a run.json says, of whatever version, as it is shown."""
     others = {
-        key: _checked(value, long=key in _NAMES)
+        # Names of rewards stand in every line of the traces, and totals are made with their weights.
+        key: value if key == "rewards" else _checked(value, long=key in _NAMES)
         for key, value in values.items()
         if key != "options" and not is_private(key) and _is_harmless(key)
     }

@@ -6,15 +6,20 @@ S on again: what is there of them, from a process that got further than its last
 
 import gzip
 import json
+import logging
 import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from ..common.files import replace, unused
+from ..common.terminal import visible
 from . import pictures
 from .read import FOLDER, JOURNALS, parse_name, read_lines
 from .rows import to_lines
+
+
+logger = logging.getLogger(__name__)
 
 
 class Writer:
@@ -38,6 +43,7 @@ class Writer:
 
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
+        self._folder = self._root
         before_training = {path for path in self._own if path.parent == self._root and not _trains(path)}
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
         journals = {self._root / f"{name}.jsonl": self._entries_before(name, step) for name in JOURNALS}
@@ -46,7 +52,6 @@ class Writer:
             for path, data in journals.items()
             if path not in before_training and _content(path) not in (None, data)
         ]
-        self._folder = self._root
         self._move_aside([*again, *cut])
         for path in cut:
             replace(path, [journals[path]])
@@ -102,9 +107,13 @@ class Writer:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
     def _entries_before(self, name: str, step: int) -> bytes:
-        """What a journal holds of the steps that are not made again."""
+        """What a journal holds of the steps that are not made again; nothing of one that cannot be read."""
         path = self._root / f"{name}.jsonl"
-        entries = read_lines(path) if path.exists() and step else ()
+        try:
+            entries = [*read_lines(path)] if path.exists() and step else []
+        except ValueError as error:
+            logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
+            entries = []
         # What is logged at a step comes before its checkpoint, alarms come with the batch after it.
         return to_lines(entry for entry in entries if entry["step"] < step + (name == "metrics"))
 
