@@ -8,6 +8,8 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
 - `sums`: sums with a carry, which the warm-up forgets six times in ten, among sums that are always right and products
   that never are (recipes/arithmetic.py).
 - `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
+- `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA, a real language model of which all else is small
+  (recipes/mental_arithmetic.py). `make outputs/SmolLM2-135M-Instruct` gets the model.
 - `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
   times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
 
@@ -26,9 +28,10 @@ from typing import Any
 
 import torch
 from datasets import Dataset, DatasetDict, disable_progress_bars, load_from_disk
+from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from trl_grpo_plus.recipes import arithmetic, word_problems
+from trl_grpo_plus.recipes import arithmetic, mental_arithmetic, word_problems
 from trl_grpo_plus.registry import get_reward
 
 
@@ -43,9 +46,10 @@ class Family:
     """A task under one condition and seed.
 
     `train` and the `held_out` splits have the columns `prompt`, `answer`, `gold` (a right completion) and `key` (the
-    level, as text). `goals` are the splits whose mean accuracy counts, `reward` a registered name or a function,
-    `solves` what gives 1 to a completion that is wholly right. `rollouts` and `rollouts_a_step` are those of a whole
-    run, `learning_rate` the recipe's.
+    level, as text), and more where the reward asks for them. `goals` are the splits whose mean accuracy counts,
+    `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
+    and `rollouts_a_step` are those of a whole run, `learning_rate` the recipe's, `attempts` those on each held-out
+    problem at the end. Where there is `lora`, an adapter of so many ranks is trained, on weights in bfloat16.
     """
 
     name: str
@@ -61,10 +65,18 @@ class Family:
     learning_rate: float
     rollouts: int
     rollouts_a_step: int
+    attempts: int = 16
+    lora: int | None = None
 
     def model(self) -> PreTrainedModel:
         """The warm model, anew."""
-        return AutoModelForCausalLM.from_pretrained(self.warm)
+        return AutoModelForCausalLM.from_pretrained(self.warm, dtype=torch.bfloat16 if self.lora else torch.float32)
+
+    def adapter(self) -> LoraConfig | None:
+        """What is trained, where it is not all of the model."""
+        if self.lora is None:
+            return None
+        return LoraConfig(r=self.lora, lora_alpha=2 * self.lora, target_modules="all-linear", task_type="CAUSAL_LM")
 
     def tokenizer(self) -> PreTrainedTokenizerFast:
         """The warm model's, padding on the left."""
@@ -204,6 +216,36 @@ def _kind(a: int, b: int) -> str | None:
     return "edge" if ones else "hard" if tens else "easy"
 
 
+# --- SmolLM2 --------------------------------------------------------------------------------------------------------
+
+SMOLLM2 = Path("outputs/SmolLM2-135M-Instruct")
+
+
+def smollm2(condition: str, seed: int) -> Family:
+    """Mental arithmetic, the recipe's mix whatever the condition. Prompts are texts: the chat template is applied."""
+    if not SMOLLM2.is_dir():
+        raise FileNotFoundError(f"{SMOLLM2} is not there: make {SMOLLM2}")
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
+    made = mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None)
+
+    def converted(row: dict[str, Any]) -> dict[str, Any]:
+        prompt = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        return {"prompt": prompt, "gold": row["answer"], "key": row["kind"]}
+
+    data = {name: rows.map(converted, remove_columns="kind") for name, rows in made.items()}
+    train, held_out = data.pop("train"), data
+    return Family(
+        *("smollm2", condition, seed, train, held_out, tuple(held_out), SMOLLM2),
+        *("regex_match", get_reward("regex_match")),
+        max_completion_length=16,
+        learning_rate=2e-4,
+        rollouts=1_536,
+        rollouts_a_step=64,
+        attempts=8,
+        lora=32,
+    )
+
+
 # --- What they share ------------------------------------------------------------------------------------------------
 
 
@@ -232,6 +274,7 @@ FAMILIES: dict[str, Callable[[str, int], Family]] = {
     "sums": _also_noisy(sums),
     "word_problems": _also_noisy(words),
     "digits": _also_noisy(digits),
+    "smollm2": smollm2,
 }
 
 
@@ -283,8 +326,10 @@ def sample(
 ) -> tuple[list[str], float]:
     """Completions at temperature 1, `times` for each prompt in turn, and their entropy in nats a token.
 
-    Random numbers of its own: the run's stay where they are. Shorter prompts go first, in batches of 512.
+    Random numbers of its own: the run's stay where they are. Shorter prompts go first, in batches of 512, fewer where
+    the vocabulary is large.
     """
+    at_once = max(1, min(512, 2**22 // model.config.vocab_size))
     training, state = model.training, torch.get_rng_state()
     model.eval()
     torch.manual_seed(seed)
@@ -292,8 +337,8 @@ def sample(
     rows = [i for i in order for _ in range(times)]
     texts: list[list[str]] = [[] for _ in prompts]
     entropy = tokens = 0.0
-    for at in range(0, len(rows), 512):
-        batch = rows[at : at + 512]
+    for at in range(0, len(rows), at_once):
+        batch = rows[at : at + at_once]
         inputs = tokenizer([prompts[i] for i in batch], return_tensors="pt", padding=True, return_token_type_ids=False)
         made = model.generate(
             **inputs,
@@ -308,7 +353,7 @@ def sample(
             return_dict_in_generate=True,
         )
         ids = made.sequences[:, inputs["input_ids"].shape[1] :]
-        logps = torch.stack(made.logits, 1).log_softmax(-1)
+        logps = torch.stack(made.logits, 1).float().log_softmax(-1)
         live = torch.ones(ids.shape)
         live[:, 1:] = (ids != tokenizer.eos_token_id).cumprod(1)[:, :-1]
         entropy += float(-((logps.exp() * logps).sum(-1) * live).sum())
@@ -323,8 +368,14 @@ def sample(
 def solved(family: Family, rows: Dataset, texts: list[str]) -> torch.Tensor:
     """Whether each completion is wholly right, (rows, attempts)."""
     times = len(texts) // len(rows)
-    scores = family.solves(completions=texts, answer=[answer for answer in rows["answer"] for _ in range(times)])
+    scores = family.solves(completions=texts, **columns_of(rows, times))
     return torch.tensor([float(score == 1.0) for score in scores]).view(len(rows), times)
+
+
+def columns_of(rows: Dataset, times: int) -> dict[str, list[Any]]:
+    """What rewards read of the rows, each so many times in turn."""
+    read = [name for name in ("answer", "pattern") if name in rows.column_names]
+    return {name: [value for value in rows[name] for _ in range(times)] for name in read}
 
 
 def describe(family: Family, problems: int = 256) -> dict[str, Any]:
@@ -337,7 +388,7 @@ def describe(family: Family, problems: int = 256) -> dict[str, Any]:
         all_rows = [row for row, key in enumerate(keys) if key == level]
         some = family.train.select(all_rows[:problems])
         texts, _ = sample(model, tokenizer, list(some["prompt"]), 8, family.max_completion_length)
-        rewards = torch.tensor(reward(completions=texts, answer=[a for a in some["answer"] for _ in range(8)]))
+        rewards = torch.tensor(reward(completions=texts, **columns_of(some, 8)))
         dead = (rewards.view(-1, 8).max(1).values == rewards.view(-1, 8).min(1).values).float().mean().item()
         rate = solved(family, some, texts).mean().item()
         levels[level] = {"problems": len(all_rows), "pass_rate": round(rate, 3), "dead": round(dead, 3)}

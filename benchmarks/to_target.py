@@ -6,6 +6,7 @@ r"""How far so many rollouts go: held-out accuracy of TRL's trainer and of ours,
     python benchmarks/to_target.py --jobs 2 --families sums --arms matter --seeds 1 2 3 --conditions \
         easy below_one_epoch
     python benchmarks/to_target.py --jobs 2 --families word_problems --arms by_level --seeds 1 2 3
+    python benchmarks/to_target.py --families smollm2 --results benchmarks/results/to_target-smollm2-cpu.jsonl ...
     python benchmarks/to_target.py --report                 # table and picture, from the lines that are there
 
 Each run trains the same warm model on the same problems (benchmarks/families.py) with as many rollouts a step; what an
@@ -30,6 +31,7 @@ import json
 import math
 import multiprocessing
 import os
+import resource
 import sys
 import tempfile
 import time
@@ -60,7 +62,7 @@ from families import CONDITIONS, FAMILIES, Family
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, on_cpu
 from trl_grpo_plus.indexed_rows import IndexedRows
 from trl_grpo_plus.registry import get_reward
 
@@ -71,7 +73,6 @@ PICKING = (1, 2)
 BUDGETS = {"1": 1.0, "1/2": 0.5, "1/4": 0.25}
 CONSTANT = "constant"  # the rate; all of the rollouts
 LOOKS, LOOK_COMPLETIONS = 20, 512
-ATTEMPTS = 16  # on each held-out problem at the end
 POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, share that is not chosen
 
 
@@ -161,6 +162,7 @@ class Spent:
 
     def __init__(self) -> None:
         self.rollouts = self.generated = self.trained = 0
+        self.read = self.read_shared = self.read_by_head = 0
         self.seconds = self.processor = 0.0
         self._since: tuple[float, float] | None = None
 
@@ -179,6 +181,9 @@ class Spent:
             "rollouts": self.rollouts,
             "generated_tokens": self.generated,
             "trained_tokens": self.trained,
+            "prompt_tokens": self.read,
+            "prompt_tokens_shared": self.read_shared,
+            "head_tokens": self.read_by_head,
             "seconds": round(self.seconds, 2),
             "processor_seconds": round(self.processor, 2),
         }
@@ -197,6 +202,9 @@ class Measured:
         if self.model.training:  # type: ignore[attr-defined]
             self.spent.rollouts += len(made[0])
             self.spent.generated += sum(map(len, made[0]))
+            self.spent.read += sum(map(len, prompt_ids))
+            # Where an engine shares prefixes, the attempts on one prompt read it once.
+            self.spent.read_shared += sum(map(len, prompt_ids[:: self.num_generations]))  # type: ignore[attr-defined]
         return made
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
@@ -224,6 +232,20 @@ class MeasuredTRL(Measured, GRPOTrainer):
 
 class MeasuredPlus(Measured, GRPOPlusTrainer):
     """Ours."""
+
+    def _tokenize_prompts(self, prompts: Any, *rest: Any) -> Any:
+        made = super()._tokenize_prompts(prompts, *rest)
+        self.spent.read_by_head += self.reading * sum(map(len, made[0]))
+        return made
+
+    reading = False
+
+    def _prompt_states(self, rows: list[int]) -> Any:
+        self.reading = True
+        try:
+            return super()._prompt_states(rows)
+        finally:
+            self.reading = False
 
 
 class Looks(TrainerCallback):
@@ -330,18 +352,23 @@ def run(spec: Spec) -> Line:
             train_dataset=family.train,
             processing_class=family.tokenizer(),
             callbacks=[looks],
+            peft_config=family.adapter(),
         )
+        on_cpu.spare_copies(trainer.model)  # of TRL's trainer too: its best setting
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
         if arm.oracle:
             trainer.choose = Oracle(family)
         trainer.train()
         spent.stop()
-    rates, pass8, entropy = accuracies(family, looks.tokenizer, model, family.goals, ATTEMPTS)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+    model = trainer.model
+    rates, pass8, entropy = accuracies(family, looks.tokenizer, model, family.goals, family.attempts)
     others = [split for split in family.held_out if split not in family.goals]
     return {
         **vars(spec),
         **spent.figures(),
+        "peak_gib": round(peak, 2),
         "steps": trainer.state.global_step,
         "accuracy": round(fmean(rates.values()), 4),
         "pass@8": round(fmean(pass8.values()), 4),

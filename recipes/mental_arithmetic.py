@@ -1,0 +1,86 @@
+"""Sums and products for a model that knows what they are and gets most of them wrong: "27 + 35 = ?".
+
+    train                                           5 kinds of problems, mixed
+    sums_1, sums_2, sums_3                          held out: sums of numbers with one, two and three digits
+    products_1x1, products_1x2                      held out: products of one digit by one, and by two
+
+No problem is in two splits. Operands have at least the value 1; those of products of one digit at least 2.
+"""
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from trl_grpo_plus.common.values import Refusal
+
+from .rows import messages
+
+
+SYSTEM_PROMPT = "You are a calculator."
+HELD_OUT = 16  # problems a kind
+
+# kind -> sign, first operand, second operand
+KINDS = {
+    "sums_1": ("+", range(1, 10), range(1, 10)),
+    "sums_2": ("+", range(10, 100), range(10, 100)),
+    "sums_3": ("+", range(100, 1000), range(100, 1000)),
+    "products_1x1": ("*", range(2, 10), range(2, 10)),
+    "products_1x2": ("*", range(2, 10), range(10, 100)),
+}
+# kind -> rows of `train`; of the small kinds all that is not held out
+TRAIN_MIX = {"sums_1": 65, "sums_2": 500, "sums_3": 500, "products_1x1": 48, "products_1x2": 400}
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    train_mix: Mapping[str, int] | None = None,
+    system_prompt: str | None = SYSTEM_PROMPT,
+) -> DatasetDict:
+    """The run's rows, as the script's `prepare` option asks.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
+        train_mix (`Mapping[str, int]`, *optional*): rows of `train` by kind, those of [`TRAIN_MIX`] by default.
+        system_prompt (`str`, *optional*): put before each question; `null` leaves the one that the model's chat
+            template adds, which for SmolLM2 is 18 tokens longer.
+
+    Returns:
+        `DatasetDict`: `train` and the five held-out splits, with the columns `prompt` (messages), `kind`, `answer`
+        ("62") and `pattern`, a regular expression for a text whose last number is the answer.
+
+    Raises:
+        Refusal: an unknown kind, or more rows than there are problems.
+    """
+    mix = dict(TRAIN_MIX if train_mix is None else train_mix)
+    if unknown := sorted(set(mix) - set(KINDS)):
+        raise Refusal(f"train_mix names {', '.join(unknown)}, which is no kind: there are {', '.join(KINDS)}.")
+    chance = random.Random(training_args.seed)
+    held_out, train = {}, []
+    for kind, (sign, first, second) in KINDS.items():
+        most = len(first) * len(second) - HELD_OUT
+        if mix.get(kind, 0) > most:
+            raise Refusal(f"train_mix asks for {mix[kind]} {kind}, there are {most} beside the {HELD_OUT} held out.")
+        places = chance.sample(range(len(first) * len(second)), HELD_OUT + mix.get(kind, 0))
+        rows = [
+            _row(kind, first[place // len(second)], sign, second[place % len(second)], system_prompt)
+            for place in places
+        ]
+        held_out[kind] = Dataset.from_list(rows[:HELD_OUT])
+        train += rows[HELD_OUT:]
+    chance.shuffle(train)
+    return DatasetDict(train=Dataset.from_list(train), **held_out)
+
+
+def _row(kind: str, a: int, sign: str, b: int, system_prompt: str | None) -> dict[str, Any]:
+    answer = str(a + b if sign == "+" else a * b)
+    return {
+        "prompt": messages(system_prompt, f"{a} {sign} {b} = ?"),
+        "kind": kind,
+        "answer": answer,
+        "pattern": rf"(?s)(?:.*[^0-9])?{answer}[^0-9]*",
+    }

