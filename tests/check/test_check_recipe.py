@@ -99,6 +99,19 @@ def test_what_the_rows_say(place):
     assert "4 tokens in the median, 4 at most; with 8 of completion they fit into the 64" in rows["context"].text
 
 
+def test_a_gold_that_scores_in_one_form_alone(place):
+    """The check boxes it itself; a model does so if the prompt asks for it."""
+    write_rows({"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6))
+    row = by_name(check_recipe(place(reward_funcs=["math_answer"])))["math_answer"]
+    scores, form = row.text.splitlines()
+    assert row.status == OK
+    assert "; 6/6 gold answers score full marks; " in scores
+    assert form.startswith(
+        r"The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 6 score full marks: the "
+    )
+    assert "\n" not in by_name(check_recipe(place()))["exact_answer"].text  # as the data has it
+
+
 def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
     """A warning of the run, which the trainer gives."""
     Path("model/generation_config.json").write_text(json.dumps({"do_sample": True, "min_p": 0.2, "top_p": 0.5}))
