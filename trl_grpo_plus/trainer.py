@@ -50,6 +50,7 @@ from .prompts import Prompts
 from .recorder import Recorder, Recording
 from .registry import resolve
 from .rounds import exchange
+from .sampling import warn_of_another_distribution
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
 from .traces import advantages_by_token, split_name
@@ -131,6 +132,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         groups.check_model(args, *given, trl.__version__)
         if args.filters_groups:
             rounds.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
+        if self.rollout_func is None:  # it samples as it likes
+            warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
         self._layout = resume.layout(args, self.accelerator.num_processes)

@@ -25,6 +25,7 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 from .filler import loss_mask
+from .sampling import OPTIONS, altering
 from .states import evaluating
 
 
@@ -37,8 +38,7 @@ BEHIND = 5.0  # so many times what it was when they agreed, the difference is no
 ALIKE = 3.0  # two means over a few attempts at other prompts are of one size if they differ by no more
 FOLLOWED = 10.0  # if the policy moved so many times the difference, the engine moved with it
 
-# What leaves the distribution that vLLM samples from as the trainer knows it.
-NEUTRAL = {"top_p": (1.0,), "top_k": (0, -1), "min_p": (0.0,), "repetition_penalty": (1.0,)}
+# What of generation_kwargs leaves the distribution that vLLM samples from as the trainer knows it, whatever its value.
 HARMLESS = {"seed", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
 
 INPUTS = ("prompt_ids", "prompt_mask", "completion_ids", "completion_mask")
@@ -107,7 +107,7 @@ class Seen:
 
 def processed(args: Any) -> list[str]:
     """Options of a [`~trl.GRPOConfig`] by which vLLM's log-probs are of another distribution than the trainer's."""
-    names = [name for name, neutral in NEUTRAL.items() if getattr(args, name) not in (None, *neutral)]
+    names = [*altering({name: getattr(args, name) for name in OPTIONS})]
     if set(args.generation_kwargs or ()) - HARMLESS:
         names.append("generation_kwargs")
     if args.vllm_structured_outputs_regex is not None:

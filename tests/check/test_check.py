@@ -91,6 +91,42 @@ def test_a_reward_that_anything_satisfies(scratch):
     assert "scores full marks in a row with answer='0'" in shuffled.problems[0]
 
 
+def bracketed(completions, answer):
+    """1.0 for the answer in brackets; for an even one also without."""
+    golds = [(f"<{wanted}>", wanted if int(wanted) % 2 == 0 else "") for wanted in answer]
+    return [float(text in allowed) for text, allowed in zip(completions, golds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("score", "gold", "form"),
+    [
+        (equal, lambda answer: answer, ""),
+        (
+            lenient,
+            lambda answer: answer and f"It is\n\n{answer}",
+            "as It is 0; bare, such as '0', they score full marks too.",
+        ),
+        (
+            bracketed,
+            lambda answer: answer and f"<{answer}>",
+            "as <0>. Bare, such as '1', 20 of 40 score full marks: the prompt",
+        ),
+    ],
+)
+def test_the_form_in_which_gold_was_posed_and_what_it_scores_bare(scratch, score, gold, form):
+    found = check_gold_of(score, gold)[0]
+    assert (found.right, found.total) == (40, 40)
+    assert (form in found.form) if form else (found.form == "")
+    assert found.form in findings_table([found])
+
+
+def test_the_form_of_a_gold_that_no_column_has(scratch):
+    tasks = Dataset.from_dict({"numbers": [[2, 5, 7], [1, 2, 3]], "target": [25, 6]})
+    gold, shuffled = check_gold(get_reward("countdown"), tasks)
+    assert gold.form == "The gold answers were posed as <answer>(5 * (7 - 2))</answer>."
+    assert shuffled.form == ""
+
+
 def test_what_cannot_be_checked_on_data(scratch):
     register_reward("user_gold")(equal)
     assert "register it with gold=" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
@@ -109,11 +145,14 @@ def data(tmp_path):
 
 def test_the_command(data, capsys):
     assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--args", '{"column": "solution"}']) == 0
-    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    printed, _, form = capsys.readouterr().out.partition("\n\n")
+    lines = [line.split() for line in printed.splitlines()]
     assert lines[0] == ["reward", "check", "right", "ms/sample"]
     assert [line[:2] for line in lines[1:]] == [["math_answer", what] for what in ("examples", "gold", "shuffled")]
     assert [line[2] for line in lines[2:]] == ["30/30", "30/30"]
     assert {line[-1] for line in lines[1:]} == {"ok"}
+    posed = r"math_answer: The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 30 score full marks: "
+    assert form == f"{posed}the prompt has to ask for that form.\n"
 
 
 REGISTERED = """

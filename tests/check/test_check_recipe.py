@@ -30,7 +30,7 @@ from trl_grpo_plus.common import packages
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.recipe import read, steps
 from trl_grpo_plus.launch.refusals import on_paper
-from trl_grpo_plus.launch.table import FAILED, OK, UNSEEN, Row, closing, table
+from trl_grpo_plus.launch.table import FAILED, OK, UNSEEN, WARNED, Row, closing, table
 from trl_grpo_plus.registry import get_reward
 
 
@@ -97,6 +97,37 @@ def test_what_the_rows_say(place):
     assert rows["model"].text == "./model, a qwen2 (here)"
     assert "pads with '<pad>'" in rows["tokenizer"].text
     assert "4 tokens in the median, 4 at most; with 8 of completion they fit into the 64" in rows["context"].text
+
+
+def test_a_gold_that_scores_in_one_form_alone(place):
+    """The check boxes it itself; a model does so if the prompt asks for it."""
+    write_rows({"prompt": f"{i}+{i}=", "answer": str(2 * i)} for i in range(6))
+    row = by_name(check_recipe(place(reward_funcs=["math_answer"])))["math_answer"]
+    scores, form = row.text.splitlines()
+    assert row.status == OK
+    assert "; 6/6 gold answers score full marks; " in scores
+    assert form.startswith(
+        r"The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 6 score full marks: the "
+    )
+    assert "\n" not in by_name(check_recipe(place()))["exact_answer"].text  # as the data has it
+
+
+def test_what_the_model_or_the_recipe_has_attempts_sampled_with(place):
+    """A warning of the run, which the trainer gives."""
+    Path("model/generation_config.json").write_text(json.dumps({"do_sample": True, "min_p": 0.2, "top_p": 0.5}))
+    recipe = place(temperature=0.7, top_p=0.9, num_iterations=2)
+    of_the_model, of_the_recipe = [row for row in check_recipe(recipe) if row.name == "sampling"]
+    assert (of_the_model.status, of_the_recipe.status) == (WARNED, WARNED)
+    assert "The model's generation_config has min_p=0.2. " in of_the_model.text
+    assert "set generation_kwargs: {min_p: 0.0}. " in of_the_model.text
+    assert of_the_recipe.text.startswith("top_p=0.9: ")
+    in_order = check_recipe(place(generation_kwargs={"min_p": 0.0}, top_p=0.9))
+    assert not [row for row in in_order if row.name == "sampling"]
+    Path("model/generation_config.json").unlink()  # transformers reads the config then
+    facts = json.loads(Path("model/config.json").read_text())
+    Path("model/config.json").write_text(json.dumps({**facts, "no_repeat_ngram_size": 2}))
+    (row,) = [row for row in check_recipe(place()) if row.name == "sampling"]
+    assert "generation_config has no_repeat_ngram_size=2. " in row.text
 
 
 @pytest.mark.parametrize(

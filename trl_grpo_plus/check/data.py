@@ -82,7 +82,9 @@ def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
     words = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
     parts = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
     parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
-    return Row(name, OK, "; ".join([*parts, f"{ms:.2g} ms a sample"]) if parts else "nothing to try it on"), ms
+    forms = [finding.form for finding in findings if finding.form]
+    text = "\n".join(["; ".join([*parts, f"{ms:.2g} ms a sample"]), *forms])
+    return Row(name, OK, text if parts else "nothing to try it on"), ms
 
 
 def _wrong_gold(finding: Finding) -> int:

@@ -4,6 +4,7 @@ Ask [`settle`] before transformers or datasets is imported: without a network ea
 minute, unless `HF_HUB_OFFLINE` was set by then.
 """
 
+import contextlib
 import os
 import threading
 import urllib.error
@@ -65,6 +66,18 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
         return loaded
     facts = samples.config_of(name)
     return Loaded(AutoConfig.for_model(**facts), "stand-in") if facts else None
+
+
+def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
+    """A model's generation_config, from config.json where it has no file of its own, as transformers loads it; empty
+    where neither can be read."""
+    from transformers import GenerationConfig
+
+    for of_a_model in (False, True):
+        file = {"config_file_name": "config.json", "_from_model_config": True} if of_a_model else {}
+        with contextlib.suppress(OSError, ValueError):
+            return GenerationConfig.from_pretrained(name, revision=revision, **file).to_dict()
+    return {}
 
 
 def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded:

@@ -8,9 +8,10 @@ from typing import Any
 
 from packaging.version import Version
 
+from .. import sampling
 from ..common.values import Refusal
 from ..launch.recipe import Recipe, total_steps
-from ..launch.table import FAILED, OK, UNSEEN, Row
+from ..launch.table import FAILED, OK, UNSEEN, WARNED, Row
 from . import hub
 from .estimate import GIB, GPU, Card, Job, Shape, cache, memory, rounded, seconds, vllm_room
 from .hub import Loaded
@@ -37,6 +38,12 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
         return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
     text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
     return [Row("model", UNSEEN, text)], loaded
+
+
+def sampled(recipe: Recipe) -> list[Row]:
+    """What makes attempts be sampled from another distribution than the policy's; the trainer warns of it too."""
+    own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
+    return [Row("sampling", WARNED, text) for text in sampling.warnings(recipe.training, own)]
 
 
 def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:

@@ -133,6 +133,8 @@ def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
     rows, config = check_model.model(recipe)
     if failures(rows):
         return rows, None, None
+    if recipe.stands:
+        rows += check_model.sampled(recipe)
     more, tokens = check_model.tokenizer(recipe)
     return [*rows, *more], config, tokens
 

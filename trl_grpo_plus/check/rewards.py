@@ -7,7 +7,7 @@ score full marks, and the gold answers of other rows must not.
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ..common import packages
@@ -19,6 +19,7 @@ from ..scoring import Definition, Outcome, columns_of
 
 Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
 
+_MOST_SHOWN = 60  # characters
 SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written differently
 
 
@@ -33,6 +34,7 @@ class Finding:
     ms: float = math.nan  # a sample
     problems: tuple[str, ...] = ()  # the check failed if there is any
     unseen: str = ""  # why it could not be looked at here, which is no failure
+    form: str = ""  # in which form gold answers were posed, where that is not as the data has them
 
 
 def check_examples(name: str) -> Finding:
@@ -99,10 +101,11 @@ def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
     pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
     if not pairs:
         return [Finding(name, "gold", problems=("no row has a gold answer",))]
+    gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
     if not columns:  # the same completion for all
-        return [_gold(reward, pairs)]
+        return [gold]
     others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
-    return [_gold(reward, pairs), _shuffled(reward, others)]
+    return [gold, _shuffled(reward, others)]
 
 
 def _score(reward: Reward, example: Example) -> Outcome:
@@ -124,6 +127,7 @@ def findings_table(findings: Sequence[Finding]) -> str:
         lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
         if len(finding.problems) > 5:
             lines.append(f"... and {len(finding.problems) - 5} more.")
+        lines += [f"\n{finding.name}: {finding.form}"] if finding.form else []
     return "\n".join(lines)
 
 
@@ -136,6 +140,35 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
         if not _same(score, full)
     )
     return Finding(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
+
+
+def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
+    """In which form the gold answers were posed, and what they score bare: as the one column has them that the reward
+    needs, if it needs just one."""
+    needed = reward.definition.needed
+    answers = [row[needed[0]] if len(needed) == 1 else None for row, _ in pairs]
+    bare = [
+        (row, str(answer))
+        for (row, _), answer in zip(pairs, answers, strict=True)
+        if isinstance(answer, str | int | float) and not isinstance(answer, bool)
+    ]
+    if bare == list(pairs):
+        return ""
+    posed = f"The gold answers were posed as {_start(pairs[0][1])}"
+    if not bare:
+        return f"{posed}."
+    scores, full = _timed(reward, bare)[0], reward.definition.full_marks
+    less = [text for (_, text), score in zip(bare, scores, strict=True) if not _same(score, full)]
+    if not less:
+        return f"{posed}; bare, such as '{_start(bare[0][1])}', they score full marks too."
+    right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
+    return f"{posed}. Bare, such as '{_start(less[0])}', {right}: the prompt has to ask for that form."
+
+
+def _start(text: str) -> str:
+    """The beginning of a completion, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
 
 
 def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:

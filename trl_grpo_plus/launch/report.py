@@ -1,6 +1,7 @@
 """What a run says at its start about an earlier one in its folder, and at its end about itself."""
 
 import json
+import math
 import os
 import statistics
 from pathlib import Path
@@ -17,7 +18,21 @@ from .earlier import PAGE, SUMMARY, move_aside, stamps
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+TRUNCATED = "completions/clipped_ratio"  # TRL's
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
+
+LAST = 0.25  # of a run's log: its end
+HARDLY_ALIVE = 0.05  # of the groups there: so few teach hardly anything
+MANY = 0.25  # of them, to be told what their verdict means
+WORTH_A_WORD = 0.1  # of attempts, cut off; docs/guide.md has the same share
+ADVICE = {
+    "all_bad": "Every attempt failed. Look at some: do they answer in the form that the reward reads, do they come to "
+    "an end, are the prompts too hard, is the reward right?",
+    "all_good": "Every attempt succeeded: these prompts have nothing left to teach. Take harder ones, or end sooner.",
+    "tied": "All attempts earned the same, neither all nor nothing: often a reward of the form alone.",
+    "unscored": "No reward scored them: look at the columns that the rewards read.",
+    "truncated": "All attempts were cut off, and mask_truncated_completions masks them: raise max_completion_length.",
+}
 
 
 def settle_folder(training_args: Any) -> None:
@@ -86,16 +101,26 @@ def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
     Returns:
         `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
         there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
-        logged); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced); `files`
-            (names of what was saved beside the summary).
+        logged); `truncated` (mean share of attempts that were cut off at `max_completion_length`); `end` (`groups` and
+        `truncated` of the last quarter of the log, and after which step that begins); `model`, `checkpoints`, `log`
+        and `page` (paths; `page` is `None` where nothing was traced); `files` (names of what was saved beside the
+        summary).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
+    before, end = _parted(history)
     checkpoints = sorted(Path(folder).glob("checkpoint-[0-9]*"), key=lambda path: int(path.name.rpartition("-")[2]))
     summary = {
         "steps": trainer.state.global_step,
         "eval": _before_and_after(history),
-        "groups": {key: mean for key in GROUP_KEYS if (mean := _mean(history, f"groups/{key}")) is not None},
+        "groups": _shares(history),
         "counts": {key: mean for key in COUNT_KEYS if (mean := _mean(history, key)) is not None},
+        "truncated": _mean(history, TRUNCATED),
+        "max_completion_length": trainer.args.max_completion_length,
+        "end": {
+            "after_step": before[-1]["step"] if before else 0,
+            "groups": _shares(end),
+            "truncated": _mean(end, TRUNCATED),
+        },
         "model": folder,
         "checkpoints": [str(path) for path in checkpoints],
         "log": os.path.join(folder, "trainer_state.json"),
@@ -123,6 +148,7 @@ def report(summary: dict[str, Any]) -> str:
             f"per step: {counts['groups/generated']:.0f} groups and {counts['tokens/generated']:.0f} tokens "
             f"generated, {counts['groups/trained']:.0f} and {counts['tokens/trained']:.0f} trained on"
         )
+    lines += _cut_off(summary)
     checkpoints = ", ".join(Path(path).name for path in summary["checkpoints"])
     lines += [
         "",
@@ -131,8 +157,34 @@ def report(summary: dict[str, Any]) -> str:
         f"log          {summary['log']}",
         f"summary      {os.path.join(summary['model'], SUMMARY)}",
         *([f"attempts     {summary['page']}"] if summary["page"] else []),
+        *_hardly_alive(summary),
     ]
     return "\n".join(lines)
+
+
+def _cut_off(summary: dict[str, Any]) -> list[str]:
+    """How many attempts were, where it is worth a word, and what to do where they still were at the end."""
+    share, at_the_end = summary["truncated"], summary["end"]["truncated"]
+    if share is None or max(share, at_the_end) < WORTH_A_WORD:
+        return []
+    line = f"cut off at max_completion_length={summary['max_completion_length']}: {share:.0%} of attempts"
+    if at_the_end < WORTH_A_WORD:
+        return [f"{line}, {at_the_end:.0%} at the end"]
+    return [f"{line}, {at_the_end:.0%} at the end. Raise it, or have the prompt ask for shorter answers."]
+
+
+def _hardly_alive(summary: dict[str, Any]) -> list[str]:
+    """That the run ended without groups that teach, and why, as far as their verdicts tell."""
+    shares = dict(summary["end"]["groups"])
+    if shares.pop("alive", 1.0) > HARDLY_ALIVE:
+        return []
+    dead = sorted(((share, verdict) for verdict, share in shares.items() if share), reverse=True)
+    of_each = ", ".join(f"{share:.0%} {verdict}" for share, verdict in dead)
+    first, last = summary["end"]["after_step"] + 1, summary["steps"]
+    steps = f"step {last}" if first == last else f"steps {first} to {last}"
+    why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]
+    where = 'More: docs/guide.md, "Nothing is learnt" and "All groups are dead".'
+    return ["", f"Hardly anything was learnt in {steps}: of the groups sampled {of_each}.", *why, where]
 
 
 def _write_page(folder: str) -> str | None:
@@ -155,6 +207,17 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
         (first_step, first), (last_step, last) = rewards[0] if len(rewards) > 1 else (None, None), rewards[-1]
         changes[split] = {"before": first, "before_step": first_step, "after": last, "after_step": last_step}
     return changes
+
+
+def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The entries of the log that are of sampled batches: all before the end, and the end."""
+    sampled = [entry for entry in history if TRUNCATED in entry]
+    count = len(sampled) - math.ceil(LAST * len(sampled))
+    return sampled[:count], sampled[count:]
+
+
+def _shares(history: list[dict[str, Any]]) -> dict[str, float]:
+    return {key: mean for key in GROUP_KEYS if (mean := _mean(history, f"groups/{key}")) is not None}
 
 
 def _mean(history: list[dict[str, Any]], key: str) -> float | None:

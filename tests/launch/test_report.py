@@ -1,0 +1,82 @@
+"""What a run says at its end: of attempts that were cut off, and of groups that taught nothing to the end."""
+
+from types import SimpleNamespace
+
+import pytest
+import tiny
+
+from trl_grpo_plus.groups import VERDICTS
+from trl_grpo_plus.launch.report import ADVICE, GROUP_KEYS, TRUNCATED, report, summarise
+
+
+def ended(folder, *entries):
+    """The summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
+    history = [
+        {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in GROUP_KEYS}}
+        for i, (cut_off, groups) in enumerate(entries, 1)
+    ]
+    args = SimpleNamespace(output_dir=str(folder), max_completion_length=16)
+    state = SimpleNamespace(log_history=history, global_step=10 * len(history))
+    return summarise(SimpleNamespace(args=args, state=state), [])
+
+
+def lines_of(folder, *entries):
+    return report(ended(folder, *entries)).splitlines()
+
+
+ALIVE = {"alive": 0.5, "all_bad": 0.5}
+LEARNT = "Hardly anything was learnt in step"
+
+
+def test_a_run_with_live_groups_ends_with_its_files(tmp_path):
+    lines = lines_of(tmp_path, *[(0.05, ALIVE)] * 8)
+    assert lines[-1].startswith("summary ")
+    assert "cut off" not in "\n".join(lines)
+
+
+@pytest.mark.parametrize("verdict", VERDICTS[1:])
+def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
+    lines = lines_of(tmp_path, *[(0.0, ALIVE)] * 6, *[(0.0, {"alive": 0.04, verdict: 0.96})] * 2)
+    assert lines[-3] == f"{LEARNT}s 61 to 80: of the groups sampled 96% {verdict}."
+    assert lines[-2] == f"{verdict}: {ADVICE[verdict]}"
+    assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
+
+
+def test_what_counts_is_the_end(tmp_path):
+    dead = (0.0, {"all_bad": 1.0})
+    assert LEARNT not in "".join(lines_of(tmp_path, *[dead] * 6, (0.0, {"alive": 0.11, "all_bad": 0.89}), dead))
+    assert f"{LEARNT}s 1 to 10: " in "".join(lines_of(tmp_path, dead))
+    assert LEARNT not in "".join(lines_of(tmp_path))
+
+
+def test_each_of_several_verdicts_is_explained(tmp_path):
+    lines = lines_of(tmp_path, (0.0, {"all_bad": 0.6, "all_good": 0.3, "tied": 0.1}))
+    assert lines[-4] == f"{LEARNT}s 1 to 10: of the groups sampled 60% all_bad, 30% all_good, 10% tied."
+    assert [line.partition(":")[0] for line in lines[-3:]] == ["all_bad", "all_good", "More"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "line"),
+    [
+        ([0.09, 0.09], None),
+        ([0.7, 0.9], "80% of attempts, 90% at the end. Raise it, or have the prompt ask for shorter answers."),
+        ([0.5, 0.01], "26% of attempts, 1% at the end"),  # what is learnt in the run needs no advice
+        (
+            [0.0, 0.0, 0.0, 0.2],
+            "5% of attempts, 20% at the end. Raise it, or have the prompt ask for shorter answers.",
+        ),
+    ],
+    ids=str,
+)
+def test_attempts_that_are_cut_off(tmp_path, shares, line):
+    lines = [said for said in lines_of(tmp_path, *[(share, ALIVE) for share in shares]) if said.startswith("cut off")]
+    assert lines == ([] if line is None else [f"cut off at max_completion_length=16: {line}"])
+
+
+def test_the_log_of_a_real_run_has_what_is_asked(tmp_path):
+    """Random models of this size rarely end within six tokens, and this one is never right."""
+    trained = tiny.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
+    said = report(summarise(trained, []))
+    assert f"\n{LEARNT} 4: of the groups sampled 100% all_bad.\nall_bad: Every attempt failed." in said
+    assert "\ncut off at max_completion_length=6: " in said
+    assert "cut off" not in report(summarise(tiny.trained(tmp_path, max_steps=4, max_completion_length=40), []))
