@@ -378,7 +378,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _as_given(self, attempt: groups.Attempt) -> dict[str, Any]:
         """An attempt's prompt as the model was given it."""
         template = {"tools": self.tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
-        return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, **template)
+        return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, template)
 
     def _settle_record(self) -> None:
         for name, value in self._recorder.settle().items():

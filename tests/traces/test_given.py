@@ -11,7 +11,8 @@ ASKED = [{"role": "user", "content": "What is 6 times 7?"}]
 TOLD = [{"role": "system", "content": "Be brief."}, *ASKED]
 # As SmolLM2 and Qwen2.5 have it; as Llama 3.2 has it, whose date stands beside a system message of the row, too.
 SYSTEM = (
-    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are helpful.<|im_end|>\n' }}{% endif %}" + CHATML
+    "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nYou are helpful.<|im_end|>\n' }}{% endif %}"
+    + CHATML
 )
 DATED = "{{ '<|endoftext|><|im_start|>system\nToday: 1 May<|im_end|>\n' }}" + CHATML
 NEVER_BEGINS = CHATML.partition("{% if add_generation_prompt %}")[0]
@@ -25,7 +26,8 @@ VICUNA = (
     "A chat. {% for m in messages %}{{ m['role'].upper() }}: {{ m['content'] }}{% if m['role'] == 'assistant' %}"
     "<|im_end|>{% endif %} {% endfor %}{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
-FUSSY = "{% if messages | length != 1 or 'QUESTION' in messages[0]['content'] %}{{ 1 / 0 }}{% endif %}" + CHATML
+FUSSY = "{% if 'QUESTION' in messages[0]['content'] %}{{ 1 / 0 }}{% endif %}" + CHATML
+ONE_QUESTION = CHATML.replace("in messages %}", "in messages[:1] %}")
 
 
 def with_template(template, **special):
@@ -43,7 +45,7 @@ def given(tokenizer, prompt, begun=True, **kwargs):
     else:
         how = {"add_generation_prompt": begun, "tokenize": True, "return_dict": True}
         ids = tokenizer.apply_chat_template([prompt], **how, **kwargs)["input_ids"][0]
-    return as_given(ids, prompt, tokenizer, **kwargs)
+    return as_given(ids, prompt, tokenizer, kwargs)
 
 
 def test_it_is_the_text_of_the_tokens_special_ones_too():
@@ -67,8 +69,9 @@ def test_it_is_the_text_of_the_tokens_special_ones_too():
         (THINKS, ASKED, []),
         (VICUNA, ASKED, [ADDS_SYSTEM]),
         (FUSSY, ASKED, []),
+        (ONE_QUESTION, ASKED, []),
     ],
-    ids=["own system", "none", "own", "date", "no turn", "brackets", "thinks", "no tokens", "made-up talk is refused"],
+    ids=["own system", "none", "own", "date", "no turn", "brackets", "thinks", "no tokens", "fussy", "one question"],
 )
 def test_what_a_template_does_is_flagged(template, prompt, flags):
     assert given(with_template(template), prompt)["flags"] == flags
@@ -78,12 +81,14 @@ def test_flags_go_by_the_tokens_and_not_by_what_the_template_would_do():
     """A rollout function may write prompts in a way of its own."""
     tokenizer = with_template(SYSTEM)
     own = tokenizer(f"{TURN}user\nWhat is 6 times 7?{END}\n")["input_ids"]
-    assert as_given(own, ASKED, tokenizer)["flags"] == [NO_TURN]
+    assert as_given(own, ASKED, tokenizer, {})["flags"] == [NO_TURN]
     assert given(tokenizer, ASKED, begun=False)["flags"] == [ADDS_SYSTEM, NO_TURN]
 
 
 def test_what_the_template_is_told_beside_the_messages_is_part_of_it():
-    template = "{% if brief %}" + SYSTEM.replace("You are helpful.", "Be brief.") + "{% else %}" + CHATML + "{% endif %}"
+    template = (
+        "{% if brief %}" + SYSTEM.replace("You are helpful.", "Be brief.") + "{% else %}" + CHATML + "{% endif %}"
+    )
     assert given(with_template(template), ASKED, brief=True)["flags"] == [ADDS_SYSTEM]
     assert given(with_template(template), ASKED)["flags"] == []
 

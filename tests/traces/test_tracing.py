@@ -206,7 +206,9 @@ def asked(monkeypatch):
 
 
 def said(completions, number, **kwargs):
-    return [float("1" in messages[0]["content"]) * (n % 3 > 0) for messages, n in zip(completions, number, strict=True)]
+    return [
+        float("1" in messages[0]["content"]) * (n % 3 > 0) for messages, n in zip(completions, number, strict=True)
+    ]
 
 
 def first_prompts(folder):

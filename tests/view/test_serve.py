@@ -393,9 +393,13 @@ def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
         page.click("#given summary")
         until(page, "document.querySelector('#given-text').textContent.startsWith('line 0')")
         page.evaluate("document.querySelector('#given-text').scrollTop = 40")
+        page.evaluate("document.querySelector('#given-text').firstChild.before = true")
         run.go_on()
         follows(page, "Live: step 1 ")
         soon(lambda: page.evaluate("document.querySelector('#given-text').scrollTop") == 40)
+        soon(
+            lambda: page.evaluate("document.querySelector('#given-text').firstChild.before")
+        )  # what is selected stays
 
 
 def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):

@@ -70,7 +70,7 @@ def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
         name = recipe.model.model_name_or_path
         return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
     (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
-    told = as_given(ids, recipe.first_prompt, tokens.what, **(recipe.training.chat_template_kwargs or {}))
+    told = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
     about = [f"{whose}, as the model is given it, in {told['tokens']:,} tokens", *told["flags"]]
     # That is how most such models were trained; the others are mistakes.
     status = WARNED if set(told["flags"]) - {ADDS_SYSTEM} else OK

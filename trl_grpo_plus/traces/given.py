@@ -5,10 +5,10 @@ bear it out: a function of the user's own may have made them.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from os.path import commonprefix
+from itertools import takewhile
 from typing import Any
 
 
@@ -23,65 +23,67 @@ _ASKED, _ANSWERED, _ASKED_AGAIN = "THE-FIRST-QUESTION", "THE-ANSWER", "THE-SECON
 _Write = Callable[..., str]  # number of messages, whether the assistant's turn is begun -> text
 
 
-def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, **template: Any) -> dict[str, Any]:
+def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: Mapping[str, Any]) -> dict[str, Any]:
     """The text of a prompt's tokens, special tokens and all.
 
     Args:
         ids (`Sequence[int]`): of the prompt, to which a completion is generated.
         prompt (`str` or `list[dict]`): as the row has it.
         processing_class: the model's tokenizer or processor.
-        template: what `apply_chat_template` is given beside the messages.
+        template (`Mapping`): what `apply_chat_template` is given beside the messages.
 
     Returns:
         `dict`: `text`, of which the middle is left out beyond [`MOST`] characters; `tokens`, how many they are;
         `flags`, a sentence each.
     """
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
-    decode = partial(tokenizer.decode, skip_special_tokens=False, clean_up_tokenization_spaces=False)
     ids = [int(token) for token in ids]
-    text = decode(ids)
+    text = _decoded(tokenizer, ids)
     flags = []
     if tokenizer.bos_token_id is not None and ids[:2] == [tokenizer.bos_token_id] * 2:
         flags.append(TWO_BOS.format(bos=tokenizer.bos_token))
     if isinstance(prompt, str):
         flags += [SPACE] if prompt[-1:].isspace() and text[-1:].isspace() else []
     else:
-
-        def tokenized(words: str) -> str:
-            """As the tokens tell it: some tokenizers lose characters."""
-            return _solid(decode(tokenizer(words, add_special_tokens=False)["input_ids"]))
-
-        write = partial(_written, processing_class, template)
-        if not any(message.get("role") in ("system", "developer") for message in prompt):
-            added = _added(write, {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()})
-            flags += [ADDS_SYSTEM] if added and tokenized(added) in _solid(text) else []
-        turn = _turn(write)
-        flags += [] if _solid(text).endswith(tokenized(turn)) else [NO_TURN]
+        with suppress(Exception):  # of somebody's template, on messages that it was not written for
+            flags += _of_template(_solid(text), prompt, tokenizer, partial(_written, processing_class, template))
     return {"text": _bounded(text), "tokens": len(ids), "flags": flags}
 
 
-def _written(processing_class: Any, template: dict[str, Any], messages: int, begun: bool = False) -> str:
-    """The first messages of the made-up conversation; "" where the template refuses them."""
+def _of_template(text: str, prompt: Sequence[dict[str, Any]], tokenizer: Any, write: _Write) -> list[str]:
+    """What a template made of messages whose tokens are this text, blanks aside."""
+
+    def tokenized(words: str) -> str:
+        """As tokens tell it: some tokenizers lose characters."""
+        return _solid(_decoded(tokenizer, tokenizer(words, add_special_tokens=False)["input_ids"]))
+
+    flags = [] if text.endswith(tokenized(_turn(write))) else [NO_TURN]
+    if any(message.get("role") in ("system", "developer") for message in prompt):
+        return flags
+    added = _added(write, {*tokenizer.all_special_tokens, *tokenizer.get_added_vocab()})
+    return [ADDS_SYSTEM, *flags] if added and tokenized(added) in text else flags
+
+
+def _written(processing_class: Any, template: Mapping[str, Any], messages: int, begun: bool = False) -> str:
+    """So many messages of the made-up conversation."""
     said = (("user", _ASKED), ("assistant", _ANSWERED), ("user", _ASKED_AGAIN))[:messages]
     parts = hasattr(processing_class, "tokenizer")  # the template of a processor reads contents in parts
     contents = [[{"type": "text", "text": text}] if parts else text for _, text in said]
     conversation = [{"role": role, "content": content} for (role, _), content in zip(said, contents, strict=True)]
-    with suppress(Exception):  # of somebody's template
-        return processing_class.apply_chat_template(
-            conversation, tokenize=False, add_generation_prompt=begun, **template
-        )
-    return ""
+    return processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=begun, **template)
 
 
 def _added(write: _Write, special: set[str]) -> str:
     """What a template writes before the first message and before no other; "" where that is special tokens alone."""
     unit = re.compile("|".join([*map(re.escape, sorted(special, key=len, reverse=True)), "."]), re.DOTALL)
     first, found, _ = write(1).partition(_ASKED)
-    later = write(3).partition(_ANSWERED)[2].partition(_ASKED_AGAIN)[0]
+    later, again, _ = write(3).partition(_ANSWERED)[2].partition(_ASKED_AGAIN)
     before, between = unit.findall(first), unit.findall(later)
-    header = commonprefix([before[::-1], between[::-1]])
-    added = before[: len(before) - len(header)]
-    return "".join(added) if found and "".join(one for one in added if one not in special).strip() else ""
+    pairs = zip(reversed(before), reversed(between), strict=False)
+    header = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
+    added = before[: len(before) - header]
+    told = "".join(one for one in added if one not in special).strip()
+    return "".join(added) if found and again and told else ""
 
 
 def _turn(write: _Write) -> str:
@@ -92,6 +94,10 @@ def _turn(write: _Write) -> str:
     after = begun.partition(_ASKED)[2].rstrip()
     until = write(2).partition(_ASKED)[2].partition(_ANSWERED)[0]
     return until.removeprefix(after) if until.startswith(after) else ""
+
+
+def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
+    return tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
 
 def _solid(text: str) -> str:

@@ -6,9 +6,8 @@
     eval_easy-00000100.jsonl  an evaluation's
     metrics.jsonl             what the trainer logged
     alarms.jsonl              which alarm came on, when, and why
-    first_prompt.jsonl        one line, the first prompt that was trained on as the model was given it: `step`; `text` of its
-                              tokens, special ones too, without its middle where it is long; `tokens`, how many;
-                              `flags`, what to know of it, a sentence each
+    first_prompt.jsonl        one line, the first prompt of the training as the model was given it: step; text, without
+                              the middle of a long one; tokens, how many; flags, a sentence each of what to know
     thumbnails/               of pictures, named as lines name them (`trace_thumbnails`)
     superseded-1/             steps that a resumed run made again
     evaluation-1/             an evaluation without training, in a folder that held a run
