@@ -1,6 +1,8 @@
 """A prompt as the model is given it: the text of its tokens, and what in them the row does not show."""
 
+import calling
 import pytest
+import seeing
 
 from trl_grpo_plus.check.tiny_model import CHATML, END, PAD, TURN, byte_tokenizer
 from trl_grpo_plus.traces import ADDS_SYSTEM, as_given
@@ -91,6 +93,23 @@ def test_what_the_template_is_told_beside_the_messages_is_part_of_it():
     )
     assert given(with_template(template), ASKED, brief=True)["flags"] == [ADDS_SYSTEM]
     assert given(with_template(template), ASKED)["flags"] == []
+
+
+def test_tools_are_part_of_it():
+    how = {"tools": [calling.adder([])], "chat_template": None}
+    told = given(calling.tokenizer(), calling.question(7), **how)
+    assert '"name": "add"' in told["text"]
+    assert told["flags"] == [ADDS_SYSTEM]
+    assert given(calling.tokenizer(), calling.question(7))["flags"] == []
+
+
+@pytest.mark.parametrize("family", seeing.FAMILIES)
+def test_so_are_pictures(family):
+    content = [{"type": "image", "image": seeing.picture(3)}, {"type": "text", "text": "1+1="}]
+    told = given(seeing.processor(family), [{"role": "user", "content": content}])
+    assert "<image><image>" in told["text"]
+    assert told["text"].endswith("1+1=")
+    assert told["flags"] == []
 
 
 def test_a_bos_that_is_there_twice_is_flagged():
