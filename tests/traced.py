@@ -99,9 +99,12 @@ def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, leng
     return write_traces(folder, written, metrics=metrics, about=about)
 
 
-def write_traces(folder: Path, groups: Any, alarms: Any = (), metrics: Any = (), about: Any = None) -> Path:
+def write_traces(
+    folder: Path, groups: Any, alarms: Any = (), metrics: Any = (), about: Any = None, first_prompt: Any = ()
+) -> Path:
     """A run in `folder` that holds these groups and journals."""
     files: dict[str, list[Row]] = {"alarms": list(alarms), "metrics": list(metrics)}
+    files |= {"first_prompt": list(first_prompt)} if first_prompt else {}
     for rows in groups:
         files.setdefault(f"{rows[0]['split']}-{rows[0]['step']:08d}", []).extend(rows)
     (folder / "rollouts").mkdir(parents=True, exist_ok=True)

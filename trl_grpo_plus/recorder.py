@@ -10,7 +10,7 @@ import logging
 import shlex
 import statistics
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -25,6 +25,7 @@ from transformers import TrainerCallback
 from .alarms import Alarm, Thresholds, Watch
 from .common.terminal import visible
 from .traces import (
+    FIRST_PROMPT,
     FOLDER,
     Part,
     Sampled,
@@ -104,6 +105,7 @@ class Recorder:
         traces = args.trace_every and self._main
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
+        self._lacks_prompt = False  # the first, once training has begun
         self._trackers: Trackers | None = None
         self._warned: set[tuple[str, type]] = set()
         # Python waits for it when it exits, so that what is on its way is written.
@@ -121,6 +123,7 @@ class Recorder:
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.begin(step, max_steps)
+                self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
         if self._main and self._args.trace_log_groups:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
@@ -205,6 +208,18 @@ class Recorder:
             # trackio keeps its run in a context variable.
             job = contextvars.copy_context().run
             self._pending = self._beside.submit(job, self._keep, sampled, places, parts)
+
+    def keep_first_prompt(self, step: int, as_given: Callable[[], dict[str, Any]]) -> None:
+        """Keep a prompt as the model was given it, where the run has none yet; [`settle`] comes first.
+
+        Args:
+            step (`int`): at which it was sampled.
+            as_given (`Callable`): returns what [`~trl_grpo_plus.traces.as_given`] makes of it.
+        """
+        if self._writer is not None and self._lacks_prompt:
+            self._lacks_prompt = False
+            with self._never_fatal("The first prompt"):
+                self._writer.note(FIRST_PROMPT, [plain({"step": step, **as_given()})])
 
     def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
         try:

@@ -53,7 +53,7 @@ from .rounds import exchange
 from .sampling import warn_of_another_distribution
 from .scoring import Scoring, check_splits, configure
 from .states import states_of_share
-from .traces import advantages_by_token, split_name
+from .traces import advantages_by_token, as_given, split_name
 from .vllm_check import VLLMCheck
 
 
@@ -374,7 +374,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         known["names"], known["weights"] = self._recorder.weights, self.reward_weights.cpu()
         sampled = batch.traced(split, self.state.global_step, plan, advantages, self.accelerator, **known)
         self._settle_record()
+        if traced and self.model.training:
+            self._recorder.keep_first_prompt(sampled.step, partial(self._as_given, batch.rounds[0].attempts[0]))
         self._recorder.record(sampled, traced)
+
+    def _as_given(self, attempt: groups.Attempt) -> dict[str, Any]:
+        """An attempt's prompt as the model was given it."""
+        template = {"tools": self.tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
+        return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, template)
 
     def _settle_record(self) -> None:
         for name, value in self._recorder.settle().items():

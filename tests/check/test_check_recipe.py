@@ -13,6 +13,7 @@ import tiny
 import torch
 import trl
 import warm
+from datasets import Dataset
 from packaging.version import Version
 from wrong_recipes import RIGHT, Mistake, make_place
 
@@ -24,7 +25,7 @@ from trl_grpo_plus.check import smoke_run as smoke
 from trl_grpo_plus.check.estimate import gpu_for
 from trl_grpo_plus.check.recipe import check_recipe
 from trl_grpo_plus.check.rewards import Finding
-from trl_grpo_plus.check.tiny_model import byte_tokenizer, write
+from trl_grpo_plus.check.tiny_model import CHATML, byte_tokenizer, write
 from trl_grpo_plus.cli import main
 from trl_grpo_plus.common import packages
 from trl_grpo_plus.launch import accelerate as launch
@@ -81,7 +82,7 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     assert main(["check", "my_run.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1] for line in lines[:-2] if line and line[0] != " "}
-    names = "keys machine output data prompts rewards exact_answer batches model tokenizer context memory"
+    names = "keys machine output data prompts rewards exact_answer batches model tokenizer given context memory"
     assert set(rows) == set(names.split())
     assert set(rows.values()) == {"ok"}
     assert lines[-1] == "All that was looked at is in order."
@@ -298,6 +299,76 @@ def test_a_deepspeed_configuration_that_is_none(place, tmp_path, text):
     assert rows[0].text.startswith("deepspeed: zero.json ")
 
 
+# --- A prompt as the model is given it -------------------------------------------------------------------------------
+
+
+KIND = "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}{% endif %}" + CHATML
+
+
+def with_template(template):
+    """Of the recipe's model."""
+    tokenizer = byte_tokenizer()
+    tokenizer.chat_template = template
+    tokenizer.save_pretrained("model")
+    return tokenizer
+
+
+def write_prompts(*prompts):
+    write_rows([{"prompt": prompt, "answer": str(answer)} for answer, prompt in enumerate(prompts)])
+
+
+def asked(*contents):
+    return [{"role": "user", "content": content} for content in contents]
+
+
+def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
+    with_template(KIND)
+    write_prompts(asked("6\n\n7? \x1b[2J"), *[asked("7 8?")] * 5)
+    assert main(["check", "my_run.yaml"]) == 0
+    printed = capsys.readouterr().out
+    row = printed[printed.index("\ngiven") + 1 : printed.index("\ncontext")]
+    lines = [line[24:] for line in row.splitlines()]
+    text = ["<|im_start|>system", "Be kind.<|im_end|>", "<|im_start|>user", "6", "", r"7? \x1b[2J<|im_end|>"]
+    assert lines[-7:] == [*text, "<|im_start|>assistant"]
+    adds = "the chat template adds a system message that the row does not have:"
+    assert " ".join(lines[:-7]) == f"the first prompt, as the model is given it, in 47 tokens; {adds}"
+    assert printed.endswith("All that was looked at is in order.\n")
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("template", "prompt", "kwargs", "warns"),
+    [
+        (KIND, asked("6 times 7?"), {}, ""),
+        (KIND, [{"role": "system", "content": "Be brief."}, *asked("6 times 7?")], {}, ""),
+        ("{{ mood }}" + KIND, asked("6 times 7?"), {"mood": "gaily "}, ""),
+        (CHATML.partition("{% if add_g")[0], asked("6 times 7?"), {}, "it has no generation prompt"),
+        (CHATML, "6 times 7 is ", {}, "it ends in white space"),
+    ],
+    ids=["adds", "has", "kwargs", "no turn", "text"],
+)
+def test_it_is_what_trl_would_give_the_model(place, tmp_path, stream, template, prompt, kwargs, warns):
+    tokenizer = with_template(template)
+    write_prompts(*[prompt] * 6)
+    row = by_name(check_recipe(place(chat_template_kwargs=kwargs, dataset_streaming=stream)))["given"]
+    options = {"data": Dataset.from_list([{"prompt": prompt}] * 8), "chat_template_kwargs": kwargs}
+    trainer = tiny.trainer(tmp_path, tiny.digits, **options, extra={"processing_class": tokenizer})
+    [ids] = trainer._tokenize_prompts([prompt])[0]
+    about, _, text = row.text.partition(":\n")
+    assert text == tokenizer.decode(ids)
+    assert f"in {len(ids)} tokens" in about
+    assert row.status == ("warning" if warns else OK)
+    assert warns in about
+
+
+def test_a_template_that_does_not_take_the_messages_fails_once(place):
+    with_template("{{ 1 / 0 }}")
+    write_prompts(*[asked("6 times 7?")] * 6)
+    rows = by_name(check_recipe(place()))
+    assert rows["given"].text.startswith("the first prompt cannot be tokenized: ZeroDivisionError")
+    assert (rows["given"].status, rows["context"].status) == (UNSEEN, FAILED)
+
+
 # --- Without Hub and GPU ---------------------------------------------------------------------------------------------
 
 
@@ -318,7 +389,8 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
     assert "model not seen some/model: the Hub cannot be reached" in printed
     assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in printed
     assert "weights ok 1.5 billion" in printed
-    assert printed.endswith("Not seen here: machine, model, tokenizer; check again where it can be.")
+    assert "given not seen the first prompt is not shown: that takes the tokenizer of some/model" in printed
+    assert printed.endswith("Not seen here: machine, model, tokenizer, given; check again where it can be.")
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):

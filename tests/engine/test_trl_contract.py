@@ -56,7 +56,9 @@ ATTRIBUTES = {
     "_pending_extra_logs": "columns from log_extra",
     "_buffered_inputs": "the micro-batches of the generation batch",
     "_step": "where in the generation batch a checkpoint lies",
-    "tools": "refused where steps are credited",
+    "tools": "refused where steps are credited, and part of the first prompt as the traces tell it",
+    "chat_template": "of that prompt",
+    "chat_template_kwargs": "likewise",
     "processing_class": "decodes completions, and the beginnings of those whose steps are credited",
     "_tokenizer": "tells whether a completion ran into the limit",
 }

@@ -15,12 +15,14 @@ import tiny
 import torch
 import warm
 from datasets import Dataset
+from trl import GRPOTrainer
 
+from trl_grpo_plus import trainer
 from trl_grpo_plus.alarms import ALARMS, Finding, Rule
 from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.groups import judge
 from trl_grpo_plus.recorder import _distinct
-from trl_grpo_plus.traces import by_group
+from trl_grpo_plus.traces import ADDS_SYSTEM, by_group
 from trl_grpo_plus.traces import read as traces
 
 
@@ -179,6 +181,72 @@ def test_messages_stay_messages(tmp_path, monkeypatch):
         assert row["prompt"][0]["role"] == "user"
         assert row["completion"][0]["role"] == "assistant"
         assert row["reward"] == len(row["completion"][0]["content"])
+
+
+# With a system message that no row has, as SmolLM2's.
+CHAT = (
+    "{% if messages[0]['role'] != 'system' %}a 00<eos>{% endif %}{% for m in messages %}{{ m['content'] }}<eos>"
+    "{% endfor %}{% if add_generation_prompt %}b={% endif %}"
+)
+
+
+@pytest.fixture
+def asked(monkeypatch):
+    """Prompts that are messages, and of each call of generation the first prompt's tokens."""
+    monkeypatch.setattr(tiny.tokenizer(), "chat_template", CHAT)
+    generated, generate = [], GRPOTrainer._generate_single_turn
+
+    def spied(self, prompt_ids, *rest, **more):
+        generated.append(list(prompt_ids[0]))
+        return generate(self, prompt_ids, *rest, **more)
+
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", spied)
+    prompts = [[{"role": "user", "content": f"{i:02d}+1="}] for i in range(20)]
+    return Dataset.from_dict({"prompt": prompts, "number": range(20)}), generated
+
+
+def said(completions, number, **kwargs):
+    return [
+        float("1" in messages[0]["content"]) * (n % 3 > 0) for messages, n in zip(completions, number, strict=True)
+    ]
+
+
+def first_prompts(folder):
+    return traces.journal(folder / "run", "first_prompt")
+
+
+@pytest.mark.parametrize("mode", ["keep", "resample"])
+def test_the_first_prompt_is_kept_as_generation_got_it(tmp_path, asked, mode):
+    data, generated = asked
+    train(tmp_path, said, data=data, trace_every=2, **MODES[mode])
+    text = tiny.tokenizer().decode(generated[0], skip_special_tokens=False)
+    assert text.startswith("a 00<eos>")
+    assert text.endswith("+1=<eos>b=")
+    first = rows_of(tmp_path)[0]["prompt"][0]["content"]
+    assert text[len("a 00<eos>") : -len("<eos>b=")] == first
+    told = {"step": 0, "text": text, "tokens": len(generated[0]), "flags": [ADDS_SYSTEM]}
+    assert first_prompts(tmp_path) == [told]
+    assert len(generated) >= 3
+
+
+def test_the_first_prompt_is_not_that_of_an_evaluation(tmp_path, asked):
+    data, _ = asked
+    held_out = Dataset.from_dict({"prompt": [[{"role": "user", "content": "99+9="}]] * 4, "number": [1] * 4})
+    evaluated = {"eval_on_start": True, "eval_strategy": "steps", "eval_steps": 9, "per_device_eval_batch_size": 4}
+    train(tmp_path, said, data=data, extra={"eval_dataset": held_out}, max_steps=1, **evaluated)
+    [told] = first_prompts(tmp_path)
+    assert "99+9=" not in told["text"]
+
+
+def test_a_first_prompt_that_cannot_be_told_costs_nothing_else(tmp_path, asked, caplog, monkeypatch):
+    def broken(*args, **kwargs):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(trainer, "as_given", broken)
+    data, _ = asked
+    assert train(tmp_path, said, data=data).state.global_step == 3
+    assert sum("The first prompt could not be kept; training goes on" in one.message for one in caplog.records) == 1
+    assert (first_prompts(tmp_path), len(groups_of(tmp_path))) == ([], 6)
 
 
 def test_size_is_bounded(tmp_path):
@@ -369,6 +437,8 @@ def run_killed(*arguments, code=KILLED):
 def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_path):
     assert run_killed(tmp_path, "7").returncode == -signal.SIGKILL
     assert sorted(set(steps_of(tmp_path))) == list(range(6))
+    [first] = first_prompts(tmp_path)
+    assert (first["step"], first["text"]) == (0, groups_of(tmp_path)[0][0]["prompt"])
 
     resumed = run_killed(tmp_path, "0", "resume")
     assert resumed.returncode == 0, resumed.stderr[-3000:]
@@ -379,6 +449,7 @@ def test_a_kill_loses_the_batch_in_flight_and_a_resume_tells_each_step_once(tmp_
     assert sorted(path.name for path in aside.glob("train*")) == ["train-00000004.jsonl", "train-00000005.jsonl"]
     steps = [entry["step"] for entry in traces.journal(tmp_path / "run", "metrics") if "reward" in entry]
     assert steps == list(range(1, 10))
+    assert first_prompts(tmp_path) == [first]
 
 
 def test_a_crash_loses_nothing_that_was_sampled(tmp_path):

@@ -21,12 +21,16 @@ ABOUT = {
 }
 
 
+PROMPT = f"<|im_start|>user\n{HOSTILE}\u202e 6 times 7?  <|im_end|>\n<|im_start|>assistant\n"
+FIRST_PROMPT = {"step": 0, "text": PROMPT, "tokens": 1047, "flags": ["it begins with two <s>", HOSTILE]}
+
+
 def evaluation(step, split, reward, accuracy):
     rewards = {"eval_rewards/accuracy/mean": accuracy, "eval_rewards/format/mean": 1.0}
     return {"step": step, f"{split}_runtime": 1.0, f"{split}_loss": 0.5, "eval_reward": reward, **rewards}
 
 
-def a_run(folder, about=ABOUT):
+def a_run(folder, about=ABOUT, first_prompt=FIRST_PROMPT):
     """Steps 0 to 39, logged every tenth, evaluated at first, in the midst and at last; live at step 38 alone."""
     groups = [traced.group([1.0, 1.0], length=1, step=step, prompt=f"solved at {step}") for step in range(40)]
     groups += [traced.group([1.0, 0.0], length=1, step=38, group=1, prompt="live at 38")]
@@ -40,7 +44,8 @@ def a_run(folder, about=ABOUT):
         {"step": 5, "name": "repetition", "message": "it loops", "groups": []},
         {"step": 38, "name": "dead_groups", "message": HOSTILE, "groups": [[0, 0, 1]]},
     ]
-    return traced.write_traces(folder, groups, alarms, sorted(metrics, key=lambda line: line["step"]), about)
+    metrics = sorted(metrics, key=lambda line: line["step"])
+    return traced.write_traces(folder, groups, alarms, metrics, about, [first_prompt] if first_prompt else [])
 
 
 @pytest.fixture(scope="module")
@@ -91,12 +96,37 @@ def test_the_header_says_what_the_run_is_and_what_it_reached(opened, report):
     soon(lambda: page.evaluate("window.hacked") is None)
 
 
+def test_the_first_prompt_is_shown_as_the_model_saw_it(opened, report):
+    page = opened(report)
+    summary, text = page.locator("#given summary"), page.locator("#given-text")
+    told = f"As the model saw it · the first prompt of the run, 1,047 tokens · it begins with two <s> · {HOSTILE}"
+    soon(lambda: summary.inner_text() == told)
+    soon(lambda: text.is_hidden())
+    summary.click()
+    soon(lambda: text.is_visible())
+    soon(lambda: text.text_content() == PROMPT)
+    soon(lambda: text.inner_text().startswith("<|im_start|>user\n</script><script>"))  # line by line
+    soon(lambda: text.locator(".ghost").get_attribute("aria-label") == "U+202E right-to-left override")
+    soon(lambda: page.evaluate("[window.hacked, document.querySelectorAll('#given img').length]") == [None, 0])
+
+
+def test_a_long_first_prompt_scrolls_by_itself(opened, tmp_path):
+    long = {**FIRST_PROMPT, "text": "\n".join(["line " * 300] * 200), "step": 7}
+    page = opened(write_page(a_run(tmp_path, first_prompt=long), tmp_path / "report.html").path)
+    summary, text = page.locator("#given summary"), page.locator("#given-text")
+    soon(lambda: "a prompt of step 7, the first that was kept, 1,047 tokens" in summary.inner_text())
+    summary.click()
+    soon(lambda: text.evaluate("node => node.scrollHeight > node.clientHeight && node.clientHeight < innerHeight / 2"))
+    soon(lambda: sideways(page) == 0)
+
+
 @pytest.mark.parametrize("about", [None, {"rewards": {"accuracy": 1.0}, "num_generations": 4}])
 def test_a_run_that_says_little_of_itself_opens(opened, tmp_path, about):
-    page = opened(write_page(a_run(tmp_path, about), tmp_path / "report.html").path)
+    page = opened(write_page(a_run(tmp_path, about, first_prompt=None), tmp_path / "report.html").path)
     shows(page, 38, group=1)
     soon(lambda: page.locator("#about").is_visible() == (about is not None))
     soon(lambda: page.locator("#about details").count() == 0)
+    soon(lambda: page.locator("#given").is_hidden())
     if about:
         soon(lambda: page.inner_text("#about") == "reward accuracy · 4 attempts a prompt")
 
@@ -227,7 +257,7 @@ FAINT = """() => {
   const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
   const page = getComputedStyle(document.body).backgroundColor;
   const found = [];
-  for (const node of document.querySelectorAll("#about *, #results *, .curve figcaption *, #picker *")) {
+  for (const node of document.querySelectorAll("#about *, #given *, #results *, .curve figcaption *, #picker *")) {
     const html = node.namespaceURI.endsWith("xhtml");
     if (html && contrast(getComputedStyle(node).color, page) < 4.5) found.push(node.outerHTML);
   }

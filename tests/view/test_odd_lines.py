@@ -38,12 +38,14 @@ ABOUT = {
     **{"zero_variance_tolerance": 1e-6, "failed_reward": 0.0, "model": "a/model", "dataset": {"name": "a", "rows": 3}},
     **{"evaluations": {"eval": 3}, "options": {"learning_rate": 1e-3}, "versions": {"trl": "1"}},
 }
+FIRST_PROMPT = {"step": 0, "text": "6 times 7?", "tokens": 4, "flags": ["it ends in white space"]}
 STATE = {"global_step": 1, "log_history": [METRIC]}
 RACE = {"model": "a/model", "rollouts": 4}
 FILES = {
     "rollouts/train-00000000.jsonl": ROW,
     "rollouts/metrics.jsonl": METRIC,
     "rollouts/alarms.jsonl": ALARM,
+    "rollouts/first_prompt.jsonl": FIRST_PROMPT,
     "rollouts/run.json": ABOUT,
     "trainer_state.json": STATE,
     "race_settings.json": RACE,
@@ -53,7 +55,8 @@ FILES = {
 def a_run(folder):
     rows = [{**copy.deepcopy(ROW), "attempt": attempt, "completion": MESSAGES} for attempt in (0, 1)]
     groups = [[{**row, "step": step, "group": number} for row in rows] for step in (0, 1) for number in (0, 1)]
-    traced.write_traces(folder, groups, metrics=[METRIC, {"step": 2, "reward": 1.0}], alarms=[ALARM], about=ABOUT)
+    journals = {"metrics": [METRIC, {"step": 2, "reward": 1.0}], "alarms": [ALARM], "first_prompt": [FIRST_PROMPT]}
+    traced.write_traces(folder, groups, about=ABOUT, **journals)
     (folder / "trainer_state.json").write_text(json.dumps(STATE))
     (folder / "race_settings.json").write_text(json.dumps(RACE))
     return folder

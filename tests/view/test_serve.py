@@ -54,6 +54,9 @@ class Run:
                 )
         self.step += steps
 
+    def note_first_prompt(self, text):
+        self._writer.note("first_prompt", [{"step": 0, "text": text, "tokens": len(text), "flags": []}])
+
     def go_back(self, step):
         """Resume from a checkpoint of that step, in another process."""
         self._writer = Writer(str(self.folder), about=ABOUT)
@@ -377,6 +380,26 @@ def test_what_comes_is_shown_and_what_is_read_stays(run, opened):
             page.keyboard.press("l")
             shows(page, step, 0)
         soon(lambda: "Task 4.0" in page.inner_text("#task"))
+
+
+def test_the_first_prompt_is_shown_and_stays_as_it_is_read(run, opened):
+    with serving(run.folder) as server:
+        run.go_on()
+        page = opened(server.address)
+        shows(page, 0)
+        soon(lambda: page.locator("#given").is_hidden())
+        run.note_first_prompt("\n".join(f"line {i}" for i in range(200)))
+        follows(page, "Live: step 0 ")
+        page.click("#given summary")
+        until(page, "document.querySelector('#given-text').textContent.startsWith('line 0')")
+        page.evaluate("document.querySelector('#given-text').scrollTop = 40")
+        page.evaluate("document.querySelector('#given-text').firstChild.before = true")
+        run.go_on()
+        follows(page, "Live: step 1 ")
+        soon(lambda: page.evaluate("document.querySelector('#given-text').scrollTop") == 40)
+        soon(
+            lambda: page.evaluate("document.querySelector('#given-text').firstChild.before")
+        )  # what is selected stays
 
 
 def test_the_last_step_is_followed_until_one_moves_off_it(run, opened):

@@ -12,6 +12,7 @@ from .. import sampling
 from ..common.values import Refusal
 from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, WARNED, Row
+from ..traces import ADDS_SYSTEM, as_given
 from . import hub
 from .estimate import GIB, GPU, Card, Job, Shape, cache, memory, rounded, seconds, vllm_room
 from .hub import Loaded
@@ -66,13 +67,30 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
     if len(prompts) > MOST_PROMPTS:
         longest = sorted(prompts, key=_characters, reverse=True)[:LONGEST_PROMPTS]
         prompts = [*prompts[:: -(-len(prompts) // MOST_PROMPTS)], *longest]
+    return [len(ids) for ids in _encoded(recipe, tokens, prompts)]
+
+
+def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
+    """The first row's prompt as the model is given it."""
+    whose = "the first prompt" if recipe.seen else "the first prompt of the sample rows"
+    if not tokens.seen:
+        name = recipe.model.model_name_or_path
+        return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
+    (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
+    told = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
+    about = [f"{whose}, as the model is given it, in {told['tokens']:,} tokens", *told["flags"]]
+    # That is how most such models were trained; the others are mistakes.
+    status = WARNED if set(told["flags"]) - {ADDS_SYSTEM} else OK
+    return [Row("given", status, "; ".join(about) + f":\n{told['text']}")]
+
+
+def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:
+    """As TRL's trainer does it."""
     if isinstance(prompts[0], str):
-        encoded = tokens(prompts)["input_ids"]
-    else:
-        own = recipe.training.chat_template_kwargs or {}
-        apply = partial(tokens.apply_chat_template, add_generation_prompt=True, tokenize=True, return_dict=True)
-        encoded = [apply(prompt, **own)["input_ids"] for prompt in prompts]
-    return [len(ids) for ids in encoded]
+        return tokens(prompts)["input_ids"]
+    own = recipe.training.chat_template_kwargs or {}
+    apply = partial(tokens.apply_chat_template, add_generation_prompt=True, tokenize=True, return_dict=True)
+    return [apply(prompt, **own)["input_ids"] for prompt in prompts]
 
 
 def _characters(prompt: Any) -> int:

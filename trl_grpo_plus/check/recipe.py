@@ -75,7 +75,7 @@ def check_recipe(
         rows += [*more, *on_data(recipe), *check_data.score(recipe)]
         if recipe.stands:
             rows.append(Row("batches", OK, batches(recipe)))
-        rows += _costs(recipe, config, tokens, card)
+        rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
         rows = list(dict.fromkeys(rows))  # what two of them came upon
         if smoke:
             rows += _smoked(recipe, folder, rows)
@@ -137,6 +137,16 @@ def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
         rows += check_model.sampled(recipe)
     more, tokens = check_model.tokenizer(recipe)
     return [*rows, *more], config, tokens
+
+
+def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
+    """The first prompt as the model is given it, where it can be written."""
+    if tokens is None or recipe.first_prompt is None or any(refusals.template(recipe)):
+        return []
+    try:
+        return check_model.given(recipe, tokens)
+    except Exception as error:  # of a chat template, on messages that it was not written for
+        return [Row("given", UNSEEN, f"the first prompt cannot be tokenized: {in_a_line(error)}")]
 
 
 def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:

@@ -43,6 +43,7 @@ class Recipe:
     train_set: Any = None  # of `splits`, likewise
     eval_sets: dict[str, Any] = field(default_factory=dict)
     prompted: bool = False  # whether the training set has prompts, and a length
+    first_prompt: Any = None  # of the training set, where it has one
     tokenizer: Callable[[], Any] = lambda: None  # the model's own, `None` where it cannot be had
     kind: str | None = None  # the model's type, where it is known
 

@@ -171,12 +171,13 @@ def splits(recipe: Recipe) -> list[Row]:
 
 
 def prompts(recipe: Recipe) -> list[Row]:
-    """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted`."""
+    """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted` and `first_prompt`."""
     wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
         return [Row("prompts", FAILED, why) for why in wrong]
     recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
     first: Any = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
+    recipe.first_prompt = first or None
     roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
     return [Row("prompts", OK, f"messages of {roles}" if roles else "texts")]
 

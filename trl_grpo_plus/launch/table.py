@@ -79,7 +79,7 @@ def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str
         first, *more = _wrapped(last, width - indent) if width else [last]
         cells = [f"{cell:<{size}}" for cell, size in zip(cells, widths, strict=True)]
         lines.append("  ".join([*cells, first]).rstrip())
-        lines += [" " * indent + line for line in more]
+        lines += [(" " * indent + line).rstrip() for line in more]
     return lines
 
 

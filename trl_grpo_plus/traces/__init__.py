@@ -5,6 +5,7 @@ shapes     what the files hold, key by key
 shown      what of a run's options may be shown
 rows       a batch, and its lines
 by_token   advantages of tokens, as stretches of the text
+given      a prompt as the model is given it
 pictures   what a line says of one, and thumbnails
 writer     the files, a thread
 stock_trl  what TRL itself writes with `log_completions`
@@ -12,9 +13,12 @@ stock_trl  what TRL itself writes with `log_completions`
 
 from . import stock_trl
 from .by_token import advantages_by_token
+from .given import ADDS_SYSTEM, as_given
 from .pictures import Thumbnails, named_in
 from .read import (
+    FIRST_PROMPT,
     FOLDER,
+    JOURNALS,
     GroupKey,
     about,
     by_group,

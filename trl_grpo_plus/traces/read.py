@@ -6,6 +6,8 @@
     eval_easy-00000100.jsonl  an evaluation's
     metrics.jsonl             what the trainer logged
     alarms.jsonl              which alarm came on, when, and why
+    first_prompt.jsonl        one line, the first prompt of the training as the model was given it: step; text, without
+                              the middle of a long one; tokens, how many; flags, a sentence each of what to know
     thumbnails/               of pictures, named as lines name them (`trace_thumbnails`)
     superseded-1/             steps that a resumed run made again
     evaluation-1/             an evaluation without training, in a folder that held a run
@@ -56,7 +58,8 @@ _Kind = tuple[str, list[tuple[str, ...]], dict[str, shapes.Shape]]
 GroupKey = tuple[int, int, int]  # (batch, round, group) within a step
 
 FOLDER = "rollouts"
-JOURNALS = ("metrics", "alarms")
+FIRST_PROMPT = "first_prompt"
+JOURNALS = ("metrics", "alarms", FIRST_PROMPT)
 _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
 # Keys that every attempt has.
 _PLACE = ("batch", "round", "group", "size")
@@ -67,6 +70,7 @@ _MOST_SHOWN = 60  # characters of a line, for an error's text
 _ENTRIES: dict[str, _Kind] = {
     "metrics.jsonl": ("no entry of a log", [("step",)], shapes.METRICS),
     "alarms.jsonl": ("no alarm", [("step", "name")], shapes.ALARMS),
+    f"{FIRST_PROMPT}.jsonl": ("no prompt", [("step", "text", "tokens", "flags")], shapes.FIRST_PROMPT),
 }
 _ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], shapes.ATTEMPT)
 _OBJECTS = {"run.json": shapes.ABOUT, "trainer_state.json": shapes.STATE, "race_settings.json": shapes.RACE}
@@ -139,7 +143,8 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
 
 
 def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
-    """What the trainer logged ("metrics") or the alarms that came on ("alarms"), in order."""
+    """What the trainer logged ("metrics"), the alarms that came on ("alarms") or the one line of "first_prompt", in
+    order."""
     path = find(run) / f"{name}.jsonl"
     return list(read_lines(path)) if path.exists() else []
 

@@ -77,6 +77,8 @@ PAIRS = Shape("a list of [end, number]", _each(_is_pair))
 SCORES = Shape("an object of numbers", _values(_is_number))
 FLAG = Shape("true, false or null", lambda value: value is None or isinstance(value, bool))
 MAYBE = Shape("an object or null", lambda value: value is None or _is_object(value))
+WORDS = Shape("a text", lambda value: isinstance(value, str))
+LIST_OF_WORDS = Shape("a list of texts", _each(WORDS.fits))
 
 ATTEMPT: dict[str, Shape] = {
     **dict.fromkeys(("batch", "round", "group"), WHOLE),
@@ -93,15 +95,16 @@ ATTEMPT: dict[str, Shape] = {
     **dict.fromkeys(("verdict", "reason"), TEXT),
     **dict.fromkeys(("kept", "truncated"), FLAG),
     "belief": MAYBE,
-    "alarms": Shape("a list of texts", _each(lambda value: isinstance(value, str))),
+    "alarms": LIST_OF_WORDS,
 }
 METRICS = {"step": WHOLE}
 ALARMS = {
     **METRICS,
-    "name": Shape("a text", lambda value: isinstance(value, str)),
+    "name": WORDS,
     "message": TEXT,
     "groups": Shape("a list of [batch, round, group]", _are_places),
 }
+FIRST_PROMPT = {**METRICS, "text": WORDS, "tokens": WHOLE, "flags": LIST_OF_WORDS}
 ABOUT = {
     "rewards": SCORES,
     **dict.fromkeys(("num_generations", "max_steps"), NUMBER),

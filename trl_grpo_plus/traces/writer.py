@@ -89,6 +89,10 @@ class Writer:
             self._own.add(path)
         _append(path, to_lines(entries))
 
+    def holds(self, name: str) -> bool:
+        """Whether the journal `name` has an entry."""
+        return bool(_content(self._where() / f"{name}.jsonl"))
+
     def keep(self, thumbnails: dict[str, bytes]) -> None:
         """Pictures of what is written, by what the lines say of them."""
         pictures.keep(self._where(), thumbnails)

@@ -50,7 +50,7 @@ class _Read:
     groups: list[Held] = field(default_factory=list)
     tally: Tally = field(default_factory=Tally)
     about: Row = field(default_factory=dict)
-    journals: dict[str, list[Row]] = field(default_factory=lambda: {"metrics": [], "alarms": []})
+    journals: dict[str, list[Row]] = field(default_factory=lambda: {name: [] for name in traces.JOURNALS})
     newest: dict[str, int] = field(default_factory=dict)  # split -> its last step
     problems: dict[Path, str] = field(default_factory=dict)
     words: dict[str, int] = field(default_factory=dict)
@@ -139,7 +139,8 @@ class Feed:
         about = self._all.about
         sizes = [group.size for group in self._all.groups]
         journals = self._all.journals
-        source = Source(title, (), journals["metrics"], journals["alarms"], about)
+        first_prompt = next(iter(journals[traces.FIRST_PROMPT]), None)
+        source = Source(title, (), journals["metrics"], journals["alarms"], about, first_prompt=first_prompt)
         head = head_of(source, sizes, self._all.tally)
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
 

@@ -27,7 +27,7 @@ from .source import Source, head_of, source_of
 SCRIPTS = (
     *("base", "unseen", "text", "search", "plot", "curves", "metrics", "beliefs", "sort", "listbox", "list"),
     *("credit", "rendered", "copy", "turns", "equals", "rescored", "group", "follow", "prompts"),
-    *("main", "moves", "switches", "address", "keys", "header", "start"),
+    *("main", "moves", "switches", "address", "keys", "header", "given", "start"),
 )
 LIVE = (*SCRIPTS[:-1], "live", SCRIPTS[-1])  # of the page that a server gives out: a page from disk asks for nothing
 STYLES = ("style", "reading", "follow", "narrow")

@@ -23,6 +23,7 @@ class Source:
     about: Row
     note: str = ""
     folder: Path | None = None  # where thumbnails are beside the attempts
+    first_prompt: Row | None = None  # as the model was given it
 
 
 def source_of(run: str | Path) -> Source:
@@ -41,7 +42,8 @@ def source_of(run: str | Path) -> Source:
         return Source(title, traces.stock_trl.groups(run), [], [], {}, traces.stock_trl.NOTE)
     title = path.parent.name if path.name == traces.FOLDER else path.name
     read = (traces.journal(folder, "metrics"), traces.journal(folder, "alarms"), traces.about(folder))
-    return Source(title, traces.groups(folder), *read, folder=folder)
+    first_prompt = next(iter(traces.journal(folder, traces.FIRST_PROMPT)), None)
+    return Source(title, traces.groups(folder), *read, folder=folder, first_prompt=first_prompt)
 
 
 def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
@@ -57,6 +59,7 @@ def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = Fa
         "title": source.title,
         "weights": source.about.get("rewards") or {},
         "about": {} if panel else source.about,
+        "first_prompt": source.first_prompt,
         "results": before_after(source.metrics, tally),
         "opening": None,  # the first group
         "curves": curves(source.metrics, tally),

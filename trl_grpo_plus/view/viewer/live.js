@@ -96,6 +96,7 @@ function appended(old, more) {
 
 function fillAgain() {
   fillHead();
+  fillGiven();
   fillResults();
   fillAlarms();
   fillControls();

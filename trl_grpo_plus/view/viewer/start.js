@@ -105,6 +105,7 @@ async function start() {
   fillRescored();
   listen();
   fillAbout();
+  fillGiven();
   fillResults();
   drawCurves(data.head.curves);
   fillPicker();
