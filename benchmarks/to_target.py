@@ -204,7 +204,8 @@ class Measured:
             self.spent.generated += sum(map(len, made[0]))
             self.spent.read += sum(map(len, prompt_ids))
             # Where an engine shares prefixes, the attempts on one prompt read it once.
-            self.spent.read_shared += sum(map(len, prompt_ids[:: self.num_generations]))  # type: ignore[attr-defined]
+            each = self.num_generations  # type: ignore[attr-defined]
+            self.spent.read_shared += sum(map(len, prompt_ids[::each]))
         return made
 
     def _compute_loss(self, model: Any, inputs: Any) -> Any:
@@ -235,7 +236,8 @@ class MeasuredPlus(Measured, GRPOPlusTrainer):
 
     def _tokenize_prompts(self, prompts: Any, *rest: Any) -> Any:
         made = super()._tokenize_prompts(prompts, *rest)
-        self.spent.read_by_head += self.reading * sum(map(len, made[0]))
+        if self.reading:
+            self.spent.read_by_head += sum(map(len, made[0]))
         return made
 
     reading = False

@@ -20,7 +20,8 @@ def spare_copies(model: nn.Module) -> Any:
     Returns:
         The hook's handle, or `None` where it is not needed: the weight is trained, or is not on a CPU.
     """
-    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    find = getattr(model, "get_output_embeddings", None)
+    head = find() if callable(find) else None
     if not isinstance(head, nn.Linear) or head.weight.requires_grad or head.weight.device.type != "cpu":
         return None
     return head.register_forward_pre_hook(_in_one_piece)

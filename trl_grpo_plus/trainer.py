@@ -46,6 +46,7 @@ from .credit import Credit
 from .generated import IMAGE_FIELDS, Generated, one_each, shown
 from .indexed_rows import pop_indices
 from .nonfinite import GROUPS, StepGuard
+from .on_cpu import spare_copies
 from .prompts import Prompts
 from .recorder import Recorder, Recording
 from .registry import resolve
@@ -124,6 +125,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             check_splits(reward_funcs, train_dataset, eval_dataset)
         with temporarily(args, has_plus_trainer=True):
             super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
+        spare_copies(self.model)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()

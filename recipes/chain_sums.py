@@ -1,0 +1,144 @@
+r"""Sums of many terms, worked out line by line, for SmolLM2-135M-Instruct: the longer the sum, the longer the answer.
+
+    State the final answer to the following arithmetic problem: 4 - 1 + 17 =
+
+    4 - 1 = 3
+    3 + 17 = 20
+    #### 20
+
+The problems are reasoning-gym's `chain_sum` (https://github.com/open-thought/reasoning-gym, Apache-2.0). The model
+knows the signs, but not how to write such an answer, and says the first number that it thinks of. A warm-up of some
+minutes (supervised, on problems that no split holds) teaches it the form; it gets about one line in ten wrong then,
+so a problem of many terms is solved seldom.
+"""
+
+import random
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from datasets import Dataset, DatasetDict
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from trl_grpo_plus.common.packages import install, is_installed
+
+from .rows import Row, messages
+from .warm_start import NOT_LEARNED, teach, warm_folder, write_whole
+
+
+SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
+HELD_OUT = 24  # problems of each number of terms
+TRAIN_MIX = {2: 200, 3: 200, 4: 200, 5: 200, 6: 200, 8: 200}  # number of terms -> rows
+WARM_STEPS, WARM_BATCH, WARM_RATE = 60, 8, 1e-4
+
+
+def prepare(
+    script_args: Any,
+    training_args: Any,
+    model_args: Any,
+    *,
+    train_mix: Mapping[int | str, int] | None = None,
+    warm_steps: int | None = None,
+    smoke: bool = False,
+) -> DatasetDict:
+    """Make the problems and warm the model up, as the script's `prepare` option asks.
+
+    The model `model_args.model_name_or_path` is read, taught, and written to `<output_dir>/warm_start` in bfloat16;
+    the argument then names that folder. Only the main process makes it; the others must come here after it. A run
+    that resumes takes the one beside its checkpoint.
+
+    Args:
+        script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
+        train_mix (`Mapping[int, int]`, *optional*): number of terms -> rows of `train`, those of [`TRAIN_MIX`] by
+            default. Of each number of terms 24 problems are held out.
+        warm_steps (`int`, *optional*, defaults to 60): of the warm-up, 8 problems each.
+        smoke (`bool`, *optional*, defaults to `False`): whether the model as it is read is enough.
+
+    Returns:
+        `DatasetDict`: `train` and the held-out `terms_2`, `terms_3`, ..., with the columns `prompt` (messages),
+        `answer` ("20"), `terms` and `solution` (the worked lines).
+
+    Raises:
+        ImportError: reasoning-gym is not installed.
+    """
+    mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
+    steps = WARM_STEPS if warm_steps is None else warm_steps
+    made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
+    train = [row for rows in made.values() for row in rows[HELD_OUT:]]
+    random.Random(training_args.seed).shuffle(train)
+    folder, resumes = warm_folder(training_args)
+    if training_args.process_index == 0 and not resumes:
+        seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
+        _warm(model_args.model_name_or_path, folder, 0 if smoke else steps, list(mix), seen, training_args)
+    model_args.model_name_or_path = str(folder)
+    splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
+    return DatasetDict(train=Dataset.from_list(train), **splits)
+
+
+def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | set[str] = frozenset()) -> list[Row]:
+    """So many problems, no two of which are the same."""
+    if not is_installed("reasoning_gym"):
+        raise ImportError(f"chain_sums needs reasoning-gym: {install('reasoning_gym')}")
+    from reasoning_gym import create_dataset
+
+    # Item 5 of one seed is item 4 of the next one: seeds have to be far apart.
+    settings = {"min_terms": terms, "max_terms": terms, "min_digits": 1, "max_digits": 2, "seed": 10_000_019 * seed}
+    rows: dict[str, Row] = {}
+    for item in create_dataset("chain_sum", size=20 * count, **settings):
+        if item["question"] not in other_than:
+            expression, answer = item["metadata"]["expression"], item["answer"]
+            rows.setdefault(
+                item["question"],
+                {
+                    "prompt": messages(SYSTEM_PROMPT, item["question"]),
+                    "answer": answer,
+                    "terms": terms,
+                    "solution": worked(expression),
+                },
+            )
+        if len(rows) == count:
+            break
+    return list(rows.values())
+
+
+def worked(expression: str) -> str:
+    r"""The lines of an answer: `"4 - 1 + 17"` -> `"4 - 1 = 3\n3 + 17 = 20\n#### 20"`."""
+    first, *rest = expression.split()
+    now, lines = int(first), []
+    for sign, term in zip(rest[::2], rest[1::2], strict=True):
+        after = now + int(term) if sign == "+" else now - int(term)
+        lines.append(f"{now} {sign} {term} = {after}")
+        now = after
+    return "\n".join([*lines, f"#### {now}"])
+
+
+def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str], training_args: Any) -> None:
+    """Read the model, teach it to write worked lines, and write it to `folder`."""
+    tokenizer = AutoTokenizer.from_pretrained(name, padding_side="left")
+
+    def learn(model: PreTrainedModel) -> None:
+        if steps:
+            each = -(-steps * WARM_BATCH // len(terms))
+            lessons = [row for number in terms for row in _problems(number, each, training_args.seed + 1, seen)]
+            random.Random(training_args.seed).shuffle(lessons)
+            batches = [lessons[at : at + WARM_BATCH] for at in range(0, steps * WARM_BATCH, WARM_BATCH)]
+            teach(model, [_batch(tokenizer, rows) for rows in batches], WARM_RATE, training_args, weight_decay=0.0)
+        model.to(torch.bfloat16)
+
+    def read() -> PreTrainedModel:
+        return AutoModelForCausalLM.from_pretrained(name, dtype=torch.float32)
+
+    write_whole(folder, tokenizer, read, learn, training_args.seed)
+
+
+def _batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    """Ids (B, T), padded on the right, and labels (B, T): the solutions' tokens alone."""
+    ids, labels = [], []
+    for row in rows:
+        prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)
+        solution = tokenizer(row["solution"] + tokenizer.eos_token, add_special_tokens=False).input_ids
+        ids.append(torch.tensor([*prompt, *solution]))
+        labels.append(torch.tensor([NOT_LEARNED] * len(prompt) + solution))
+    return pad_sequence(ids, True, tokenizer.pad_token_id), pad_sequence(labels, True, NOT_LEARNED)
