@@ -536,6 +536,8 @@ def report(lines: list[Line], picture: Path | None) -> str:
         here = [line for line in kept if (line["family"], line["condition"]) == place]
         targets = TARGETS[place[0]]
         texts.append(f"### {place[0]}, {place[1]}\n\n{_accuracy_table(here, rates)}")
+        if all("prompt_tokens" in line for line in here):
+            texts.append(_costs_table(here))
         if any(line["budget"] == CONSTANT for line in here):
             texts.append(_target_table(here, targets))
     if picture and places:
@@ -583,6 +585,39 @@ def _accuracy_table(lines: list[Line], rates: dict[tuple, float]) -> str:
                 f"{fmean(line['pass@8'] for line in fullest):.3f}",
             ]
         )
+    return _table(rows)
+
+
+def _costs_table(lines: list[Line]) -> str:
+    """What each arm paid at each budget, means over its seeds; the processor's seconds are medians."""
+    paid = {
+        "attempts": "rollouts",
+        "tokens generated": "generated_tokens",
+        "prompt tokens": "prompt_tokens",
+        "prefixes shared": "prompt_tokens_shared",
+        "read by the head": "head_tokens",
+        "trained": "trained_tokens",
+    }
+    rows = [["arm", "budget", "accuracy", *paid, "processor s", "peak GiB", "tokens an attempt", "entropy", "pass@8"]]
+    for arm in _arms_of(lines):
+        for budget in (*BUDGETS, CONSTANT):
+            runs = [line for line in lines if (line["arm"], line["budget"]) == (arm, budget)]
+            if not runs:
+                continue
+            mean = {
+                name: fmean(run[name] for run in runs)
+                for name in ("accuracy", *paid.values(), "peak_gib", "entropy", "pass@8")
+            }
+            rows.append(
+                [
+                    *(arm, budget, f"{mean['accuracy']:.3f}"),
+                    *(f"{mean[name]:,.0f}" for name in paid.values()),
+                    f"{median(run['processor_seconds'] for run in runs):,.0f}",
+                    f"{mean['peak_gib']:.1f}",
+                    f"{mean['generated_tokens'] / mean['rollouts']:.1f}",
+                    *(f"{mean['entropy']:.2f}", f"{mean['pass@8']:.2f}"),
+                ]
+            )
     return _table(rows)
 
 

