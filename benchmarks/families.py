@@ -10,6 +10,8 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
 - `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
 - `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA, a real language model of which all else is small
   (recipes/mental_arithmetic.py). `make outputs/SmolLM2-135M-Instruct` gets the model.
+- `chains`: sums of up to eight terms, worked out line by line by the same model after a warm-up of some minutes
+  (recipes/chain_sums.py).
 - `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
   times in ten and one to the hundreds always, so that groups are flat at two thirds as well as at 1.
 
@@ -31,7 +33,7 @@ from datasets import Dataset, DatasetDict, disable_progress_bars, load_from_disk
 from peft import LoraConfig
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerFast
 
-from trl_grpo_plus.recipes import arithmetic, mental_arithmetic, word_problems
+from trl_grpo_plus.recipes import arithmetic, chain_sums, mental_arithmetic, word_problems
 from trl_grpo_plus.registry import get_reward
 
 
@@ -223,16 +225,10 @@ SMOLLM2 = Path("outputs/SmolLM2-135M-Instruct")
 
 def smollm2(condition: str, seed: int) -> Family:
     """Mental arithmetic, the recipe's mix whatever the condition. Prompts are texts: the chat template is applied."""
-    if not SMOLLM2.is_dir():
-        raise FileNotFoundError(f"{SMOLLM2} is not there: make {SMOLLM2}")
-    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
-    made = mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None)
-
-    def converted(row: dict[str, Any]) -> dict[str, Any]:
-        prompt = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
-        return {"prompt": prompt, "gold": row["answer"], "key": row["kind"]}
-
-    data = {name: rows.map(converted, remove_columns="kind") for name, rows in made.items()}
+    _need_smollm2()
+    data = _as_texts(
+        mental_arithmetic.prepare(None, types.SimpleNamespace(seed=seed), None), key="kind", gold="answer"
+    )
     train, held_out = data.pop("train"), data
     return Family(
         *("smollm2", condition, seed, train, held_out, tuple(held_out), SMOLLM2),
@@ -244,6 +240,45 @@ def smollm2(condition: str, seed: int) -> Family:
         attempts=8,
         lora=32,
     )
+
+
+def chains(condition: str, seed: int) -> Family:
+    """Sums of many terms, worked out line by line. One warm model and one set of problems for all seeds."""
+    _need_smollm2()
+
+    def make(args: Any) -> DatasetDict:
+        args.bf16 = True
+        return chain_sums.prepare(None, args, types.SimpleNamespace(model_name_or_path=str(SMOLLM2)))
+
+    made, warm = _made("chain_sums", 1, make)
+    data = _as_texts(made, key="terms", gold="solution")
+    train, held_out = data.pop("train"), data
+    return Family(
+        *("chains", condition, seed, train, held_out, tuple(held_out), warm),
+        *("gsm8k_answer", get_reward("gsm8k_answer")),
+        max_completion_length=112,
+        learning_rate=2e-4,
+        rollouts=768,
+        rollouts_a_step=64,
+        attempts=8,
+        lora=32,
+    )
+
+
+def _need_smollm2() -> None:
+    if not SMOLLM2.is_dir():
+        raise FileNotFoundError(f"{SMOLLM2} is not there: make {SMOLLM2}")
+
+
+def _as_texts(made: DatasetDict, key: str, gold: str) -> dict[str, Dataset]:
+    """Prompts of messages as the texts that the model reads."""
+    tokenizer = AutoTokenizer.from_pretrained(SMOLLM2)
+
+    def converted(row: dict[str, Any]) -> dict[str, Any]:
+        prompt = tokenizer.apply_chat_template(row["prompt"], tokenize=False, add_generation_prompt=True)
+        return {"prompt": prompt, "gold": row[gold], "key": str(row[key])}
+
+    return {name: rows.map(converted, remove_columns=key) for name, rows in made.items()}
 
 
 # --- What they share ------------------------------------------------------------------------------------------------
@@ -275,6 +310,7 @@ FAMILIES: dict[str, Callable[[str, int], Family]] = {
     "word_problems": _also_noisy(words),
     "digits": _also_noisy(digits),
     "smollm2": smollm2,
+    "chains": chains,
 }
 
 

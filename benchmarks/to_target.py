@@ -676,7 +676,13 @@ def draw(lines: list[Line], places: list[tuple[str, str]], picture: Path) -> Non
 
 # --- The command ----------------------------------------------------------------------------------------------------
 
-TARGETS = {"sums": (0.8, 0.9), "word_problems": (0.4, 0.5), "digits": (0.55, 0.7), "smollm2": (0.3, 0.5)}
+TARGETS = {
+    "sums": (0.8, 0.9),
+    "word_problems": (0.4, 0.5),
+    "digits": (0.55, 0.7),
+    "smollm2": (0.3, 0.5),
+    "chains": (0.5, 0.6),
+}
 
 
 def run_options(parser: argparse.ArgumentParser, results: Path, quick: str) -> None:
