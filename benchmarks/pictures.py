@@ -1,7 +1,9 @@
-r"""The pictures of README and docs: what a run of `make demo` learned, and a run's page in a browser.
+r"""The pictures of README and docs: what runs of `make demo` and `make real` learned, and a run's page in a browser.
 
     make demo
     .venv/bin/python benchmarks/pictures.py plot outputs/arithmetic_cpu               # demo.png
+    make real
+    .venv/bin/python benchmarks/pictures.py real outputs/smollm2_135m_cpu             # real.png
     .venv/bin/trl-grpo-plus run word_problems_cpu
     .venv/bin/python benchmarks/pictures.py page outputs/word_problems_cpu            # page, follow, prompts, metrics
     make race RACE_ARGS="--max_steps 125 --log_completions true"
@@ -15,6 +17,7 @@ import argparse
 import io
 import shutil
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -29,23 +32,53 @@ from trl_grpo_plus.view import write_comparison, write_page
 
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
-COLOURS = {"edge": "#0072b2", "easy": "#2a9d76", "hard": "#c4570a"}
-KINDS = {"easy": "sums without a carry", "edge": "sums with a carry", "hard": "products (none in the warm-up)"}
+
+
+@dataclass(frozen=True)
+class Kinds:
+    """Of problems: the column that tells them, a label and a colour for each, and how many steps are one point."""
+
+    column: str
+    labels: dict[str, tuple[str, str]]
+    bin: int
+
+
+DEMO = Kinds(
+    "difficulty",
+    {
+        "edge": ("sums with a carry", "#0072b2"),
+        "easy": ("sums without a carry", "#2a9d76"),
+        "hard": ("products (none in the warm-up)", "#c4570a"),
+    },
+    bin=5,
+)
+REAL = Kinds(
+    "kind",
+    {
+        "sums_1": ("4 + 7", "#2a9d76"),
+        "sums_2": ("27 + 35", "#0072b2"),
+        "sums_3": ("418 + 267", "#7a5195"),
+        "products_1x1": ("6 * 7", "#c4570a"),
+        "products_1x2": ("6 * 74", "#b8860b"),
+    },
+    bin=2,
+)
 VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # as the page has them
 TOLD = {"alive": "alive: teach", "all_good": "all good: cannot teach", "all_bad": "all bad: cannot teach"}
-BIN = 5  # steps a point
 Groups = list[list[dict[str, Any]]]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The pictures of README and docs.")
-    parser.add_argument("what", choices=("plot", "page", "compare"))
+    parser.add_argument("what", choices=("plot", "real", "page", "compare"))
     parser.add_argument("runs", nargs="+", help="output_dir of the run; of two to compare")
     parser.add_argument("--into", type=Path, default=Path("docs/images"), help="folder of the pictures")
     options = parser.parse_args()
     options.into.mkdir(parents=True, exist_ok=True)
     if options.what == "plot":
-        plot(list(traces.groups(options.runs[0])), options.into / "demo.png")
+        plot(list(traces.groups(options.runs[0])), DEMO, options.into / "demo.png")
+    elif options.what == "real":
+        plot(list(traces.groups(options.runs[0])), REAL, options.into / "real.png")
     elif options.what == "page":
         page = write_page(options.runs[0], Path(options.runs[0]) / "report.html").path
         for name, (place, act) in VIEWS.items():
@@ -55,28 +88,28 @@ def main() -> None:
         screenshot(page, "", lambda page: None, options.into / "compare.png")
 
 
-def plot(groups: Groups, target: Path) -> None:
+def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
     """Right answers by kind of problem, and verdicts, over the steps."""
     train = [group for group in groups if group[0]["split"] == "train"]
     figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for kind, label in KINDS.items():
-        of_kind = [group for group in train if group[0]["reference"]["difficulty"] == kind]
-        steps, shares = over_steps(of_kind, lambda group: fmean(row["reward"] for row in group))
-        left.plot(steps, shares, color=COLOURS[kind], label=label)
+    for kind, (label, colour) in kinds.labels.items():
+        of_kind = [group for group in train if group[0]["reference"][kinds.column] == kind]
+        steps, shares = over_steps(of_kind, kinds.bin, lambda group: fmean(row["reward"] for row in group))
+        left.plot(steps, shares, color=colour, label=label)
         held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
         ends = {step: rewards_at(held_out, step) for step in {group[0]["step"] for group in held_out}}
-        left.plot(list(ends), list(ends.values()), "o", color=COLOURS[kind], markerfacecolor="white", clip_on=False)
+        left.plot(list(ends), list(ends.values()), "o", color=colour, markerfacecolor="white", clip_on=False)
     left.plot([], [], "o", color="#59636e", markerfacecolor="white", label="held out, before and after")
     left.set(title="Share of right attempts", xlabel="step", ylim=(-0.02, 1.02))
     left.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.05))
-    stacks = {v: over_steps(train, lambda group, v=v: group[0]["verdict"] == v) for v in VERDICTS}
+    stacks = {v: over_steps(train, kinds.bin, lambda group, v=v: group[0]["verdict"] == v) for v in VERDICTS}
     steps = stacks["alive"][0]
     right.stackplot(steps, [shares for _, shares in stacks.values()], colors=list(VERDICTS.values()), alpha=0.85)
     below = 0.0
     for verdict, (_, shares) in stacks.items():
         middle = below + fmean(shares[: len(shares) // 2]) / 2
-        right.text(steps[0] + 4, middle, TOLD[verdict], color="white", va="center", fontsize=9)
+        right.text(steps[0] + 0.01 * steps[-1], middle, TOLD[verdict], color="white", va="center", fontsize=9)
         below += fmean(shares[: len(shares) // 2])
     right.set(title="Groups sampled, before filtering", xlabel="step", ylim=(0, 1), xlim=(steps[0], steps[-1]))
     for axes in (left, right):
@@ -85,12 +118,12 @@ def plot(groups: Groups, target: Path) -> None:
     figure.savefig(target)
 
 
-def over_steps(groups: Groups, value: Any) -> tuple[list[float], list[float]]:
-    """Mean of `value(group)` for every `BIN` steps, and the middle of each bin."""
+def over_steps(groups: Groups, size: int, value: Any) -> tuple[list[float], list[float]]:
+    """Mean of `value(group)` for every `size` steps, and the middle of each bin."""
     bins = defaultdict(list)
     for group in groups:
-        bins[group[0]["step"] // BIN].append(float(value(group)))
-    return [(at + 0.5) * BIN for at in sorted(bins)], [fmean(bins[at]) for at in sorted(bins)]
+        bins[group[0]["step"] // size].append(float(value(group)))
+    return [(at + 0.5) * size for at in sorted(bins)], [fmean(bins[at]) for at in sorted(bins)]
 
 
 def rewards_at(groups: Groups, step: int) -> float:
