@@ -18,7 +18,7 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "reward_range steps",
-    "groups head lease plain_rows presets trl_releases sandbox scoring shared_prior rests states",
+    "groups head lease plain_rows presets trl_releases sandbox scoring shared_prior rests states known_states",
     "beliefs own_stream",
     "baselines variants",
     "estimators",
