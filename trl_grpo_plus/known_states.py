@@ -22,6 +22,7 @@ SHARE = 1 / 8
 tenth of a step or less, as training comes on top of sampling, and a token costs more to sample than to read."""
 FRESH = 8  # steps; older states are read again
 FIRST = 8  # prompts that may be read before anything was sampled: enough to know how far states lie apart
+LARGEST = 60_000.0  # that float16 holds, about
 MOST_ROWS, MOST_NUMBERS = 32_768, 512  # kept: 32 MiB in all, beside Python's own
 
 
@@ -45,6 +46,7 @@ class KnownStates:
         self._step = 0
         self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> when it was read and what; what was read last, last
         self._mean = self._spread = torch.empty(0)  # (width,), known when there was a reading
+        self._projection = torch.empty(0)  # (width, MOST_NUMBERS), of a model that is wider
         self.affordable = float(FIRST)
         self._num_read, self._last = 0, (0, 0.0)  # in this step; in the last one, and what was known of its rows
 
@@ -118,10 +120,7 @@ class KnownStates:
         states = states.detach().to("cpu", torch.float64)
         width = states.shape[1]
         if not len(self._mean):
-            spread = states.std(dim=0, correction=0)
-            # Of dimensions that hardly differ in so few rows too little is known to make much of them.
-            self._spread = spread.clamp(min=max(1e-3 * spread.median().item(), 1e-9))
-            self._mean = states.mean(dim=0)
+            self._mean, self._spread = states.mean(dim=0), _spread(states)
         if width != len(self._mean):
             raise Refusal(
                 f"The states have {width} dimensions, those read before had {len(self._mean)}. Resume with the same "
@@ -129,7 +128,17 @@ class KnownStates:
             )
         states = (states - self._mean) / self._spread
         if width > MOST_NUMBERS:
-            generator = torch.Generator().manual_seed(self._seed)
-            states = states @ torch.randn(width, MOST_NUMBERS, generator=generator, dtype=torch.float64)
-            states = states / math.sqrt(width)
-        return states.half()
+            if not len(self._projection):
+                generator = torch.Generator().manual_seed(self._seed)
+                self._projection = torch.randn(width, MOST_NUMBERS, generator=generator, dtype=torch.float64)
+            states = states @ self._projection / math.sqrt(width)
+        return states.clamp(-LARGEST, LARGEST).half()
+
+
+def _spread(states: Tensor) -> Tensor:
+    """`(width,)`, the standard deviation of each number; one for all, their size, where rows do not differ."""
+    spread = states.std(dim=0, correction=0)
+    # Of dimensions that hardly differ in so few rows too little is known to make much of them.
+    least = 1e-3 * (spread.median().item() or spread.mean().item())
+    size = states.square().mean().sqrt()
+    return spread.clamp(min=least) if least > 1e-9 * size else torch.full_like(spread, max(size.item(), 1.0))
