@@ -40,10 +40,10 @@ def steps(known, count, affordable=0.0):
 
 
 def test_a_state_that_is_fresh_is_used_again():
-    known, policy = knowing()
+    known, policy = knowing(math.inf)
     known.look([3, 1, 3])
     before = known.of([1, 3])
-    steps(known, FRESH - 1)
+    steps(known, FRESH - 1, math.inf)
     known.look([3, 1])
     assert policy.asked == [[3, 1]]
     assert torch.equal(known.of([1, 3]), before)
