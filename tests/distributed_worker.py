@@ -185,7 +185,14 @@ def resample(folder, dead=lambda n: n % 3 > 0, **options):
     options = {"per_device_train_batch_size": 6, **RESAMPLE, **options}
     trained = train(folder, reward, **options)
     table = [list(trained._logs[name]) for name in ("prompt", "completion", "advantages")]
-    return result(trained, calls=reward.calls, table=table)
+    return result(trained, calls=reward.calls, table=table, kept=kept(trained))
+
+
+def kept(trained):
+    """What a belief head has read, and may read next."""
+    memory = trained._prompts.memory
+    known = memory.state_dict()["states"].get("prompts", {}) if memory else {}
+    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in known.items()}
 
 
 def resample_iterations(folder):

@@ -18,7 +18,8 @@ ROOT = Path(trl_grpo_plus.__file__).parent
 FLOORS = (  # from the ground up
     "common",
     "reward_range steps",
-    "groups head lease plain_rows on_cpu presets trl_releases sandbox scoring shared_prior rests states sampling",
+    "groups head lease plain_rows on_cpu presets trl_releases sandbox scoring shared_prior rests states known_states "
+    "sampling",
     "beliefs own_stream",
     "baselines variants",
     "estimators",

@@ -20,6 +20,8 @@ from .reward_range import RewardRange
 
 WINDOW = 20
 """Batches of which [`Ridge.skill`] is measured."""
+FEW_PROMPTS = 16.0
+"""At which what was measured of it counts half: a batch may hold a single prompt whose state is known."""
 MARGIN = 0.02
 """Of the reward's range, that a prediction keeps from its ends: no prompt is solved or hopeless by its looks alone."""
 
@@ -86,7 +88,8 @@ class Ridge:
     def skill(self) -> float:
         """Share of the variance between prompts that predictions made a batch ahead explain, in [0, 1], over the last
         [`WINDOW`] batches: of the squared error of the mean alone, less the noise of the mean rewards, what the ridge
-        takes away, less its own standard error. 0 where it predicts nothing; its predictions are then to be ignored.
+        takes away, less its own standard error. Pulled to 0 while few prompts were foretold. 0 where it predicts
+        nothing; its predictions are then to be ignored.
         """
         if not self._window:
             return 0.0
@@ -95,7 +98,7 @@ class Ridge:
         error = math.sqrt(max(squared_gain / count - mean_gain**2, 0.0) / count)
         # Where prompts do not differ there is nothing to explain, and the quotient is of two noises.
         least = 1e-3 * (self._range.high - self._range.low) ** 2
-        return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0)
+        return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0) * count / (count + FEW_PROMPTS)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
         """What attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both `(P,)`.

@@ -5,7 +5,8 @@ prompts are chosen, what `filter_metric` looks at: a reward, or the total of a g
 verdicts do. A head ([`trl_grpo_plus.head`]) may stand in for what rows share.
 """
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from .beliefs import Belief, Beliefs
 from .common.values import Refusal, near
 from .groups import metric_or_total, totals
 from .head import Ridge
+from .known_states import KnownStates, States
 
 
 TOTAL = "total"
@@ -24,8 +26,6 @@ _WAYS_ON = (
     "Resume with the same dataset, rewards and options; or start a new run from the checkpoint's weights; or remove "
     "the checkpoint's grpo_plus_state_*.pt files: it goes on then, and beliefs start afresh."
 )
-
-States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
 
 class Memory:
@@ -54,7 +54,8 @@ class Memory:
         states: States | None = None,
     ):
         check_rows(train_set, config)
-        self._weights, self._states = torch.tensor(weights), states
+        self._weights = torch.tensor(weights)
+        self._known = KnownStates(states, config.seed) if states else None
         names = _told_apart(names)
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
@@ -80,46 +81,60 @@ class Memory:
             **{name: getattr(config, name) for name in ("failed_reward", "solved_reward", "belief_key")},
         }
         self._prints = {} if streamed else plain_rows.prints(train_set, ("prompt", config.belief_key))
-        self._seen: dict[int, Tensor] = {}  # states of this batch's rows
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
         """Indices are places in these rows of a stream from now on."""
-        self._seen = {}
+        if self._known is not None:
+            self._known.forget()
         if self._key is not None:
             keys = [as_key(self._key, row.get(self._key)) for row in rows]
             for beliefs in self._beliefs.values():
                 beliefs.show(keys)
 
+    def look(self, rows: Sequence[int]) -> None:
+        """Have the policy read these rows, which are to be sampled, as far as it may. Collective, with a head."""
+        if self._known is not None:
+            self._known.look(rows)
+
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Of what advantages are made of: the total, or each reward with a weight. Collective, with a head."""
-        self._look(rows)
+        self.look(rows)
         return [self._of(name, rows) for name in self._credited]
 
     def promise(self, rows: list[int]) -> tuple[Belief, float]:
-        """Of what prompts are chosen by, and how good beliefs are. Collective where there is a head.
+        """[`believed`] of candidates, and how far to trust it. Collective where there is a head, which reads some of
+        them first: half of what it may, as those that are sampled are what it learns from.
 
-        Under normalize_then_sum its variance is that of a weighted sum of independent rewards.
+        Where the head has read few rows, it is right about these and the beliefs about most are not: the better one's
+        skill counts, since rows of which nothing is known are drawn by lot among themselves whatever it is.
         """
-        self._look(rows)
+        if self._known is not None:
+            self._known.look(rows, share=1 / 2)
+        skills = [self._skill(name) for name in self._chosen_by]
+        return self.believed(rows), sum(skills) / len(skills)
+
+    def believed(self, rows: Sequence[int]) -> Belief:
+        """Of what prompts are chosen by. Under normalize_then_sum its variance is that of a weighted sum of
+        independent rewards."""
         parts = [self._of(name, rows) for name in self._chosen_by]
-        skills = [self._beliefs[name].skill for name in self._chosen_by]
         if self._chosen_by in ([TOTAL], [self._fallback]):
-            return parts[0], skills[0]
+            return parts[0]
         weights = [float(self._weights[self._names.index(name)]) for name in self._chosen_by]
         means, variances = (torch.stack([getattr(part, name) for part in parts]) for name in ("mean", "variance"))
         by = torch.tensor(weights, dtype=torch.float64).unsqueeze(1)
-        summed = Belief((by * means).sum(dim=0), (by**2 * variances).sum(dim=0), parts[0].count)
-        return summed, sum(skills) / len(skills)
+        return Belief((by * means).sum(dim=0), (by**2 * variances).sum(dim=0), parts[0].count)
 
-    def observe(self, rows: Sequence[int], rewards: Tensor) -> None:
-        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step. Collective, likewise."""
-        self._look(rows)
+    def observe(self, rows: Sequence[int], rewards: Tensor, affordable: float = math.inf) -> None:
+        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step, and for the next one the
+        head may read `affordable` prompts. Collective, likewise."""
+        self.look(rows)
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, rows)
-            if name in self._heads:
-                self._heads[name].learn(self._states_of(rows), column)
+            if self._known is not None:
+                self._heads[name].learn(self._known.of(rows), column)
             beliefs.observe(rows, column, believed)
-        self._seen = {}
+        if self._known is not None:
+            self._known.end_step(rows, affordable)
 
     def metrics(self) -> dict[str, float]:
         """`beliefs/*` of what prompts are chosen by, or else of the first quantity."""
@@ -127,6 +142,8 @@ class Memory:
         values = self._beliefs[name].metrics()
         if name in self._heads:
             values["beliefs/head_skill"] = self._heads[name].skill
+        if self._known is not None:
+            values |= self._known.metrics()
         return values
 
     def state_dict(self) -> dict[str, Any]:
@@ -141,8 +158,8 @@ class Memory:
             before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
             raise Refusal(f"The checkpoint's beliefs are about {before}, this run has {now}. {_WAYS_ON}")
         for kind, parts in self._parts.items():
-            if set(state[kind]) != set(parts):
-                saved, now = (", ".join(names) or "nothing" for names in (state[kind], parts))
+            if set(state.get(kind, ())) != set(parts):
+                saved, now = (", ".join(names) or "nothing" for names in (state.get(kind, ()), parts))
                 raise Refusal(f"The checkpoint has {kind} about {saved}, this run about {now}. {_WAYS_ON}")
             for name, part in parts.items():
                 part.load_state_dict(state[kind][name])
@@ -155,22 +172,21 @@ class Memory:
 
     @property
     def _parts(self) -> dict[str, dict[str, Any]]:
-        return {"beliefs": self._beliefs, "heads": self._heads}
+        states = {} if self._known is None else {"prompts": self._known}
+        return {"beliefs": self._beliefs, "heads": self._heads, "states": states}
 
-    def _look(self, rows: Sequence[int]) -> None:
-        """Have the policy read these rows' prompts, once a batch. Every rank calls it alike."""
-        unseen = [row for row in dict.fromkeys(rows) if row not in self._seen]
-        if self._states is not None and unseen:
-            self._seen.update(zip(unseen, self._states(unseen), strict=True))
+    def _skill(self, name: str) -> float:
+        skill = self._beliefs[name].skill
+        return max(skill, self._heads[name].skill) if name in self._heads else skill
 
     def _of(self, name: str, rows: Sequence[int]) -> Belief:
-        head = self._heads.get(name)
-        if head is None or not rows or head.skill <= 0:  # it foretells nothing
-            return self._beliefs[name].of(rows)
-        return self._beliefs[name].of(rows, *head.predict(self._states_of(rows)), HEAD_STRENGTH)
-
-    def _states_of(self, rows: Sequence[int]) -> Tensor:
-        return torch.stack([self._seen[row] for row in rows])
+        head, belief = self._heads.get(name), self._beliefs[name].of(rows)
+        if self._known is None or head is None or head.skill <= 0:  # it foretells nothing
+            return belief
+        known = torch.tensor([row in self._known for row in rows], dtype=torch.bool)
+        foretold = self._beliefs[name].of(rows, *head.predict(self._known.of(rows)), HEAD_STRENGTH)
+        columns = ("mean", "variance", "count")
+        return Belief(*(torch.where(known, getattr(foretold, name), getattr(belief, name)) for name in columns))
 
     def _column(self, name: str, rewards: Tensor) -> Tensor:
         """`(P, G)`, of a quantity."""

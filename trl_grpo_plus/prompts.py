@@ -14,9 +14,11 @@ from .common.ranks import together
 from .common.values import Refusal
 from .groups import totals
 from .indexed_rows import IndexedRows
+from .known_states import SHARE
 from .lookahead import Window
 from .memory import TOTAL, Memory
 from .rounds import Draw
+from .states import MOST_TOKENS
 from .streams import Stream
 
 
@@ -106,6 +108,8 @@ class Prompts:
                     "batch's rows do not say theirs: the dataloader is not the trainer's own. Leave that, or set the "
                     "option back to its default."
                 )
+        if self.memory is not None:
+            self.memory.look(batch.rows)
 
     def _look(self, window: Window, batch: Batch, count: int) -> None:
         """The rows of a stream that a batch of `count` prompts can be made of: those ahead, or those that TRL has
@@ -136,11 +140,11 @@ class Prompts:
         return {**beliefs, "teaching": [alive for _, alive in live]} if centred else beliefs
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
-        """For the traces: of each group of all rounds, what is believed of its prompt. Collective."""
+        """For the traces: of each group of all rounds, what is believed of its prompt."""
         rows = [row for one_round in batch.rounds for row in one_round.rows]
         if self.memory is None or not rows:
             return []
-        belief, of = self.memory.promise(rows)[0], self.memory.promise_of
+        belief, of = self.memory.believed(rows), self.memory.promise_of
         named = {} if of == TOTAL else {"of": of}
         columns = {"mean": belief.mean, "std": belief.variance.sqrt(), "attempts": belief.count}
         rounded = zip(*(column.round(decimals=4).tolist() for column in columns.values()), strict=True)
@@ -153,7 +157,8 @@ class Prompts:
         self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
         if self.memory is not None:
-            self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)))
+            affordable = affordable_by(batch, self._accelerator) if self._config.belief_head else 0.0
+            self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)), affordable)
             metrics |= self.memory.metrics()
         if self._config.chooses_prompts:
             assert self.draw is not None
@@ -187,3 +192,14 @@ class Prompts:
                     "Resume with the same options, or start a new run from the checkpoint's weights."
                 )
             self._stream.load_state_dict(saved["stream"])
+
+
+def affordable_by(batch: Batch, accelerator: Any) -> float:
+    """Prompts that the head may read for what a batch has sampled, by [`~trl_grpo_plus.known_states.SHARE`]; prompts
+    are taken to be as long as the batch's. Collective."""
+    prompts = [len(attempt.prompt_ids) for one_round in batch.rounds for attempt in one_round.attempts]
+    counts = [sum(prompts) + batch.num_tokens, sum(min(length, MOST_TOKENS) for length in prompts), len(prompts)]
+    sampled, to_read, attempts = (
+        accelerator.gather(torch.tensor([counts], device=accelerator.device)).sum(dim=0).tolist()
+    )
+    return SHARE * sampled / max(to_read / attempts, 1)

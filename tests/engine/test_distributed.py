@@ -127,6 +127,12 @@ def test_ranks_agree(out, scenario):
     assert first["alive"]
 
 
+def test_ranks_keep_the_same_states_and_may_read_as_many(out):
+    first, second = (rank["kept"] for rank in results(out, "beliefs"))
+    assert first == second
+    assert len(first["rows"]) > 8
+
+
 @pytest.mark.parametrize(("scenario", "size", "known"), [("ahead", 9, 25), ("behind", 3, 12)])
 def test_ranks_read_a_stream_alike(out, scenario, size, known):
     first, second = results(out, scenario)

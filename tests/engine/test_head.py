@@ -85,6 +85,19 @@ def test_early_luck_is_no_skill():
     assert sum(skill > 0 for skill in skills) <= 2
 
 
+def test_a_few_prompts_that_were_foretold_are_no_skill():
+    """A batch may hold a single prompt whose state is known."""
+    ridge, slope = Ridge(seed=0), torch.ones(1, 2)
+    for value in (0.0, 1.0, 1.0):  # right each time
+        rows = value * slope
+        ridge.learn(rows, rows[:, :1])
+    assert ridge.skill < 0.2
+    for value in torch.arange(64).double() % 2:
+        rows = value * slope
+        ridge.learn(rows, rows[:, :1])
+    assert ridge.skill > 0.5
+
+
 @pytest.mark.parametrize("unit", [0.01, 100.0])
 def test_the_unit_of_rewards_changes_no_skill(unit):
     data = [*batches(truth(24), 20, 24)]

@@ -236,7 +236,7 @@ def test_a_baseline_alone_learns_from_the_rows_that_trl_deals(tmp_path):
 
 @pytest.mark.parametrize("options", [BELIEF, CHOICE], ids=["baseline", "choice"])
 def test_a_head_reads_a_stream_s_prompts(tmp_path, options):
-    trained = tiny.trained(tmp_path, by_kind, data=streamed(30), **options, belief_head="prompt", max_steps=3)
+    trained = tiny.trained(tmp_path, by_kind, data=streamed(30), **options, belief_head="prompt", max_steps=9)
     assert tiny.logged(trained, "beliefs/head_skill")[-1] >= 0
     assert trained._prompts.state_dict()["memory"]["heads"]["total"]["count"] > 8
 

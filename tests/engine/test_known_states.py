@@ -1,0 +1,229 @@
+"""States that are kept: which prompts are read when, what is kept of them, and what a run does without them."""
+
+import io
+import math
+from types import SimpleNamespace
+
+import pytest
+import tiny
+import torch
+from test_memory import CHOICE, PAIRS, remembering
+
+from trl_grpo_plus import known_states, states
+from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.known_states import FIRST, FRESH, SHARE, KnownStates
+from trl_grpo_plus.prompts import affordable_by
+
+
+class Policy:
+    """Whose states are random, and move with each reading; says which rows it was asked to read."""
+
+    def __init__(self, width=4):
+        self.asked, self.width = [], width
+
+    def __call__(self, rows):
+        self.asked.append(rows)
+        generator = torch.Generator().manual_seed(len(self.asked))
+        return torch.randn(len(rows), self.width, generator=generator)
+
+
+def knowing(affordable=FIRST, policy=None):
+    policy = policy or Policy()
+    known = KnownStates(policy, seed=0)
+    known.affordable = float(affordable)
+    return known, policy
+
+
+def steps(known, count, affordable=0.0):
+    for _ in range(count):
+        known.end_step([], affordable)
+
+
+def test_a_state_that_is_fresh_is_used_again():
+    known, policy = knowing(math.inf)
+    known.look([3, 1, 3])
+    before = known.of([1, 3])
+    steps(known, FRESH - 1, math.inf)
+    known.look([3, 1])
+    assert policy.asked == [[3, 1]]
+    assert torch.equal(known.of([1, 3]), before)
+
+
+def test_what_is_missing_is_read_first_and_then_the_oldest():
+    known, policy = knowing(math.inf)
+    known.look([5])
+    steps(known, 1, math.inf)
+    known.look([4])
+    steps(known, FRESH)
+    known.affordable = 3.0
+    before = known.of([4, 5])
+    known.look([4, 5, 6, 7])
+    assert policy.asked == [[5], [4], [6, 7, 5]]
+    assert torch.equal(known.of([4]), before[:1])
+    assert not torch.equal(known.of([5]), before[1:])
+    assert known.of([8]).isnan().all()
+
+
+def test_no_more_is_read_than_what_was_sampled_pays_for():
+    known, policy = knowing()
+    known.look(range(100))
+    assert len(policy.asked[-1]) == FIRST
+    for _ in range(4):  # a part of a prompt is kept for the next step
+        known.end_step([], 1.5)
+        known.look(range(100))
+    assert sum(map(len, policy.asked)) == FIRST + 6
+    steps(known, 5, affordable=2.0)  # what is left over is not saved up for ever
+    known.look(range(100), share=1 / 2)
+    assert len(policy.asked[-1]) == 2
+    known.look(range(100))
+    assert len(policy.asked[-1]) == 2
+    known.look(range(100))
+    assert len(policy.asked) == 7
+    known.end_step(range(20), 0.0)
+    assert known.metrics() == {"beliefs/head_read": 4.0, "beliefs/head_known": 18 / 20}
+
+
+def test_of_more_rows_than_it_may_keep_those_stay_that_were_read_last(monkeypatch):
+    monkeypatch.setattr(known_states, "MOST_ROWS", 4)
+    known, _ = knowing(math.inf)
+    known.look([0, 1, 2])
+    steps(known, FRESH, affordable=math.inf)
+    known.look([0])
+    known.look([3, 4])
+    assert [row for row in range(5) if row in known] == [0, 2, 3, 4]
+
+
+def test_a_row_of_a_wide_model_takes_a_kibibyte():
+    known, _ = knowing(64, Policy(width=2000))
+    known.look(range(64))
+    kept = known.state_dict()["states"]
+    assert kept.nbytes == 64 * 1024
+    narrow, _ = knowing(64, Policy(width=300))
+    narrow.look(range(64))
+    assert narrow.state_dict()["states"].nbytes == 64 * 300 * 2
+
+
+@pytest.mark.parametrize("width", [300, 2000])
+def test_what_is_kept_tells_rows_apart_as_states_do(width):
+    """Dimensions that lie far from 0, or are far larger than others, cost no digits."""
+    generator = torch.Generator().manual_seed(0)
+    plain = torch.randn(64, width, generator=generator, dtype=torch.float64)
+    far = plain * torch.logspace(-3, 3, width, dtype=torch.float64) + torch.linspace(-3e4, 3e4, width)
+    known, _ = knowing(64, lambda rows: far[rows])
+    known.look(range(64))
+    kept = known.of(range(64))
+    apart, true = torch.pdist(kept), torch.pdist((plain - plain.mean(dim=0)) / plain.std(dim=0, correction=0))
+    torch.testing.assert_close(apart / apart.mean(), true / true.mean(), rtol=0.2, atol=0)
+
+
+def test_it_goes_on_from_a_checkpoint():
+    known, _ = knowing(20, Policy(width=600))
+    for first in (0, 3, 6):
+        known.look(range(first, first + 4))
+        known.end_step([], 2.5)
+    file = io.BytesIO()
+    torch.save(known.state_dict(), file)
+    file.seek(0)
+    resumed = KnownStates(Policy(width=600), seed=0)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert resumed.affordable == known.affordable != FIRST
+    for one in (known, resumed):
+        one._read = Policy(width=600)
+        steps(one, FRESH, affordable=2.5)
+        one.look([1, 9, 0, 11, 12])
+    assert resumed._read.asked == known._read.asked == [[11, 12, 1, 0, 9]]
+    assert torch.equal(resumed.of(range(13)).nan_to_num(7), known.of(range(13)).nan_to_num(7))
+    fresh = KnownStates(Policy(), seed=0)
+    fresh.load_state_dict(KnownStates(Policy(), seed=0).state_dict())
+    assert fresh.of([0]).shape == (1, 0)
+
+
+def test_another_model_is_refused():
+    known, _ = knowing()
+    known.look([0, 1])
+    known._read = Policy(width=5)
+    with pytest.raises(Refusal, match=r"have 5 dimensions, those read before had 4.*same model"):
+        known.look([2])
+
+
+# -- in the memory
+
+
+def head_that_knows(tmp_path, **options):
+    """A memory whose head foretells rewards from states of rows below 400, and has read no others."""
+    sides = torch.linspace(-1, 1, 600).unsqueeze(1) * torch.tensor([[1.0, -0.5]])
+    asked = []
+
+    def read(rows):
+        asked.append(rows)
+        return sides[rows]
+
+    memory, without = (remembering(tmp_path, states=of, belief_key=None, **options) for of in (read, None))
+    for rows in torch.randperm(400, generator=torch.Generator().manual_seed(0)).split(16):
+        rewards = (0.5 + 0.5 * sides[rows, :1]).unsqueeze(-1).expand(-1, 2, 1)
+        for one in (memory, without):
+            one.observe(rows.tolist(), rewards, 16)
+    return memory, without, asked
+
+
+def test_a_row_that_was_not_read_is_believed_as_without_a_head(tmp_path):
+    memory, without, asked = head_that_knows(tmp_path, belief_head="prompt")
+    memory._known.affordable = 0.0
+    read = sum(map(len, asked))
+    ((belief, skill), (plain, plain_skill)) = memory.promise([1, 500, 399, 501]), without.promise([1, 500, 399, 501])
+    for column in ("mean", "variance", "count"):
+        values, others = getattr(belief, column), getattr(plain, column)
+        assert torch.equal(values[[1, 3]], others[[1, 3]])
+        assert not torch.equal(values[[0, 2]], others[[0, 2]])
+    assert skill >= memory.metrics()["beliefs/head_skill"] > 0.8 > plain_skill
+    assert sum(map(len, asked)) == read
+
+
+def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
+    memory, _, asked = head_that_knows(tmp_path, belief_head="prompt")
+    memory._known.affordable = 6.0
+    memory.promise([500, 501, 502, 503, 504])
+    memory.believed([505, 506])  # which is for the traces: they change nothing
+    memory.look([503, 504, 502])
+    memory.credited([507, 508])
+    assert asked[-3:] == [[500, 501, 502], [503, 504], [507]]
+
+
+# -- in training
+
+
+def test_an_eighth_of_what_is_sampled_may_be_read():
+    attempts = [SimpleNamespace(prompt_ids=[0] * length) for length in (10, 10, 2000, 20)]
+    batch = SimpleNamespace(rounds=[SimpleNamespace(attempts=attempts)], num_tokens=960)
+    accelerator = SimpleNamespace(device="cpu", gather=lambda counts: torch.cat([counts, counts]))
+    assert affordable_by(batch, accelerator) == pytest.approx(SHARE * 2 * 3000 / ((1024 + 40) / 4))
+
+
+@pytest.fixture
+def forwards(monkeypatch):
+    """Of each reading, how many prompts the model was given."""
+    counts, read = [], states._states
+    monkeypatch.setattr(
+        states, "_states", lambda model, ids, device: counts.append(len(ids)) or read(model, ids, device)
+    )
+    return counts
+
+
+@pytest.mark.parametrize("selection", ["belief", "shuffle"])
+def test_a_step_reads_a_few_prompts_of_its_pool(tmp_path, forwards, selection):
+    """Of a pool of 32, or of 4 where there is no choice; a step samples 8 attempts of at most 6 + 6 tokens."""
+    options = {**CHOICE, **PAIRS, "prompt_selection": selection, "belief_head": "prompt", "max_steps": 12}
+    trained = tiny.trained(tmp_path, tiny.digits, **options, data=tiny.prompts(90))
+    read = tiny.logged(trained, "beliefs/head_read")
+    assert sum(read) == sum(forwards) > FIRST
+    assert sum(forwards) <= FIRST + 12 * 8 * SHARE * (6 + 6) / 6
+    assert max(read[1:]) <= 2 * 8 * SHARE * (6 + 6) / 6 + 1
+    assert 0 < tiny.logged(trained, "beliefs/head_known")[-1] <= 1
+
+
+def test_the_first_reading_may_be_of_one_row():
+    known, _ = knowing(math.inf, lambda rows: torch.tensor([[3.0, -50.0], [3.5, -20.0], [float("inf"), 0.0]])[rows])
+    known.look([0])
+    known.look([1, 2])
+    assert known.of([0, 1, 2]).isfinite().all()
+    assert not torch.equal(known.of([0]), known.of([1]))
