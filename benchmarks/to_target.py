@@ -99,8 +99,12 @@ def _belief(group: int, oracle: bool = False, **config: Any) -> Arm:
     return _plus(group, oracle, advantage_baseline="belief", scale_rewards="prior", **config)
 
 
-def _choice(group: int, head: str | None = None, key: str | None = None, pool: int = 8) -> Arm:
+def _choice(
+    group: int, head: str | None = None, key: str | None = None, pool: int = 8, share: float | None = 0.125
+) -> Arm:
     config: dict[str, Any] = {"selection_pool": pool, **({"belief_key": key} if key else {})}
+    if head:
+        config["belief_head_share"] = share
     return _belief(group, prompt_selection="belief", belief_head=head, **config)
 
 
@@ -123,7 +127,9 @@ ARMS: dict[str, Arm] = {
     "key-2": _choice(2, key="key"),
     "head-4": _choice(4, head="prompt"),
     "head-2": _choice(2, head="prompt"),
-    "head-2-pool-4": _choice(2, head="prompt", pool=4),
+    "head-4-whole": _choice(4, head="prompt", share=None),
+    "head-2-whole": _choice(2, head="prompt", share=None),
+    "head-2-pool-4": _choice(2, head="prompt", pool=4, share=None),
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
     "easy-first-2": _by_level("easy_first"),

@@ -171,6 +171,11 @@ def _check_beliefs(config: Any) -> None:
                 f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "
                 "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
             )
+    if config.changed("belief_head_share") and not config.belief_head:
+        raise Refusal(
+            f"belief_head_share={config.belief_head_share!r} has no effect without a head: set belief_head='prompt', "
+            "or leave it out."
+        )
     check_selection(config.prompt_selection)
     if config.changed("selection_pool") and config.prompt_selection != "belief":
         raise Refusal(

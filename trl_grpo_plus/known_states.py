@@ -1,7 +1,10 @@
 """States that were read, kept and read again as they age: reading all of a pool at each step costs more than a step.
 
 A state that is some steps old still tells prompts apart, so it is used until there is a newer one. What a batch has
-sampled pays for what the next one may read ([`SHARE`]); a row that was not read has no state.
+sampled pays for what the next one may read (`belief_head_share`); a row that was not read has no state.
+
+A share of 1/8 of the tokens that a batch samples is a tenth of a step or less, as training comes on top of sampling,
+and a token costs more to sample than to read.
 """
 
 import math
@@ -17,9 +20,6 @@ from .common.values import Refusal
 
 States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
-SHARE = 1 / 8
-"""Of the tokens that a batch samples, prompts and completions, the tokens of prompts that the next one may read: a
-tenth of a step or less, as training comes on top of sampling, and a token costs more to sample than to read."""
 FRESH = 8  # steps; older states are read again
 FIRST = 8  # prompts that may be read before anything was sampled: enough to know how far states lie apart
 LARGEST = 60_000.0  # that float16 holds, about
@@ -36,18 +36,20 @@ class KnownStates:
     Args:
         read (`Callable`): reads the states of rows. Collective.
         seed (`int`): of the random projection.
+        everything (`bool`, *optional*, defaults to `False`): read all rows at each step, whatever it costs.
 
     Attributes:
         affordable (`float`): prompts that may be read now; a part of one is kept.
     """
 
-    def __init__(self, read: States, seed: int):
+    def __init__(self, read: States, seed: int, everything: bool = False):
         self._read, self._seed = read, seed
+        self._fresh = 1 if everything else FRESH
         self._step = 0
         self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> when it was read and what; what was read last, last
         self._mean = self._spread = torch.empty(0)  # (width,), known when there was a reading
         self._projection = torch.empty(0)  # (width, MOST_NUMBERS), of a model that is wider
-        self.affordable = float(FIRST)
+        self.affordable = math.inf if everything else float(FIRST)
         self._num_read, self._last = 0, (0, 0.0)  # in this step; in the last one, and what was known of its rows
 
     def __contains__(self, row: int) -> bool:
@@ -58,7 +60,7 @@ class KnownStates:
         the oldest ones. Collective where anything is due, and that is known on all ranks alike."""
         distinct = [*dict.fromkeys(rows)]
         missing = [row for row in distinct if row not in self._kept]
-        old = [row for row in distinct if row in self._kept and self._step - self._kept[row][0] >= FRESH]
+        old = [row for row in distinct if row in self._kept and self._step - self._kept[row][0] >= self._fresh]
         due = missing + sorted(old, key=lambda row: self._kept[row][0])
         due = due[: int(min(max(share * self.affordable, 0.0), len(due)))]
         if not due:

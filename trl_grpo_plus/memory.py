@@ -55,7 +55,7 @@ class Memory:
     ):
         check_rows(train_set, config)
         self._weights = torch.tensor(weights)
-        self._known = KnownStates(states, config.seed) if states else None
+        self._known = KnownStates(states, config.seed, config.belief_head_share is None) if states else None
         names = _told_apart(names)
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]

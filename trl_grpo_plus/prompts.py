@@ -1,5 +1,6 @@
 """Which prompts a run samples, and what it remembers of them: a stream that deals rows, a memory that believes."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,7 +15,6 @@ from .common.ranks import together
 from .common.values import Refusal
 from .groups import totals
 from .indexed_rows import IndexedRows
-from .known_states import SHARE
 from .lookahead import Window
 from .memory import TOTAL, Memory
 from .rounds import Draw
@@ -157,7 +157,10 @@ class Prompts:
         self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
         if self.memory is not None:
-            affordable = affordable_by(batch, self._accelerator) if self._config.belief_head else 0.0
+            share = self._config.belief_head_share if self._config.belief_head else 0.0
+            affordable = (
+                math.inf if share is None else affordable_by(batch, share, self._accelerator) if share else 0.0
+            )
             self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)), affordable)
             metrics |= self.memory.metrics()
         if self._config.chooses_prompts:
@@ -194,12 +197,12 @@ class Prompts:
             self._stream.load_state_dict(saved["stream"])
 
 
-def affordable_by(batch: Batch, accelerator: Any) -> float:
-    """Prompts that the head may read for what a batch has sampled, by [`~trl_grpo_plus.known_states.SHARE`]; prompts
-    are taken to be as long as the batch's. Collective."""
+def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:
+    """Prompts that the head may read for a share of the tokens that a batch has sampled; prompts are taken to be as
+    long as the batch's. Collective."""
     prompts = [len(attempt.prompt_ids) for one_round in batch.rounds for attempt in one_round.attempts]
     counts = [sum(prompts) + batch.num_tokens, sum(min(length, MOST_TOKENS) for length in prompts), len(prompts)]
     sampled, to_read, attempts = (
         accelerator.gather(torch.tensor([counts], device=accelerator.device)).sum(dim=0).tolist()
     )
-    return SHARE * sampled / max(to_read / attempts, 1)
+    return share * sampled / max(to_read / attempts, 1)

@@ -93,6 +93,7 @@ NUMBERS = [
     ("failed_reward", [], "finite", [-1, 0.5, -100.0]),
     ("max_resample_rounds", [0, -1, 1.5, 2.0], "an integer and >= 1", [1, 3, 100]),
     ("selection_pool", [0, -1, 1.5], "an integer and >= 1", [1, 64]),
+    ("belief_head_share", [0, -1], "> 0", [0.5, 2.0, None]),
     ("reward_workers", [0, -1, 1.5], "an integer and >= 1", [None, 1, 64]),
     ("reward_worker_memory_mb", [0, 255, 512.5], "an integer and >= 256", [256, 8192]),
     ("std_eps", [-1e-4], ">= 0", [0, 0.0, 1e-9, 1.0]),
@@ -141,7 +142,9 @@ def test_a_string_is_refused_with_a_word_about_yaml(make):
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n, _, _, values in NUMBERS for v in values])
 def test_a_number_in_range_passes(make, name, value):
-    with_it = {"selection_pool": {"prompt_selection": "belief"}, "vllm_check_every": {"use_vllm": True}}.get(name, {})
+    head = {"prompt_selection": "belief", "belief_head": "prompt"}
+    with_it = {"selection_pool": {"prompt_selection": "belief"}, "vllm_check_every": {"use_vllm": True}}
+    with_it = {**with_it, "belief_head_share": head}.get(name, {})
     assert getattr(make(beta=0.1, **{name: value}, **with_it), name) == value
 
 
@@ -381,7 +384,12 @@ PARSED = {
     **{"scale_rewards": "mad", "advantage_baseline": "leave_one_out", "advantage_clip": 5.0},
     **{"std_ddof": 0, "std_eps": 1e-6, "std_floor": 0.01, "running_std_decay": 0.5},
     **{"dead_verdicts": ["all_bad", "tied"], "prompt_selection": "belief", "selection_pool": 4},
-    **{"belief_key": "level", "belief_head": "prompt", "advantage_estimator": {"name": "grpo"}},
+    **{
+        "belief_key": "level",
+        "belief_head": "prompt",
+        "belief_head_share": 0.5,
+        "advantage_estimator": {"name": "grpo"},
+    },
     **{"beta": 0.01, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"},
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},

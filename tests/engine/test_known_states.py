@@ -11,7 +11,7 @@ from test_memory import CHOICE, PAIRS, remembering
 
 from trl_grpo_plus import known_states, states
 from trl_grpo_plus.common.values import Refusal
-from trl_grpo_plus.known_states import FIRST, FRESH, SHARE, KnownStates
+from trl_grpo_plus.known_states import FIRST, FRESH, KnownStates
 from trl_grpo_plus.prompts import affordable_by
 
 
@@ -196,7 +196,7 @@ def test_an_eighth_of_what_is_sampled_may_be_read():
     attempts = [SimpleNamespace(prompt_ids=[0] * length) for length in (10, 10, 2000, 20)]
     batch = SimpleNamespace(rounds=[SimpleNamespace(attempts=attempts)], num_tokens=960)
     accelerator = SimpleNamespace(device="cpu", gather=lambda counts: torch.cat([counts, counts]))
-    assert affordable_by(batch, accelerator) == pytest.approx(SHARE * 2 * 3000 / ((1024 + 40) / 4))
+    assert affordable_by(batch, 1 / 8, accelerator) == pytest.approx(1 / 8 * 2 * 3000 / ((1024 + 40) / 4))
 
 
 @pytest.fixture
@@ -216,9 +216,17 @@ def test_a_step_reads_a_few_prompts_of_its_pool(tmp_path, forwards, selection):
     trained = tiny.trained(tmp_path, tiny.digits, **options, data=tiny.prompts(90))
     read = tiny.logged(trained, "beliefs/head_read")
     assert sum(read) == sum(forwards) > FIRST
-    assert sum(forwards) <= FIRST + 12 * 8 * SHARE * (6 + 6) / 6
-    assert max(read[1:]) <= 2 * 8 * SHARE * (6 + 6) / 6 + 1
+    assert sum(forwards) <= FIRST + 12 * 8 / 8 * (6 + 6) / 6
+    assert max(read[1:]) <= 2 * 8 / 8 * (6 + 6) / 6 + 1
     assert 0 < tiny.logged(trained, "beliefs/head_known")[-1] <= 1
+
+
+def test_the_whole_pool_is_read_at_each_step_where_that_is_asked_for(tmp_path, forwards):
+    options = {**CHOICE, **PAIRS, "belief_head": "prompt", "belief_head_share": None, "max_steps": 3}
+    trained = tiny.trained(tmp_path, tiny.digits, **options, data=tiny.prompts(90))
+    pools = tiny.logged(trained, "selection/pool")
+    assert tiny.logged(trained, "beliefs/head_read") == pools == [32.0] * 3
+    assert tiny.logged(trained, "beliefs/head_known") == [1.0] * 3
 
 
 def test_the_first_reading_may_be_of_one_row():
