@@ -49,6 +49,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "lora-float32": ADAPTER,
     "lora-bfloat16": {**ADAPTER, "dtype": "bfloat16"},
 }
+LONG = {"max_completion_length": 128}
 BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 WAYS: dict[str, dict[str, Any]] = {
     "drop": {},
@@ -59,10 +60,10 @@ CASES: dict[str, dict[str, Any]] = {
     **{f"{way}-{name}": {**keys, **more} for name, keys in WEIGHTS.items() for way, more in WAYS.items()},
     "drop-autocast": {"bf16": True},
     "drop-lora-autocast": {**ADAPTER, "bf16": True},
-    "drop-float32-long": {"max_completion_length": 128},
-    "drop-lora-bfloat16-long": {**WEIGHTS["lora-bfloat16"], "max_completion_length": 128},
     "drop-float32-checkpointing": {"gradient_checkpointing": True},
     "drop-lora-bfloat16-checkpointing": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True},
+    "drop-bfloat16-long": {**WEIGHTS["bfloat16"], **LONG},
+    "drop-lora-bfloat16-checkpointing-long": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True, **LONG},
     "drop-float32-accumulated": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
 }
 
@@ -166,8 +167,11 @@ def run_here(path: str) -> int:
         watch.doing = "training"
         return trainer
 
+    def start(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+        return train.main(script_args, training_args, model_args, dataset_args, make)
+
     sys.argv = ["memory", "--config", path]
-    status = train.run(lambda *parts: train.main(*parts[:4], make), "memory")
+    status = train.run(start, "memory")
     measured["phases"] = {name: size // MIB for name, size in watch.most.items()}
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(json.dumps({"measured": most // MIB, **measured}), flush=True)

@@ -40,7 +40,7 @@ the allocator leaves.
 
     head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
                  positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
-    first token  R H V c in 16 bits, where the head's weights have no gradient: PyTorch copies them for each row
+    first token  R H V w of 16-bit weights beside an adapter: PyTorch copies a head without a gradient for each row
     dropout      of an adapter keeps its noise, as large as what it drops; and what goes in, freed between tensors that
                  stay, leaves a hole that glibc does not fill: D (a + 8) for the D (a + 1) of a GPU
     base         BASE, for Python and what is imported, as measured
@@ -66,7 +66,7 @@ from ..common.values import Refusal, near
 
 GIB = 2**30
 OVERHEAD = 2 * GIB
-BASE = 0.7 * GIB  # see benchmarks/memory.py
+BASE = 0.52 * GIB  # see benchmarks/memory.py
 EFFICIENCY = 0.4  # of the peak while training; 0.3 to 0.5 is what large models reach
 BANDWIDTH_USED = 0.6  # of the peak while generating
 LAUNCH_S = 1e-3  # a layer and token, transformers' generate
@@ -284,8 +284,7 @@ def _on_cpu(
 
 def first_token(shape: Shape, job: Job) -> float:
     """Bytes for the copies of the head that PyTorch makes on a CPU: a slice of states goes through it in 16 bits."""
-    frozen = shape.adapter or job.compute_bytes < job.weight_bytes
-    copied = job.on_cpu and job.compute_bytes == 2 and frozen and not job.vllm
+    copied = job.on_cpu and job.weight_bytes == 2 and shape.adapter and not job.vllm
     return job.generated * shape.hidden * shape.words * 2 if copied else 0
 
 

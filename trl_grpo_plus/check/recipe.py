@@ -79,10 +79,9 @@ def check_recipe(
         rows += _costs(recipe, config, tokens, card)
         rows = list(dict.fromkeys(rows))  # what two of them came upon
         ran = _smoked(recipe, folder, rows) if smoke else []
-        rows += ran
-        if recipe.on_cpu and config is not None:
-            rows += _clocked(recipe, folder, rows, config.origin, ran)
-    return rows
+        if recipe.on_cpu and recipe.stands and config is not None:
+            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke)
+    return [*rows, *ran]
 
 
 def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
@@ -180,12 +179,12 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
     return run_smoke(recipe, folder)
 
 
-def _clocked(recipe: Recipe, folder: str, rows: list[Row], origin: str, ran: list[Row]) -> list[Row]:
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
     """How long a run on a CPU takes, which nothing but steps of the model itself can tell."""
-    if not ran:
-        return [Row("speed", OK, "not estimated: a CPU's must be measured. --smoke takes steps of the model itself")]
-    if any(row.status != OK for row in (*failures(rows), *ran[:1])):
-        return []
+    if not smoke:
+        return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
+    if failures(rows) or rows[-1].status != OK:
+        return [Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")]
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
         return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]

@@ -110,7 +110,8 @@ def _pace(report: dict[str, Any], total: int | None) -> str:
     steps = "the second" if len(others) == 1 else f"the mean of {len(others)}"
     text = f"{rounded(step)} s a step, {steps} after a first one of {rounded(first)} s, measured here"
     if total:
-        text += f"; all {total:,} steps: about {rounded((first + (total - 1) * step) / 3600)} h"
+        whole = first + (total - 1) * step
+        text += f"; all {total:,} steps: about {rounded(whole / 3600)} h ({rounded(whole / 60)} minutes)"
     peak = f"memory rose to {rounded(report['peak'] / GIB)} GiB"
     return f"{text}; {peak}. Longer or shorter completions, dropped groups and evaluations change both."
 
