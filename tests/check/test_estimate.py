@@ -83,15 +83,16 @@ def test_memory_of_a_cpu_by_hand():
         "Python and libraries": estimate.BASE,
         "optimizer": 8e6,
         "weights": 4e6,
-        # They come while activations go, when the head has given back its own; of the two the larger.
-        "gradients": 4e6,
-        "activations": 100 * (4000 + kept),
+        "gradients": 4e6,  # they come as activations go, of which there are fewer
+        "head": in_head,
     }
-    assert 4e6 > in_head
-    longer = replace(SHAPE, words=3000)
-    assert memory(longer, job).parts["head"] == 300_000 * 33 + 100 * 100 * 8 + 1_200_000
-    accumulated = memory(longer, replace(job, micro_batches=2)).parts
-    assert (accumulated["gradients"], "head" in accumulated) == (4e6, True)
+    activated = 100 * (4000 + kept)
+    assert activated < 4e6
+    accumulated = memory(SHAPE, replace(job, micro_batches=2)).parts
+    assert (accumulated["gradients"], accumulated["activations"]) == (4e6, activated)
+    whole = memory(SHAPE, replace(job, checkpointing=False, rows=20)).parts
+    assert (whole["activations"], "gradients" in whole) == (1000 * 10 * kept, False)
+    assert memory(SHAPE, replace(job, generated=1000)).parts["KV cache"] == 1000 * 50 * 10 * 2 * 20 * 4
 
 
 def test_on_a_cpu_the_first_token_copies_a_frozen_head():

@@ -45,9 +45,9 @@ the allocator leaves.
                  stay, leaves a hole that glibc does not fill: D (a + 8) for the D (a + 1) of a GPU
     base         BASE, for Python and what is imported, as measured
 
-What a phase frees in blocks below 32 MiB the C library keeps for the next, larger ones it gives back. So of the small
-(activations; cache and prompts) the larger counts, and with it the largest of what comes and goes (head, first token,
-gradients where there is one micro-batch: they come as activations go).
+What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
+gradients (which come as activations go; those of several micro-batches stay) and what generating holds the largest
+counts, and beside it the larger of head and first token.
 
 **Time.** A token costs 2 N operations forward and 4 N backward (2 N with LoRA: frozen weights need no gradient), 2 N
 more to recompute under checkpointing, and 2 N for each pass that only scores: old log-probs (vLLM, or several updates
@@ -271,15 +271,14 @@ def _on_cpu(
     shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
 ) -> Memory:
     """What stays with the process, and of what is given back the largest."""
+    forward = {name: training[name] for name in ("activations", "bf16 casts")}
+    backward = {"gradients": training["gradients"]}
+    if job.micro_batches > 1:  # those of the last one are there
+        forward |= backward
     passing = {"head": training["head"], "first token": first_token(shape, job)}
-    accumulated = job.micro_batches > 1
-    if not accumulated:
-        passing["gradients"] = training["gradients"]
+    staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
     largest = max(passing, key=lambda name: passing[name])
-    staying = {name: training[name] for name in ("activations", "bf16 casts")}
-    staying = max(staying, generating, key=lambda part: sum(part.values()))
-    peak = {**staying, largest: passing[largest], **({"gradients": training["gradients"]} if accumulated else {})}
-    return Memory(always, peak, {}, ("Python and libraries", BASE))
+    return Memory(always, {**staying, largest: passing[largest]}, {}, ("Python and libraries", BASE))
 
 
 def first_token(shape: Shape, job: Job) -> float:
