@@ -578,6 +578,7 @@ def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke
     rows = check_recipe(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["smoke"].text.endswith("2 processes without zero2")
+    assert by_name(rows)["speed"] == Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
 
 
 def test_a_smoke_run_waits_for_what_failed(place):

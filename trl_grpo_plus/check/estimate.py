@@ -41,8 +41,9 @@ the allocator leaves.
     head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
                  positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
     first token  R H V w of 16-bit weights beside an adapter: PyTorch copies a head without a gradient for each row
-    dropout      of an adapter keeps its noise, as large as what it drops; and what goes in, freed between tensors that
-                 stay, leaves a hole that glibc does not fill: D (a + 8) for the D (a + 1) of a GPU
+    dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
+    holes        B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
+                 tensors that stay, and glibc (2.36) fills few of these holes
     base         BASE, for Python and what is imported, as measured
 
 What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
@@ -272,6 +273,8 @@ def _on_cpu(
 ) -> Memory:
     """What stays with the process, and of what is given back the largest."""
     forward = {name: training[name] for name in ("activations", "bf16 casts")}
+    if shape.adapter and (job.dropout or job.checkpointing):
+        forward["holes"] = job.rows * job.tokens * shape.layers * shape.adapted * 4
     backward = {"gradients": training["gradients"]}
     if job.micro_batches > 1:  # those of the last one are there
         forward |= backward
@@ -304,7 +307,7 @@ def _of_maps(shape: Shape, job: Job) -> float:
         return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
     own = 2 if job.autocast else 4
     if job.dropout:  # each map has its own
-        return shape.adapted * (own + (8 if job.on_cpu else 1)) + own * shape.ranks
+        return shape.adapted * (own + (4 if job.on_cpu else 1)) + own * shape.ranks
     shared = min(inputs, shape.adapted) if own == job.weight_bytes else shape.adapted
     return own * (shared + shape.ranks)
 

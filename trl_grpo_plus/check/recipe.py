@@ -185,6 +185,8 @@ def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smo
         return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
     if failures(rows) or rows[-1].status != OK:
         return [Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")]
+    if any(row.name == "machine" and row.status == UNSEEN for row in rows):
+        return [Row("speed", UNSEEN, "not measured: it needs what this machine lacks")]
     if origin != "here":
         away = f"{recipe.model.model_name_or_path} is in no folder here"
         return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]
