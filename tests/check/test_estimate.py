@@ -96,12 +96,14 @@ def test_memory_of_a_cpu_by_hand():
 
 
 def test_an_adapter_leaves_holes_in_a_cpus_memory():
-    adapter = replace(ADAPTER, adapted=700, ranks=56)
+    adapter = replace(ADAPTER, adapted=(100, 100, 300) * 10)
     job = replace(JOB, on_cpu=True, generated=2, checkpointing=False)
     assert "holes" not in memory(adapter, job).parts
     for changed in (replace(job, dropout=True), replace(job, checkpointing=True)):
-        assert memory(adapter, changed).parts["holes"] == 100 * 10 * 700 * 4
+        assert memory(adapter, changed).parts["holes"] == 100 * 10 * 500 * 4
         assert "holes" not in memory(SHAPE, changed).parts
+        # Blocks of 32 MiB and more are given back.
+        assert memory(adapter, replace(changed, rows=600)).parts["holes"] == 30_000 * 10 * 200 * 4
 
 
 def test_on_a_cpu_the_first_token_copies_a_frozen_head():

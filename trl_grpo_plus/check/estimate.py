@@ -42,7 +42,7 @@ the allocator leaves.
                  positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
     first token  R H V w of 16-bit weights beside an adapter: PyTorch copies a head without a gradient for each row
     dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
-    holes        B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
+    holes        up to B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
                  tensors that stay, and glibc (2.36) fills few of these holes
     base         BASE, for Python and what is imported, as measured
 
@@ -68,6 +68,7 @@ from ..common.values import Refusal, near
 GIB = 2**30
 OVERHEAD = 2 * GIB
 BASE = 0.52 * GIB  # see benchmarks/memory.py
+GIVEN_BACK = 32 * 2**20  # blocks that glibc gives back to the system, on 64-bit machines
 EFFICIENCY = 0.4  # of the peak while training; 0.3 to 0.5 is what large models reach
 BANDWIDTH_USED = 0.6  # of the peak while generating
 LAUNCH_S = 1e-3  # a layer and token, transformers' generate
@@ -165,8 +166,10 @@ class Shape:
     keys: int
     feed_forward: int
     words: int
-    adapted: float = 0  # D, and the ranks of a layer together
-    ranks: float = 0
+    adapted: tuple[
+        int, ...
+    ] = ()  # of each map that an adapter changes, the width of what goes in; those of a layer are D
+    ranks: int = 0  # of all of them together
 
     @property
     def adapter(self) -> bool:
@@ -273,8 +276,9 @@ def _on_cpu(
 ) -> Memory:
     """What stays with the process, and of what is given back the largest."""
     forward = {name: training[name] for name in ("activations", "bf16 casts")}
-    if shape.adapter and (job.dropout or job.checkpointing):
-        forward["holes"] = job.rows * job.tokens * shape.layers * shape.adapted * 4
+    if job.dropout or job.checkpointing:
+        freed = [job.rows * job.tokens * width * 4 for width in shape.adapted]
+        forward["holes"] = sum(size for size in freed if size < GIVEN_BACK)
     backward = {"gradients": training["gradients"]}
     if job.micro_batches > 1:  # those of the last one are there
         forward |= backward
@@ -305,11 +309,13 @@ def _of_maps(shape: Shape, job: Job) -> float:
     inputs = 2 * shape.hidden + shape.feed_forward  # each once, though several maps take it
     if not shape.adapter:
         return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
-    own = 2 if job.autocast else 4
+    own, adapted = 2 if job.autocast else 4, sum(shape.adapted) / shape.layers
+    noise = 0
     if job.dropout:  # each map has its own
-        return shape.adapted * (own + (4 if job.on_cpu else 1)) + own * shape.ranks
-    shared = min(inputs, shape.adapted) if own == job.weight_bytes else shape.adapted
-    return own * (shared + shape.ranks)
+        noise = 4 if job.on_cpu else 1
+    elif own == job.weight_bytes:
+        adapted = min(inputs, adapted)
+    return adapted * (own + noise) + own * shape.ranks / shape.layers
 
 
 def head(shape: Shape, job: Job) -> float:

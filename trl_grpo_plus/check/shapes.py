@@ -48,8 +48,8 @@ def count(config: Any, peft_config: Any = None) -> Shape:
         keys=(getattr(text, "num_key_value_heads", None) or heads) * head_dim,
         feed_forward=(feed_forward or getattr(text, "intermediate_size", None) or 4 * text.hidden_size) * per_token,
         words=text.vocab_size,
-        adapted=sum(module.in_features for module in adapted) / text.num_hidden_layers,
-        ranks=sum(sum(module.r.values()) for module in adapted) / text.num_hidden_layers,
+        adapted=tuple(module.in_features for module in adapted),
+        ranks=sum(sum(module.r.values()) for module in adapted),
     )
 
 
