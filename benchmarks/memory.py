@@ -4,13 +4,13 @@ r"""What `trl-grpo-plus check` expects a run on a CPU to take of memory, and wha
     python benchmarks/memory.py --model path/to/folder --cases drop-float32 drop-lora-bfloat16
     python benchmarks/memory.py --report                            # what was measured, and a new estimate
 
-Each case is a process of its own: three steps of 32 attempts, four prompts tried eight times, through the launch
-script. All weights or an adapter of rank 32 on all linear layers are trained, in float32, in bfloat16 and in float32
-under bfloat16 autocast; groups that teach nothing leave the batch (`drop`), are centred by what is believed of the
-prompt (`belief`), or by that and the head (`head`). Rewards are chance, so that no group leaves, and every completion
-is as long as it may be: what is measured is what the estimate says, the most that the settings allow. Prompts have
-some 45 tokens with the template of SmolLM2-135M-Instruct, the model that is the default; it is read from the Hub, or
-from a folder.
+Each case is a process of its own: three steps (two of the long completions) of 32 attempts, four prompts tried eight
+times, through the launch script. All weights or an adapter of rank 32 on all linear layers are trained, in float32,
+in bfloat16 and in float32 under bfloat16 autocast; groups that teach nothing leave the batch (`drop`), are centred by
+what is believed of the prompt (`belief`), or by that and the head (`head`). Rewards are chance, so that no group
+leaves, and every completion is as long as it may be: what is measured is what the estimate says, the most that the
+settings allow. Prompts have 45 tokens with the template of SmolLM2-135M-Instruct, the model that is the default; it is
+read from the Hub, or from a folder. A case may take 10 GiB.
 
 Memory is the peak of the process's resident size (`ru_maxrss`). A thread beside training looks at it every 20 ms and
 tells what was going on when it was highest. "base" is the resident size before the trainer is made: Python with all
@@ -49,7 +49,7 @@ WEIGHTS: dict[str, dict[str, Any]] = {
     "lora-float32": ADAPTER,
     "lora-bfloat16": {**ADAPTER, "dtype": "bfloat16"},
 }
-LONG = {"max_completion_length": 128}
+LONG = {"max_completion_length": 128, "max_steps": 2}
 BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
 WAYS: dict[str, dict[str, Any]] = {
     "drop": {},
