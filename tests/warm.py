@@ -138,7 +138,7 @@ def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300, end_all=True)
     return subprocess.CompletedProcess(command, status, **printed)
 
 
-def accelerate(command, environment):
+def accelerate(command, environment, limit_s=None):
     """Status and stderr of the processes that an `accelerate launch` would start, as accelerate reads the command."""
     from accelerate.commands import launch
     from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env

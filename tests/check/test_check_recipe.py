@@ -19,10 +19,11 @@ from wrong_recipes import RIGHT, Mistake, make_place
 
 from trl_grpo_plus import registry
 from trl_grpo_plus.check import data as check_data
+from trl_grpo_plus.check import model as check_model
 from trl_grpo_plus.check import samples
 from trl_grpo_plus.check import smoke as check_smoke
 from trl_grpo_plus.check import smoke_run as smoke
-from trl_grpo_plus.check.estimate import gpu_for
+from trl_grpo_plus.check.estimate import GIB, gpu_for
 from trl_grpo_plus.check.recipe import check_recipe
 from trl_grpo_plus.check.rewards import Finding
 from trl_grpo_plus.check.tiny_model import CHATML, byte_tokenizer, write
@@ -82,7 +83,10 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     assert main(["check", "my_run.yaml"]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = {line.split()[0]: line.split()[1] for line in lines[:-2] if line and line[0] != " "}
-    names = "keys machine output data prompts rewards exact_answer batches model tokenizer given context memory"
+    names = (
+        "keys machine output data prompts rewards exact_answer batches model tokenizer given context weights memory "
+        "speed"
+    )
     assert set(rows) == set(names.split())
     assert set(rows.values()) == {"ok"}
     assert lines[-1] == "All that was looked at is in order."
@@ -448,6 +452,26 @@ def test_memory_against_the_gpu(place, facts, monkeypatch):
     assert "Say what there is" in guessed.text
 
 
+def test_memory_against_this_machine(place, monkeypatch):
+    row = by_name(check_recipe(place()))["memory"]
+    assert row.status == OK
+    assert re.match(r"about [\d.]+ GiB of the [\d,.]+ of this machine \(4 tokens for the longest prompt\): ", row.text)
+    assert "reward workers" not in row.text
+    limited = place(reward_funcs=[{"name": "exact_answer", "timeout": 5.0}], reward_workers=100)
+    with_workers = by_name(check_recipe(limited))["memory"]
+    assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 * 0.03, abs=0.1)
+    assert "100 reward workers, 0.03 each where a reward holds little, 4.0 at most" in with_workers.text
+    twice = by_name(check_recipe(limited, num_processes=2))["memory"]
+    assert reckoned(twice) == pytest.approx(2 * reckoned(with_workers), abs=0.1)
+    assert twice.text.endswith("; in each of 2 processes")
+    monkeypatch.setattr(check_model, "memory_bytes", lambda: int(0.5 * reckoned(row) * GIB))
+    small = by_name(check_recipe(place()))["memory"]
+    assert small.status == FAILED
+    assert "It does not fit. Lower per_device_train_batch_size" in small.text
+    monkeypatch.setattr(check_model, "memory_bytes", lambda: int(1.05 * reckoned(row) * GIB))
+    assert by_name(check_recipe(place()))["memory"].text.startswith("tight: ")
+
+
 def test_vllms_share_must_hold_the_weights(place, facts):
     place(**ON_A_GPU, use_vllm=True, vllm_gpu_memory_utilization=0.1)
     rows = by_name(check_recipe("my_run.yaml", gpu_memory=24))
@@ -542,6 +566,16 @@ def test_half_of_the_recipes_name_such_keys():
 # --- The smoke run ---------------------------------------------------------------------------------------------------
 
 
+SPLITS = """
+from datasets import Dataset, DatasetDict
+
+
+def prepare(script_args, training_args, model_args):
+    rows = Dataset.from_dict({"prompt": [f"1+{n}=" for n in range(6)], "answer": list("123456")})
+    return DatasetDict(train=rows, test=rows)
+"""
+
+
 @pytest.fixture
 def warm_smoke(monkeypatch):
     """Without accelerate's launcher, and with TRL imported: cold runs are below and in test_wheel.py."""
@@ -595,12 +629,60 @@ def test_a_reward_that_fails_is_the_reason(place, tmp_path, request, launcher):
     assert "CalledProcessError" not in ran.text  # the launcher's own, which says nothing
 
 
+def test_the_steps_of_the_model_itself_are_clocked(place, tmp_path, monkeypatch, warm_smoke):
+    monkeypatch.setattr("trl_grpo_plus.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    keys = {"max_steps": 50, "gradient_accumulation_steps": 1, "steps_per_generation": 2, "eval_on_start": True}
+    keys |= {"eval_strategy": "steps", "per_device_train_batch_size": 4, "per_device_eval_batch_size": 4}
+    (tmp_path / "mine.py").write_text(SPLITS)
+    rows = check_recipe(place(**keys, prepare="mine.py:prepare", dataset_name=...), smoke=True)
+    assert [row for row in rows if row.status != OK] == []
+    row = by_name(rows)["speed"]
+    assert re.match(r"[\d.,]+ s a step, the mean of 2 after a first one of [\d.,]+ s, measured here; ", row.text)
+    assert re.search(r"; all 50 steps: about [\d.]+ h \([\d.,]+ minutes\); memory rose to [\d.]+ GiB\.", row.text)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "taken"),
+    [
+        ({"gradient_accumulation_steps": 1}, 2),
+        ({"gradient_accumulation_steps": 4}, 2),
+        ({"gradient_accumulation_steps": 1, "num_iterations": 3}, 4),
+        ({"gradient_accumulation_steps": 2, "steps_per_generation": 6}, 4),
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, 2),  # it generates twice in each
+    ],
+    ids=str,
+)
+def test_so_many_steps_are_clocked_that_generating_has_its_share(place, tmp_path, monkeypatch, keys, taken):
+    asked = []
+
+    def launched(command, environment, limit_s):
+        asked.append(command[command.index("--max_steps") + 1])
+        return None, ""
+
+    monkeypatch.setattr(check_smoke, "_launched", launched)
+    row = check_smoke.clocked(read(place(**keys), [], launch.distribution(None, 1, 0)), str(tmp_path))
+    assert asked == [str(taken)]
+    assert row.status == UNSEEN
+    assert row.text.startswith(f"0 of {taken} steps were done in 5 minutes")
+
+
+def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):
+    assert by_name(check_recipe(place()))["speed"].text.startswith("not estimated: a CPU's must be measured; --smoke")
+    monkeypatch.setattr("trl_grpo_plus.check.recipe.run_smoke", lambda *_: [Row("smoke", OK, "ran")])
+    away = by_name(check_recipe(place(model_name_or_path="some/model"), smoke=True))["speed"]
+    assert (away.status, away.text.split(",")[0]) == (UNSEEN, "not measured: some/model is in no folder here")
+    monkeypatch.setattr(check_model, "memory_bytes", lambda: 1)
+    assert by_name(check_recipe(place(), smoke=True))["speed"].status == UNSEEN
+
+
 def test_what_only_gpus_can_do_is_put_aside_in_small(place, tmp_path, warm_smoke):
     (tmp_path / "zero.json").write_text('{"zero_optimization": {"stage": 2}}')
     keys = {"deepspeed": "zero.json", "ddp_backend": "gloo", "optim": "adamw_8bit", "optim_args": "a=b"}
     rows = check_recipe(place(**keys), num_processes=2, smoke=True)
     assert [row for row in rows if row.status == FAILED] == []
     assert by_name(rows)["smoke"].text.endswith("2 processes without zero2")
+    assert by_name(rows)["speed"] == Row("speed", UNSEEN, "not measured: it needs what this machine lacks")
 
 
 def test_a_smoke_run_waits_for_what_failed(place):

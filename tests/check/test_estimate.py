@@ -1,5 +1,7 @@
 """The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
 
+import itertools
+import json
 from dataclasses import replace
 
 import pytest
@@ -33,14 +35,14 @@ def sizes(parts):
 def test_memory_by_hand():
     parts = memory(SHAPE, JOB, 80 * GIB)
     assert sizes(parts.always) == {"weights": 4e6, "optimizer": 8e6}
-    # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (500 + 200 + 40 + 1200) + 1600.
-    activated = 100 * (4000 + 5480)
+    # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (400 + 900 + 50 + 500 + 300) + 1600.
+    activated = 100 * (4000 + 5900)
     # 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
     in_head = 80_000 + 400_000 + 16_000
     assert parts.training == {"gradients": 4e6, "bf16 casts": 2e6, "activations": activated, "head": in_head}
     # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts through a layer.
     assert parts.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
-    assert parts.total == 12e6 + 6e6 + 948_000 + 496_000 + estimate.OVERHEAD
+    assert parts.total == 12e6 + 6e6 + 990_000 + 496_000 + estimate.OVERHEAD
     assert list(parts.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
 
 
@@ -69,6 +71,52 @@ def test_an_adapter_is_all_that_is_trained():
     assert sizes(parts.always) == {"weights": 2e6, "optimizer": 80_000}  # the reference is the model without it
     assert parts.training["gradients"] == 40_000  # in float32
     assert parts.training["head"] == 80_000 + 16_000
+
+
+def test_memory_of_a_cpu_by_hand():
+    job = replace(JOB, on_cpu=True, generated=2, compute_bytes=4, autocast=False)
+    parts = memory(SHAPE, job)
+    kept = 4 * (400 + 900 + 50 + 500) + 1600
+    # All 100 positions x 1000 words, seven float32 tensors, a mask and the tile; the gradient of the head.
+    in_head = 100_000 * 33 + 100 * 100 * 8 + 400_000
+    assert parts.parts == {
+        "Python and libraries": estimate.BASE,
+        "optimizer": 8e6,
+        "weights": 4e6,
+        "gradients": 4e6,  # they come as activations go, of which there are fewer
+        "head": in_head,
+    }
+    activated = 100 * (4000 + kept)
+    assert activated < 4e6
+    accumulated = memory(SHAPE, replace(job, micro_batches=2)).parts
+    assert (accumulated["gradients"], accumulated["activations"]) == (4e6, activated)
+    whole = memory(SHAPE, replace(job, checkpointing=False, rows=20)).parts
+    assert (whole["activations"], "gradients" in whole) == (1000 * 10 * kept, False)
+    assert memory(SHAPE, replace(job, generated=1000)).parts["KV cache"] == 1000 * 50 * 10 * 2 * 20 * 4
+
+
+def test_an_adapter_leaves_holes_in_a_cpus_memory():
+    adapter = replace(ADAPTER, adapted=(100, 100, 300) * 10)
+    job = replace(JOB, on_cpu=True, generated=2, checkpointing=False)
+    assert "holes" not in memory(adapter, job).parts
+    for changed in (replace(job, dropout=True), replace(job, checkpointing=True)):
+        assert memory(adapter, changed).parts["holes"] == 100 * 10 * 500 * 4
+        assert "holes" not in memory(SHAPE, changed).parts
+        # Blocks of 32 MiB and more are given back.
+        assert memory(adapter, replace(changed, rows=600)).parts["holes"] == 30_000 * 10 * 200 * 4
+
+
+def test_on_a_cpu_the_first_token_copies_a_frozen_head():
+    job = replace(JOB, on_cpu=True, weight_bytes=2, autocast=False, generated=1000)
+    copied = 1000 * 100 * 1000 * 2
+    assert memory(ADAPTER, job).parts["first token"] == copied
+    for shape, change in (
+        (SHAPE, {}),
+        (ADAPTER, {"weight_bytes": 4}),  # it generates without autocast
+        (ADAPTER, {"on_cpu": False}),
+        (ADAPTER, {"vllm": "server"}),
+    ):
+        assert estimate.first_token(shape, replace(job, **change)) == 0
 
 
 def test_vllm_has_its_share_and_gives_it_up_asleep():
@@ -152,25 +200,89 @@ def saved_bytes(model, ids, autocast):
             kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that no other takes its place
         return tensor
 
+    padded = torch.ones_like(ids)
+    padded[0, :10] = 0
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
     with (
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=autocast),
     ):
-        model.base_model(input_ids=ids, use_cache=False)
+        causal.base_model(input_ids=ids, attention_mask=padded, use_cache=False)
     return sum(size for size, _ in kept.values())
 
 
+def job_on_cpu(dtype, autocast, **more):
+    computed = {"compute_bytes": 2 if autocast else dtype.itemsize, "autocast": autocast}
+    of_rows = {"rows": 3, "generated": 3, "prompt": 60, "completion": 40, "checkpointing": False}
+    return Job(**of_rows, weight_bytes=dtype.itemsize, on_cpu=True, **computed, **more)
+
+
+DTYPES = [(torch.float32, True), (torch.bfloat16, False), (torch.float32, False)]
+
+
 @pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "mistral"])
-@pytest.mark.parametrize(
-    ("dtype", "autocast"), [(torch.float32, True), (torch.bfloat16, False), (torch.float32, False)]
-)
+@pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
 def test_activations_are_what_pytorch_saves(kind, dtype, autocast):
     config, model = small(kind, dtype)
     saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast)
-    weight = dtype.itemsize
-    job = Job(rows=3, generated=3, prompt=60, completion=40, weight_bytes=weight, checkpointing=False)
-    job = replace(job, compute_bytes=2 if autocast else weight)
-    assert estimate.activations(count(config), job) == pytest.approx(saved, rel=0.2)
+    assert estimate.activations(count(config), job_on_cpu(dtype, autocast)) == pytest.approx(saved, rel=0.2)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.05])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]], ids=str)
+@pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
+def test_an_adapter_keeps_what_goes_into_its_maps(dtype, autocast, targets, dropout):
+    config, model = small("llama", dtype)
+    lora = LoraConfig(r=8, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    shape = count(config, lora)
+    saved = saved_bytes(get_peft_model(model, lora), torch.randint(0, 1000, (3, 100)), autocast)
+    job = job_on_cpu(dtype, autocast, dropout=dropout > 0)
+    assert estimate.activations(shape, job) == pytest.approx(saved, rel=0.2)
+
+
+def allocated(function, file):
+    """Most bytes that PyTorch had on the CPU at a time for a call, besides those that it had before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    profile.export_chrome_trace(str(file))
+    events = [event for event in json.loads(file.read_text())["traceEvents"] if event.get("name") == "[memory]"]
+    changes = [event["args"]["Bytes"] for event in sorted(events, key=lambda event: event["ts"])]
+    return max(itertools.accumulate(changes))
+
+
+@pytest.mark.skipif(Version(trl_version) < Version("1.15"), reason="this TRL holds all logits")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_head_holds_on_a_cpu_what_is_reckoned(tmp_path, dtype):
+    from trl.trainer.utils import add_fused_lm_head
+
+    config = AutoConfig.for_model("llama", **{**SMALL, "vocab_size": 40_000, "num_hidden_layers": 1})
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))  # as TRL's trainer
+    ids = torch.randint(0, 1000, (4, 50))
+
+    def train():
+        model(input_ids=ids, labels=ids, fused_lm_head=True).log_probs.sum().backward()
+
+    shape, job = count(config), replace(job_on_cpu(dtype, False), rows=4, prompt=30, completion=20)
+    reckoned = estimate.head(shape, job) + estimate.activations(shape, job)
+    assert allocated(train, tmp_path / "trace.json") == pytest.approx(reckoned, rel=0.1)
+
+
+@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU multiplies bfloat16 otherwise")
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_first_token_copies_a_frozen_head_for_each_row(tmp_path, frozen):
+    config = AutoConfig.for_model("llama", **{**SMALL, "vocab_size": 40_000, "num_hidden_layers": 1})
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).requires_grad_(not frozen)
+    ids = torch.randint(0, 1000, (8, 20))
+
+    def generate():
+        model.generate(input_ids=ids, max_new_tokens=2, pad_token_id=0)
+
+    copies = 8 * 256 * 40_000 * 2
+    assert (allocated(generate, tmp_path / "trace.json") > copies) is frozen
+    shape = replace(count(config), trained=1 if frozen else count(config).trained)
+    job = replace(job_on_cpu(torch.bfloat16, False), generated=8)
+    assert estimate.first_token(shape, job) == (copies if frozen else 0)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

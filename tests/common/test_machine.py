@@ -1,5 +1,6 @@
 """What a machine has for programs, by the limits that containers set."""
 
+import math
 import os
 import subprocess
 import sys
@@ -32,6 +33,26 @@ def test_a_quota_takes_processors_away(tmp_path, monkeypatch, files, quota):
         for name, text in files.items():
             (folder / name).write_text(text + "\n")
     assert machine.processors() == min(CORES, quota)
+
+
+@pytest.mark.parametrize(
+    ("files", "limit"),
+    [
+        ({}, math.inf),
+        ({"memory.max": "max"}, math.inf),
+        ({"memory.max": "1048576"}, 1 << 20),
+        ({"memory.limit_in_bytes": "2097152"}, 2 << 20),
+        ({"memory.limit_in_bytes": "9223372036854771712"}, math.inf),  # v1 without a limit
+    ],
+)
+def test_a_limit_takes_memory_away(tmp_path, monkeypatch, files, limit):
+    monkeypatch.setattr(machine, "CONTROL_GROUPS", tmp_path)
+    for folder in (tmp_path, tmp_path / "memory"):
+        folder.mkdir(exist_ok=True)
+        for name, text in files.items():
+            (folder / name).write_text(text + "\n")
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert machine.memory_bytes() == min(physical, limit)
 
 
 @pytest.fixture

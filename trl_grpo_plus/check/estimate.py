@@ -1,10 +1,10 @@
-"""What a run takes of a GPU's memory and time: arithmetic on its configuration, nothing is measured.
+"""What a run takes of memory and time: arithmetic on its configuration, nothing is measured.
 
 Read it as the right order of magnitude and as a way to compare settings. N weights, T of them trained (all, or a LoRA
 adapter's); w bytes of a weight as it is loaded (`dtype`; TRL's default is float32, so 4), c bytes of one in a matrix
 product (2 under bf16 or fp16, else w); P processes; L layers of width H, queries of width Q, keys and values of width
 K, feed-forward width I, V words; B rows in a micro-batch and R in the batch that a process generates, each of S
-tokens, C of them completion.
+tokens, C of them completion. Of an adapter D is what goes into the maps of a layer that it changes, a the bytes of it.
 
 **Memory**, bytes of one GPU. All the time:
 
@@ -20,7 +20,9 @@ while training, beside that:
     gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c where it accumulates them, unsharded
     casts        N c      where c < w: autocast's copies of the weights; under FSDP those of two layers
     activations  B S (L H w + A), without checkpointing B S L A, where A is what one layer keeps of a token:
-                 A = c (2 H + 2 Q + 2 K + 4 I) + 16 H, where c < w 5 H: autocast casts for each matrix product
+                 A = c (4 Q + 3 I + S) + 16 H + c (2 H + I), where c < w 5 H: autocast casts for each matrix product.
+                 With an adapter 8 H for 16 H (frozen norms keep less) and for the last term a D and its ranks,
+                 1 D more with dropout
     head         min(B C, 4096) 32768 c + 4 V H + 4 B C H; TRL before 1.15 holds all logits, some 10 B C V
 
 while transformers generates (vLLM has its own share):
@@ -30,8 +32,23 @@ while transformers generates (vLLM has its own share):
     gathered     2 N under ZeRO-3 with `ds3_gather_for_generation`
 
 The worse of the two counts. Attention is taken to be a fused kernel (sdpa, flash) that holds no S x S scores, which
-Gemma 2's is not. A is checked against PyTorch's saved tensors in tests/test_estimate.py. OVERHEAD is for CUDA, its
-libraries and the holes that the allocator leaves.
+Gemma 2's is not; rows are padded, so sdpa is given a mask, and with it keys and values for each query. A is checked
+against PyTorch's saved tensors in tests/check/test_estimate.py. OVERHEAD is for CUDA, its libraries and the holes that
+the allocator leaves.
+
+**Memory on a CPU** is the resident size of one process. The same but for
+
+    head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
+                 positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
+    first token  R H V w of 16-bit weights beside an adapter: PyTorch copies a head without a gradient for each row
+    dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
+    holes        up to B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
+                 tensors that stay, and glibc (2.36) fills few of these holes
+    base         BASE, for Python and what is imported, as measured
+
+What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
+gradients (which come as activations go; those of several micro-batches stay) and what generating holds the largest
+counts, and beside it the larger of head and first token.
 
 **Time.** A token costs 2 N operations forward and 4 N backward (2 N with LoRA: frozen weights need no gradient), 2 N
 more to recompute under checkpointing, and 2 N for each pass that only scores: old log-probs (vLLM, or several updates
@@ -50,6 +67,8 @@ from ..common.values import Refusal, near
 
 GIB = 2**30
 OVERHEAD = 2 * GIB
+BASE = 0.52 * GIB  # see benchmarks/memory.py
+GIVEN_BACK = 32 * 2**20  # blocks that glibc gives back to the system, on 64-bit machines
 EFFICIENCY = 0.4  # of the peak while training; 0.3 to 0.5 is what large models reach
 BANDWIDTH_USED = 0.6  # of the peak while generating
 LAUNCH_S = 1e-3  # a layer and token, transformers' generate
@@ -147,6 +166,10 @@ class Shape:
     keys: int
     feed_forward: int
     words: int
+    adapted: tuple[
+        int, ...
+    ] = ()  # of each map that an adapter changes, the width of what goes in; those of a layer are D
+    ranks: int = 0  # of all of them together
 
     @property
     def adapter(self) -> bool:
@@ -166,6 +189,9 @@ class Job:
     generations: float = 1.0  # generation batches per optimizer step
     weight_bytes: float = 4  # w
     compute_bytes: float = 2  # c
+    autocast: bool = True  # whether it computes in 16 bits whatever the weights are in
+    dropout: bool = False  # of an adapter
+    on_cpu: bool = False
     optimizer_bytes: float = 8  # of a trained weight
     processes: int = 1  # P
     sharding: str = "none"  # as in [`~trl_grpo_plus.launch.Distribution`]
@@ -192,28 +218,29 @@ class Job:
 
 @dataclass(frozen=True)
 class Memory:
-    """Bytes of one GPU, by what they are for."""
+    """Bytes of one GPU, or of one process on a CPU, by what they are for."""
 
     always: Mapping[str, float]
     training: Mapping[str, float]
     generating: Mapping[str, float]
+    overhead: tuple[str, float] = ("CUDA and holes", OVERHEAD)
 
     @property
     def total(self) -> float:
         """At the worse of the two moments."""
         worse = max(sum(self.training.values()), sum(self.generating.values()))
-        return sum(self.always.values()) + worse + OVERHEAD
+        return sum(self.always.values()) + worse + self.overhead[1]
 
     @property
     def parts(self) -> dict[str, float]:
         """What is there at the worse of the two moments, the largest first."""
         worse = max(self.training, self.generating, key=lambda part: sum(part.values()))
-        parts = {**self.always, **worse, "CUDA and holes": OVERHEAD}
+        parts = {**self.always, **worse, self.overhead[0]: self.overhead[1]}
         return {name: size for name, size in sorted(parts.items(), key=lambda item: -item[1]) if size}
 
 
-def memory(shape: Shape, job: Job, gpu_bytes: float) -> Memory:
-    """The memory that a run takes of each GPU, which has `gpu_bytes`."""
+def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
+    """The memory that a run takes of each GPU, which has `gpu_bytes`; on a CPU, of each process."""
     deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
     if fsdp and job.compute_bytes == 2 and not shape.adapter:
@@ -240,26 +267,68 @@ def memory(shape: Shape, job: Job, gpu_bytes: float) -> Memory:
         "activations": activations(shape, job),
         "head": head(shape, job),
     }
-    return Memory(always, training, _generating(shape, job, gpu_bytes))
+    generating = _generating(shape, job, gpu_bytes)
+    return _on_cpu(shape, job, always, training, generating) if job.on_cpu else Memory(always, training, generating)
+
+
+def _on_cpu(
+    shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
+) -> Memory:
+    """What stays with the process, and of what is given back the largest."""
+    forward = {name: training[name] for name in ("activations", "bf16 casts")}
+    if job.dropout or job.checkpointing:
+        freed = [job.rows * job.tokens * width * 4 for width in shape.adapted]
+        forward["holes"] = sum(size for size in freed if size < GIVEN_BACK)
+    backward = {"gradients": training["gradients"]}
+    if job.micro_batches > 1:  # those of the last one are there
+        forward |= backward
+    passing = {"head": training["head"], "first token": first_token(shape, job)}
+    staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
+    largest = max(passing, key=lambda name: passing[name])
+    return Memory(always, {**staying, largest: passing[largest]}, {}, ("Python and libraries", BASE))
+
+
+def first_token(shape: Shape, job: Job) -> float:
+    """Bytes for the copies of the head that PyTorch makes on a CPU: a slice of states goes through it in 16 bits."""
+    copied = job.on_cpu and job.weight_bytes == 2 and shape.adapter and not job.vllm
+    return job.generated * shape.hidden * shape.words * 2 if copied else 0
 
 
 def activations(shape: Shape, job: Job) -> float:
     """Bytes that the forward pass of a micro-batch keeps for the backward pass, the head's left out."""
     c = job.compute_bytes
-    inputs = (5 if c < job.weight_bytes else 2) * shape.hidden
-    kept = c * (inputs + 2 * shape.queries + 2 * shape.keys + 4 * shape.feed_forward) + 16 * shape.hidden
+    kept = c * (4 * shape.queries + 3 * shape.feed_forward + job.tokens) + _of_maps(shape, job)
+    kept += (8 if shape.adapter else 16) * shape.hidden
     layers = (1 + shape.layers * shape.hidden * job.weight_bytes / kept) if job.checkpointing else shape.layers
     return job.rows * job.tokens * kept * layers
 
 
+def _of_maps(shape: Shape, job: Job) -> float:
+    """Bytes that are kept of a token for the weights of a layer's linear maps: what goes into them."""
+    casts = job.compute_bytes < job.weight_bytes
+    inputs = 2 * shape.hidden + shape.feed_forward  # each once, though several maps take it
+    if not shape.adapter:
+        return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
+    own, adapted = 2 if job.autocast else 4, sum(shape.adapted) / shape.layers
+    noise = 0
+    if job.dropout:  # each map has its own
+        noise = 4 if job.on_cpu else 1
+    elif own == job.weight_bytes:
+        adapted = min(inputs, adapted)
+    return adapted * (own + noise) + own * shape.ranks / shape.layers
+
+
 def head(shape: Shape, job: Job) -> float:
-    """Bytes for the log-probs of a micro-batch's completions."""
+    """Bytes for the log-probs of a micro-batch."""
     positions = job.rows * job.completion
     if not job.fused_head:
         return 10 * positions * shape.words
     gradient = 0 if shape.adapter else 4 * shape.words * shape.hidden
-    tile = min(positions, TILE_TOKENS) * min(TILE_WORDS, shape.words) * job.compute_bytes
-    return tile + gradient + 4 * positions * shape.hidden
+    positions = job.rows * job.tokens if job.on_cpu else positions
+    tile = min(positions, TILE_TOKENS) * min(TILE_WORDS, shape.words)
+    if job.on_cpu:
+        return tile * (29 + job.compute_bytes) + gradient + positions * shape.hidden * (4 + job.compute_bytes)
+    return tile * job.compute_bytes + gradient + 4 * positions * shape.hidden
 
 
 def cache(shape: Shape, job: Job) -> float:

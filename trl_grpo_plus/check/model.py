@@ -1,4 +1,4 @@
-"""The part of a check that looks at the model: is it there, do the prompts fit, what does it take of a GPU."""
+"""The part of a check that looks at the model: is it there, do the prompts fit, what does it take of the machine."""
 
 import statistics
 from functools import partial
@@ -9,9 +9,11 @@ from typing import Any
 from packaging.version import Version
 
 from .. import sampling
+from ..common.machine import memory_bytes
 from ..common.values import Refusal
 from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, WARNED, Row
+from ..scoring import default_size
 from ..traces import ADDS_SYSTEM, as_given
 from . import hub
 from .estimate import GIB, GPU, Card, Job, Shape, cache, memory, rounded, seconds, vllm_room
@@ -20,7 +22,8 @@ from .shapes import context_of, count
 
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
-TIGHT, TOO_MUCH = 0.9, 1.1  # of a GPU's memory: the estimate is not better than that
+TIGHT, TOO_MUCH = 0.9, 1.1  # of the memory there is: the estimate is not better than that
+WORKER = 0.03 * GIB  # of a reward's process, as those that ship were measured
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
@@ -165,6 +168,9 @@ def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
         generations=args.gradient_accumulation_steps / every,
         weight_bytes=weight,
         compute_bytes=2 if args.bf16 or args.fp16 else max(weight, 2),
+        autocast=bool(args.bf16 or args.fp16),
+        dropout=recipe.model.use_peft and recipe.model.lora_dropout > 0,
+        on_cpu=recipe.on_cpu,
         optimizer_bytes=_optimizer_bytes(str(args.optim.value), shape, spread, weight),
         offloads=spread.offloads,
         processes=spread.processes,
@@ -210,6 +216,33 @@ def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> lis
         small = f"{share}: the weights take {weights}, and {beside}"
         rows.append(Row("vllm", lacking, small))
     return rows
+
+
+def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[Row]:
+    """About how much memory the run takes of this machine. Its time is measured, in a smoke run, or not known."""
+    needed, here = memory(shape, job), memory_bytes()
+    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
+    workers = _reward_workers(recipe)
+    total = (needed.total + workers * WORKER) * job.processes
+    summary = f"about {rounded(total / GIB)} GiB of the {rounded(here / GIB)} of this machine ({granted}): {parts}"
+    if workers:
+        least, most = rounded(WORKER / GIB, 1), rounded(recipe.training.reward_worker_memory_mb / 1024)
+        summary += f"; {workers} reward workers, {least} each where a reward holds little, {most} at most"
+    if job.processes > 1:
+        summary += f"; in each of {job.processes} processes"
+    if total <= TOO_MUCH * here:
+        return [Row("memory", OK, f"tight: {summary}" if total > TIGHT * here else summary)]
+    advice = (
+        "It does not fit. Lower per_device_train_batch_size (and raise gradient_accumulation_steps) or "
+        "max_completion_length, or set gradient_checkpointing: true."
+    )
+    return [Row("memory", FAILED, f"{summary}. {advice}")]
+
+
+def _reward_workers(recipe: Recipe) -> int:
+    """Those of one process."""
+    limited = any(getattr(reward, "timeout", None) is not None for reward in recipe.rewards)
+    return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 
 
 def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:

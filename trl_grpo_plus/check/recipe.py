@@ -23,6 +23,7 @@ from . import hub
 from . import model as check_model
 from .estimate import Card, gpu_for
 from .hub import Loaded
+from .smoke import clocked as run_clocked
 from .smoke import smoke as run_smoke
 
 
@@ -77,9 +78,10 @@ def check_recipe(
             rows.append(Row("batches", OK, batches(recipe)))
         rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
         rows = list(dict.fromkeys(rows))  # what two of them came upon
-        if smoke:
-            rows += _smoked(recipe, folder, rows)
-    return rows
+        ran = _smoked(recipe, folder, rows) if smoke else []
+        if recipe.on_cpu and recipe.stands and config is not None:
+            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke)
+    return [*rows, *ran]
 
 
 def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
@@ -165,15 +167,14 @@ def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: C
             prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
     if config is None or not recipe.stands:
         return rows
-    # On a CPU all that is worth counting is whether an adapter fits the model.
-    counts = recipe.model.use_peft or not recipe.on_cpu
-    counted, shape = check_model.shape(recipe, config) if counts else ([], None)
+    counted, shape = check_model.shape(recipe, config)
     rows += counted
-    if recipe.on_cpu:
-        return [*rows, Row("memory", OK, "use_cpu: no estimate is made for a CPU")]
     if shape is not None:
         job = check_model.job_of(recipe, config, shape, prompt)
-        rows += check_model.costs(recipe, shape, job, card, f"{prompt:,} tokens for {prompt_from}")
+        granted = f"{prompt:,} tokens for {prompt_from}"
+        on_cpu = recipe.on_cpu
+        rows += check_model.costs_on_cpu(recipe, shape, job, granted) if on_cpu else []
+        rows += [] if on_cpu else check_model.costs(recipe, shape, job, card, granted)
     return rows
 
 
@@ -188,3 +189,17 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
     if recipe.model.use_peft and not packages.is_installed("peft"):
         return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
     return run_smoke(recipe, folder)
+
+
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
+    """How long a run on a CPU takes, which nothing but steps of the model itself can tell."""
+    if not smoke:
+        return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
+    if failures(rows) or rows[-1].status != OK:
+        return [Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")]
+    if any(row.name == "machine" and row.status == UNSEEN for row in rows):
+        return [Row("speed", UNSEEN, "not measured: it needs what this machine lacks")]
+    if origin != "here":
+        away = f"{recipe.model.model_name_or_path} is in no folder here"
+        return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]
+    return [run_clocked(recipe, folder)]

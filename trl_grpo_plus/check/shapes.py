@@ -31,6 +31,7 @@ def count(config: Any, peft_config: Any = None) -> Shape:
     named = list(model.named_parameters())
     parameters = sum(weight.numel() for _, weight in named)
     text = config.get_text_config()
+    adapted = [module for module in model.modules() if hasattr(module, "lora_A")]
     experts = sum(weight.numel() for name, weight in named if ".experts." in name)
     per_token, all_experts = _experts(text)
     embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied by
@@ -47,6 +48,8 @@ def count(config: Any, peft_config: Any = None) -> Shape:
         keys=(getattr(text, "num_key_value_heads", None) or heads) * head_dim,
         feed_forward=(feed_forward or getattr(text, "intermediate_size", None) or 4 * text.hidden_size) * per_token,
         words=text.vocab_size,
+        adapted=tuple(module.in_features for module in adapted),
+        ranks=sum(sum(module.r.values()) for module in adapted),
     )
 
 

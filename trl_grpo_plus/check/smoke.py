@@ -1,29 +1,34 @@
-"""The part of a check that runs: two steps of the recipe on a tiny model, on the CPU, through the launch script."""
+"""The part of a check that runs, through the launch script: two steps of the recipe on a tiny model, on the CPU; and
+where the recipe is for the CPU and its model lies here, the first steps of the model itself, for their time."""
 
 import contextlib
 import json
 import math
 import os
 import signal
+import statistics
 import subprocess
 from pathlib import Path
 from typing import Any
 
 from ..launch.accelerate import launch_command
 from ..launch.options import evaluates
-from ..launch.recipe import Recipe
+from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, Row
+from .estimate import GIB, rounded
 
 
-SCRIPT = "trl_grpo_plus.check.smoke_run"
+SCRIPT, CLOCKED = "trl_grpo_plus.check.smoke_run", "trl_grpo_plus.check.clocked_run"
+CLOCK = "clock.json"  # that the clocked run leaves in its folder
 REPORT, ERROR = "smoke.json", "smoke-error.txt"  # that it leaves in its folder
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
 NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
-TIMEOUT_S = 900
+TIMEOUT_S, CLOCKED_S = 900, 300
 
+NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
 OFF = (
-    *("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions"),
+    *NOT_OF_A_STEP,
     *("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile"),
 )
 ALWAYS: dict[str, Any] = {
@@ -77,12 +82,46 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
     return rows_of(report, Path(output), on)
 
 
-def _launched(command: list[str], environment: dict[str, str]) -> tuple[int | None, str]:
+def clocked(recipe: Recipe, folder: str) -> Row:
+    """Seconds of a step and of the run, measured on the recipe's own model and batches."""
+    output, args = Path(folder, "clocked"), recipe.training
+    every = args.steps_per_generation * args.num_iterations
+    around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
+    wanted = {
+        **dict.fromkeys(NOT_OF_A_STEP, False),
+        **{"max_steps": 1 + around, "eval_strategy": "no", "save_strategy": "no", "report_to": "none"},
+        **{"disable_tqdm": True, "do_eval": False, "output_dir": str(output)},
+    }
+    options = [*recipe.options, *_words(wanted)]
+    command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
+    status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
+    if status:
+        return Row("speed", FAILED, _reason(output, errors))
+    report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
+    if status is None:
+        done = f"{len(report['seconds'])} of {1 + around} steps were done in {CLOCKED_S // 60} minutes"
+        return Row("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
+    return Row("speed", OK, _pace(report, total_steps(recipe)))
+
+
+def _pace(report: dict[str, Any], total: int | None) -> str:
+    first, *others = report["seconds"]
+    step = statistics.fmean(others)
+    steps = "the second" if len(others) == 1 else f"the mean of {len(others)}"
+    text = f"{rounded(step)} s a step, {steps} after a first one of {rounded(first)} s, measured here"
+    if total:
+        whole = first + (total - 1) * step
+        text += f"; all {total:,} steps: about {rounded(whole / 3600)} h ({rounded(whole / 60)} minutes)"
+    peak = f"memory rose to {rounded(report['peak'] / GIB)} GiB"
+    return f"{text}; {peak}. Longer or shorter completions, dropped groups and evaluations change both."
+
+
+def _launched(command: list[str], environment: dict[str, str], limit_s: float = TIMEOUT_S) -> tuple[int | None, str]:
     """Exit status, `None` where it took too long, and stderr. No process of it is left, however this ends."""
     pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
         try:
-            errors = launcher.communicate(timeout=TIMEOUT_S)[1]
+            errors = launcher.communicate(timeout=limit_s)[1]
             return launcher.returncode, errors
         except subprocess.TimeoutExpired:
             return None, ""
@@ -110,7 +149,11 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
     if args.lr_scheduler_type.value in NEED_EVALUATION:
         wanted["lr_scheduler_type"] = "constant"
-    return [word for name, value in wanted.items() for word in (f"--{name}", _word(value))]
+    return _words(wanted)
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", _word(value))]
 
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What this machine has for programs: processors, and processes and threads left, by every limit there is on them.
+"""What this machine has for programs: processors, memory, and processes and threads left, by every limit on them.
 
 Linux counts processes and threads alike.
 """
@@ -33,6 +33,21 @@ def _quotas() -> Iterator[int]:
                 if quota not in ("max", "-1"):
                     yield int(quota) // int(period)
             except (OSError, ValueError, ZeroDivisionError):  # another version's; the root has no limit
+                continue
+
+
+def memory_bytes() -> int:
+    """Memory that this process may use: the machine's, or less where a control group's `memory.max` (v2) or
+    `memory.limit_in_bytes` (v1) says so."""
+    return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()])
+
+
+def _memory_limits() -> Iterator[int]:
+    for folder in _groups("memory"):
+        for name in ("memory.max", "memory.limit_in_bytes"):
+            try:
+                yield int((folder / name).read_text())
+            except (OSError, ValueError):  # another version's; "max"
                 continue
 
 

@@ -18,4 +18,4 @@ from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, Step, outcome_of, out
 from .reward import Reward, RewardError
 from .state import kept
 from .worker import excuse, sandbox_options
-from .workers import configure, shared
+from .workers import configure, default_size, shared

@@ -1,0 +1,238 @@
+r"""What `trl-grpo-plus check` expects a run on a CPU to take of memory, and what it takes, with a real model.
+
+    python benchmarks/memory.py                                     # half an hour on one core
+    python benchmarks/memory.py --model path/to/folder --cases drop-float32 drop-lora-bfloat16
+    python benchmarks/memory.py --report                            # what was measured, and a new estimate
+
+Each case is a process of its own: three steps (two of the long completions) of 32 attempts, four prompts tried eight
+times, through the launch script. All weights or an adapter of rank 32 on all linear layers are trained, in float32,
+in bfloat16 and in float32 under bfloat16 autocast; groups that teach nothing leave the batch (`drop`), are centred by
+what is believed of the prompt (`belief`), or by that and the head (`head`). Rewards are chance, so that no group
+leaves, and every completion is as long as it may be: what is measured is what the estimate says, the most that the
+settings allow. Prompts have 45 tokens with the template of SmolLM2-135M-Instruct, the model that is the default; it is
+read from the Hub, or from a folder. A case may take 10 GiB.
+
+Memory is the peak of the process's resident size (`ru_maxrss`). A thread beside training looks at it every 20 ms and
+tells what was going on when it was highest. "base" is the resident size before the trainer is made: Python with all
+that is imported.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import zlib
+from pathlib import Path
+from typing import Any
+
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ |= {"TRL_EXPERIMENTAL_SILENCE": "1", "TOKENIZERS_PARALLELISM": "false"}
+
+import yaml
+
+
+MODEL = "HuggingFaceTB/SmolLM2-135M-Instruct"
+RESULTS = Path("benchmarks/results/memory-cpu.json")
+MIB = 2**20
+STEPS, ATTEMPTS, GROUP, TOKENS = 3, 32, 8, 24
+
+ADAPTER = {"use_peft": True, "lora_r": 32, "lora_alpha": 64, "lora_target_modules": ["all-linear"]}
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "float32": {},
+    "bfloat16": {"dtype": "bfloat16"},
+    "lora-float32": ADAPTER,
+    "lora-bfloat16": {**ADAPTER, "dtype": "bfloat16"},
+}
+LONG = {"max_completion_length": 128, "max_steps": 2}
+BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
+WAYS: dict[str, dict[str, Any]] = {
+    "drop": {},
+    "belief": BELIEF,
+    "head": {**BELIEF, "belief_head": "prompt"},
+}
+CASES: dict[str, dict[str, Any]] = {
+    **{f"{way}-{name}": {**keys, **more} for name, keys in WEIGHTS.items() for way, more in WAYS.items()},
+    "drop-autocast": {"bf16": True},
+    "drop-lora-autocast": {**ADAPTER, "bf16": True},
+    "drop-float32-checkpointing": {"gradient_checkpointing": True},
+    "drop-lora-bfloat16-checkpointing": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True},
+    "drop-bfloat16-long": {**WEIGHTS["bfloat16"], **LONG},
+    "drop-lora-bfloat16-checkpointing-long": {**WEIGHTS["lora-bfloat16"], "gradient_checkpointing": True, **LONG},
+    "drop-float32-accumulated": {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4},
+}
+
+
+def chance(completions: list[Any], **columns: Any) -> list[float]:
+    """A reward that depends on the text alone, and in no way that can be learned."""
+    return [zlib.crc32(str(text).encode()) % 1000 / 1000 for text in completions]
+
+
+def recipe(case: str, model: str, folder: Path) -> Path:
+    """The case's YAML in `folder`, with its data."""
+    rows = [
+        {"prompt": [{"role": "user", "content": f"What is {row} plus {row * 7 % 100}? Answer with the number."}]}
+        for row in range(10, 74)
+    ]
+    (folder / "data.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    keys = {
+        "model_name_or_path": model,
+        "dataset_name": str(folder / "data.jsonl"),
+        "reward_funcs": [f"{Path(__file__).resolve()}:chance"],
+        "output_dir": str(folder / "run"),
+        "max_steps": STEPS,
+        "per_device_train_batch_size": ATTEMPTS,
+        "num_generations": GROUP,
+        "max_completion_length": TOKENS,
+        "zero_variance_groups": "drop",
+        "learning_rate": 1e-5,
+        "save_strategy": "no",
+        "report_to": "none",
+        "use_cpu": True,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        "dataloader_pin_memory": False,
+        **CASES[case],
+    }
+    keys["generation_kwargs"] = {"min_new_tokens": keys["max_completion_length"]}
+    path = folder / f"{case}.yaml"
+    path.write_text(yaml.safe_dump(keys))
+    return path
+
+
+class Watch:
+    """Looks at this process's resident size from a thread, until the process ends."""
+
+    def __init__(self) -> None:
+        self.doing, self.most = "before", dict[str, int]()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def now(self) -> int:
+        """Bytes."""
+        return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    def _look(self) -> None:
+        while True:
+            self.most[self.doing] = max(self.most.get(self.doing, 0), self.now())
+            time.sleep(0.02)
+
+    def during(self, what: str, function: Any) -> Any:
+        """`function`, under watch as `what`."""
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            before, self.doing = self.doing, what
+            try:
+                return function(*args, **kwargs)
+            finally:
+                self.doing = before
+
+        return watched
+
+
+def run_here(path: str) -> int:
+    """Run a case in this process; the last line printed is what it took."""
+    from transformers import TrainerCallback
+
+    from trl_grpo_plus import GRPOPlusTrainer
+    from trl_grpo_plus.launch import train
+
+    watch, measured = Watch(), dict[str, Any](seconds=[], after=[])
+    began = [0.0]
+
+    class Steps(TrainerCallback):
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            began[0] = time.monotonic()
+
+        def on_pre_optimizer_step(self, *_: Any, **__: Any) -> None:
+            watch.doing = "optimizer"
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            watch.doing = "training"
+            measured["seconds"].append(round(time.monotonic() - began[0], 1))
+            measured["after"].append(watch.now() // MIB)
+
+    def make(*args: Any, **kwargs: Any) -> Any:
+        measured["base"] = watch.now() // MIB
+        watch.doing = "loading"
+        trainer = GRPOPlusTrainer(*args, **kwargs)
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        model.generate = watch.during("generating", model.generate)
+        trainer.accelerator.backward = watch.during("backward", trainer.accelerator.backward)
+        trainer.add_callback(Steps())
+        watch.doing = "training"
+        return trainer
+
+    def start(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+        return train.main(script_args, training_args, model_args, dataset_args, make)
+
+    sys.argv = ["memory", "--config", path]
+    status = train.run(start, "memory")
+    measured["phases"] = {name: size // MIB for name, size in watch.most.items()}
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(json.dumps({"measured": most // MIB, **measured}), flush=True)
+    return status
+
+
+def estimated(path: Path) -> dict[str, int]:
+    """What `check` expects of the same recipe, in MiB by part."""
+    from trl_grpo_plus.check import data as check_data
+    from trl_grpo_plus.check import hub
+    from trl_grpo_plus.check import model as check_model
+    from trl_grpo_plus.check.estimate import memory
+    from trl_grpo_plus.launch.accelerate import distribution
+    from trl_grpo_plus.launch.recipe import read
+    from trl_grpo_plus.launch.refusals import on_data, on_paper
+
+    one = read(str(path), (), distribution(None, None, 0))
+    on_paper(one), check_data.load(one), on_data(one)
+    name = one.model.model_name_or_path
+    config, tokens = hub.model_config(name), hub.tokenizer(name)
+    assert config
+    _, shape = check_model.shape(one, config)
+    assert shape
+    job = check_model.job_of(one, config, shape, max(check_model.lengths(one, tokens.what)))
+    return {name: round(size / MIB) for name, size in memory(shape, job).parts.items()}
+
+
+def table(results: dict[str, Any]) -> str:
+    """The cases in Markdown, GiB."""
+    lines = ["| case | estimated | measured | estimated / measured | what is largest |", "|---|---|---|---|---|"]
+    for case, result in results.items():
+        about, most = sum(result["estimated"].values()), result["measured"]
+        largest = ", ".join(f"{name} {size / 1024:.1f}" for name, size in list(result["estimated"].items())[:2])
+        lines.append(f"| {case} | {about / 1024:.1f} | {most / 1024:.1f} | {about / most:.2f} | {largest} |")
+    return "\n".join(lines)
+
+
+def main() -> int:
+    """Run the cases, or report."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--model", default=MODEL)
+    parser.add_argument("--cases", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--report", action="store_true", help="reckon anew, and measure nothing")
+    parser.add_argument("--run", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.run:
+        return run_here(options.run)
+    results: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
+    for case in options.cases:
+        with tempfile.TemporaryDirectory() as folder:
+            path = recipe(case, options.model, Path(folder))
+            if not options.report:
+                command = [sys.executable, __file__, "--run", str(path)]
+                done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+                results[case] = json.loads(done.stdout.strip().splitlines()[-1])
+            results[case]["estimated"] = estimated(path)
+        options.output.write_text(json.dumps(results, indent=1) + "\n")
+    print(table(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
