@@ -106,19 +106,6 @@ def test_an_adapter_leaves_holes_in_a_cpus_memory():
         assert memory(adapter, replace(changed, rows=600)).parts["holes"] == 30_000 * 10 * 200 * 4
 
 
-def test_on_a_cpu_the_first_token_copies_a_frozen_head():
-    job = replace(JOB, on_cpu=True, weight_bytes=2, autocast=False, generated=1000)
-    copied = 1000 * 100 * 1000 * 2
-    assert memory(ADAPTER, job).parts["first token"] == copied
-    for shape, change in (
-        (SHAPE, {}),
-        (ADAPTER, {"weight_bytes": 4}),  # it generates without autocast
-        (ADAPTER, {"on_cpu": False}),
-        (ADAPTER, {"vllm": "server"}),
-    ):
-        assert estimate.first_token(shape, replace(job, **change)) == 0
-
-
 def test_vllm_has_its_share_and_gives_it_up_asleep():
     gpu = 100e6
     colocated = memory(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5), gpu)
@@ -266,23 +253,6 @@ def test_the_head_holds_on_a_cpu_what_is_reckoned(tmp_path, dtype):
     shape, job = count(config), replace(job_on_cpu(dtype, False), rows=4, prompt=30, completion=20)
     reckoned = estimate.head(shape, job) + estimate.activations(shape, job)
     assert allocated(train, tmp_path / "trace.json") == pytest.approx(reckoned, rel=0.1)
-
-
-@pytest.mark.skipif(not torch.ops.mkldnn._is_mkldnn_bf16_supported(), reason="this CPU multiplies bfloat16 otherwise")
-@pytest.mark.parametrize("frozen", [True, False])
-def test_the_first_token_copies_a_frozen_head_for_each_row(tmp_path, frozen):
-    config = AutoConfig.for_model("llama", **{**SMALL, "vocab_size": 40_000, "num_hidden_layers": 1})
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).requires_grad_(not frozen)
-    ids = torch.randint(0, 1000, (8, 20))
-
-    def generate():
-        model.generate(input_ids=ids, max_new_tokens=2, pad_token_id=0)
-
-    copies = 8 * 256 * 40_000 * 2
-    assert (allocated(generate, tmp_path / "trace.json") > copies) is frozen
-    shape = replace(count(config), trained=1 if frozen else count(config).trained)
-    job = replace(job_on_cpu(torch.bfloat16, False), generated=8)
-    assert estimate.first_token(shape, job) == (copies if frozen else 0)
 
 
 @pytest.mark.parametrize("kind", ["llama", "qwen3"])

@@ -40,7 +40,6 @@ the allocator leaves.
 
     head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
                  positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
-    first token  R H V w of 16-bit weights beside an adapter: PyTorch copies a head without a gradient for each row
     dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
     holes        up to B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
                  tensors that stay, and glibc (2.36) fills few of these holes
@@ -48,7 +47,7 @@ the allocator leaves.
 
 What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
 gradients (which come as activations go; those of several micro-batches stay) and what generating holds the largest
-counts, and beside it the larger of head and first token.
+counts, and beside it the head.
 
 **Time.** A token costs 2 N operations forward and 4 N backward (2 N with LoRA: frozen weights need no gradient), 2 N
 more to recompute under checkpointing, and 2 N for each pass that only scores: old log-probs (vLLM, or several updates
@@ -282,16 +281,8 @@ def _on_cpu(
     backward = {"gradients": training["gradients"]}
     if job.micro_batches > 1:  # those of the last one are there
         forward |= backward
-    passing = {"head": training["head"], "first token": first_token(shape, job)}
     staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
-    largest = max(passing, key=lambda name: passing[name])
-    return Memory(always, {**staying, largest: passing[largest]}, {}, ("Python and libraries", BASE))
-
-
-def first_token(shape: Shape, job: Job) -> float:
-    """Bytes for the copies of the head that PyTorch makes on a CPU: a slice of states goes through it in 16 bits."""
-    copied = job.on_cpu and job.weight_bytes == 2 and shape.adapter and not job.vllm
-    return job.generated * shape.hidden * shape.words * 2 if copied else 0
+    return Memory(always, {**staying, "head": training["head"]}, {}, ("Python and libraries", BASE))
 
 
 def activations(shape: Shape, job: Job) -> float:
