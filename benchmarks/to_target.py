@@ -38,7 +38,7 @@ import time
 import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean, median, stdev
@@ -79,12 +79,18 @@ POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, s
 @dataclass(frozen=True)
 class Arm:
     """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate;
-    `rewards`: entries of reward_funcs beside the family's."""
+    `rewards`: entries of reward_funcs beside the family's; `small`: half the family's rollouts a step, so half of the
+    rollouts are as many steps as all of the others' are."""
 
     config: dict[str, Any]
     trl: bool = False
     oracle: bool = False
     rewards: tuple[Any, ...] = ()
+    small: bool = False
+
+    def a_step(self, family: Family) -> int:
+        """Rollouts of a step."""
+        return family.rollouts_a_step // (2 if self.small else 1)
 
 
 def _trl(group: int, **config: Any) -> Arm:
@@ -130,6 +136,16 @@ ARMS: dict[str, Arm] = {
     "head-4-whole": _choice(4, head="prompt", share=None),
     "head-2-whole": _choice(2, head="prompt", share=None),
     "head-2-pool-4": _choice(2, head="prompt", pool=4, share=None),
+    **{
+        f"{name}-small": replace(arm, small=True)
+        for name, arm in {
+            "trl-4": _trl(4),
+            "trl-2": _trl(2),
+            "choice-2": _choice(2),
+            "key-2": _choice(2, key="key"),
+            "head-2": _choice(2, head="prompt"),
+        }.items()
+    },
     "oracle-2": _belief(2, oracle=True),
     "oracle-drop-2": _plus(2, oracle=True),
     "easy-first-2": _by_level("easy_first"),
@@ -138,7 +154,7 @@ ARMS: dict[str, Arm] = {
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
 SETS = {
-    "all": tuple(name for name in ARMS if name not in BY_LEVEL),
+    "all": tuple(name for name in ARMS if name not in BY_LEVEL and not ARMS[name].small),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
 }
@@ -344,7 +360,7 @@ def run(spec: Spec) -> Line:
     transformers.set_seed(spec.seed)
     family = FAMILIES[spec.family](spec.condition, spec.seed)
     arm = ARMS[spec.arm]
-    a_step = family.rollouts_a_step
+    a_step = arm.a_step(family)
     whole = round(family.rollouts * spec.share * BUDGETS.get(spec.budget, 1.0)) // a_step * a_step
     spent = Spent()
     looks = Looks(family, spent, whole, LOOKS if spec.budget == CONSTANT else 0)
@@ -392,7 +408,7 @@ def config_of(family: Family, spec: Spec, folder: str, generations: int) -> GRPO
     common = {
         "output_dir": folder,
         "seed": spec.seed,
-        "per_device_train_batch_size": family.rollouts_a_step,
+        "per_device_train_batch_size": arm.a_step(family),
         "max_completion_length": family.max_completion_length,
         "learning_rate": family.learning_rate * spec.rate,
         "max_steps": generations * arm.config.get("num_iterations", 1),
