@@ -100,7 +100,7 @@ def of_race(folder: Path) -> Figures:
 
 PARTS = {
     "recipe": Part(("run", RECIPE), {"max_steps": 60}, 300, of_run),
-    "race": Part(("race", RECIPE, "--looks", "4"), {"max_steps": 60}, 580, of_race),
+    "race": Part(("race", RECIPE, "--looks", "4"), {"max_steps": 60}, 520, of_race),
     "vllm": Part(
         ("run", RECIPE),
         {
@@ -177,7 +177,13 @@ def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
         return {"failed": f"left out: {part.needs} is not installed"}
     for old in (folder, folder.with_name(f"{name}_race")):
         shutil.rmtree(old, ignore_errors=True)
-    options = {"model_name_or_path": model, "output_dir": folder, **part.options, **(ON_GPU if on_gpu else WITHOUT)}
+    options = {
+        "model_name_or_path": model,
+        "output_dir": folder,
+        "disable_tqdm": "true",
+        **part.options,
+        **(ON_GPU if on_gpu else WITHOUT),
+    }
     command = [*COMMAND, *part.words, *(text for key, value in options.items() for text in (f"--{key}", str(value)))]
     start = time.monotonic()
     with peak_memory() as peak:

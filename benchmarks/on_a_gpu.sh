@@ -9,7 +9,7 @@
 #       beside: pyarrow pandas, or vllm==0.26.0 and what it needs. None of FOLDER's folders is above 55 MB, and no file
 #       above 50 MB, so that they can travel one by one. PYTHON_VERSION (3.12) is that machine's, PLATFORMS its wheels'.
 # run   makes an environment on top of the machine's own in WORK (/tmp/on_a_gpu), and leaves OUT/on_a_gpu.json and a log a
-#       part. Without a part's name all three are run, in 21 minutes at most; the figures are written after each.
+#       part. Without a part's name all three are run, in 24 minutes at most; the figures are written after each.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
