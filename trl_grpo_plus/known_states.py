@@ -3,8 +3,9 @@
 A state that is some steps old still tells prompts apart, so it is used until there is a newer one. What a batch has
 sampled pays for what the next one may read (`belief_head_share`); a row that was not read has no state.
 
-A share of 1/8 of the tokens that a batch samples is a tenth of a step or less, as training comes on top of sampling,
-and a token costs more to sample than to read.
+A share of 1/8 of the tokens that a batch samples was less than a tenth of a step on one process: training comes on top
+of sampling, and a token costs more to sample than to read. Several processes read whole shares, so a budget below one
+prompt each costs more than it says.
 """
 
 import math
@@ -66,13 +67,15 @@ class KnownStates:
         if not due:
             return
         states = self._compressed(self._read(due))
+        self.affordable -= len(due)
+        self._num_read += len(due)
+        if states is None:
+            return
         for row, state in zip(due, states, strict=True):
             self._kept.pop(row, None)
             self._kept[row] = (self._step, state.clone())
         for row in [*islice(self._kept, max(len(self._kept) - MOST_ROWS, 0))]:
             del self._kept[row]
-        self.affordable -= len(due)
-        self._num_read += len(due)
 
     def of(self, rows: Sequence[int]) -> Tensor:
         """`(P, numbers)` in float64, NaN for a row without a state."""
@@ -88,6 +91,8 @@ class KnownStates:
     def end_step(self, rows: Sequence[int], affordable: float) -> None:
         """These rows were scored, which pays for so many prompts; what was left counts too, up to as many again."""
         self._last = (self._num_read, sum(row in self._kept for row in rows) / max(len(rows), 1))
+        if self._fresh == 1:
+            self._kept = {}  # all is read anew, so a checkpoint need not hold it
         self._step, self._num_read = self._step + 1, 0
         self.affordable = min(self.affordable, affordable) + affordable
 
@@ -101,6 +106,7 @@ class KnownStates:
         """Tensors and plain numbers; about 1 KiB a row that is kept."""
         steps, states = zip(*self._kept.values(), strict=True) if self._kept else ((), ())
         return {
+            "seed": self._seed,
             "rows": torch.tensor([*self._kept], dtype=torch.long),
             "steps": torch.tensor(steps, dtype=torch.long),
             "states": torch.stack(states) if states else torch.empty(0),
@@ -115,14 +121,20 @@ class KnownStates:
         columns = (state["rows"].tolist(), state["steps"].tolist(), state["states"])
         self._kept = {row: (step, kept.clone()) for row, step, kept in zip(*columns, strict=True)}
         self._mean, self._spread = state["mean"].clone(), state["spread"].clone()
-        self._step, self.affordable = state["step"], state["affordable"]
+        self._seed, self._step = state["seed"], state["step"]
+        # A run whose head read everything may go on with one that does not, and the other way round.
+        if math.isfinite(state["affordable"]) and math.isfinite(self.affordable):
+            self.affordable = state["affordable"]
 
-    def _compressed(self, states: Tensor) -> Tensor:
-        """`(P, width) -> (P, numbers)`."""
+    def _compressed(self, states: Tensor) -> Tensor | None:
+        """`(P, width) -> (P, numbers)`; `None` while no state was finite, so that there is no mean."""
         states = states.detach().to("cpu", torch.float64)
         width = states.shape[1]
+        finite = states[states.isfinite().all(dim=1)]
+        if not len(self._mean) and len(finite):
+            self._mean, self._spread = finite.mean(dim=0), _spread(finite)
         if not len(self._mean):
-            self._mean, self._spread = states.mean(dim=0), _spread(states)
+            return None
         if width != len(self._mean):
             raise Refusal(
                 f"The states have {width} dimensions, those read before had {len(self._mean)}. Resume with the same "

@@ -110,7 +110,8 @@ def warnings(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | 
 def warn_of_another_distribution(args: Any, model: Any, passed: Mapping[str, Any] | None) -> None:
     """Say it on the main process; a model without a generation_config has nothing to say."""
     own = getattr(model, "generation_config", None)
-    for text in warnings(args, own.to_dict() if own is not None else {}, passed):
+    own = own if isinstance(own, Mapping) else getattr(own, "to_dict", dict)()
+    for text in warnings(args, own, passed):
         logger.warning(text)
 
 

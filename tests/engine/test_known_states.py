@@ -229,6 +229,41 @@ def test_the_whole_pool_is_read_at_each_step_where_that_is_asked_for(tmp_path, f
     assert tiny.logged(trained, "beliefs/head_known") == [1.0] * 3
 
 
+def test_a_state_that_is_not_finite_says_nothing_of_how_far_states_lie_apart():
+    values = torch.randn(50, 4, generator=torch.Generator().manual_seed(0))
+    values[3, 1] = math.inf
+    known, _ = knowing(math.inf, lambda rows: values[rows])
+    known.look([3])
+    assert 3 not in known
+    known.look(range(8))
+    known.look(range(8, 50))
+    assert known.of([row for row in range(50) if row != 3]).isfinite().all()
+
+
+def test_a_resume_with_another_seed_keeps_the_projection():
+    known, _ = knowing(math.inf, lambda rows: torch.ones(len(rows), 600) * torch.tensor(rows)[:, None])
+    known.look([1, 2, 3])
+    resumed = KnownStates(lambda rows: torch.ones(len(rows), 600) * torch.tensor(rows)[:, None], seed=1)
+    resumed.load_state_dict(known.state_dict())
+    before = resumed.of([2])
+    resumed.affordable = math.inf
+    steps(resumed, FRESH, math.inf)
+    resumed.look([2])
+    assert torch.equal(resumed.of([2]), before)
+
+
+def test_a_resume_with_another_share_has_that_one_s_budget():
+    everything = KnownStates(Policy(), seed=0, everything=True)
+    everything.look(range(20))
+    steps(everything, 1, math.inf)
+    assert not everything.state_dict()["rows"].numel()
+    few = KnownStates(Policy(), seed=0)
+    few.load_state_dict(everything.state_dict())
+    assert few.affordable == FIRST
+    everything.load_state_dict(few.state_dict())
+    assert everything.affordable == math.inf
+
+
 def test_the_first_reading_may_be_of_one_row():
     known, _ = knowing(math.inf, lambda rows: torch.tensor([[3.0, -50.0], [3.5, -20.0], [float("inf"), 0.0]])[rows])
     known.look([0])

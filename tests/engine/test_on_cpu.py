@@ -52,9 +52,19 @@ def test_a_weight_that_is_trained_is_left_alone(frozen):
     assert spare_copies(torch.nn.Linear(2, 2)) is None  # no model of transformers
 
 
+def test_in_float32_all_is_as_with_trl(frozen):
+    assert spare_copies(frozen.float()) is None
+
+
+def test_a_head_that_is_called_by_keyword_is_left_alone(frozen):
+    spare_copies(frozen)
+    frozen.get_output_embeddings()(input=torch.zeros(1, 2, 64, dtype=torch.bfloat16))
+
+
 def test_the_trainer_does_it(tmp_path):
     lora = LoraConfig(r=4, target_modules=["q_proj"], task_type="CAUSAL_LM")
-    trained = tiny.trainer(tmp_path, extra={"peft_config": lora})
+    options = {"model_init_kwargs": {"dtype": "bfloat16"}}
+    trained = tiny.trainer(tmp_path, **options, extra={"peft_config": lora})
     seen = []
     trained.model.get_output_embeddings().register_forward_pre_hook(
         lambda module, inputs: seen.append(inputs[0].is_contiguous())

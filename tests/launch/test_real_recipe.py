@@ -4,7 +4,6 @@ import importlib.util
 import types
 
 import pytest
-import regex
 import torch
 
 from trl_grpo_plus.common.values import Refusal
@@ -28,11 +27,14 @@ def test_no_problem_is_in_two_splits_and_answers_are_right():
 
 
 def test_the_last_number_counts():
-    reward, pattern = get_reward("regex_match"), _arithmetic()["train"][0]["pattern"]
-    answer = regex.search("[0-9]+(?=\\[)", pattern).group()
-    right = [answer, f"It is {answer}.", f"1 + 2 =\n{answer}!"]
+    row = next(row for row in _arithmetic()["train"] if len(row["answer"]) < 4)
+    reward, answer, pattern = get_reward("regex_match"), row["answer"], row["pattern"]
+    right = [answer, f"It is {answer}.", f"1 + 2 =\n{answer}!", f"**{answer}**"]
     wrong = [f"1{answer}", f"{answer}1", f"{answer} or 1", "", "none"]
-    assert reward(right + wrong, pattern=[pattern] * 8) == [1.0] * 3 + [0.0] * 5
+    wrong += [f"1,{answer}", f"3.{answer}", f"-{answer}", f"{answer}.5"]
+    assert reward(right + wrong, pattern=[pattern] * 13) == [1.0] * 4 + [0.0] * 9
+    thousands = mental_arithmetic._row("sums_3", 999, "+", 999, None)["pattern"]
+    assert reward(["1998", "1,998", "1,99", "11,998"], pattern=[thousands] * 4) == [1.0, 1.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize(

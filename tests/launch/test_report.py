@@ -9,13 +9,13 @@ from trl_grpo_plus.groups import VERDICTS
 from trl_grpo_plus.launch.report import ADVICE, GROUP_KEYS, TRUNCATED, report, summarise
 
 
-def ended(folder, *entries):
+def ended(folder, *entries, dead=VERDICTS[1:]):
     """The summary of a run with these log entries, each (share of attempts cut off, shares of verdicts)."""
     history = [
         {"step": 10 * i, TRUNCATED: cut_off, **{f"groups/{key}": groups.get(key, 0.0) for key in GROUP_KEYS}}
         for i, (cut_off, groups) in enumerate(entries, 1)
     ]
-    args = SimpleNamespace(output_dir=str(folder), max_completion_length=16)
+    args = SimpleNamespace(output_dir=str(folder), max_completion_length=16, dead=frozenset(dead))
     state = SimpleNamespace(log_history=history, global_step=10 * len(history))
     return summarise(SimpleNamespace(args=args, state=state), [])
 
@@ -40,6 +40,16 @@ def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
     assert lines[-3] == f"{LEARNT}s 61 to 80: of the groups sampled 96% {verdict}."
     assert lines[-2] == f"{verdict}: {ADVICE[verdict]}"
     assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
+
+
+def test_groups_that_teach_by_the_options_are_no_dead_ones(tmp_path):
+    """Beside a belief what is always solved teaches, as does all that dead_verdicts leaves out."""
+    solved = (0.0, {"alive": 0.03, "all_good": 0.97})
+    assert LEARNT not in report(ended(tmp_path, solved, dead=["all_bad", "unscored"]))
+    failed = (0.0, {"all_good": 0.03, "all_bad": 0.97})
+    assert f"{LEARNT}s 1 to 10: of the groups sampled 97% all_bad." in report(
+        ended(tmp_path, failed, dead=["all_bad"])
+    )
 
 
 def test_what_counts_is_the_end(tmp_path):

@@ -101,10 +101,10 @@ def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
     Returns:
         `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
         there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
-        logged); `truncated` (mean share of attempts that were cut off at `max_completion_length`); `end` (`groups` and
-        `truncated` of the last quarter of the log, and after which step that begins); `model`, `checkpoints`, `log`
-        and `page` (paths; `page` is `None` where nothing was traced); `files` (names of what was saved beside the
-        summary).
+        logged); `truncated` (mean share of attempts that were cut off at `max_completion_length`); `end` (`groups`
+        and `truncated` of the last quarter of the log, after which step that begins, and the verdicts that are
+        `dead`); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced); `files`
+        (names of what was saved beside the summary).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
     before, end = _parted(history)
@@ -119,6 +119,7 @@ def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
         "end": {
             "after_step": before[-1]["step"] if before else 0,
             "groups": _shares(end),
+            "dead": sorted(trainer.args.dead),
             "truncated": _mean(end, TRUNCATED),
         },
         "model": folder,
@@ -175,10 +176,12 @@ def _cut_off(summary: dict[str, Any]) -> list[str]:
 
 def _hardly_alive(summary: dict[str, Any]) -> list[str]:
     """That the run ended without groups that teach, and why, as far as their verdicts tell."""
-    shares = dict(summary["end"]["groups"])
-    if shares.pop("alive", 1.0) > HARDLY_ALIVE:
+    shares, verdicts = summary["end"]["groups"], summary["end"]["dead"]
+    if not shares or sum(share for verdict, share in shares.items() if verdict not in verdicts) > HARDLY_ALIVE:
         return []
-    dead = sorted(((share, verdict) for verdict, share in shares.items() if share), reverse=True)
+    dead = sorted(
+        ((share, verdict) for verdict, share in shares.items() if share and verdict in verdicts), reverse=True
+    )
     of_each = ", ".join(f"{share:.0%} {verdict}" for share, verdict in dead)
     first, last = summary["end"]["after_step"] + 1, summary["steps"]
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
