@@ -51,8 +51,8 @@ class Family:
     level, as text), and more where the reward asks for them. `goals` are the splits whose mean accuracy counts,
     `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
     and `rollouts_a_step` are those of a whole run, `learning_rate` is what rates are multiples of, `attempts` are
-    those on each held-out problem at the end. Where there is `lora`, an adapter of so many ranks is trained, on weights
-    in bfloat16.
+    those on each held-out problem at the end. Where there is `lora`, an adapter of so many ranks is trained, on
+    weights in bfloat16.
     """
 
     name: str
