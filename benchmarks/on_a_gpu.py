@@ -14,9 +14,7 @@ import datetime
 import importlib.metadata
 import importlib.util
 import json
-import os
 import shutil
-import signal
 import statistics
 import subprocess
 import sys
@@ -27,6 +25,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 
 FIGURES = "on_a_gpu.json"
@@ -205,14 +205,16 @@ def run(name: str, model: Path, work: Path, log: Path, on_gpu: bool) -> Figures:
 def ended(command: Sequence[str], log: Path, seconds: int) -> str | None:
     """Run a command and all that it starts, for so long at most; why it failed, if it did."""
     with log.open("w") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, start_new_session=True)
+        process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
         try:
             status = f"exit status {process.wait(seconds)}"
         except subprocess.TimeoutExpired:
             status = f"ended after {seconds} s"
         finally:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
+            with suppress(psutil.NoSuchProcess):  # a race's runs have sessions of their own, and would keep the GPU
+                started = psutil.Process(process.pid)
+                for each in (*started.children(recursive=True), started):
+                    each.kill()
     if status == "exit status 0":
         return None
     return f"{status}: ...{log.read_text(errors='replace')[-1500:]}"
