@@ -106,7 +106,7 @@ def _belief(group: int, oracle: bool = False, **config: Any) -> Arm:
 
 
 def _choice(
-    group: int, head: str | None = None, key: str | None = None, pool: int = 8, share: float | None = 0.125
+    group: int, head: str | None = None, key: str | None = None, pool: int = 8, share: float | None = 0.1
 ) -> Arm:
     config: dict[str, Any] = {"selection_pool": pool, **({"belief_key": key} if key else {})}
     if head:

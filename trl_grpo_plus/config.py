@@ -140,7 +140,7 @@ class GRPOPlusConfig(GRPOConfig):
             sampled yet. `None`: all rows share it.
         belief_head (`str`, *optional*):
             `"prompt"`: that is foretold from the policy's state at the prompt's end; see [`trl_grpo_plus.head`].
-        belief_head_share (`float`, *optional*, defaults to `0.125`):
+        belief_head_share (`float`, *optional*, defaults to `0.1`):
             Of the tokens that a batch samples, prompts and completions, the tokens of prompts that the head may read
             for the next one; see [`trl_grpo_plus.known_states`]. `None`: the whole pool is read anew at each step,
             which costs more than the step where answers are short.
@@ -234,7 +234,7 @@ class GRPOPlusConfig(GRPOConfig):
     selection_pool: AtLeastOne = 8
     belief_key: str | None = None
     belief_head: str | None = None
-    belief_head_share: Annotated[float | None, Number(above=0.0, optional=True)] = 0.125
+    belief_head_share: Annotated[float | None, Number(above=0.0, optional=True)] = 0.1
 
     # Parameters that control the KL term
     kl_estimator: str = _choice(TRL_ESTIMATOR, ESTIMATORS)

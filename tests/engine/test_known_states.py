@@ -192,7 +192,7 @@ def test_candidates_get_half_and_what_is_sampled_the_rest(tmp_path):
 # -- in training
 
 
-def test_an_eighth_of_what_is_sampled_may_be_read():
+def test_a_share_of_what_is_sampled_may_be_read():
     attempts = [SimpleNamespace(prompt_ids=[0] * length) for length in (10, 10, 2000, 20)]
     batch = SimpleNamespace(rounds=[SimpleNamespace(attempts=attempts)], num_tokens=960)
     accelerator = SimpleNamespace(device="cpu", gather=lambda counts: torch.cat([counts, counts]))
