@@ -459,8 +459,8 @@ def test_memory_against_this_machine(place, monkeypatch):
     assert "reward workers" not in row.text
     limited = place(reward_funcs=[{"name": "exact_answer", "timeout": 5.0}], reward_workers=100)
     with_workers = by_name(check_recipe(limited))["memory"]
-    assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 * 0.03, abs=0.1)
-    assert "100 reward workers, 0.03 each where a reward holds little, 4.0 at most" in with_workers.text
+    assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 / 64, abs=0.1)
+    assert "100 reward workers, 0.02 each where a reward holds little, 4.0 at most" in with_workers.text
     twice = by_name(check_recipe(limited, num_processes=2))["memory"]
     assert reckoned(twice) == pytest.approx(2 * reckoned(with_workers), abs=0.1)
     assert twice.text.endswith("; in each of 2 processes")

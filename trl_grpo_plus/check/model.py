@@ -23,7 +23,7 @@ from .shapes import context_of, count
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # of the memory there is: the estimate is not better than that
-WORKER = 0.03 * GIB  # of a reward's process, as those that ship were measured
+WORKER = GIB / 64  # of a reward's process, the most that one of those that ship was measured to have of its own
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
