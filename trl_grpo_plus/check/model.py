@@ -38,7 +38,7 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [Row("model", UNSEEN, text)], None
     if loaded.seen:
-        shown = "what prepare made" if name.startswith(recipe.training.output_dir) else name
+        shown = "what prepare made" if recipe.prepared else name
         return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
     text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
     return [Row("model", UNSEEN, text)], loaded
