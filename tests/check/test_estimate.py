@@ -289,6 +289,20 @@ def test_weights_are_counted_as_they_are(kind):
     assert not shape.adapter
 
 
+@pytest.mark.parametrize(
+    ("kind", "targets", "widths"),
+    [
+        ("llama", ["q_proj", "embed_tokens"], (256,) * 4),  # an embedding looks its words up
+        ("gpt2", ["c_attn"], (256,) * 4),  # that are no `nn.Linear`
+    ],
+)
+def test_the_maps_of_an_adapter_are_counted(kind, targets, widths):
+    names = {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 1000} if kind == "gpt2" else SMALL
+    adapter = LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM")
+    shape = count(AutoConfig.for_model(kind, **names), adapter)
+    assert (shape.adapted, shape.ranks) == (widths, 8 * len(widths))
+
+
 def test_of_a_mixture_of_experts_some_are_active():
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     config, model = small("qwen3_moe", torch.float32, **experts)
