@@ -1,8 +1,13 @@
 """The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
 
+import importlib.util
 import itertools
 import json
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -363,3 +368,19 @@ def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
 def test_gpus_by_name(name, known):
     assert getattr(gpu_of(name), "name", None) == known
     assert estimate.DEFAULT_GPU.name == "H100"
+
+
+def test_a_report_reckons_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
+    with mock.patch.dict(os.environ):  # which it sets as it is imported
+        path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+        spec = importlib.util.spec_from_file_location("memory_benchmark", path)
+        benchmark = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(benchmark)
+    monkeypatch.setattr(benchmark, "estimated", lambda _: {"weights": 1024})
+    output = tmp_path / "results.json"
+    measured = {"head-float32": {"measured": 2048, "estimated": {}}}
+    output.write_text(json.dumps(measured))
+    monkeypatch.setattr(sys, "argv", ["memory", "--report", "--output", str(output)])
+    assert benchmark.main() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| head-float32 | 1.0 | 2.0 | 0.50 | weights 1.0 |"]
+    assert json.loads(output.read_text()) == {"head-float32": {"measured": 2048, "estimated": {"weights": 1024}}}
