@@ -2,7 +2,7 @@ r"""What `trl-grpo-plus check` expects a run on a CPU to take of memory, and wha
 
     python benchmarks/memory.py                                     # half an hour on one core
     python benchmarks/memory.py --model path/to/folder --cases drop-float32 drop-lora-bfloat16
-    python benchmarks/memory.py --report                            # what was measured, and a new estimate
+    python benchmarks/memory.py --report                            # a new estimate of the cases that were measured
 
 Each case is a process of its own: three steps (two of the long completions) of 32 attempts, four prompts tried eight
 times, through the launch script. All weights or an adapter of rank 32 on all linear layers are trained, in float32,
@@ -221,7 +221,8 @@ def main() -> int:
     if options.run:
         return run_here(options.run)
     results: dict[str, Any] = json.loads(options.output.read_text()) if options.output.exists() else {}
-    for case in options.cases:
+    cases = [case for case in options.cases if case in results or not options.report]
+    for case in cases:
         with tempfile.TemporaryDirectory() as folder:
             path = recipe(case, options.model, Path(folder))
             if not options.report:

@@ -459,8 +459,8 @@ def test_memory_against_this_machine(place, monkeypatch):
     assert "reward workers" not in row.text
     limited = place(reward_funcs=[{"name": "exact_answer", "timeout": 5.0}], reward_workers=100)
     with_workers = by_name(check_recipe(limited))["memory"]
-    assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 * 0.03, abs=0.1)
-    assert "100 reward workers, 0.03 each where a reward holds little, 4.0 at most" in with_workers.text
+    assert reckoned(with_workers) == pytest.approx(reckoned(row) + 100 / 64, abs=0.1)
+    assert "100 reward workers, 0.02 each where a reward holds little, 4.0 at most" in with_workers.text
     twice = by_name(check_recipe(limited, num_processes=2))["memory"]
     assert reckoned(twice) == pytest.approx(2 * reckoned(with_workers), abs=0.1)
     assert twice.text.endswith("; in each of 2 processes")
@@ -665,6 +665,51 @@ def test_so_many_steps_are_clocked_that_generating_has_its_share(place, tmp_path
     assert asked == [str(taken)]
     assert row.status == UNSEEN
     assert row.text.startswith(f"0 of {taken} steps were done in 5 minutes")
+
+
+def clocked(recipe, folder, monkeypatch, seconds):
+    """The row of a clocked run that ends by itself after so many steps, and the options that it had."""
+    asked = []
+
+    def launched(command, environment, limit_s):
+        asked.append(command[command.index("--config") + 2 :])
+        folder.joinpath("clocked").mkdir()
+        folder.joinpath("clocked", check_smoke.CLOCK).write_text(json.dumps({"seconds": seconds, "peak": GIB}))
+        return 0, ""
+
+    monkeypatch.setattr(check_smoke, "_launched", launched)
+    return check_smoke.clocked(recipe, str(folder)), asked[0]
+
+
+@pytest.mark.parametrize("seconds", [[], [1.0]], ids=str)
+def test_a_clocked_run_that_ends_early_tells_no_time(place, tmp_path, monkeypatch, seconds):
+    recipe = read(place(), [], launch.distribution(None, 1, 0))
+    row, _ = clocked(recipe, tmp_path, monkeypatch, seconds)
+    ended = f"{len(seconds)} of 2 steps were done when it ended by itself"
+    assert row == Row("speed", UNSEEN, f"{ended}, too few to tell how long the run takes")
+
+
+@pytest.mark.parametrize("schedule", ["reduce_lr_on_plateau", "greedy"])
+def test_a_schedule_that_needs_evaluations_is_put_aside_with_them(place, tmp_path, monkeypatch, schedule):
+    spread = launch.distribution(None, 1, 0)
+    keys = {"eval_strategy": "steps", "eval_steps": 5, "logging_steps": 5, "per_device_eval_batch_size": 8}
+    recipe = read(place(lr_scheduler_type=schedule, **keys), [], spread)
+    assert recipe.refused == ()
+    _, options = clocked(recipe, tmp_path, monkeypatch, [1.0, 1.0])
+    for changed in (options, check_smoke.smaller(recipe.training, recipe.model, 1)):
+        assert read("my_run.yaml", changed, spread).refused == ()
+
+
+@pytest.mark.parametrize(("made", "takes", "tells"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_the_time_of_a_model_made_for_a_check_says_so(place, tmp_path, monkeypatch, made, takes, tells):
+    text = SPLITS.replace("model_args)", "model_args, *, smoke=False)") if takes else SPLITS
+    (tmp_path / "mine.py").write_text(text)
+    recipe = read(place(prepare="mine.py:prepare", dataset_name=...), [], launch.distribution(None, 1, 0))
+    if made:
+        recipe.model.model_name_or_path = os.path.join(recipe.training.output_dir, "warm_start")
+    row, _ = clocked(recipe, tmp_path, monkeypatch, [1.0, 1.0])
+    told = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
+    assert row.text.endswith(told) == tells
 
 
 def test_a_time_that_cannot_be_measured_is_not_told(place, facts, monkeypatch):

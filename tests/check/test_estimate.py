@@ -1,8 +1,13 @@
 """The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
 
+import importlib.util
 import itertools
 import json
+import os
+import sys
 from dataclasses import replace
+from pathlib import Path
+from unittest import mock
 
 import pytest
 import torch
@@ -289,6 +294,20 @@ def test_weights_are_counted_as_they_are(kind):
     assert not shape.adapter
 
 
+@pytest.mark.parametrize(
+    ("kind", "targets", "widths"),
+    [
+        ("llama", ["q_proj", "embed_tokens"], (256,) * 4),  # an embedding looks its words up
+        ("gpt2", ["c_attn"], (256,) * 4),  # that are no `nn.Linear`
+    ],
+)
+def test_the_maps_of_an_adapter_are_counted(kind, targets, widths):
+    names = {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 1000} if kind == "gpt2" else SMALL
+    adapter = LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM")
+    shape = count(AutoConfig.for_model(kind, **names), adapter)
+    assert (shape.adapted, shape.ranks) == (widths, 8 * len(widths))
+
+
 def test_of_a_mixture_of_experts_some_are_active():
     experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
     config, model = small("qwen3_moe", torch.float32, **experts)
@@ -349,3 +368,19 @@ def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
 def test_gpus_by_name(name, known):
     assert getattr(gpu_of(name), "name", None) == known
     assert estimate.DEFAULT_GPU.name == "H100"
+
+
+def test_a_report_reckons_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
+    with mock.patch.dict(os.environ):  # which it sets as it is imported
+        path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+        spec = importlib.util.spec_from_file_location("memory_benchmark", path)
+        benchmark = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(benchmark)
+    monkeypatch.setattr(benchmark, "estimated", lambda _: {"weights": 1024})
+    output = tmp_path / "results.json"
+    measured = {"head-float32": {"measured": 2048, "estimated": {}}}
+    output.write_text(json.dumps(measured))
+    monkeypatch.setattr(sys, "argv", ["memory", "--report", "--output", str(output)])
+    assert benchmark.main() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| head-float32 | 1.0 | 2.0 | 0.50 | weights 1.0 |"]
+    assert json.loads(output.read_text()) == {"head-float32": {"measured": 2048, "estimated": {"weights": 1024}}}

@@ -1,5 +1,5 @@
-"""The first steps of a recipe as it is, its own model and batches, against the clock: `trl-grpo-plus check RECIPE
---smoke` launches this for a run on a CPU.
+"""The first steps of a recipe, its own model and batches, against the clock: `trl-grpo-plus check RECIPE --smoke`
+launches this for a run on a CPU. A model that a prepare function makes is made as for a check (`smoke=True`).
 
 How long each step took, and the memory that the process rose to, is written to `<output_dir>/clock.json`. Then it
 ends, without evaluating or saving.

@@ -23,7 +23,7 @@ from .shapes import context_of, count
 
 MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
 TIGHT, TOO_MUCH = 0.9, 1.1  # of the memory there is: the estimate is not better than that
-WORKER = 0.03 * GIB  # of a reward's process, as those that ship were measured
+WORKER = GIB / 64  # of a reward's process, the most that one of those that ship was measured to have of its own
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
@@ -38,7 +38,7 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
         text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
         return [Row("model", UNSEEN, text)], None
     if loaded.seen:
-        shown = "what prepare made" if name.startswith(recipe.training.output_dir) else name
+        shown = "what prepare made" if recipe.prepared else name
         return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
     text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
     return [Row("model", UNSEEN, text)], loaded

@@ -31,7 +31,8 @@ def count(config: Any, peft_config: Any = None) -> Shape:
     named = list(model.named_parameters())
     parameters = sum(weight.numel() for _, weight in named)
     text = config.get_text_config()
-    adapted = [module for module in model.modules() if hasattr(module, "lora_A")]
+    # Of linear maps: what an embedding looks up has no width, and its adapter is in `lora_embedding_A`.
+    adapted = [module for module in model.modules() if getattr(module, "lora_A", None)]
     experts = sum(weight.numel() for name, weight in named if ".experts." in name)
     per_token, all_experts = _experts(text)
     embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied by

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..launch.accelerate import launch_command
+from ..launch.inputs import takes_smoke
 from ..launch.options import evaluates
 from ..launch.recipe import Recipe, total_steps
 from ..launch.table import FAILED, OK, UNSEEN, Row
@@ -23,24 +24,25 @@ CLOCK = "clock.json"  # that the clocked run leaves in its folder
 REPORT, ERROR = "smoke.json", "smoke-error.txt"  # that it leaves in its folder
 STEPS, GROUPS = 2, 6
 MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
-NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are two
+AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are few
 TIMEOUT_S, CLOCKED_S = 900, 300
 
 NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
-OFF = (
-    *NOT_OF_A_STEP,
-    *("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile"),
-)
+OFF = ("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile")
+STEPS_ALONE: dict[str, Any] = {
+    **dict.fromkeys(NOT_OF_A_STEP, False),
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
 ALWAYS: dict[str, Any] = {
     **dict.fromkeys(OFF, False),
     "max_steps": STEPS,
     "warmup_steps": 0,
-    "eval_strategy": "no",
-    "save_strategy": "no",
     "logging_strategy": "steps",
     "logging_steps": 1,
-    "report_to": "none",
-    "disable_tqdm": True,
     "trace_every": 1,
     "trace_max_groups": None,
     "vllm_check_every": 0,
@@ -83,25 +85,25 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
 
 
 def clocked(recipe: Recipe, folder: str) -> Row:
-    """Seconds of a step and of the run, measured on the recipe's own model and batches."""
+    """Seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a check."""
     output, args = Path(folder, "clocked"), recipe.training
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
-    wanted = {
-        **dict.fromkeys(NOT_OF_A_STEP, False),
-        **{"max_steps": 1 + around, "eval_strategy": "no", "save_strategy": "no", "report_to": "none"},
-        **{"disable_tqdm": True, "do_eval": False, "output_dir": str(output)},
-    }
+    wanted = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
     options = [*recipe.options, *_words(wanted)]
     command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
     status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
     if status:
         return Row("speed", FAILED, _reason(output, errors))
     report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
-    if status is None:
-        done = f"{len(report['seconds'])} of {1 + around} steps were done in {CLOCKED_S // 60} minutes"
+    if status is None or len(report["seconds"]) < 2:
+        ended = f"were done in {CLOCKED_S // 60} minutes" if status is None else "were done when it ended by itself"
+        done = f"{len(report['seconds'])} of {1 + around} steps {ended}"
         return Row("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
-    return Row("speed", OK, _pace(report, total_steps(recipe)))
+    pace = _pace(report, total_steps(recipe))
+    if recipe.prepared and takes_smoke(recipe.script):
+        pace += f" {AS_FOR_A_CHECK}"
+    return Row("speed", OK, pace)
 
 
 def _pace(report: dict[str, Any], total: int | None) -> str:
@@ -138,6 +140,7 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
         processes (`int`): of the run.
     """
     wanted = {
+        **_steps_alone(args),
         **ALWAYS,
         **_batches(args, processes),
         "num_iterations": min(args.num_iterations, 2),
@@ -147,9 +150,13 @@ def smaller(args: Any, model: Any, processes: int) -> list[str]:
     }
     if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
         wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
-    if args.lr_scheduler_type.value in NEED_EVALUATION:
-        wanted["lr_scheduler_type"] = "constant"
     return _words(wanted)
+
+
+def _steps_alone(args: Any) -> dict[str, Any]:
+    """Options that leave out all that is no step."""
+    schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
+    return STEPS_ALONE | schedule
 
 
 def _words(options: dict[str, Any]) -> list[str]:

@@ -1,6 +1,7 @@
 """A recipe as each of its processes would read it, and the arithmetic of its batches."""
 
 import math
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
@@ -51,6 +52,12 @@ class Recipe:
     def readable(self) -> bool:
         """Whether all but single keys and options could be read."""
         return None not in (self.script, self.training, self.model, self.data)
+
+    @property
+    def prepared(self) -> bool:
+        """Whether `prepare` made the model, which it has once `splits` are loaded."""
+        made_in = os.path.join(self.training.output_dir, "")
+        return bool(self.script.prepare) and self.model.model_name_or_path.startswith(made_in)
 
     @property
     def sets(self) -> dict[str, Any]:
