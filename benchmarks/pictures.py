@@ -36,11 +36,15 @@ BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 
 @dataclass(frozen=True)
 class Kinds:
-    """Of problems: the column that tells them, a label and a colour for each, and how many steps are one point."""
+    """Of problems: the column that tells them, a label and a colour for each, and how many steps are one point.
+
+    Where a run has too few steps for curves, `bars` shows the held-out problems alone.
+    """
 
     column: str
     labels: dict[str, tuple[str, str]]
     bin: int
+    bars: bool = False
 
 
 DEMO = Kinds(
@@ -62,6 +66,7 @@ REAL = Kinds(
         "products_1x2": ("6 * 74", "#b8860b"),
     },
     bin=2,
+    bars=True,
 )
 VERDICTS = {"alive": "#0072b2", "all_good": "#2a9d76", "all_bad": "#c4570a"}  # as the page has them
 TOLD = {"alive": "alive: teach", "all_good": "all good: cannot teach", "all_bad": "all bad: cannot teach"}
@@ -93,29 +98,53 @@ def plot(groups: Groups, kinds: Kinds, target: Path) -> None:
     train = [group for group in groups if group[0]["split"] == "train"]
     figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
     left, right = figure.subplots(1, 2)
-    for kind, (label, colour) in kinds.labels.items():
-        of_kind = [group for group in train if group[0]["reference"][kinds.column] == kind]
-        steps, shares = over_steps(of_kind, kinds.bin, lambda group: fmean(row["reward"] for row in group))
-        left.plot(steps, shares, color=colour, label=label)
-        held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
-        ends = {step: rewards_at(held_out, step) for step in {group[0]["step"] for group in held_out}}
-        left.plot(list(ends), list(ends.values()), "o", color=colour, markerfacecolor="white", clip_on=False)
-    left.plot([], [], "o", color="#59636e", markerfacecolor="white", label="held out, before and after")
-    left.set(title="Share of right attempts", xlabel="step", ylim=(-0.02, 1.02))
-    left.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.05))
+    (bars if kinds.bars else curves)(left, groups, kinds)
     stacks = {v: over_steps(train, kinds.bin, lambda group, v=v: group[0]["verdict"] == v) for v in VERDICTS}
     steps = stacks["alive"][0]
     right.stackplot(steps, [shares for _, shares in stacks.values()], colors=list(VERDICTS.values()), alpha=0.85)
-    below = 0.0
+    below, half = 0.0, len(steps) // 2
+    some, at = (slice(half, None), steps[half]) if kinds.bars else (slice(half), steps[0] + 0.01 * steps[-1])
     for verdict, (_, shares) in stacks.items():
-        middle = below + fmean(shares[: len(shares) // 2]) / 2
-        right.text(steps[0] + 0.01 * steps[-1], middle, TOLD[verdict], color="white", va="center", fontsize=9)
-        below += fmean(shares[: len(shares) // 2])
+        middle = below + fmean(shares[some]) / 2
+        right.text(at, middle, TOLD[verdict], color="white", va="center", fontsize=9)
+        below += fmean(shares[some])
     right.set(title="Groups sampled, before filtering", xlabel="step", ylim=(0, 1), xlim=(steps[0], steps[-1]))
     for axes in (left, right):
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        (axes.xaxis if kinds.bars and axes is left else axes.yaxis).set_major_formatter(PercentFormatter(1))
         axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(target)
+
+
+def curves(axes: Any, groups: Groups, kinds: Kinds) -> None:
+    """The share of right attempts as it trains, and on held-out problems before and after."""
+    for kind, (label, colour) in kinds.labels.items():
+        of_kind = [
+            group for group in groups if group[0]["split"] == "train" and group[0]["reference"][kinds.column] == kind
+        ]
+        steps, shares = over_steps(of_kind, kinds.bin, lambda group: fmean(row["reward"] for row in group))
+        axes.plot(steps, shares, color=colour, label=label)
+        held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
+        ends = {step: rewards_at(held_out, step) for step in {group[0]["step"] for group in held_out}}
+        axes.plot(list(ends), list(ends.values()), "o", color=colour, markerfacecolor="white", clip_on=False)
+    axes.plot([], [], "o", color="#59636e", markerfacecolor="white", label="held out, before and after")
+    axes.set(title="Share of right attempts", xlabel="step", ylim=(-0.02, 1.02))
+    axes.legend(frameon=False, fontsize=8, loc="lower right", bbox_to_anchor=(1, 0.05))
+
+
+def bars(axes: Any, groups: Groups, kinds: Kinds) -> None:
+    """The share of right attempts on held-out problems before and after, a bar each."""
+    for place, (kind, (_, colour)) in enumerate(kinds.labels.items()):
+        held_out = [group for group in groups if group[0]["split"] == f"eval_{kind}"]
+        ends = sorted({group[0]["step"] for group in held_out})
+        before, after = (rewards_at(held_out, step) for step in (ends[0], ends[-1]))
+        axes.barh(place - 0.2, before, 0.36, color=colour, alpha=0.35)
+        axes.barh(place + 0.2, after, 0.36, color=colour)
+        for at, share in ((place - 0.2, before), (place + 0.2, after)):
+            axes.text(share + 0.01, at, f"{share:.0%}", va="center", fontsize=8)
+    labels = [label for label, _ in kinds.labels.values()]
+    axes.set(title="Held-out problems, before and after", xlim=(0, 1.08))
+    axes.set_yticks(range(len(labels)), labels)
+    axes.invert_yaxis()
 
 
 def over_steps(groups: Groups, size: int, value: Any) -> tuple[list[float], list[float]]:
