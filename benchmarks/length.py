@@ -1,6 +1,6 @@
 r"""What length costs on a task that is reasoned through: sums of many terms, worked out line by line, on a real model.
 
-    make outputs/SmolLM2-135M-Instruct
+    make real-model
     python benchmarks/length.py --arms key-2 belief-2          # 12 steps each: half an hour on one core
     python benchmarks/length.py --report
 
