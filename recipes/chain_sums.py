@@ -55,7 +55,7 @@ def prepare(
         train_mix (`Mapping[int, int]`, *optional*): number of terms -> rows of `train`, those of [`TRAIN_MIX`] by
             default. Of each number of terms 24 problems are held out.
         warm_steps (`int`, *optional*, defaults to 60): of the warm-up, 8 problems each.
-        smoke (`bool`, *optional*, defaults to `False`): whether the model as it is read is enough.
+        smoke (`bool`, *optional*, defaults to `False`): whether the model without a warm-up is enough.
 
     Returns:
         `DatasetDict`: `train` and the held-out `terms_2`, `terms_3`, ..., with the columns `prompt` (messages),
@@ -70,11 +70,12 @@ def prepare(
     made = {terms: _problems(terms, HELD_OUT + rows, training_args.seed) for terms, rows in mix.items()}
     train = [row for rows in made.values() for row in rows[HELD_OUT:]]
     random.Random(training_args.seed).shuffle(train)
-    folder, resumes = warm_folder(training_args)
-    if training_args.process_index == 0 and not resumes:
-        seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
-        _warm(model_args.model_name_or_path, folder, 0 if smoke else steps, list(mix), seen, training_args)
-    model_args.model_name_or_path = str(folder)
+    if not smoke:
+        folder, resumes = warm_folder(training_args)
+        if training_args.process_index == 0 and not resumes:
+            seen = {row["prompt"][-1]["content"] for rows in made.values() for row in rows}
+            _warm(model_args.model_name_or_path, folder, steps, list(mix), seen, training_args)
+        model_args.model_name_or_path = str(folder)
     splits = {f"terms_{terms}": Dataset.from_list(rows[:HELD_OUT]) for terms, rows in made.items()}
     return DatasetDict(train=Dataset.from_list(train), **splits)
 
