@@ -88,9 +88,9 @@ def test_early_luck_is_no_skill():
 def test_a_few_prompts_that_were_foretold_are_no_skill():
     """A batch may hold a single prompt whose state is known."""
     ridge, slope = Ridge(seed=0), torch.ones(1, 2)
-    for value in (0.0, 1.0, 1.0):  # right each time
-        rows = value * slope
-        ridge.learn(rows, rows[:, :1])
+    first = torch.tensor([[0.0], [1.0], [0.0], [1.0]])
+    ridge.learn(first * slope, first)
+    ridge.learn(slope, slope[:, :1])  # foretold, and right
     assert ridge.skill < 0.2
     for value in torch.arange(64).double() % 2:
         rows = value * slope
