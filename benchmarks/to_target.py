@@ -124,6 +124,7 @@ ARMS: dict[str, Arm] = {
     "trl-2": _trl(2),
     "trl-8-twice": _trl(8, num_iterations=2),
     "drop-8": _plus(8),
+    "drop-4": _plus(4),
     "resample-8": _plus(8, zero_variance_groups="resample", max_resample_rounds=2),
     "belief-4": _belief(4),
     "belief-2": _belief(2),
