@@ -598,10 +598,13 @@ def test_every_recipe_runs_in_small(name, tmp_path, monkeypatch, warm_smoke):
     *_, ran, groups, weights, traces = rows
     assert (ran.name, groups.name, weights.name, traces.name) == ("smoke", "groups", "learning", "traces")
     assert ran.text.startswith("2 steps in ")
+    assert list(tmp_path.iterdir()) == []
+    if name == "smollm2_135m_cpu":  # regex_match, which alone is paid, knows a pattern and no answer
+        assert "no reward could tell one" in groups.text
+        return
     for verdict in ("alive", "all_good", "all_bad"):
         assert re.search(rf"\b[1-9]\d* {verdict}", groups.text), groups.text
     assert weights.text.startswith("moved, by ")
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_processes_run_in_small(place, warm_smoke):
