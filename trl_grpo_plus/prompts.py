@@ -157,10 +157,9 @@ class Prompts:
         self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
         if self.memory is not None:
-            share = self._config.belief_head_share if self._config.belief_head else 0.0
-            affordable = (
-                math.inf if share is None else affordable_by(batch, share, self._accelerator) if share else 0.0
-            )
+            affordable = math.inf
+            if self._config.belief_head and (share := self._config.belief_head_share):
+                affordable = affordable_by(batch, share, self._accelerator)
             self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)), affordable)
             metrics |= self.memory.metrics()
         if self._config.chooses_prompts:

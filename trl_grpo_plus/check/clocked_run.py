@@ -15,6 +15,7 @@ from typing import Any
 from transformers import TrainerCallback
 
 from .. import GRPOPlusTrainer
+from ..common.files import replace
 from ..common.values import Refusal
 from ..launch.inputs import load_data
 from ..launch.train import main, run
@@ -39,7 +40,8 @@ class _Clock(TrainerCallback):
         self._last = now
         if state.is_world_process_zero:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-            Path(args.output_dir, CLOCK).write_text(json.dumps({"seconds": self._seconds, "peak": peak}))
+            # Whole at any time: the clock may be stopped by a kill.
+            replace(Path(args.output_dir, CLOCK), [json.dumps({"seconds": self._seconds, "peak": peak}).encode()])
         if state.global_step == args.max_steps:
             raise Done
 
