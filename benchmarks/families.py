@@ -52,7 +52,7 @@ class Family:
     `reward` a registered name or a function, `solves` what gives 1 to a completion that is wholly right. `rollouts`
     and `rollouts_a_step` are those of a whole run, `learning_rate` is what rates are multiples of, `attempts` are
     those on each held-out problem at the end. Where there is `lora`, an adapter of so many ranks is trained, on
-    weights in bfloat16.
+    weights in bfloat16. A step is taken in so many `micro_batches`.
     """
 
     name: str
@@ -70,6 +70,7 @@ class Family:
     rollouts_a_step: int
     attempts: int = 16
     lora: int | None = None
+    micro_batches: int = 1
 
     def model(self) -> PreTrainedModel:
         """The warm model, anew."""
@@ -263,6 +264,7 @@ def chains(condition: str, seed: int) -> Family:
         rollouts_a_step=64,
         attempts=8,
         lora=32,
+        micro_batches=4,  # with one, stock TRL takes more than 20 GiB
     )
 
 

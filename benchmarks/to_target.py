@@ -80,13 +80,15 @@ POOL, COOLDOWN, SHUFFLED = 8, 8, 0.1  # the oracle's: x prompts needed, steps, s
 class Arm:
     """`config` over what all have; `trl`: TRL's own trainer; `oracle`: prompts chosen by their true pass rate;
     `rewards`: entries of reward_funcs beside the family's; `small`: half the family's rollouts a step, so half of the
-    rollouts are as many steps as all of the others' are."""
+    rollouts are as many steps as all of the others' are; `as_sampled`: the loss is divided by all tokens that were
+    sampled, those of dropped groups among them, as TRL's is."""
 
     config: dict[str, Any]
     trl: bool = False
     oracle: bool = False
     rewards: tuple[Any, ...] = ()
     small: bool = False
+    as_sampled: bool = False
 
     def a_step(self, family: Family) -> int:
         """Rollouts of a step."""
@@ -125,6 +127,7 @@ ARMS: dict[str, Arm] = {
     "trl-8-twice": _trl(8, num_iterations=2),
     "drop-8": _plus(8),
     "drop-4": _plus(4),
+    "drop-4-as-sampled": replace(_plus(4), as_sampled=True),
     "resample-8": _plus(8, zero_variance_groups="resample", max_resample_rounds=2),
     "belief-4": _belief(4),
     "belief-2": _belief(2),
@@ -155,7 +158,7 @@ ARMS: dict[str, Arm] = {
 }
 BY_LEVEL = ("easy-first-2", "hard-first-2", "interleaved-2")
 SETS = {
-    "all": tuple(name for name in ARMS if name not in BY_LEVEL and not ARMS[name].small),
+    "all": tuple(name for name, arm in ARMS.items() if name not in BY_LEVEL and not (arm.small or arm.as_sampled)),
     "matter": ("trl-8", "trl-4", "trl-2", "belief-2", "head-4", "head-2"),
     "by_level": BY_LEVEL,
 }
@@ -219,12 +222,14 @@ class Measured:
     whole: int  # rollouts of the run
     falls: bool  # whether the learning rate does
     choose: Callable[[Any, int], list[int]] | None = None
+    sampled: int  # tokens, at the last call
 
     def _generate_single_turn(self, prompt_ids: Any, *rest: Any, **more: Any) -> Any:
         made = super()._generate_single_turn(prompt_ids, *rest, **more)  # type: ignore[misc]
         if self.model.training:  # type: ignore[attr-defined]
             self.spent.rollouts += len(made[0])
-            self.spent.generated += sum(map(len, made[0]))
+            self.sampled = sum(map(len, made[0]))
+            self.spent.generated += self.sampled
             self.spent.read += sum(map(len, prompt_ids))
             # Where an engine shares prefixes, the attempts on one prompt read it once.
             each = self.num_generations  # type: ignore[attr-defined]
@@ -263,7 +268,13 @@ class MeasuredPlus(Measured, GRPOPlusTrainer):
             self.spent.read_by_head += sum(map(len, made[0]))
         return made
 
-    reading = False
+    reading = as_sampled = False
+
+    def _compute_loss(self, model: Any, inputs: Any) -> Any:
+        if self.as_sampled:  # TRL's default loss is divided by num_items_in_batch
+            share = inputs["num_items_in_batch"] / self.sampled
+            inputs = {**inputs, "advantages": inputs["advantages"] * share}
+        return super()._compute_loss(model, inputs)
 
     def _prompt_states(self, rows: list[int]) -> Any:
         self.reading = True
@@ -383,6 +394,8 @@ def run(spec: Spec) -> Line:
             on_cpu.spare_copies(trainer.model)  # as ours does: TRL's best setting
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
+        if arm.as_sampled:
+            trainer.as_sampled = True
         if arm.oracle:
             trainer.choose = Oracle(family)
         trainer.train()
@@ -410,7 +423,8 @@ def config_of(family: Family, spec: Spec, folder: str, generations: int) -> GRPO
     common = {
         "output_dir": folder,
         "seed": spec.seed,
-        "per_device_train_batch_size": arm.a_step(family),
+        "per_device_train_batch_size": arm.a_step(family) // family.micro_batches,
+        "gradient_accumulation_steps": family.micro_batches,
         "max_completion_length": family.max_completion_length,
         "learning_rate": family.learning_rate * spec.rate,
         "max_steps": generations * arm.config.get("num_iterations", 1),
