@@ -4,9 +4,10 @@ Every check runs in `__post_init__`: values from a YAML file reach the dataclass
 error here costs a second, in mid-run a GPU-hour.
 """
 
+import functools
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -16,7 +17,7 @@ from trl import GRPOConfig
 
 from . import groups, presets
 from .advantages import BASELINES, TRL_SCALES
-from .common.values import Number
+from .common.values import Number, near
 from .config_checks import check, warn_of_no_effect
 from .estimators import GRPO, estimator_of, named_by, plain, teaches
 from .kl import ESTIMATORS, TRL_ESTIMATOR
@@ -334,6 +335,20 @@ class GRPOPlusConfig(GRPOConfig):
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
+def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
+    """The `__init__` of a dataclass, with an error that names the closest option."""
+
+    @functools.wraps(init)
+    def checked(self: Any, *args: Any, **options: Any) -> None:
+        if unknown := [name for name in options if name not in type(self).__dataclass_fields__]:
+            hints = "".join(near(name, type(self).__dataclass_fields__) for name in unknown)
+            raise TypeError(f"{type(self).__name__} has no option {' nor '.join(map(repr, unknown))}.{hints}")
+        init(self, *args, **options)
+
+    return checked
+
+
+GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # A config has the name in its field, so the class can have under that word what makes one.
 GRPOPlusConfig.preset = classmethod(presets.made)
 # On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py

@@ -112,6 +112,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # as last measured
         self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
+        if not (rest or kwargs.get("environment_factory")):  # environments may supply the prompts
+            selection.check_prompts(train_dataset, eval_dataset)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it

@@ -48,6 +48,21 @@ def from_yaml(tmp_path):
     return read
 
 
+@pytest.mark.parametrize(
+    ("option", "match"),
+    [
+        (
+            "zero_variance_group",
+            "GRPOPlusConfig has no option 'zero_variance_group'. Did you mean zero_variance_groups",
+        ),
+        ("nothing_like_it_at_all", "GRPOPlusConfig has no option 'nothing_like_it_at_all'.$"),
+    ],
+)
+def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):
+    with pytest.raises(TypeError, match=match):
+        make(**{option: "drop"})
+
+
 # -- single values
 
 # In a YAML file values do not pass argparse, so that these are checked again.

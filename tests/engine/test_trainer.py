@@ -359,6 +359,14 @@ RESAMPLE = {"zero_variance_groups": "resample"}
             {"data": DatasetDict(train=tiny.prompts(30), test=tiny.prompts(4))},
         ),
         (r"train_dataset='rows.jsonl' is a name. Load it first", {"data": "rows.jsonl"}),
+        (
+            r"train_dataset has no column 'prompt'.* It has 'prompts', 'number'. Did you mean prompts\?",
+            {"data": tiny.prompts(4).rename_column("prompt", "prompts")},
+        ),
+        (
+            "eval_dataset hard has no column 'prompt'.* It has 'number'",
+            {"extra": {"eval_dataset": {"hard": tiny.prompts(4).remove_columns("prompt")}}},
+        ),
         ("map-style dataset.*IterableDataset.*'drop'", {"data": STREAM, **RESAMPLE}),
         ("more prompts than the 2", {"data": tiny.prompts(2), **RESAMPLE}),
     ],
