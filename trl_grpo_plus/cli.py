@@ -3,6 +3,7 @@
 import argparse
 import os
 import shlex
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -66,7 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Returns:
-        `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong.
+        `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong, 130 after Ctrl-C.
     """
     tell_errors_visibly()
     parser = _parser()
@@ -84,6 +85,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # of `| head`, which has read enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except KeyboardInterrupt:
+        say("\nStopped.", file=sys.stderr)
+        return 128 + signal.SIGINT
     except (ValueError, ImportError, OSError) as error:
         say(f"error: {error}", file=sys.stderr)
         return 2

@@ -250,3 +250,12 @@ def test_a_reader_that_has_enough_is_no_error():
     command = f"{sys.executable} -m trl_grpo_plus.cli ls | head -n 1; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "recipes\n", "")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys, monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trl_grpo_plus.viewing.run", interrupted)
+    assert main(["view", "run"]) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"
