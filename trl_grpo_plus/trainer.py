@@ -19,11 +19,11 @@ The only file that touches TRL-private names; tests/engine/test_trl_contract.py 
 
 import copy
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 import trl
@@ -58,6 +58,18 @@ from .traces import advantages_by_token, as_given, split_name
 from .vllm_check import VLLMCheck
 
 
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+    from peft import PeftConfig, PeftModel
+    from transformers import (
+        BitsAndBytesConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        ProcessorMixin,
+        TrainerCallback,
+    )
+    from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
+
 trl_releases.check(GRPOTrainer, trl.__version__)
 
 
@@ -71,8 +83,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         reward_funcs:
             As [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
             [`~trl_grpo_plus.registry.RewardSpec`].
-        model, ...:
-            As [`~trl.GRPOTrainer`].
+        model, train_dataset, ..., environment_factory:
+            As [`~trl.GRPOTrainer`], in its order. `later` are arguments that a later TRL adds.
         args ([`GRPOPlusConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
 
@@ -97,13 +109,21 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     def __init__(
         self,
-        model: Any,
-        reward_funcs: Any = None,
+        model: "str | PreTrainedModel | PeftModel",
+        reward_funcs: "str | RewardFunc | dict[str, Any] | list[str | RewardFunc | dict[str, Any]] | None" = None,
         args: GRPOPlusConfig | None = None,
-        train_dataset: Any = None,
-        eval_dataset: Any = None,
-        *rest: Any,
-        **kwargs: Any,
+        train_dataset: "Dataset | IterableDataset | None" = None,
+        eval_dataset: "Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | None" = None,
+        processing_class: "PreTrainedTokenizerBase | ProcessorMixin | None" = None,
+        reward_processing_classes: "PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None" = None,
+        callbacks: "list[TrainerCallback] | None" = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: "BitsAndBytesConfig | None" = None,
+        peft_config: "PeftConfig | None" = None,
+        tools: list[Callable[..., Any]] | None = None,
+        rollout_func: "RolloutFunc | None" = None,
+        environment_factory: "EnvironmentFactory | dict[str, EnvironmentFactory] | None" = None,
+        **later: Any,
     ):
         args = config_for(model, args)
         self._batch = Batch()
@@ -112,7 +132,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._entropy: float | None = None  # as last measured
         self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
-        if not (rest or kwargs.get("environment_factory")):  # environments may supply the prompts
+        if not environment_factory:  # which may supply the prompts
             selection.check_prompts(train_dataset, eval_dataset)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
@@ -123,10 +143,26 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.push_to_hub:
             uploads.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
-        if not any((rest, kwargs.get("rollout_func"), kwargs.get("environment_factory"))):  # they add columns
+        if not (rollout_func or environment_factory):  # they add columns
             check_splits(reward_funcs, train_dataset, eval_dataset)
         with temporarily(args, has_plus_trainer=True):
-            super().__init__(model, reward_funcs, args, train_dataset, eval_dataset, *rest, **kwargs)
+            super().__init__(
+                model,
+                reward_funcs,
+                args,
+                train_dataset,
+                eval_dataset,
+                processing_class,
+                reward_processing_classes,
+                callbacks,
+                optimizers,
+                quantization_config,
+                peft_config,
+                tools,
+                rollout_func,
+                environment_factory,
+                **later,
+            )
         spare_copies(self.model)
         # What TRL does not know it would refuse; its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"

@@ -70,6 +70,13 @@ def broken(what, why):
     return f"TRL {trl.__version__}: {what}. trl_grpo_plus/trainer.py relies on it ({why}): read the change, adapt it."
 
 
+def test_the_trainer_takes_what_trls_takes_in_its_order():
+    ours = list(inspect.signature(plus.GRPOPlusTrainer).parameters.values())
+    theirs = list(inspect.signature(GRPOTrainer).parameters.values())
+    assert [(each.name, each.default) for each in ours[:-1]] == [(each.name, each.default) for each in theirs]
+    assert ours[-1].kind is inspect.Parameter.VAR_KEYWORD  # a later TRL's
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_method(name):
     assert not (told := trl_releases.changed(GRPOTrainer, name)), broken(told, METHODS[name])
