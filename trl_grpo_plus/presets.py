@@ -49,9 +49,9 @@ PRESETS: dict[str, Preset] = {
             "use_bias_correction_kl": False,
             "num_iterations": 1,
         },
-        "each answer counts alike, whatever its length; a KL term in the loss.",
+        "each answer has the same weight, whatever its length; a KL term in the loss.",
         PAPERS + "2402.03300",
-        "its groups of 64.",
+        "the paper's groups of 64.",
     ),
     "dapo": Preset(
         {
@@ -63,15 +63,16 @@ PRESETS: dict[str, Preset] = {
             "beta": 0.0,
             "zero_variance_groups": "resample",
         },
-        "each token counts alike, a ratio may rise further than fall, groups that are alike are sampled anew; no KL.",
+        "each token has the same weight; a ratio may rise further than fall; groups whose attempts are alike are "
+        "replaced; no KL.",
         PAPERS + "2503.14476",
-        "its overlong reward shaping, which is the reward `overlong`; `filter_metric`, to judge groups by the answer "
-        "alone then; its groups of 16. Sampling anew ends after `max_resample_rounds`; the paper's goes on until the "
-        "batch is full.",
+        "the paper's overlong reward shaping, which is the reward `overlong`; with it `filter_metric`, to judge "
+        "groups by the answer alone; the paper's groups of 16. Resampling ends after `max_resample_rounds`; in "
+        "the paper it goes on until the batch is full.",
     ),
     "dr_grpo": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "none", "beta": 0.0},
-        "no division by the std, and by a constant in place of each answer's length; no KL.",
+        "no division by the std; the loss is divided by a constant, not by each answer's length; no KL.",
         PAPERS + "2503.20783",
         "`max_completion_length`, which is that constant.",
     ),
@@ -85,10 +86,10 @@ PRESETS: dict[str, Preset] = {
             "scale_rewards": "group",
             "beta": 0.0,
         },
-        "one ratio an answer, the geometric mean of its tokens', clipped as a whole; no KL.",
+        "one ratio for each answer, the geometric mean of its tokens' ratios, clipped as a whole; no KL.",
         PAPERS + "2507.18071",
-        "several updates a batch, without which every ratio is 1: `steps_per_generation`, four times "
-        "`gradient_accumulation_steps` in the paper.",
+        "several updates a batch, without which every ratio is 1: set `steps_per_generation`, in the paper to "
+        "four times `gradient_accumulation_steps`.",
     ),
     "cispo": Preset(
         {
@@ -98,10 +99,10 @@ PRESETS: dict[str, Preset] = {
             "scale_rewards": "group",
             "beta": 0.0,
         },
-        "the ratio is a weight without gradient, at most `epsilon_high`, so that no token is left out; no KL.",
+        "the ratio is a detached weight of at most `epsilon_high`, so no token loses its gradient; no KL.",
         PAPERS + "2506.13585",
-        "several updates a batch, without which every ratio is 1. No bound of the paper's is known here; 5 is "
-        "that of ScaleRL (arXiv 2510.13786), which TRL recommends.",
+        "several updates a batch, without which every ratio is 1. The paper's bound is not known here; 5 is from "
+        "ScaleRL (arXiv 2510.13786), which TRL recommends.",
     ),
     "sapo": Preset(
         {
@@ -113,15 +114,15 @@ PRESETS: dict[str, Preset] = {
             "scale_rewards": "group",
             "beta": 0.0,
         },
-        "a sigmoid of each token's ratio in place of clipping, steeper for what is pushed down; no KL.",
+        "a sigmoid of each token's ratio replaces clipping, steeper for tokens that are pushed down; no KL.",
         PAPERS + "2511.20347",
         "several updates a batch, without which every ratio is 1.",
     ),
     "lite_ppo": Preset(
         {"loss_type": "dapo", "advantage_baseline": "mean", "scale_rewards": "batch", "beta": 0.0},
-        "the group's mean, but the std of all rewards of the batch; each token counts alike; no KL.",
+        "the group's mean, but the std of all rewards of the batch; each token has the same weight; no KL.",
         PAPERS + "2508.08221",
-        "its sampling (`temperature`, `top_p`, `top_k`).",
+        "the paper's sampling (`temperature`, `top_p`, `top_k`).",
     ),
     "rloo": Preset(
         {
@@ -131,10 +132,11 @@ PRESETS: dict[str, Preset] = {
             "num_iterations": 1,
             "beta": 0.0,
         },
-        "the baseline of an answer is the mean of the others'; no division by the std nor by each answer's length.",
+        "the baseline of an answer is the mean reward of the others; no division by the std nor by each answer's "
+        "length.",
         PAPERS + "2402.14740",
-        "the KL in its reward: `beta` above 0 with `kl_placement: reward` and `kl_estimator: k1`; one update a batch: "
-        "`steps_per_generation` at its default.",
+        "the paper's KL in the reward: `beta` above 0 with `kl_placement: reward` and `kl_estimator: k1`; one "
+        "update a batch: `steps_per_generation` at its default.",
     ),
     "opo": Preset(
         {
@@ -144,21 +146,22 @@ PRESETS: dict[str, Preset] = {
             "num_iterations": 1,
             "beta": 0.0,
         },
-        "the baseline is the mean reward, weighted by length, for the least variance; no std, no KL.",
+        "the baseline is the mean reward weighted by length, which has the least variance; no std, no KL.",
         PAPERS + "2505.23585",
-        "one update a batch, as it is on-policy: `steps_per_generation` at its default.",
+        "one update a batch, since the method is on-policy: `steps_per_generation` at its default.",
     ),
     "maxrl": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "mean", "beta": 0.0},
-        "divided by the group's mean reward in place of the std: towards log p, so that hard prompts weigh more.",
+        "centred rewards are divided by the group's mean reward, not by its std: towards maximising log p, so "
+        "hard prompts weigh more.",
         PAPERS + "2602.02710",
-        "rewards of 0 and 1, which it is about.",
+        "rewards of 0 and 1, which it is made for.",
     ),
     "passk": Preset(
         {"advantage_estimator": {"name": "passk", "args": {"k": 4, "scaled": True}}},
-        "what is rewarded is that one of four answers is right: a prompt of which most are right teaches nothing.",
+        "it rewards that one of four answers is right: a prompt whose answers are mostly right teaches nothing.",
         PAPERS + "2508.10751",
-        "the loss and its KL; rewards of 0 and 1, which it is about; more than four attempts a prompt, best far more.",
+        "the loss and its KL; rewards of 0 and 1, which it needs; more than four attempts a prompt, best far more.",
     ),
     "gdpo": Preset(
         {
@@ -166,17 +169,17 @@ PRESETS: dict[str, Preset] = {
             "advantage_baseline": "mean",
             "scale_rewards": "group",
         },
-        "each reward function is normalised in its group by itself; their sum is normalised over the batch.",
+        "each reward function is normalised by itself within its group; their sum is normalised over the batch.",
         PAPERS + "2601.05242",
-        "the loss and its KL, and rewards that count only where another is met. With one reward function its "
-        "advantages are GRPO's but for their scale.",
+        "the loss and its KL; rewards that count only where another reward is earned. With one reward function "
+        "its advantages are GRPO's but for their scale.",
     ),
     "bnpo": Preset(
         {"loss_type": "bnpo"},
-        "TRL's loss of that name: each token of a process's micro-batch counts alike.",
+        "TRL's loss of that name: each token of a process's micro-batch has the same weight.",
         "https://huggingface.co/docs/trl/grpo_trainer",
-        "the normalisation of rewards by a Beta distribution, which the paper called BNPO (arXiv 2506.02864) is "
-        "about: neither TRL nor this package has it.",
+        "the normalisation of rewards by a Beta distribution, the subject of the paper called BNPO (arXiv "
+        "2506.02864): neither TRL nor this package has it.",
     ),
     "belief": Preset(
         {
@@ -187,9 +190,9 @@ PRESETS: dict[str, Preset] = {
             "belief_head": "prompt",
             "zero_variance_groups": "drop",
         },
-        "small groups of prompts that are remembered and chosen; this package's own.",
+        "small groups; prompts are remembered and chosen; this package's own.",
         "fewer_rollouts.md#the-settings",
-        "`max_steps`, which is what is saved, and `belief_key`, where a column tells.",
+        "`max_steps`, since steps are what is saved; `belief_key`, where a column tells hard prompts from easy ones.",
     ),
 }
 
