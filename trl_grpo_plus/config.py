@@ -72,8 +72,8 @@ class GRPOPlusConfig(GRPOConfig):
             upper end of the least range of rewards.
         failed_reward (`float`, *optional*, defaults to `0.0`):
             A group whose attempts are alike, at this value or below, is `all_bad`. With beliefs, `zvp` or
-            `dead_verdicts` the verdict decides whether it is dead; otherwise it is only logged. With beliefs this value
-            is also the lower end of the least range of rewards.
+            `dead_verdicts` the verdict decides whether it is dead; otherwise it is only logged. With beliefs this
+            value is also the lower end of the least range of rewards.
         dead_verdicts (`list[str]`, *optional*):
             Which verdicts make a group dead: it leaves the batch under `"drop"`, is replaced under `"resample"`.
             `None`: all but `"alive"`; under `advantage_baseline="belief"`, where attempts that are alike teach too,
