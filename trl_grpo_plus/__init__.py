@@ -21,8 +21,9 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     own_stream    a user's way of choosing prompts  states     the policy's, at a prompt's end
     head          states -> what prompts promise    rests      rows that are left alone for a while
     reward_range  where rewards lie                 lease      one run at a time in a folder
-    advantages    baselines and scales              kl         KL estimators, adaptive beta
-    variants      advantages that are neither       estimators what `advantage_estimator` names
+    advantages    scales; scale and baseline used   baselines  what is subtracted from rewards
+    variants      other advantage functions         estimators what `advantage_estimator` names
+    kl            KL estimators, adaptive beta      steps      rewards of steps -> tokens
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     presets       published variants as settings    vllm_check  whether vLLM samples from the policy
     generated     what TRL generates, row by row    placement   which rank trains on which groups
@@ -32,10 +33,10 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 
-To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, another advantage function one of
-`variants.VARIANTS`, a KL estimator one of `kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm a `Rule` in
-`alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in rewards/ and a line of its
-`LIBRARY`, a way of choosing prompts a class in `streams` and a line of `selection.STREAMS`. Options, messages and
+To add one: a scale is an entry of `advantages.SCALES`, a baseline one of `baselines.BASELINES`, another advantage
+function one of `variants.VARIANTS`, a KL estimator one of `kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm
+a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in rewards/ and a line of
+its `LIBRARY`, a way of choosing prompts a class in `streams` and a line of `selection.STREAMS`. Options, messages and
 tables follow.
 """
 
