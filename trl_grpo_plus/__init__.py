@@ -5,8 +5,9 @@ the options you want. With every new option at its default the trainer is TRL's,
 
 The rooms, from the top floor down (docs/architecture.md follows one batch through them):
 
-    cli           the commands: `trl-grpo-plus run | check | ls | view | export | env`
+    cli           the commands: `trl-grpo-plus ls | cp | run | race | check | view | rescore | export | env`
     check/        everything that can be known of a recipe before its GPU-hours
+    race/         a recipe with stock TRL and with this trainer, compared
     launch/       from a recipe to a run; recipes/ holds the recipes
     viewing       a run's page, several runs' or one that is served; view/ makes them
     rescore/      a reward tried on what a run has sampled
@@ -30,6 +31,10 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     export/       what a run sampled, to share      plain_rows values of rows, whatever a dataset's format
     nonfinite     steps that are not finite         checkpoints whether one is whole
     trl_releases  which TRL is tested               completions_table  TRL's, of smaller batches
+    about         describes a run, for run.json     model_card what it adds to TRL's model card
+    uploads       what stays out of uploads         indexed_rows    rows that carry their index
+    known_states  states that are kept, for a while sampling   settings that change the distribution
+    on_cpu        no needless copies on a CPU
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 
