@@ -264,7 +264,7 @@ def chains(condition: str, seed: int) -> Family:
         rollouts_a_step=64,
         attempts=8,
         lora=32,
-        micro_batches=4,  # with one, stock TRL takes more than 20 GiB
+        micro_batches=4,  # in one, stock TRL would need about 20 GiB (estimated)
     )
 
 
