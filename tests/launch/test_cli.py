@@ -46,7 +46,7 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert yaml.safe_load(copied)["reward_funcs"] == ["exact_answer"]
     Path("arithmetic_cpu.yaml").write_text("mine")
     assert main(["cp", "arithmetic_cpu", "."]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert Path("arithmetic_cpu.yaml").read_text() == "mine"
     assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
     assert main(["cp", "aritmetic_cpu"]) == 2
