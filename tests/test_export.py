@@ -182,7 +182,7 @@ def test_what_is_dropped_is_in_no_file_and_what_stays_is_named(run, capsys):
     said = capsys.readouterr().out
     assert "52 groups" not in said  # 48 of the training, 8 of evaluations
     assert re.match(r"out: 56 groups, 112 attempts, \d\.\d\d MB\n", said)
-    assert "In it, for whoever gets it to read: prompts, the reference, with any gold answers (" in said
+    assert "Whoever gets it can read: prompts, the reference, with any gold answers (" in said
     assert "answer" not in said.partition("gold answers (")[2]
     rows = load(str(folder), split="train")
     assert {"completion", "extra"} & set(rows.column_names) == set()
