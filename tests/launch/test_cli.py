@@ -108,7 +108,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
     deepspeed = "distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}"
     own.write_text(f"{{{deepspeed}, num_processes: 3}}")
     assert launched("own") == "--gradient_accumulation_steps 4"
-    with pytest.raises(ValueError, match="single_gpu is one process, not 2"):
+    with pytest.raises(ValueError, match="single_gpu runs one process, not 2"):
         launched("single_gpu", num_processes=2)
     with pytest.raises(ValueError, match="0 must be 1 or more"):
         launched("zero2", num_processes=0)
