@@ -21,8 +21,8 @@ from .presets import PRESETS
 
 CHECK_HELP = """\
 Check everything that a recipe needs before you spend GPU-hours on it: keys and values, data, rewards, model, prompt
-lengths and batch sizes. Estimates memory and time. Reports all mistakes at once. "not seen" marks what this machine
-cannot check (no network, no GPU, no vLLM). Options that are not listed here go to the recipe.
+lengths and batch sizes. Estimates memory and time. Reports all mistakes at once. What this machine cannot check
+(no network, no GPU, no vLLM) is marked "not seen". Options that are not listed here go to the recipe.
 
   trl-grpo-plus check arithmetic_cpu --smoke
   trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu A100 --gpu_memory 40
@@ -153,7 +153,10 @@ def _parser() -> argparse.ArgumentParser:
         "--gpu_memory", type=float, metavar="GIB", help="memory of each GPU (default: what that kind of GPU has)"
     )
     check.add_argument(
-        "--smoke", action="store_true", help="also train two real steps of a tiny random model on the CPU"
+        "--smoke",
+        action="store_true",
+        help="also train two real steps of a tiny random model on the CPU; if the recipe is for the CPU and its model "
+        "is here, also time that model",
     )
     rewards = command(
         CHECK_REWARDS, _check_rewards, "check that rewards score examples and gold answers correctly", REWARDS_HELP

@@ -39,7 +39,7 @@ def described() -> str:
     if missing := packages.missing(NEEDED_FOR):
         lines += [
             "",
-            "missing packages, and what needs them",
+            "missing packages, by what needs them",
             *aligned((f"  {what}", how) for what, how in missing.items()),
         ]
     return "\n".join(lines)
