@@ -33,7 +33,7 @@ To check rewards alone:  trl-grpo-plus check rewards
 
 REWARDS_HELP = """\
 Score the examples that each reward ships. With --dataset, also score the dataset's gold answers: each must get full
-marks in its own row, and must not get them in other rows.
+marks in its own row, and at most 5 % of them may get full marks in another row.
 
   trl-grpo-plus check rewards
   trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
