@@ -128,6 +128,7 @@ ARMS: dict[str, Arm] = {
     "drop-8": _plus(8),
     "drop-4": _plus(4),
     "drop-4-as-sampled": replace(_plus(4), as_sampled=True),
+    "drop-8-as-sampled": replace(_plus(8), as_sampled=True),
     "resample-8": _plus(8, zero_variance_groups="resample", max_resample_rounds=2),
     "belief-4": _belief(4),
     "belief-2": _belief(2),

@@ -5,8 +5,9 @@ the options you want. With every new option at its default the trainer is TRL's,
 
 The rooms, from the top floor down (docs/architecture.md follows one batch through them):
 
-    cli           the commands: `trl-grpo-plus run | check | ls | view | export | env`
+    cli           the commands: `trl-grpo-plus ls | cp | run | race | check | view | rescore | export | env`
     check/        everything that can be known of a recipe before its GPU-hours
+    race/         a recipe with stock TRL and with this trainer, compared
     launch/       from a recipe to a run; recipes/ holds the recipes
     viewing       a run's page, several runs' or one that is served; view/ makes them
     rescore/      a reward tried on what a run has sampled
@@ -21,21 +22,26 @@ The rooms, from the top floor down (docs/architecture.md follows one batch throu
     own_stream    a user's way of choosing prompts  states     the policy's, at a prompt's end
     head          states -> what prompts promise    rests      rows that are left alone for a while
     reward_range  where rewards lie                 lease      one run at a time in a folder
-    advantages    baselines and scales              kl         KL estimators, adaptive beta
-    variants      advantages that are neither       estimators what `advantage_estimator` names
+    advantages    scales; scale and baseline used   baselines  what is subtracted from rewards
+    variants      other advantage functions         estimators what `advantage_estimator` names
+    kl            KL estimators, adaptive beta      steps      rewards of steps -> tokens
     filler        rows that only fill a batch up    config_checks   what a configuration may not hold
     presets       published variants as settings    vllm_check  whether vLLM samples from the policy
     generated     what TRL generates, row by row    placement   which rank trains on which groups
     export/       what a run sampled, to share      plain_rows values of rows, whatever a dataset's format
     nonfinite     steps that are not finite         checkpoints whether one is whole
     trl_releases  which TRL is tested               completions_table  TRL's, of smaller batches
+    about         describes a run, for run.json     model_card what it adds to TRL's model card
+    uploads       what stays out of uploads         indexed_rows    rows that carry their index
+    known_states  states that are kept, for a while sampling   settings that change the distribution
+    on_cpu        no needless copies on a CPU
     registry      rewards by name; scoring/ runs them, sandbox/ runs what a model wrote; rewards/ holds the rewards
     common/       what every room uses
 
-To add one: a scale or a baseline is an entry of `advantages.SCALES` or `BASELINES`, another advantage function one of
-`variants.VARIANTS`, a KL estimator one of `kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm a `Rule` in
-`alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in rewards/ and a line of its
-`LIBRARY`, a way of choosing prompts a class in `streams` and a line of `selection.STREAMS`. Options, messages and
+To add one: a scale is an entry of `advantages.SCALES`, a baseline one of `baselines.BASELINES`, another advantage
+function one of `variants.VARIANTS`, a KL estimator one of `kl.ESTIMATORS`, a preset one of `presets.PRESETS`, an alarm
+a `Rule` in `alarms.rules.ALARMS`, a check a function in `launch.refusals`, a reward a file in rewards/ and a line of
+its `LIBRARY`, a way of choosing prompts a class in `streams` and a line of `selection.STREAMS`. Options, messages and
 tables follow.
 """
 

@@ -65,11 +65,15 @@ class GRPOPlusConfig(GRPOConfig):
             normalised by itself), the name of one reward function (the total where that applies to none of a group's
             attempts), or `"any"` (one weighted reward function that varies keeps the group).
         zero_variance_tolerance (`float`, *optional*, defaults to `1e-6`):
-            A group is dead if max - min of the metric over its scored attempts is at most this.
+            Attempts of a group are alike if max - min of the metric over its scored ones is at most this.
         solved_reward (`float`, *optional*, defaults to `1.0`):
-            A dead group whose attempts all reach this value counts as `all_good` (metrics only).
+            A group whose attempts are alike and reach this value is `all_good`. With beliefs, `zvp` or `dead_verdicts`
+            the verdict decides whether it is dead; otherwise it is only logged. With beliefs this value is also the
+            upper end of the least range of rewards.
         failed_reward (`float`, *optional*, defaults to `0.0`):
-            A dead group whose attempts are all at or below this value counts as `all_bad` (metrics only).
+            A group whose attempts are alike, at this value or below, is `all_bad`. With beliefs, `zvp` or
+            `dead_verdicts` the verdict decides whether it is dead; otherwise it is only logged. With beliefs this
+            value is also the lower end of the least range of rewards.
         dead_verdicts (`list[str]`, *optional*):
             Which verdicts make a group dead: it leaves the batch under `"drop"`, is replaced under `"resample"`.
             `None`: all but `"alive"`; under `advantage_baseline="belief"`, where attempts that are alike teach too,
@@ -89,7 +93,7 @@ class GRPOPlusConfig(GRPOConfig):
 
             - `"mad"`: 1.4826 x the group's median absolute deviation, which one outlier does not move.
             - `"mean"`: the group's mean reward ([MaxRL](https://huggingface.co/papers/2602.02710)).
-            - `"running"`: an exponential moving average of the batch's std.
+            - `"running"`: the root of an exponential moving average of the batch's variance.
             - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
             What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,

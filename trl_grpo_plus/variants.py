@@ -3,7 +3,7 @@
 | variant | advantage of attempt i of G | expected gradient of a group, sum_i A_i grad log pi(y_i) |
 |---|---|---|
 | passk | what it adds to pass@k, less the group's pass@k; rewards 0 and 1 | (G - k) / k x that of pass@k |
-| pkpo | mean over the k-subsets with i of their best less their best without i | that of E[best of k] |
+| pkpo | mean over all k-subsets of their best less their best without i, 0 for one without i | that of E[best of k] |
 | pairwise | mean over the others of r_i - r_j, each weighed by its size | G x that of E[w (r_i - r_j)], y_j held |
 | vector | the group's best less its best without i, along random directions of the rewards | that of E[best of G] |
 | zvp | mixed groups GRPO's, all right alpha H_t, all wrong -alpha (max H - H_t); H_t is the entropy before token t |

@@ -51,6 +51,21 @@ def test_keeping_them_is_another_step(tmp_path):
     assert tiny.losses(ours) != pytest.approx(tiny.losses(theirs), rel=1e-5, abs=2e-6)
 
 
+def test_the_gradient_is_trls_but_for_what_it_is_divided_by(tmp_path):
+    """TRL divides by the tokens of dead groups too, whose advantages are 0."""
+    options = {"per_device_train_batch_size": 16, "max_steps": 1, "optim": "sgd", "learning_rate": 1.0}
+    options |= {"max_grad_norm": 1e9, "weight_decay": 0.0}
+    before = {name: value.clone() for name, value in tiny.weights(tiny.trainer(tmp_path, tiny.half_dead)).items()}
+    ours, theirs = (train(tmp_path, zero_variance_groups=mode, **options) for mode in ("drop", "keep"))
+    share = tiny.logged(ours, "tokens/trained")[0] / tiny.logged(ours, "tokens/generated")[0]
+    assert 0.2 < share < 0.8
+    after = tiny.weights(theirs)
+    for name, value in tiny.weights(ours).items():
+        moved = (value - before[name]) * share
+        torch.testing.assert_close(moved, after[name] - before[name], rtol=1e-4, atol=1e-6)
+    assert max((after[name] - before[name]).abs().max() for name in before) > 1e-3
+
+
 first_three_of_eight = tiny.dead_where(lambda n: n % 8 > 2, "first_three_of_eight")
 
 
