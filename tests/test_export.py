@@ -259,8 +259,7 @@ def test_what_was_cut_off_leaves_nothing_and_takes_nothing(run, to, monkeypatch)
         return flat(*args)
 
     monkeypatch.setattr(files, "flat", cut)
-    with pytest.raises(KeyboardInterrupt):
-        exported(run, to, "--overwrite")
+    assert cli.main(["export", str(run), "--to", to, "--output", "out", "--overwrite"]) == 130
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
     assert len(os.listdir()) == 1
 
@@ -276,8 +275,7 @@ def test_what_was_there_comes_back_where_the_new_cannot_take_its_place(run, monk
         return rename(path, target)
 
     monkeypatch.setattr(Path, "rename", cut)
-    with pytest.raises(KeyboardInterrupt):
-        exported(run, "hf", "--overwrite")
+    assert cli.main(["export", str(run), "--to", "hf", "--output", "out", "--overwrite"]) == 130
     assert {path: path.read_bytes() for path in Path().rglob("*") if path.is_file()} == before
 
 
