@@ -104,7 +104,7 @@ def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | se
         if len(rows) == count:
             break
     if len(rows) < count:
-        raise Refusal(f"chain_sums has {len(rows)} problems of {terms} terms here, fewer than the {count} asked for.")
+        raise Refusal(f"chain_sums has only {len(rows)} problems of {terms} terms, and {count} were asked for.")
     return list(rows.values())
 
 

@@ -86,8 +86,8 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
                 break
         else:
             raise Refusal(
-                f"there are hardly more than {len(seen):,} problems of counts={list(counts)!r}. Ask for fewer "
-                "(train_rows, test_rows), or for more numbers."
+                f"there are hardly more than {len(seen):,} problems of counts={list(counts)!r}. Lower train_rows or "
+                "test_rows, or ask for more numbers."
             )
         seen.add(key)
         yield Problem(numbers, target, solution)

@@ -59,13 +59,15 @@ def prepare(
     """
     mix = dict(TRAIN_MIX if train_mix is None else train_mix)
     if unknown := sorted(set(mix) - set(KINDS)):
-        raise Refusal(f"train_mix names {', '.join(unknown)}, which is no kind: there are {', '.join(KINDS)}.")
+        raise Refusal(f"train_mix: unknown kinds {', '.join(unknown)}. Kinds: {', '.join(KINDS)}.")
     chance = random.Random(training_args.seed)
     held_out, train = {}, []
     for kind, (sign, first, second) in KINDS.items():
         most = len(first) * len(second) - HELD_OUT
         if mix.get(kind, 0) > most:
-            raise Refusal(f"train_mix asks for {mix[kind]} {kind}, there are {most} beside the {HELD_OUT} held out.")
+            raise Refusal(
+                f"train_mix asks for {mix[kind]} {kind}, but only {most} are left besides the {HELD_OUT} held out."
+            )
         places = chance.sample(range(len(first) * len(second)), HELD_OUT + mix.get(kind, 0))
         rows = [
             _row(kind, first[place // len(second)], sign, second[place % len(second)], system_prompt)

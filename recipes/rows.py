@@ -39,7 +39,7 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
         Refusal: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
     """
     if not script_args.dataset_name:
-        raise Refusal("dataset_name is missing: a Hub id, a folder or a file.")
+        raise Refusal("dataset_name is missing. Give a Hub id, a folder or a file.")
     splits = load(script_args.dataset_name, script_args.dataset_config)
     if "train" not in splits:
         raise Refusal(f"{script_args.dataset_name} has no split train, only {', '.join(splits)}.")
@@ -91,7 +91,7 @@ def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None
             left_out[str(error)] += 1
             continue
         if (prompt := str(one["prompt"])) in taken:
-            left_out["that came before"] += 1
+            left_out["with a prompt that came before"] += 1
             continue
         taken.add(prompt)
         made.append(one)

@@ -33,10 +33,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m trl_grpo_plus.recipes.smollm2", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("folder", type=Path, help="what to make")
+    parser.add_argument("folder", type=Path, help="folder to write the model and tokenizer to")
     folder = parser.parse_args(arguments).folder
     try:
-        say(f"{folder}: {'made' if make(folder) else 'there already'}.")
+        say(f"Wrote {folder}." if make(folder) else f"{folder} already holds the model.")
     except Refusal as error:
         say(f"error: {error}", file=sys.stderr)
         return 2
@@ -52,7 +52,7 @@ def make(folder: Path) -> bool:
     if (folder / "model.safetensors").is_file():
         return False
     if folder.exists() and any(folder.iterdir()):
-        raise Refusal(f"{folder} holds no model.safetensors, and is not empty. Name another folder, or remove it.")
+        raise Refusal(f"{folder} is not empty, but holds no model.safetensors. Choose another folder, or remove it.")
     model, tokenizer = load()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as unfinished:

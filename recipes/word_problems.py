@@ -117,7 +117,7 @@ def prepare(
     """
     mix = {int(steps): count for steps, count in (train_mix or TRAIN_MIX).items()}
     if not set(mix) <= set(TRAIN_MIX):
-        raise Refusal(f"train_mix={mix} must name numbers of steps from 1 to {MOST_STEPS}.")
+        raise Refusal(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
     held_out, train, rest = split_problems(training_args.seed, mix)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:

@@ -20,20 +20,20 @@ from .presets import PRESETS
 
 
 CHECK_HELP = """\
-Look at everything that a recipe needs, before the GPU-hours: keys and values, data, rewards, model, prompt lengths,
-the arithmetic of batches, and about how much memory and time it takes. All that is wrong is said at once. What cannot
-be looked at here (no network, no GPU, no vLLM) is "not seen". Options that are not listed here go to the recipe.
+Check everything that a recipe needs before you spend GPU-hours on it: keys and values, data, rewards, model, prompt
+lengths and batch sizes. Estimates memory and time. Reports all mistakes at once. What this machine cannot check
+(no network, no GPU, no vLLM) is marked "not seen". Options that are not listed here go to the recipe.
 
   trl-grpo-plus check arithmetic_cpu --smoke
   trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu A100 --gpu_memory 40
   trl-grpo-plus check my_run.yaml --num_processes 2 --smoke --learning_rate 2e-6
 
-trl-grpo-plus check rewards  looks at rewards by themselves.
+To check rewards alone:  trl-grpo-plus check rewards
 """
 
 REWARDS_HELP = """\
-Score the examples that each reward ships and, given a dataset, its gold answers: they must score full marks in their
-own rows, and must not in each other's.
+Score the examples that each reward ships. With --dataset, also score the dataset's gold answers: each must get full
+marks in its own row, and at most 5 % of them may get full marks in another row.
 
   trl-grpo-plus check rewards
   trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
@@ -41,7 +41,8 @@ own rows, and must not in each other's.
 """
 
 RUN_HELP = """\
-Launch a recipe with accelerate. The command is printed first; options that are not listed here go to the recipe.
+Launch a recipe with accelerate, and print the accelerate command first. Options that are not listed here go to the
+recipe.
 
   trl-grpo-plus run arithmetic_cpu
   trl-grpo-plus run my_run.yaml --learning_rate 2e-6 --output_dir outputs/second
@@ -49,10 +50,11 @@ Launch a recipe with accelerate. The command is printed first; options that are 
 """
 
 RACE_HELP = """\
-Run a recipe twice: with stock TRL's trainer, and with this package's and the recipe's own keys. Model, data, rewards,
-seed, learning rate and rollouts a step are the same. At the end: held-out rewards of both against rollouts and seconds
-(evaluations not counted), as a table and a picture. Side by side on two cores; on GPUs one after the other.
-Options that are not listed here go to both runs, but for num_generations, which is this package's.
+Train a recipe twice and compare: once with stock TRL's trainer, once with this package's trainer and all of the
+recipe's keys. Both runs have the same model, data, rewards, seed, learning rate and rollouts per step. A table and a
+picture show both held-out rewards by rollouts and by seconds, evaluations not counted. The runs go side by side on two
+CPU cores, and one after the other on GPUs. Options that are not listed here go to both runs, except num_generations,
+which goes to this package's run only.
 
   trl-grpo-plus race arithmetic_cpu
   trl-grpo-plus race arithmetic_cpu --baseline_generations 4 --seed 2 --output_dir outputs/second
@@ -106,59 +108,94 @@ def _with_name(words: list[str]) -> list[str]:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="trl-grpo-plus", description="GRPO on Hugging Face TRL, plus.")
+    parser = argparse.ArgumentParser(
+        prog="trl-grpo-plus",
+        description="Train language models with GRPO on Hugging Face TRL.",
+        epilog="trl-grpo-plus COMMAND --help explains a command.",
+    )
     parser.add_argument("--version", action="version", version=__version__)
     commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
 
     def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
         shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
-        added = commands.add_parser(name, help=summary, description=description or summary, **shape)
+        added = commands.add_parser(
+            name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.", **shape
+        )
         added.set_defaults(run=run)
         return added
 
     ls = command("ls", _ls, "list recipes, advantages, rewards and presets")
-    ls.add_argument("what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)}")
-    cp = command("cp", _cp, "copy a recipe, to change it")
-    cp.add_argument("name", metavar="NAME")
-    cp.add_argument("file", metavar="FILE", nargs="?", help="where to (default: NAME.yaml in this folder)")
+    ls.add_argument(
+        "what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)} (default: all)"
+    )
+    cp = command("cp", _cp, "copy a recipe to a file that you can edit")
+    cp.add_argument("name", metavar="NAME", help="name of the recipe (trl-grpo-plus ls recipes)")
+    cp.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: NAME.yaml in the current folder)")
     run = command("run", _run, "launch a recipe", RUN_HELP)
     _add_launch_options(run)
-    race = command("race", _race, "run a recipe with stock TRL's trainer and with this one's", RACE_HELP)
+    race = command("race", _race, "compare stock TRL's trainer with this package's on a recipe", RACE_HELP)
     _add_launch_options(race)
     race.add_argument(
-        "--baseline_generations", type=int, default=8, metavar="N", help="stock TRL's num_generations (default: 8)"
+        "--baseline_generations",
+        type=int,
+        default=8,
+        metavar="N",
+        help="num_generations of stock TRL's run (default: 8)",
     )
-    race.add_argument("--looks", type=int, default=10, metavar="N", help="evaluations on the way (default: 10)")
-    race.add_argument("--go_on", action="store_true", help="with a race that was interrupted")
-    check = command("check", _check, "find out before a run whether it can work", CHECK_HELP)
+    race.add_argument("--looks", type=int, default=10, metavar="N", help="evaluations during training (default: 10)")
+    race.add_argument("--go_on", action="store_true", help="continue a race that was interrupted")
+    check = command("check", _check, "check a recipe before you run it", CHECK_HELP)
     _add_launch_options(check)
     check.add_argument(
-        "--gpu", metavar="NAME", help="to estimate for, such as A100; default: this machine's, else H100"
+        "--gpu", metavar="NAME", help="GPU to estimate for, such as A100 (default: this machine's, else H100)"
     )
-    check.add_argument("--gpu_memory", type=float, metavar="GIB", help="of each GPU, where it is not that kind's")
-    check.add_argument("--smoke", action="store_true", help="two real steps on a tiny random model, on the CPU")
-    rewards = command(CHECK_REWARDS, _check_rewards, "whether rewards score what they should", REWARDS_HELP)
-    rewards.add_argument("names", nargs="*", metavar="REWARD", help="registered name or path; without any: all")
-    rewards.add_argument("--dataset", help="a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id")
-    rewards.add_argument("--config", help="of a dataset on the Hub")
-    rewards.add_argument("--split", default="train", help="of the dataset (default: %(default)s)")
-    rewards.add_argument("--args", default="{}", help="the reward's arguments, as JSON")
-    rewards.add_argument("--limit", type=int, default=200, help="most rows to score (default: %(default)s)")
+    check.add_argument(
+        "--gpu_memory", type=float, metavar="GIB", help="memory of each GPU (default: what that kind of GPU has)"
+    )
+    check.add_argument(
+        "--smoke",
+        action="store_true",
+        help="also train two real steps of a tiny random model on the CPU; if the recipe is for the CPU and its model "
+        "is here, also time that model",
+    )
+    rewards = command(
+        CHECK_REWARDS, _check_rewards, "check that rewards score examples and gold answers correctly", REWARDS_HELP
+    )
+    rewards.add_argument(
+        "names", nargs="*", metavar="REWARD", help="registered name or path (default: all registered rewards)"
+    )
+    rewards.add_argument(
+        "--dataset",
+        help="data with gold answers: a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id",
+    )
+    rewards.add_argument("--config", help="configuration of a dataset on the Hub")
+    rewards.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
+    rewards.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
+    rewards.add_argument("--limit", type=int, default=200, help="score at most so many rows (default: %(default)s)")
     viewing.add_options(
-        command("view", viewing.run, "show every attempt beside its siblings, in a page", viewing.HELP)
+        command("view", viewing.run, "write a page of a run's curves and attempts, or compare runs", viewing.HELP)
     )
-    rescore.add_options(command("rescore", rescore.run, "try a reward on what a run has sampled", rescore.HELP))
-    export.add_options(command("export", export.run, "share what a run sampled, as a dataset", export.HELP))
-    command("env", _env, "show versions, GPUs and what is missing for what")
+    rescore.add_options(command("rescore", rescore.run, "score a run's attempts with another reward", rescore.HELP))
+    export.add_options(command("export", export.run, "write a run's attempts as a dataset to share", export.HELP))
+    command("env", _env, "show versions, GPUs and missing packages")
     return parser
 
 
 def _add_launch_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument("name", metavar="NAME|FILE")
     command.add_argument(
-        "--accelerate_config", metavar="NAME|FILE", help="one of TRL's configurations, or accelerate's own file"
+        "name", metavar="NAME|FILE", help="name of a recipe (trl-grpo-plus ls recipes), or a YAML file"
     )
-    command.add_argument("--num_processes", type=int, help="default: the configuration's, else one a GPU, else one")
+    command.add_argument(
+        "--accelerate_config",
+        metavar="NAME|FILE",
+        help="one of TRL's accelerate configurations, such as zero2, or a configuration file of accelerate",
+    )
+    command.add_argument(
+        "--num_processes",
+        type=int,
+        metavar="N",
+        help="number of processes (default: the configuration's, else one per GPU, else one)",
+    )
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -201,13 +238,13 @@ def _cp(options: argparse.Namespace) -> int:
         with open(target, "x") as file:
             file.write(known[options.name].read_text())
     except FileExistsError:
-        raise Refusal(f"{target} is there already. Give another name, or remove it.") from None
+        raise Refusal(f"{target} already exists. Choose another name, or remove it.") from None
     except FileNotFoundError:
         folder = os.path.dirname(target)
         if os.path.isdir(folder):
             raise
         raise Refusal(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
-    say(f"{target}: edit it, then  trl-grpo-plus run {shlex.quote(target)}")
+    say(f"Wrote {target}. Edit it, then run:  trl-grpo-plus run {shlex.quote(target)}")
     return 0
 
 
@@ -286,7 +323,7 @@ def _check_rewards(options: argparse.Namespace) -> int:
 
     args = json_object("--args", options.args)
     if options.dataset and len(options.names) != 1:
-        raise Refusal("--dataset needs the one reward that reads it: trl-grpo-plus check rewards NAME --dataset D.")
+        raise Refusal("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
     findings = [check_examples(name) for name in options.names or list_rewards()]
     if options.dataset and not findings[0].unseen:
         splits = load(options.dataset, options.config)

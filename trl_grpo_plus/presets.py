@@ -63,8 +63,7 @@ PRESETS: dict[str, Preset] = {
             "beta": 0.0,
             "zero_variance_groups": "resample",
         },
-        "each token has the same weight; a ratio may rise further than fall; groups whose attempts are alike are "
-        "replaced; no KL.",
+        "each token has the same weight; a higher upper bound of the ratio; dead groups are replaced; no KL.",
         PAPERS + "2503.14476",
         "the paper's overlong reward shaping, which is the reward `overlong`; with it `filter_metric`, to judge "
         "groups by the answer alone; the paper's groups of 16. Resampling ends after `max_resample_rounds`; in "
@@ -132,8 +131,7 @@ PRESETS: dict[str, Preset] = {
             "num_iterations": 1,
             "beta": 0.0,
         },
-        "the baseline of an answer is the mean reward of the others; no division by the std nor by each answer's "
-        "length.",
+        "an answer's baseline is the mean reward of the others; no division by the std nor by each answer's length.",
         PAPERS + "2402.14740",
         "the paper's KL in the reward: `beta` above 0 with `kl_placement: reward` and `kl_estimator: k1`; one "
         "update a batch: `steps_per_generation` at its default.",
@@ -152,8 +150,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "maxrl": Preset(
         {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "mean", "beta": 0.0},
-        "centred rewards are divided by the group's mean reward, not by its std: towards maximising log p, so "
-        "hard prompts weigh more.",
+        "divided by the group's mean reward, not its std: towards maximising log p, so hard prompts weigh more.",
         PAPERS + "2602.02710",
         "rewards of 0 and 1, which it is made for.",
     ),

@@ -204,7 +204,7 @@ def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ([], "--dataset needs the one reward that reads it"),
+        ([], "--dataset needs exactly one reward"),
         (["math_answer", "--args", '{"colum": "x"}'], "has no argument 'colum'"),
         (["math_answer", "--args", "{"], "--args: '{' is not a JSON object"),
         (["math_answer", "--args", "[1]"], "--args: '[1]' is not a JSON object"),

@@ -75,8 +75,8 @@ def test_a_table_says_it_all_within_the_width():
     assert all(len(line) <= 119 for line in lines)
     assert sum(line.split().count("word") for line in lines) == 60
     assert lines[-4:-2] == [" " * 17 + "second", "model  not seen"]
-    assert lines[-1] == "FAILED: data. Not seen here: model; check again where it can be."
-    assert closing(rows[:1]) == "All that was looked at is in order."
+    assert lines[-1] == "FAILED: data. Not seen here: model. Check again where that is possible."
+    assert closing(rows[:1]) == "All checks passed."
 
 
 def test_a_recipe_in_order(place, capsys, tmp_path):
@@ -89,7 +89,7 @@ def test_a_recipe_in_order(place, capsys, tmp_path):
     )
     assert set(rows) == set(names.split())
     assert set(rows.values()) == {"ok"}
-    assert lines[-1] == "All that was looked at is in order."
+    assert lines[-1] == "All checks passed."
     assert not (tmp_path / "out").exists()
 
 
@@ -98,7 +98,7 @@ def test_what_the_rows_say(place):
     assert rows["data"].text == "train 6 rows"
     assert "6/6 gold answers score full marks; 6/6 another row's do not" in rows["exact_answer"].text
     batch = "a generation batch: 2 prompts x 4 = 8 attempts; an optimizer step: 8 attempts"
-    assert f"{batch}; 3 steps an epoch; 9 steps" in rows["batches"].text
+    assert f"{batch}; 3 steps per epoch; 9 steps" in rows["batches"].text
     assert rows["model"].text == "./model, a qwen2 (here)"
     assert "pads with '<pad>'" in rows["tokenizer"].text
     assert "4 tokens in the median, 4 at most; with 8 of completion they fit into the 64" in rows["context"].text
@@ -172,7 +172,7 @@ def test_an_earlier_run_is_announced_and_left_alone(place, tmp_path):
     rows = by_name(check_recipe(place()))
     assert rows["output"].text == "out: an earlier run there would be moved to earlier-N"
     resumed = by_name(check_recipe("my_run.yaml", ["--resume_from_checkpoint", "true"]))
-    assert resumed["output"].text == "goes on from out/checkpoint-3"
+    assert resumed["output"].text == "resumes from out/checkpoint-3"
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["checkpoint-3"]
 
 
@@ -336,7 +336,7 @@ def test_a_prompt_is_shown_as_the_model_is_given_it(place, capsys):
     assert lines[-7:] == [*text, "<|im_start|>assistant"]
     adds = "the chat template adds a system message that the row does not have:"
     assert " ".join(lines[:-7]) == f"the first prompt, as the model is given it, in 47 tokens; {adds}"
-    assert printed.endswith("All that was looked at is in order.\n")
+    assert printed.endswith("All checks passed.\n")
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -394,7 +394,7 @@ def test_what_only_the_machine_lacks_is_no_failure(place, facts, capsys):
     assert "tokenizer not seen of some/model: the Hub cannot be reached; one of bytes stands in" in printed
     assert "weights ok 1.5 billion" in printed
     assert "given not seen the first prompt is not shown: that takes the tokenizer of some/model" in printed
-    assert printed.endswith("Not seen here: machine, model, tokenizer, given; check again where it can be.")
+    assert printed.endswith("Not seen here: machine, model, tokenizer, given. Check again where that is possible.")
 
 
 def test_trackers_are_looked_for_and_not_imported(place, monkeypatch):

@@ -46,7 +46,7 @@ def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
     assert yaml.safe_load(copied)["reward_funcs"] == ["exact_answer"]
     Path("arithmetic_cpu.yaml").write_text("mine")
     assert main(["cp", "arithmetic_cpu", "."]) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "already exists" in capsys.readouterr().err
     assert Path("arithmetic_cpu.yaml").read_text() == "mine"
     assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
     assert main(["cp", "aritmetic_cpu"]) == 2
@@ -108,7 +108,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
     deepspeed = "distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}"
     own.write_text(f"{{{deepspeed}, num_processes: 3}}")
     assert launched("own") == "--gradient_accumulation_steps 4"
-    with pytest.raises(ValueError, match="single_gpu is one process, not 2"):
+    with pytest.raises(ValueError, match="single_gpu runs one process, not 2"):
         launched("single_gpu", num_processes=2)
     with pytest.raises(ValueError, match="0 must be 1 or more"):
         launched("zero2", num_processes=0)

@@ -60,11 +60,11 @@ def test_a_value_that_is_right(parser, text, value):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("loss_type: grop", "is none of 'grpo', 'dr_grpo', 'dapo', 'bnpo', 'cispo', 'sapo', 'luspo', 'vespo'. Did"),
-        ("dtype: bf16", "is none of 'auto', 'bfloat16', 'float16', 'float32'. Did you mean bfloat16?"),
-        ("eval_strategy: true", "eval_strategy=True is none of 'no', 'steps', 'epoch'."),
-        ("std_ddof: 2", "std_ddof=2 is none of 0, 1."),
-        ("std_ddof: off", "std_ddof=False is none of 0, 1."),
+        ("loss_type: grop", "is not one of 'grpo', 'dr_grpo', 'dapo', 'bnpo', 'cispo', 'sapo', 'luspo', 'vespo'. Did"),
+        ("dtype: bf16", "is not one of 'auto', 'bfloat16', 'float16', 'float32'. Did you mean bfloat16?"),
+        ("eval_strategy: true", "eval_strategy=True is not one of 'no', 'steps', 'epoch'."),
+        ("std_ddof: 2", "std_ddof=2 is not one of 0, 1."),
+        ("std_ddof: off", "std_ddof=False is not one of 0, 1."),
         ("bf16: 1", "bf16=1 must be true or false."),
         ("max_steps: true", "max_steps=True must be an integer."),
         ("max_steps: 1e3", "max_steps='1e3' must be an integer. Write 1000."),
@@ -72,9 +72,9 @@ def test_a_value_that_is_right(parser, text, value):
         ("learning_rate: yes", "learning_rate=True must be a number."),
         ("run_name: 12", 'run_name=12 must be a text. Put it in quotes: "12".'),
         ("model_revision: on", "model_revision=True must be a text. Without quotes YAML reads yes, no, on and off as"),
-        ("lora_target_modules: [1]", "lora_target_modules=[1] must be a list, of which each is a text."),
+        ("lora_target_modules: [1]", "lora_target_modules=[1] must be a list in which each item is a text."),
         ("generation_kwargs: [1]", "generation_kwargs=[1] must be a mapping"),
-        ("num_iterations:", "num_iterations has no value: write one, or remove the line."),
+        ("num_iterations:", "num_iterations has no value. Write one, or remove the line."),
         ("vllm_gpu_memory_utilisation: 0.3", "unknown key vllm_gpu_memory_utilisation. Did you mean vllm_gpu_"),
     ],
 )  # fmt: skip
@@ -142,5 +142,5 @@ def test_yaml_as_it_is_meant(text, value):
 
 @pytest.mark.parametrize("text", ["{a: 1, a: 2}", "a: 1\nb: 2\na: 1", "a:\n  b: 1\n  b: 2"])
 def test_a_key_may_be_there_once(text):
-    with pytest.raises(yaml.YAMLError, match=r"[ab] is there twice"):
+    with pytest.raises(yaml.YAMLError, match=r"the key [ab] appears twice"):
         yamls.read(text)

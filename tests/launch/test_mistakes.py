@@ -168,10 +168,13 @@ def test_updates_lost_in_rounding_fail_a_check_and_are_a_warning_to_a_run(here, 
 BAD_TOGETHER = [
     (
         {"num_generations": 2},
-        "num_generations=2 with scale_rewards='group': the two advantages are always of one size",
+        "num_generations=2 with scale_rewards='group': the two advantages always have the same size",
     ),
     ({"num_generations": 2, "scale_rewards": "mad"}, "num_generations=2 with scale_rewards='mad'"),
-    ({"prompt_selection": "belief"}, "prompt_selection='belief' with advantage_baseline='mean': prompts are chosen"),
+    (
+        {"prompt_selection": "belief"},
+        "prompt_selection='belief' with advantage_baseline='mean': beliefs choose the prompts",
+    ),
     (
         {"advantage_estimator": "vector", "zero_variance_groups": "drop"},
         "advantage_estimator='vector' with zero_variance_groups='drop' and filter_metric='total'",
@@ -193,7 +196,7 @@ def test_what_is_bad_together_is_a_warning(here, place, capsys, monkeypatch, key
     assert main(["check", "my_run.yaml"]) == 0
     printed = words(capsys.readouterr().out)
     assert f"options warning {text}" in printed
-    assert printed.endswith("A run is only warned of: options.")
+    assert printed.endswith("Warnings, which do not stop a run: options.")
     main(["run", "my_run.yaml"])
     assert len(here) == 1
     with pytest.raises(InterruptedError):

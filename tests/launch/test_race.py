@@ -104,11 +104,11 @@ def test_they_run_side_by_side_where_nothing_is_shared(monkeypatch, options, lau
     [
         (["arithmetic_cpi"], "Did you mean arithmetic_cpu"),
         (["arithmetic_cpu", "--lerning_rate", "1"], "Did you mean --learning_rate"),
-        (["arithmetic_cpu", "--resume_from_checkpoint=true"], "--go_on goes on with both"),
+        (["arithmetic_cpu", "--resume_from_checkpoint=true"], "Use --go_on to continue both"),
         (["arithmetic_cpu", "--baseline_generations", "1"], "--baseline_generations=1 must be"),
         (["arithmetic_cpu", "--looks", "1"], "--looks=1 must be"),
         (["arithmetic_cpu", "--baseline_generations", "7"], "(7)"),
-        (["arithmetic_cpu", "--go_on"], "arithmetic_cpu_race holds no race"),
+        (["arithmetic_cpu", "--go_on"], "there is no race in outputs/arithmetic_cpu_race"),
     ],
 )
 def test_what_cannot_be_raced_is_refused(tmp_path, monkeypatch, capsys, words, message):
@@ -170,10 +170,10 @@ STOCK_RUN = curve("stock", 0.1, 0.2, 0.4, 0.5, 0.6)
 
 def test_where_the_other_ended_is_reached_by_two_looks_in_a_row_or_the_last():
     for rewards, after in [
-        ((0.1, 0.7, 0.6, 0.6, 0.9), "after 16 of its 64 rollouts and 2.0 of its 8.0 seconds"),
-        ((0.1, 0.7, 0.5, 0.6, 0.9), "after 48 of its 64 rollouts"),
-        ((0.1, 0.7, 0.5, 0.5, 0.9), "after 64 of its 64 rollouts"),
-        ((0.1, 0.7, 0.5, 0.5, 0.5), "does not come to where stock ends (0.600)"),
+        ((0.1, 0.7, 0.6, 0.6, 0.9), "after 16 rollouts and 2.0 s. stock took 64 rollouts and 8.0 s."),
+        ((0.1, 0.7, 0.5, 0.6, 0.9), "after 48 rollouts and 6.0 s. stock took 64 rollouts"),
+        ((0.1, 0.7, 0.5, 0.5, 0.9), "after 64 rollouts and 8.0 s. stock took 64 rollouts"),
+        ((0.1, 0.7, 0.5, 0.5, 0.5), "does not reach stock's final reward (0.600)"),
     ]:
         assert after in looks.caught_up(STOCK_RUN, curve("plus", *rewards), "edge")
 
@@ -185,8 +185,8 @@ def test_the_table_compares_at_equal_rollouts_and_says_the_settings():
     assert rows[0] == ["edge", "0", "16", "32", "48", "64", "seconds"]
     assert rows[1] == ["stock", "0.100", "0.200", "0.400", "0.500", "0.600", "8.0"]
     assert rows[2] == ["plus", "0.100", "0.900", "-", "-", "-", "4.0"]
-    assert "easy at the end: stock 0.900, plus 0.900" in text
-    assert text[-1].endswith("4 prompts x num_generations 4 a batch, 4 steps, learning_rate 0.1, seed 1, "
+    assert "Final reward of easy: stock 0.900, plus 0.900" in text
+    assert text[-1].endswith("4 prompts x num_generations 4 per batch, 4 steps, learning_rate 0.1, seed 1, "
                              "advantage_baseline belief")  # fmt: skip
     between = looks.table([curve("stock", 0.0, 1.0, every=64.0), plus], "edge")
     assert between.splitlines()[3].split()[1:6] == ["0.000", "0.250", "0.500", "0.750", "1.000"]
@@ -194,7 +194,7 @@ def test_the_table_compares_at_equal_rollouts_and_says_the_settings():
 
 def test_a_run_that_did_not_start_is_in_the_table_too():
     runs = [STOCK_RUN, Standing("plus")]
-    assert "plus does not come to" in looks.table(runs, "edge")
+    assert "plus does not reach" in looks.table(runs, "edge")
     assert "plus: did not start" in looks.table(runs, "edge")
     assert looks.lines(runs)[2].split() == ["plus", "starting", "0", "0.0", "-", "-"]
     assert looks.lines(runs)[1].split() == ["stock", "4/4", "64", "8.0", "0.900", "0.600"]
@@ -218,7 +218,10 @@ def test_the_picture(tmp_path, monkeypatch):
         return imported(name, *rest, **options)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    assert looks.plot([STOCK_RUN], "edge", tmp_path / "other.png") == "no picture: pip install matplotlib"
+    assert (
+        looks.plot([STOCK_RUN], "edge", tmp_path / "other.png")
+        == "not drawn. Install matplotlib first: pip install matplotlib"
+    )
 
 
 # -- the processes
@@ -264,7 +267,7 @@ def raced(tmp_path_factory):
 
 def test_ctrl_c_leaves_what_was_measured_and_says_how_to_go_on(raced):
     folder, interrupted, _ = raced
-    assert "trl_grpo_plus is where" in interrupted or "trl_grpo_plus does not come to" in interrupted
+    assert "trl_grpo_plus reaches" in interrupted or "trl_grpo_plus does not reach" in interrupted
     *_, command = interrupted.split()
     assert command == "--go_on"
     assert "trl-grpo-plus race arithmetic_cpu --prepare task.py:prepare" in interrupted
@@ -347,8 +350,8 @@ def test_a_run_that_fails_ends_the_other_and_is_told(tmp_path, monkeypatch, caps
     assert "error: stock TRL ended with status 3" in err
     assert "the reason" in err
     assert "trl_grpo_plus ended" not in err, "it was not asked, but killed"
-    assert "Nothing was measured yet." in out
-    assert "To go on" not in out
+    assert "No evaluation has finished yet." in out
+    assert "To continue" not in out
     assert processes.run(replace(race, together=False), "again") == 1  # a new one
     assert not Path("out_race", f"{PLUS}.log").exists(), "the second was started after the first had failed"
     assert sorted(path.name for path in Path("out_race", "earlier-1").iterdir()) == [f"{STOCK}.log", f"{PLUS}.log"]

@@ -38,7 +38,7 @@ def test_the_last_number_counts():
 
 
 @pytest.mark.parametrize(
-    ("mix", "what"), [({"sums_4": 1}, "sums_4, which is no kind"), ({"sums_1": 66}, "66 sums_1, there are 65")]
+    ("mix", "what"), [({"sums_4": 1}, "unknown kinds sums_4"), ({"sums_1": 66}, "66 sums_1, but only 65 are left")]
 )
 def test_a_mix_that_cannot_be(mix, what):
     with pytest.raises(Refusal, match=what):

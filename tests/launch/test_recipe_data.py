@@ -203,7 +203,9 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
     data = rows.make_splits(source, letters, ["a"], 100)
     kept = [row["prompt"][0]["content"] for split in data.values() for row in split]
     assert sorted(kept) == ["v", "w", "x", "y", "z"]
-    counted = f"{source.dataset_name} (train): 3 of 8 rows are left out: 2 that are bad; 1 that came before.\n"
+    counted = (
+        f"{source.dataset_name} (train): 3 of 8 rows are left out: 2 that are bad; 1 with a prompt that came before.\n"
+    )
     assert capsys.readouterr().err.endswith(counted)
     monkeypatch.setenv("RANK", "1")
     rows.make_splits(source, letters, ["a"], 100)

@@ -129,7 +129,7 @@ def test_model_init_kwargs_win_against_the_models_own_keys():
     ("argv", "words"),
     [
         (["--config", "arithmetic_cp"], ["'arithmetic_cp' is neither a file", "Did you mean arithmetic_cpu"]),
-        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", "are arithmetic_cpu"]),
+        (["--config=somewhere/else.yaml"], ["'somewhere/else.yaml' is neither a file", "Recipes: arithmetic_cpu"]),
         (["--config"], ["--config needs a file or one of: arithmetic_cpu"]),
         (["--config", "arithmetic_cpu", "--max-stps=5"], ["unknown option --max_stps.", "--max_steps"]),
         (["--confg", "arithmetic_cpu"], ["unknown option --confg.", "--config"]),
@@ -145,7 +145,7 @@ def test_a_mistake_on_the_command_line(argv, words):
 @pytest.mark.parametrize(
     ("argv", "words"),
     [
-        ([], ["nothing to run", "arithmetic_cpu"]),
+        ([], ["no recipe is given", "arithmetic_cpu"]),
         (["--config", "arithmetic_cpu", "--zero_variance_groups", "resampel"], ["'resampel'", "resample"]),
         (["--config", "arithmetic_cpu", "--max_steps", "many"], ["--max_steps", "'many'"]),
     ],
@@ -371,7 +371,7 @@ def test_a_model_that_no_run_left_moves_too(tmp_path, capsys):
     saved = contents(tmp_path)
     settle(tmp_path)
     assert contents(tmp_path / "earlier-1") == saved
-    assert f"{tmp_path} holds a model: moved to {tmp_path}/earlier-1. Starting anew." in capsys.readouterr().out
+    assert f"Moved a model from {tmp_path} to {tmp_path}/earlier-1. Starting a new run." in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wanted", [None, "false", False])
@@ -390,7 +390,10 @@ def test_each_earlier_run_has_a_folder_of_its_own(tmp_path, capsys):
         settle(tmp_path)
         checkpoints, files = ["checkpoint-10", "checkpoint-5"], ["summary.json", "trainer_state.json"]
         assert names(tmp_path / f"earlier-{number}") == [*checkpoints, *files]
-        assert f"holds a finished run: moved to {tmp_path}/earlier-{number}. Starting anew." in capsys.readouterr().out
+        assert (
+            f"Moved a finished run from {tmp_path} to {tmp_path}/earlier-{number}. Starting a new run."
+            in capsys.readouterr().out
+        )
     shutil.rmtree(tmp_path / "earlier-1")
     leave_run(tmp_path, 5, finished=False)
     settle(tmp_path)
@@ -417,7 +420,7 @@ def test_resuming_from_elsewhere_does_not_mix_two_runs(tmp_path, capsys):
     assert settle(tmp_path, checkpoint).resume_from_checkpoint == checkpoint
     assert names(tmp_path) == ["earlier-1", "earlier-2"]
     assert Path(checkpoint).is_dir()
-    assert f"moved to {tmp_path}/earlier-2. Going on from {checkpoint}." in capsys.readouterr().out
+    assert f" to {tmp_path}/earlier-2. Resuming from {checkpoint}." in capsys.readouterr().out
     # A second process comes when the first has tidied up, and must come to the same end.
     assert settle(tmp_path, checkpoint).resume_from_checkpoint == checkpoint
     assert names(tmp_path) == ["earlier-1", "earlier-2"]
@@ -838,10 +841,10 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     (name,) = checkpoints(out)
     step = int(name.removeprefix("checkpoint-"))
     assert 2 <= step < STEPS
-    assert f"Stopped after step {step}, saved in stopped/{name}. To go on from there:" in stopped
+    assert f"Stopped after step {step}. The checkpoint is stopped/{name}. To resume from it:" in stopped
     assert not same_weights(out / name, folder / "whole")
 
-    command = re.search(r"To go on from there:\n\n  (.+)\n", stopped)[1]
+    command = re.search(r"To resume from it:\n\n  (.+)\n", stopped)[1]
     resumed = Run(shlex.split(command), folder, PYTHONHASHSEED="1").end(0)  # which orders sets in another way
     assert same_weights(out, folder / "whole")
     for key in ["reward", "entropy", "groups/alive", "grad_norm", "tokens/generated"]:
@@ -850,7 +853,7 @@ def test_ctrl_c_saves_and_the_printed_command_goes_on_exactly(folder, whole, sto
     assert (ours["eval"], ours["groups"]) == (theirs["eval"], theirs["groups"])
     assert list(traces.groups(out)) == list(traces.groups(folder / "whole"))
     assert f"step    {step}  reward" not in resumed, "a step done twice"
-    for noise in ["arning", "issing", "nexpected", "moved to", "Warm-up"]:
+    for noise in ["arning", "issing", "nexpected", "Moved ", "Warm-up"]:
         assert noise not in resumed
 
 
@@ -866,8 +869,8 @@ def test_a_new_run_moves_the_old_one_aside_and_ctrl_c_twice_stops_at_once(folder
     run.interrupt()
     output = run.end(130, seconds=20)
     assert "Stopped at once." in output
-    assert "To go on" not in output
-    assert "again holds a finished run: moved to again/earlier-1. Starting anew.\n" in output
+    assert "To resume" not in output
+    assert "Moved a finished run from again to again/earlier-1. Starting a new run.\n" in output
     assert checkpoints(folder / "again") == []
     assert names(folder / "again") == ["earlier-1", "notes.txt", "rollouts", "warm_start"]
     assert contents(folder / "again" / "earlier-1") == contents(folder / "whole")
@@ -911,7 +914,7 @@ def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(
     run.wait_for("step +1  reward")
     run.interrupt()
     going_on = "trl-grpo-plus run arithmetic_cpu --num_processes 2 .* --resume_from_checkpoint long_steps/checkpoint-2"
-    assert re.search(rf"To go on from there:\n\n  {going_on}\n", run.end(130))
+    assert re.search(rf"To resume from it:\n\n  {going_on}\n", run.end(130))
     assert checkpoints(folder / "long_steps") == ["checkpoint-2"]
 
 
@@ -957,8 +960,8 @@ def test_accelerate_launch_as_in_the_readme(folder, stopped):
     output = Run([*launcher, *options], folder, start=warm.cold).end(0)
     assert output.count("groups sampled: ") == 1
     assert summary_of(folder / "left")["steps"] == 2
-    assert "left holds an interrupted run: moved to left/earlier-1. Starting anew." in output
-    command = shlex.split(re.search(r"To go on with that one instead:\n\n  (.+)\n", output)[1])
+    assert "Moved an interrupted run from left to left/earlier-1. Starting a new run." in output
+    command = shlex.split(re.search(r"To resume that run instead:\n\n  (.+)\n", output)[1])
     assert command[0] in ("accelerate", accelerate)
     assert command[1:] == [*launcher[1:], *options, "--resume_from_checkpoint", f"left/earlier-1/{checkpoint}"]
     assert (folder / "left" / "earlier-1" / checkpoint / "optimizer.pt").exists()

@@ -25,7 +25,7 @@ def lines_of(folder, *entries):
 
 
 ALIVE = {"alive": 0.5, "all_bad": 0.5}
-LEARNT = "Hardly anything was learnt in step"
+LEARNT = "Little was learned in step"
 
 
 def test_a_run_with_live_groups_ends_with_its_files(tmp_path):
@@ -37,7 +37,7 @@ def test_a_run_with_live_groups_ends_with_its_files(tmp_path):
 @pytest.mark.parametrize("verdict", VERDICTS[1:])
 def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
     lines = lines_of(tmp_path, *[(0.0, ALIVE)] * 6, *[(0.0, {"alive": 0.04, verdict: 0.96})] * 2)
-    assert lines[-3] == f"{LEARNT}s 61 to 80: of the groups sampled 96% {verdict}."
+    assert lines[-3] == f"{LEARNT}s 61 to 80: the sampled groups were 96% {verdict}."
     assert lines[-2] == f"{verdict}: {ADVICE[verdict]}"
     assert lines[-1].startswith('More: docs/guide.md, "Nothing is learnt"')
 
@@ -47,7 +47,7 @@ def test_groups_that_teach_by_the_options_are_no_dead_ones(tmp_path):
     solved = (0.0, {"alive": 0.03, "all_good": 0.97})
     assert LEARNT not in report(ended(tmp_path, solved, dead=["all_bad", "unscored"]))
     failed = (0.0, {"all_good": 0.03, "all_bad": 0.97})
-    assert f"{LEARNT}s 1 to 10: of the groups sampled 97% all_bad." in report(
+    assert f"{LEARNT}s 1 to 10: the sampled groups were 97% all_bad." in report(
         ended(tmp_path, failed, dead=["all_bad"])
     )
 
@@ -61,7 +61,7 @@ def test_what_counts_is_the_end(tmp_path):
 
 def test_each_of_several_verdicts_is_explained(tmp_path):
     lines = lines_of(tmp_path, (0.0, {"all_bad": 0.6, "all_good": 0.3, "tied": 0.1}))
-    assert lines[-4] == f"{LEARNT}s 1 to 10: of the groups sampled 60% all_bad, 30% all_good, 10% tied."
+    assert lines[-4] == f"{LEARNT}s 1 to 10: the sampled groups were 60% all_bad, 30% all_good, 10% tied."
     assert [line.partition(":")[0] for line in lines[-3:]] == ["all_bad", "all_good", "More"]
 
 
@@ -69,11 +69,11 @@ def test_each_of_several_verdicts_is_explained(tmp_path):
     ("shares", "line"),
     [
         ([0.09, 0.09], None),
-        ([0.7, 0.9], "80% of attempts, 90% at the end. Raise it, or have the prompt ask for shorter answers."),
+        ([0.7, 0.9], "80% of attempts, 90% at the end. Raise it, or ask for shorter answers in the prompt."),
         ([0.5, 0.01], "26% of attempts, 1% at the end"),  # what is learnt in the run needs no advice
         (
             [0.0, 0.0, 0.0, 0.2],
-            "5% of attempts, 20% at the end. Raise it, or have the prompt ask for shorter answers.",
+            "5% of attempts, 20% at the end. Raise it, or ask for shorter answers in the prompt.",
         ),
     ],
     ids=str,
@@ -87,6 +87,6 @@ def test_the_log_of_a_real_run_has_what_is_asked(tmp_path):
     """Random models of this size rarely end within six tokens, and this one is never right."""
     trained = tiny.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
     said = report(summarise(trained, []))
-    assert f"\n{LEARNT} 4: of the groups sampled 100% all_bad.\nall_bad: Every attempt failed." in said
+    assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
     assert "\ncut off at max_completion_length=6: " in said
     assert "cut off" not in report(summarise(tiny.trained(tmp_path, max_steps=4, max_completion_length=40), []))

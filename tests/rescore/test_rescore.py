@@ -115,7 +115,10 @@ def test_the_runs_own_reward_agrees(run, capsys):
     assert ["alive", "6", "0", "0"] in table
     assert ["all_good", "0", "3", "0"] in table
     assert ["all_bad", "0", "0", "3"] in table
-    assert "advantages: r = 1.000, the recorded ones with GRPO's of the new total, over 6 groups alive in both" in out
+    assert (
+        "advantages: r = 1.000, recorded advantages against GRPO's of the new total, over 6 groups alive both times"
+        in out
+    )
     assert "do not follow" not in out
 
 
@@ -152,7 +155,7 @@ def test_a_reward_of_another_name_is_compared_with_the_one_that_is_named(run, ca
     assert main(["rescore", run, *rewards]) == 0
     out = capsys.readouterr().out
     assert "broken against the recorded exact_answer" in out
-    assert "Groups, with broken in the place of exact_answer in the total" in out
+    assert "Groups, with broken instead of exact_answer in the total" in out
     assert {*lines_of("out.jsonl")[0]["recorded"]} == {"exact_answer"}
 
 
@@ -205,7 +208,7 @@ def test_the_last_steps_and_another_split(run, capsys):
     assert main(["rescore", run, "--reward", "exact_answer", "--split", "eval_hard"]) == 0
     out = capsys.readouterr().out
     assert "eval_hard, steps 3 to 3, 2 attempts in 1 groups" in out
-    assert out.splitlines()[-3] == "  advantages: no group that was trained on is alive in both"
+    assert out.splitlines()[-3] == "  advantages: no group that was trained on is alive both times"
 
 
 # -- failures
@@ -241,13 +244,13 @@ def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
     monkeypatch.setattr(scored, "MOST", 8)
     assert main(["rescore", run, "--reward", "mine.py:interrupted", "--output", "out.jsonl"]) == 130
     captured = capsys.readouterr()
-    assert captured.err == "Interrupted. This was scored by then.\n"
+    assert captured.err == "Interrupted. The report covers what was scored until then.\n"
     assert "16 attempts in 4 groups" in captured.out
     assert len(lines_of("out.jsonl")) == 16
     monkeypatch.setattr(scored, "FIRST", 400)
     assert main(["rescore", run, "--reward", "mine.py:interrupted", "--output", "other.jsonl"]) == 130
     captured = capsys.readouterr()
-    assert (captured.out, captured.err) == ("", "Interrupted. Nothing was scored by then.\n")
+    assert (captured.out, captured.err) == ("", "Interrupted. Nothing was scored until then.\n")
 
 
 @pytest.mark.parametrize(
@@ -257,15 +260,15 @@ def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
         (["--reward", "math_answer", "--args", '{"column": "anwser"}'], "'anwser', the data has answer, number. Did"),
         (["--reward", "mine.py:ids"], "needs completion_ids, which traces do not hold"),
         (["--reward", "exact_anser"], "Did you mean exact_answer"),
-        (["--reward", "org/model"], "is a reward model's"),
+        (["--reward", "org/model"], "is a reward model. Give a function"),
         (["--reward", "exact_answer", "--against", "exact"], "--against='exact' is not one of 'reward', 'exact_answ"),
         (["--reward", "exact_answer", "--split", "tain"], "have no 'tain', only train. Did you mean train?"),
         (["--reward", "exact_answer", "--last", "0"], "--last=0 must be an integer and >= 1."),
         (["--reward", "exact_answer", "--timeout", "-1"], "--timeout=-1.0 must be a finite number and > 0."),
         (["--reward", "exact_answer", "--args", "[]"], "--args: '[]' is not a JSON object"),
-        (["--args", "{}", "--reward", "exact_answer"], "--args {} stands before any --reward"),
-        (["--reward", "exact_answer", "--args", "{}", "--args", "{}"], "'exact_answer' has arguments already"),
-        (["--reward", "exact_answer", "--output", "mine.py"], "mine.py is there already"),
+        (["--args", "{}", "--reward", "exact_answer"], "--args {} comes before any --reward"),
+        (["--reward", "exact_answer", "--args", "{}", "--args", "{}"], "'exact_answer' already has arguments"),
+        (["--reward", "exact_answer", "--output", "mine.py"], "mine.py already exists"),
         (["--reward", "exact_answer", "--output", "no/where"], "there is no folder no. Make it first: mkdir -p no"),
     ],
 )
@@ -297,7 +300,7 @@ def test_hostile_texts_reach_no_terminal(tmp_path, monkeypatch, capsys):
     assert r"'\x1b[31mred\r\n\x07\u202e\u2028\ud800\x00end'" in out
     assert all(char == "\n" or char.isprintable() for char in out)
     assert out.encode()
-    assert "A run would stop at these: on_error is 'raise'." in out
+    assert "A training run would stop at these: on_error is 'raise'." in out
     assert len(lines_of("out.jsonl")) == 2
 
 

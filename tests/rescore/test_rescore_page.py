@@ -184,7 +184,7 @@ def test_groups_that_disagree_are_the_last_that_find_no_room(folder, monkeypatch
     room = 0.08 + sum(map(len, view._template())) / 1e6
     assert main(["rescore", str(tmp_path), *rewards, "--max-mb", str(room)]) == 0
     told = capsys.readouterr().out
-    written = 12 - int(re.search(r"(\d+) groups found no room: raise --max-mb", told)[1])
+    written = 12 - int(re.search(r"(\d+) groups did not fit in it: raise --max-mb", told)[1])
     assert 3 <= written <= 10
     index = json.loads(unpacked((tmp_path / "rescore.html").read_text(), "index"))
     differ = [bool(kinds) for kinds in index["groups"]["differs"]]
@@ -203,8 +203,8 @@ def test_where_it_goes(folder, monkeypatch, tmp_path, capsys):
     assert "rescore.html" in AT_HOME
     own = ["rescore", "run", "--reward", "exact_answer"]
     for names, told in (
-        (["run.html", "a.jsonl", "b.json"], "a.jsonl and b.json are of one kind"),
-        (["a.html", "b.html"], "a.html and b.html are of one kind"),
+        (["run.html", "a.jsonl", "b.json"], "a.jsonl and b.json are both files of lines"),
+        (["a.html", "b.html"], "a.html and b.html are both pages"),
         (["nowhere/a.html"], "there is no folder nowhere"),
     ):
         assert main([*own, *(word for name in names for word in ("-o", name))]) == 2
@@ -218,5 +218,8 @@ def test_where_it_goes(folder, monkeypatch, tmp_path, capsys):
 
     monkeypatch.setattr("trl_grpo_plus.rescore.command.write_page", refuse)
     assert main(own) == 0
-    assert "No page: [Errno 13] Permission denied: 'run/rescore.html'. -o FILE.html" in capsys.readouterr().out
+    assert (
+        "No page was written: [Errno 13] Permission denied: 'run/rescore.html'. Use -o FILE.html"
+        in capsys.readouterr().out
+    )
     assert main([*own, "-o", "page.html"]) == 2

@@ -64,7 +64,7 @@ def test_attempts_that_recorded_no_such_reward_are_counted_and_not_compared(run,
     out = capsys.readouterr().out
     assert f"{reward} against the recorded {reward}\n  equal     {equal} of 16 (" in out
     assert "  outcomes  ok 32\n" in out
-    assert f"  16 attempts more recorded no {reward}: they are not compared.\n" in out
+    assert f"  16 more attempts recorded no {reward}. They are not compared.\n" in out
     assert "was None" not in out
     lines = lines_of("out.jsonl")
     assert [line["recorded"] for line in lines] == [recorded[0]] * 16 + [recorded[1]] * 16
@@ -76,8 +76,8 @@ def test_totals_of_unknown_weights_are_not_guessed(run, capsys):
     out = capsys.readouterr().out
     assert "equal     32 of 32 (100.00 %)" in out
     assert "recorded no" not in out
-    assert "  left out  4 of 8, which recorded other rewards than run.json has weights of\n" in out
-    assert "            (accuracy, short): what they would total is not known\n" in out
+    assert "  left out  4 of 8: their recorded rewards are not the ones that run.json has\n" in out
+    assert "            weights for (accuracy, short), so their new total is unknown\n" in out
     assert "  alive     4 of 4 (100.00 %) recorded, 4 (100.00 %) now\n" in out
 
 
@@ -88,8 +88,8 @@ def test_a_part_in_which_nothing_can_be_compared_is_told(run, capsys, monkeypatc
     assert main(["rescore", run, "--reward", "mine.py:interrupted", "--against", "short"]) == 130
     out = capsys.readouterr().out
     assert "  equal     0 of 0 (-)\n" in out
-    assert "  4 attempts more recorded no short: they are not compared.\n" in out
-    assert "  left out  1 of 1, which" in out
+    assert "  4 more attempts recorded no short. They are not compared.\n" in out
+    assert "  left out  1 of 1: their recorded rewards" in out
 
 
 def test_pages_and_export_take_it(run, capsys):
@@ -113,4 +113,4 @@ def test_totals_are_known_where_the_weights_make_them(run, capsys, weights, know
     path.write_text(json.dumps({**json.loads(path.read_text()), "rewards": weights}))
     assert main(["rescore", run, "--reward", "mine.py:accuracy"]) == 0
     out = capsys.readouterr().out
-    assert f"  left out  {8 - known} of 8, which" in out
+    assert f"  left out  {8 - known} of 8: their recorded rewards" in out

@@ -106,7 +106,7 @@ def test_one_that_is_no_run_is_named(tmp_path):
 def test_the_page_is_in_the_folder_that_the_runs_share(tmp_path, capsys):
     runs = [traced.write_run(tmp_path / name / "run", seed=seed) for seed, name in enumerate("ab")]
     assert main(["view", *map(str, runs)]) == 0
-    told = f"{tmp_path}/compare.html: 2 runs, 24 prompts of two or more, "
+    told = f"{tmp_path}/compare.html: 2 runs, 24 prompts that two or more of them sampled, "
     assert capsys.readouterr().out.startswith(told)
     assert [run.name for run in open_runs(runs)] == ["a/run", "b/run"]
 
@@ -140,6 +140,6 @@ def test_the_command_says_what_found_no_room(tmp_path, capsys):
     assert main(["view", *map(str, runs), "--max-mb", "0.2", "-o", str(tmp_path / "small.html")]) == 0
     assert (tmp_path / "small.html").stat().st_size <= 200_000
     out = capsys.readouterr().out
-    assert "prompts found no room: raise --max-mb to see them." in out
+    assert "prompts did not fit in the page. Raise --max-mb to include them." in out
     assert ", 36 prompts" not in out
     assert ", 0 prompts" not in out

@@ -186,9 +186,9 @@ def test_a_port_that_is_taken_or_none_is_refused_by_name(run, capsys):
     assert main(["view", str(run.folder), "--serve", "--port", "70000"]) == 2
     assert "--port=70000 is no port" in capsys.readouterr().err
     assert main(["view", str(run.folder), "--port", "8000"]) == 2
-    assert "--port is of --serve" in capsys.readouterr().err
+    assert "--port needs --serve" in capsys.readouterr().err
     assert main(["view", str(run.folder), "--serve", "-o", "page.html"]) == 2
-    assert "--output is of the page that is written" in capsys.readouterr().err
+    assert "--output does not go with --serve" in capsys.readouterr().err
 
 
 def test_ctrl_c_ends_it_and_nothing_is_left(run, tmp_path):
@@ -198,7 +198,7 @@ def test_ctrl_c_ends_it_and_nothing_is_left(run, tmp_path):
     process = warm.Popen(command, stdout=out, stderr=err)
     try:
         end = time.monotonic() + 60
-        while not out.exists() or not out.read_text().endswith("ends it.\n"):
+        while not out.exists() or not out.read_text().endswith("stops it.\n"):
             assert process.poll(0.02) is None, err.read_text()
             assert time.monotonic() < end
         address = re.search(r"http://127\.0\.0\.1:(\d+)(/[\w-]{32}/)\n", out.read_text())

@@ -692,7 +692,9 @@ def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, pro
 def test_the_command_says_what_has_no_room_and_what_it_cannot_show(tmp_path, capsys):
     run = traced.write_run(tmp_path / "run", steps=6, length=4000)
     assert main(["view", str(run), "--max-mb", "0.35"]) == 0
-    assert re.search(r"^\d+ groups found no room: raise --max-mb to see them\.$", capsys.readouterr().out, re.M)
+    assert re.search(
+        r"^\d+ groups did not fit in the page\. Raise --max-mb to include them\.$", capsys.readouterr().out, re.M
+    )
     (run / "report.html").unlink()
     assert main(["view", str(run), "--max-mb", "0.01"]) == 2
     assert "leaves no room" in capsys.readouterr().err

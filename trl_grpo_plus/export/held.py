@@ -69,7 +69,7 @@ class Held:
             inside.append(f"the reference, with any gold answers ({listed(keys)})")
         if "extra" not in dropped and self.extra:
             inside.append(f"what rewards logged ({listed(self.extra)})")
-        return f"In it, for whoever gets it to read: {', '.join(inside)}." if inside else ""
+        return f"Whoever gets it can read: {', '.join(inside)}." if inside else ""
 
 
 def look(groups: Iterable[Sequence[Row]]) -> Held:

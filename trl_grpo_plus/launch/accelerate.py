@@ -46,12 +46,12 @@ def find_recipe(name: str) -> str:
     known = recipes()
     if name.endswith(".py"):
         raise Refusal(
-            f"{name} is a Python script. What is run here is a recipe, a YAML file or one of {', '.join(known)}; a "
-            f"script of your own is launched with  accelerate launch {shlex.quote(name)}"
+            f"{name} is a Python script. Give a recipe: a YAML file, or one of {', '.join(known)}. To launch a script "
+            f"of your own:  accelerate launch {shlex.quote(name)}"
         )
     if name in known or Path(name).is_file():
         return name
-    raise Refusal(f"{name!r} is neither a file nor a recipe, which are {', '.join(known)}.{near(name, known)}")
+    raise Refusal(f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(known)}.{near(name, known)}")
 
 
 def accelerate_configs() -> dict[str, str]:
@@ -146,7 +146,7 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     content = _content(accelerate_config) if accelerate_config else {}
     only_one = content.get("distributed_type") in ("NO", False)
     if only_one and num_processes not in (None, 1):
-        raise Refusal(f"--num_processes: {accelerate_config} is one process, not {num_processes}. Use multi_gpu.")
+        raise Refusal(f"--num_processes: {accelerate_config} runs one process, not {num_processes}. Use multi_gpu.")
     if num_processes is not None:
         processes, decided_by = num_processes, "--num_processes"
     elif only_one:
@@ -198,7 +198,7 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
     except ValueError as error:
         raise Refusal(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise Refusal(f"deepspeed: {deepspeed:.80} must hold DeepSpeed's settings by name.")
+        raise Refusal(f"deepspeed: {deepspeed:.80} must map names of DeepSpeed's settings to values.")
     return content
 
 
@@ -214,7 +214,7 @@ def config_file(name: str) -> str:
     if Path(name).is_file():
         return name
     raise Refusal(
-        f"--accelerate_config: {name!r} is neither a file nor one of TRL's configurations, which are "
+        f"--accelerate_config: {name!r} is neither a file nor one of TRL's configurations: "
         f"{', '.join(known)}.{near(name, known)}"
     )
 
@@ -244,5 +244,5 @@ def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
     path = str(beside) if beside.exists() else shutil.which("accelerate")
     if path is None:
-        raise Refusal("accelerate's command is not installed beside this Python: pip install accelerate.")
+        raise Refusal("The command accelerate is not installed for this Python: pip install accelerate.")
     return path

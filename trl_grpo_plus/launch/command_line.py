@@ -43,7 +43,7 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
     if settings.refused:
         raise Refusal("\n".join(settings.refused.values()))
     if not settings.config and not argv:
-        parser.error(f"nothing to run. --config takes a file or one of: {', '.join(recipes())}.")
+        parser.error(f"no recipe is given. --config takes a file or one of: {', '.join(recipes())}.")
     made, refused = build(parser, settings)
     if refused:
         raise Refusal("\n".join(refused))
@@ -80,7 +80,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     values, wrong = checked(content, parser)
     refused = {name: f"{config}: {why}" for name, why in wrong.items()}
     if not isinstance(env, dict) or not all(isinstance(n, str) and v is not None for n, v in env.items()):
-        refused["env"], env = f"{config}: env={env!r} must be environment variables and their values by name.", {}
+        refused["env"], env = f"{config}: env={env!r} must map names of environment variables to values.", {}
     known = set(hints_of(parser))
     options, stray = parser.parse_known_args(rest)
     for word in stray:
@@ -96,7 +96,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     for switch, idle in _without_effect(settings.names):
         refused[switch] = (
             f"{', '.join(idle)} {'has' if len(idle) == 1 else 'have'} no effect without {switch}. Set {switch}: true, "
-            f"or {switch}: false to leave them without effect."
+            f"or {switch}: false to keep {'it' if len(idle) == 1 else 'them'} unused."
         )
     return settings
 
@@ -118,7 +118,7 @@ def build(
     parser.set_defaults_with_config(**{**below, **settings.values})
     namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
-        raise Refusal(f"{' '.join(stray)}: belongs to no option.")
+        raise Refusal(f"{' '.join(stray)}: does not belong to any option.")
     made, refused, instead = {}, [], instead or {}
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]
@@ -130,7 +130,7 @@ def build(
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:
             empty = [name for name in names if name in settings.names and values[name] is None]
             if empty and isinstance(error, TypeError):
-                refused.append(f"{', '.join(empty)}: null is no value here. Give one, or leave it out. ({error})")
+                refused.append(f"{', '.join(empty)}: null is not allowed. Give a value, or remove the key. ({error})")
                 continue
             processes = getattr(kind, "processes", None) or int(os.environ.get("WORLD_SIZE", 1))
             refused.append(_explained(str(error), processes))
@@ -216,13 +216,13 @@ def _explained(why: str, processes: int) -> str:
     not support bf16, which TRL turned on."""
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (
-            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. For a run on the CPU set "
+            "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "
             "use_cpu: true and bf16: false."
         )
     if not why.startswith("generation_batch_size ("):
         return why
     count = "1 process" if processes == 1 else f"{processes} processes"
-    return f"{why} Unless it is set, it is per_device_train_batch_size x steps_per_generation x {count}."
+    return f"{why} If it is not set, it is per_device_train_batch_size x steps_per_generation x {count}."
 
 
 def _name(option: str) -> str:

@@ -61,7 +61,7 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
 def check_name(name: str) -> None:
     """Refuse a file or folder that is not there, where the name is a path, and a file of a kind that is not read."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
-        raise Refusal(f"{name} is none of the files that are read, which end in {', '.join(BUILDERS)}.")
+        raise Refusal(f"{name} cannot be read: a data file ends in one of {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
     if is_path and not os.path.exists(os.path.expanduser(name)):
         raise Refusal(f"there is no file or folder {name}.{beside(name)}")
@@ -76,7 +76,7 @@ def _check_commas(rows: Any, name: str) -> None:
     separators = [mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]]
     if separators:
         raise Refusal(
-            f"{name} has the one column {columns[0]!r}. Commas must stand between columns, not {separators[0]!r}. To "
+            f"{name} has only one column, {columns[0]!r}. Separate columns with commas, not {separators[0]!r}. To "
             f"rewrite it: pandas.read_csv({name!r}, sep={separators[0]!r}).to_csv({name!r}, index=False)"
         )
 
@@ -103,7 +103,7 @@ def _not_objects(file: Path) -> Iterator[str]:
         for number, line in enumerate(lines, 1):
             try:
                 if line.strip() and not isinstance(json.loads(line.strip()), dict):
-                    yield f', line {number} is no JSON object such as {{"prompt": ...}}: {line.strip():.80}'
+                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}: {line.strip():.80}'
             except json.JSONDecodeError as error:
                 yield f", line {number} is not JSON ({error.msg} at column {error.colno}): {line.strip():.80}"
 
@@ -137,13 +137,13 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
         return None
     if "prompt" not in columns:
         return (
-            f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename one, or make "
-            "it in a function of your own: prepare: file.py:function."
+            f"{what} has no column 'prompt', only {', '.join(columns)}.{near('prompt', columns)} Rename a column, "
+            "or make it in your own function: prepare: file.py:function."
         )
     first = next((row["prompt"] for row in islice(dataset, 1)), "")
     if first is not None and not isinstance(first, str) and not is_conversation(first):
         return (
-            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}, the first "
+            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}. The first "
             f"one is {first!r:.80}."
         )
     if not hasattr(dataset, "__len__") or not (empty := _empty_prompts(dataset)):
@@ -151,7 +151,7 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
     rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
     return (
         f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
-        "(counted from 0). Leave such rows out: dataset.filter(lambda row: row['prompt']), or in the file."
+        "(counted from 0). Remove these rows from the file, or use dataset.filter(lambda row: row['prompt'])."
     )
 
 

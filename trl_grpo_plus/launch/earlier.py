@@ -64,9 +64,9 @@ def move_aside(folder: Path, then: str) -> None:
     earlier = unfinished.rename(unused(folder, "earlier"))
     finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
     what = "a finished run" if finished else "an interrupted run" if _matching(earlier, MARKS) else "a model"
-    say(f"{folder} holds {what}: moved to {earlier}. {then}")
+    say(f"Moved {what} from {folder} to {earlier}. {then}")
     if checkpoint and not finished:
-        say(f"To go on with that one instead:\n\n  {resume_command(checkpoint)}\n")
+        say(f"To resume that run instead:\n\n  {resume_command(checkpoint)}\n")
 
 
 def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
@@ -77,13 +77,13 @@ def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
     model = Path(name).expanduser().resolve()
     if model == Path(output).resolve():
         raise Refusal(
-            f"output_dir: {output} holds the model that the run starts from (model_name_or_path), and the run would "
-            "save over it. Name another folder."
+            f"output_dir: {output} holds the model that the run starts from (model_name_or_path). The run would "
+            "overwrite it. Choose another folder."
         )
     if not resumes and any(model.is_relative_to(path.resolve()) for path in of_a_run(Path(output))):
         raise Refusal(
-            f"model_name_or_path: {name} is of the earlier run in output_dir ({output}), which would be moved out of "
-            "the way. Name another output_dir."
+            f"model_name_or_path: {name} belongs to the earlier run in output_dir ({output}), which would be "
+            "moved. Choose another output_dir."
         )
 
 

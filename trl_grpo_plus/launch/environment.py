@@ -34,10 +34,14 @@ def described() -> str:
     facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
     facts |= {name: _version(name) for name in PACKAGES}
     facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}
-    facts["bubblewrap"] = shutil.which("bwrap") or "none: python_tests uses another tier"
+    facts["bubblewrap"] = shutil.which("bwrap") or "not installed: python_tests uses another tier of its sandbox"
     lines = aligned(facts.items())
     if missing := packages.missing(NEEDED_FOR):
-        lines += ["", "not installed, needed for", *aligned((f"  {what}", how) for what, how in missing.items())]
+        lines += [
+            "",
+            "missing packages, by what needs them",
+            *aligned((f"  {what}", how) for what, how in missing.items()),
+        ]
     return "\n".join(lines)
 
 

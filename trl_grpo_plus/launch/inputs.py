@@ -28,7 +28,9 @@ def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], 
         parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
         rewards, weights = resolve(parsed, weights)
     if weights is not None and len(weights) != len(rewards):
-        raise Refusal(f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs: give one each.")
+        raise Refusal(
+            f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs. Give one weight per reward."
+        )
     return rewards, weights
 
 
@@ -46,12 +48,12 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
     if script_args.prepare:
         _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
     elif script_args.prepare_args:
-        raise Refusal("prepare_args are given, but prepare names no function to give them to.")
+        raise Refusal("prepare_args needs prepare, the function that takes them.")
     elif not (script_args.dataset_name or dataset_args.datasets):
         raise Refusal("There is no data: set dataset_name, datasets or prepare.")
     ways = {"dataset_name": script_args.dataset_name, "prepare": script_args.prepare}
     if dataset_args.datasets and any(ways.values()):
-        raise Refusal(f"datasets and {' and '.join(name for name in ways if ways[name])}: leave one out.")
+        raise Refusal(f"datasets does not go with {' and '.join(name for name in ways if ways[name])}. Remove one.")
     if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
         with about("dataset_name"):
             data.check_name(script_args.dataset_name)
@@ -91,13 +93,14 @@ def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> d
         except ValueError:
             raise Refusal(f"prepare_args: {arguments!r} is not JSON.") from None
     if not isinstance(arguments, dict | None):
-        raise Refusal(f"prepare_args: {arguments!r} must be the arguments of prepare by name.")
+        raise Refusal(f"prepare_args: {arguments!r} must map names of prepare's arguments to values.")
     parameters = inspect.signature(prepare).parameters.values()
     takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
     free = [name for name in takes[3:] if name != "smoke"]
     for name in arguments or {}:
         if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
-            raise Refusal(f"prepare_args: {name!r} is none of {', '.join(free) or 'any'}.{near(name, free)}")
+            known = f", only {', '.join(free)}" if free else ""
+            raise Refusal(f"prepare_args: prepare has no argument {name!r}{known}.{near(name, free)}")
     return {**(arguments or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
 
 

@@ -69,12 +69,12 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
     if value is None:
         if type(None) in _union(hint):
             return None
-        raise ValueError("has no value: write one, or remove the line.")
+        raise ValueError("has no value. Write one, or remove the line.")
     choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
     if choices:
         value = "no" if value is False and "no" in choices else value  # what YAML makes of a bare no
         if not any(value == choice and type(value) is type(choice) for choice in choices):  # False is not 0
-            raise ValueError(f"is none of {', '.join(map(repr, choices))}.{near(str(value), map(str, choices))}")
+            raise ValueError(f"is not one of {', '.join(map(repr, choices))}.{near(str(value), map(str, choices))}")
         return value
     if fits(value, hint):
         return value
@@ -115,7 +115,7 @@ def _in_words(kinds: list[Any]) -> str:
     for kind in kinds:
         inner = typing.get_args(kind)
         if typing.get_origin(kind) is list:
-            words.append(f"a list, of which each is {IN_WORDS.get(inner[0], str(inner[0]))}")
+            words.append(f"a list in which each item is {IN_WORDS.get(inner[0], str(inner[0]))}")
         else:
             words.append(IN_WORDS.get(typing.get_origin(kind) or kind, str(kind)))
     return " or ".join(dict.fromkeys(words))

@@ -51,7 +51,7 @@ def _pass_on(number: int, frame: FrameType | None) -> None:
 def _status(code: int) -> int:
     if code >= 0:
         return code
-    say(f"error: a process was ended by {signal.Signals(-code).name}.", file=sys.stderr)
+    say(f"error: the signal {signal.Signals(-code).name} ended a process.", file=sys.stderr)
     return 128 - code
 
 

@@ -24,15 +24,15 @@ SOURCES = (
 )
 # What TRL and transformers have no more, and people's files still have.
 GONE = {
-    "torch_dtype": "It is dtype now.",
-    "warmup_ratio": "It is warmup_steps now: below 1 it is a share of all steps.",
-    "evaluation_strategy": "It is eval_strategy now.",
-    "no_cuda": "It is use_cpu now.",
-    "use_liger_loss": "It is use_liger_kernel now.",
-    "max_prompt_length": "TRL does not cut prompts any more: leave the long ones out where the data is made.",
-    "overwrite_output_dir": "Leave it out: an earlier run in output_dir is moved to earlier-N.",
-    "num_processes": "It goes before the launch: trl-grpo-plus run NAME|FILE --num_processes N.",
-    "accelerate_config": "It goes before the launch: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
+    "torch_dtype": "Use dtype instead.",
+    "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
+    "evaluation_strategy": "Use eval_strategy instead.",
+    "no_cuda": "Use use_cpu instead.",
+    "use_liger_loss": "Use use_liger_kernel instead.",
+    "max_prompt_length": "TRL no longer cuts prompts. Remove long prompts from the data.",
+    "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
+    "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
+    "accelerate_config": "Give it to the command: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
 }
 _OPTION = re.compile(r"--([A-Za-z][\w-]*)(?:=.*)?", re.DOTALL)
 

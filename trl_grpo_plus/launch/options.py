@@ -43,29 +43,29 @@ def _out_of_bounds(args: Any) -> Iterator[str]:
         except Refusal as error:
             yield str(error)
     if args.max_steps <= 0 and args.num_train_epochs <= 0:
-        yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, or max_steps set."
+        yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
 
 
 def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
-        yield f"{name}: quantised weights cannot be trained, only an adapter on them. Set use_peft: true."
+        yield f"{name}: quantised weights cannot be trained. Train an adapter instead. Set use_peft: true."
     # TRL asks this only where `eval_strategy` is set.
     generations = args.num_generations_eval or args.num_generations
     if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
         yield (
             f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
-            f"divisible by num_generations_eval, or num_generations where that is not set ({generations})."
+            f"divisible by num_generations_eval, or by num_generations if that is not set ({generations})."
         )
     engines = args.vllm_tensor_parallel_size
     if args.use_vllm and args.vllm_mode == "colocate" and args.world_size % engines:
         yield (
             f"vllm_tensor_parallel_size={engines} must divide the number of processes, {args.world_size}: each engine "
-            f"is spread over {engines} of them. Set another, or start more: --num_processes."
+            f"uses {engines} of them. Change it, or start more processes: --num_processes."
         )
     yield from _unknown_trackers(args.report_to)
     if os.path.isfile(args.output_dir):
-        yield f"output_dir: {args.output_dir} is a file. Name a folder, which need not be there."
+        yield f"output_dir: {args.output_dir} is a file. Name a folder; it need not exist."
 
 
 def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
@@ -75,7 +75,7 @@ def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
     for name in names:
         if name not in known:
             guess = near(str(name), [*known, "none"])
-            yield f"report_to: {name!r} is none of {', '.join(known)}, all, none.{guess}"
+            yield f"report_to: {name!r} is not one of {', '.join(known)}, all, none.{guess}"
 
 
 def bad_together(args: Any) -> list[str]:
@@ -86,21 +86,21 @@ def bad_together(args: Any) -> list[str]:
     by_groups = not args.estimates_advantages and args.process is None
     if args.num_generations == 2 and of_one_size and by_groups:
         unwise.append(
-            f"num_generations=2 with scale_rewards={scale!r}: the two advantages are always of one size, however far "
-            "the rewards are apart: all that is left of a group is which attempt was better. Set "
-            "advantage_baseline='belief' with scale_rewards='prior', or scale_rewards='batch', or use more attempts."
+            f"num_generations=2 with scale_rewards={scale!r}: the two advantages always have the same size, however "
+            "far apart the rewards are: they say only which attempt was better. Set advantage_baseline='belief' with "
+            "scale_rewards='prior', or scale_rewards='batch', or use more attempts."
         )
     if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and by_groups:
         unwise.append(
-            f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: prompts are chosen by "
-            "what is remembered of them, and the baseline forgets it, so each needs a large group again. Set "
+            f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: beliefs choose the "
+            "prompts, but the baseline does not use them, so each prompt needs a large group again. Set "
             "advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
         )
     if named_by(args.advantage_estimator) == "vector" and args.filters_groups and args.filter_metric == "total":
         unwise.append(
             f"advantage_estimator='vector' with zero_variance_groups={args.zero_variance_groups!r} and "
-            "filter_metric='total': groups leave whose attempts are good in different ways and equal in sum, which "
-            "vector is for. Set filter_metric='any'."
+            "filter_metric='total': this filters out groups whose attempts are good in different ways but equal in "
+            "total. Those are the groups that vector is for. Set filter_metric='any'."
         )
     return unwise
 

@@ -149,7 +149,7 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
     if asked["ddp_backend"] and recipe.spread.processes == 1:
         raise Refusal(
             f"ddp_backend={asked['ddp_backend']!r} needs several processes, and this run has one "
-            f"({recipe.spread.decided_by}). Remove it, or start more: --num_processes."
+            f"({recipe.spread.decided_by}). Remove it, or start more processes: --num_processes."
         )
     instead = {"deepspeed": "", "fsdp": "", "ddp_backend": "gloo"}
     recipe.on_a_cpu = tuple(word for key in OF_PROCESSES if asked[key] for word in (f"--{key}", instead[key]))
@@ -166,12 +166,12 @@ def batches(recipe: Recipe) -> str:
         f"an optimizer step: {step:,} attempts",
     ]
     if args.num_iterations > 1:
-        parts.append(f"each trained on {args.num_iterations} times")
+        parts.append(f"each attempt trained on {args.num_iterations} times")
     total = total_steps(recipe)
     if recipe.whole:
         epoch, _ = steps(len(recipe.train_set), args)
-        parts.append(f"{_steps(epoch)} an epoch")
-    return "; ".join([*parts, f"{_steps(total)} in all" if total else "how many steps depends on the data"])
+        parts.append(f"{_steps(epoch)} per epoch")
+    return "; ".join([*parts, f"{_steps(total)} in total" if total else "the number of steps depends on the data"])
 
 
 def _steps(count: int) -> str:

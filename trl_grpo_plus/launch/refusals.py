@@ -44,7 +44,7 @@ def processes(recipe: Recipe) -> list[Row]:
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
         return []
-    alone = f"{started} processes were started, but there is no GPU for them here, and each would train alone."
+    alone = f"{started} processes were started, but there is no GPU for them here, so each would train alone."
     return [Row("processes", FAILED, f"{alone} Set use_cpu: true to train on the CPU.")]
 
 
@@ -73,7 +73,13 @@ def machine(recipe: Recipe) -> list[Row]:
     lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
     if lacking:
         return [Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
-    return [Row("machine", OK, "the CPU is enough" if recipe.on_cpu else "a GPU, and what the options need")]
+    return [
+        Row(
+            "machine",
+            OK,
+            "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need",
+        )
+    ]
 
 
 def dtype(recipe: Recipe) -> list[Row]:
@@ -100,7 +106,7 @@ def output(recipe: Recipe) -> list[Row]:
     if not recipe.stands:
         return []
     if wanted:
-        return [Row("output", OK, f"goes on from {wanted}")]
+        return [Row("output", OK, f"resumes from {wanted}")]
     folder = recipe.training.output_dir
     moves = ": an earlier run there would be moved to earlier-N" if earlier.of_a_run(Path(folder)) else ""
     return [Row("output", OK, f"{folder}{moves}")]
@@ -164,8 +170,8 @@ def splits(recipe: Recipe) -> list[Row]:
     others = {name: rows for name, rows in recipe.splits.items() if name != train and recipe.evaluates}
     if recipe.evaluates and not others:
         off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
-        lacking = "Evaluation is on, but the data has no split besides the one that is trained on."
-        return [Row("data", FAILED, f"{lacking} Give data with another split, or {off}")]
+        lacking = "Evaluation is on, but the data has no split other than the training split."
+        return [Row("data", FAILED, f"{lacking} Add a split, or {off}")]
     recipe.train_set, recipe.eval_sets = recipe.splits[train], others
     return []
 
@@ -218,7 +224,7 @@ def template(recipe: Recipe) -> list[Row]:
     if tokenizer is None or tokenizer.chat_template:
         return []
     name = recipe.model.model_name_or_path
-    lacking = f"the prompts are messages, and the tokenizer of {name} has no chat template to write them with."
+    lacking = f"the prompts are messages, but the tokenizer of {name} has no chat template for them."
     ways = "Use an instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
     return [Row("template", FAILED, f"{lacking} {ways}")]
 

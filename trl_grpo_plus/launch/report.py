@@ -26,12 +26,12 @@ HARDLY_ALIVE = 0.05  # of the groups there: so few teach hardly anything
 MANY = 0.25  # of them, to be told what their verdict means
 WORTH_A_WORD = 0.1  # of attempts, cut off; docs/guide.md has the same share
 ADVICE = {
-    "all_bad": "Every attempt failed. Look at some: do they answer in the form that the reward reads, do they come to "
-    "an end, are the prompts too hard, is the reward right?",
-    "all_good": "Every attempt succeeded: these prompts have nothing left to teach. Take harder ones, or end sooner.",
-    "tied": "All attempts earned the same, neither all nor nothing: often a reward of the form alone.",
-    "unscored": "No reward scored them: look at the columns that the rewards read.",
-    "truncated": "All attempts were cut off, and mask_truncated_completions masks them: raise max_completion_length.",
+    "all_bad": "Every attempt failed. Read some: is the answer in the form that the reward reads, does the completion "
+    "end, are the prompts too hard, is the reward right?",
+    "all_good": "Every attempt succeeded: these prompts teach nothing more. Use harder ones, or fewer steps.",
+    "tied": "All attempts got the same reward, between failure and success: often the reward checks only the format.",
+    "unscored": "No reward scored the attempts. Check the columns that the rewards read.",
+    "truncated": "All attempts were cut off, and mask_truncated_completions masks them. Raise max_completion_length.",
 }
 
 
@@ -51,11 +51,11 @@ def settle_folder(training_args: Any) -> None:
     moves = training_args.local_process_index == 0  # where nodes share no disk, each has a folder of its own
     if wanted is None:
         if moves:
-            move_aside(Path(folder), "Starting anew.")
+            move_aside(Path(folder), "Starting a new run.")
         return
     here = any(os.path.samefile(at, folder) for at in (wanted, Path(wanted).parent) if os.path.isdir(folder))
     if moves and not here:
-        move_aside(Path(folder), f"Going on from {wanted}.")
+        move_aside(Path(folder), f"Resuming from {wanted}.")
     training_args.eval_on_start = False
 
 
@@ -73,7 +73,7 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     if not os.path.isdir(wanted):
         raise Refusal(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
     if last := get_last_checkpoint(wanted):
-        raise Refusal(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last one is {last}.")
+        raise Refusal(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last checkpoint is {last}.")
     check(wanted)
     return wanted
 
@@ -171,7 +171,7 @@ def _cut_off(summary: dict[str, Any]) -> list[str]:
     line = f"cut off at max_completion_length={summary['max_completion_length']}: {share:.0%} of attempts"
     if at_the_end < WORTH_A_WORD:
         return [f"{line}, {at_the_end:.0%} at the end"]
-    return [f"{line}, {at_the_end:.0%} at the end. Raise it, or have the prompt ask for shorter answers."]
+    return [f"{line}, {at_the_end:.0%} at the end. Raise it, or ask for shorter answers in the prompt."]
 
 
 def _hardly_alive(summary: dict[str, Any]) -> list[str]:
@@ -187,7 +187,7 @@ def _hardly_alive(summary: dict[str, Any]) -> list[str]:
     steps = f"step {last}" if first == last else f"steps {first} to {last}"
     why = [f"{verdict}: {ADVICE[verdict]}" for share, verdict in dead if share >= MANY]
     where = 'More: docs/guide.md, "Nothing is learnt" and "All groups are dead".'
-    return ["", f"Hardly anything was learnt in {steps}: of the groups sampled {of_each}.", *why, where]
+    return ["", f"Little was learned in {steps}: the sampled groups were {of_each}.", *why, where]
 
 
 def _write_page(folder: str) -> str | None:
@@ -195,7 +195,7 @@ def _write_page(folder: str) -> str | None:
     try:
         write_page(folder, page)
     except Exception as error:  # nothing was traced, the disk is full...: the run is done all the same
-        say(f"No page of the attempts: {error}")
+        say(f"The page of attempts was not written: {error}")
         return None
     return page
 

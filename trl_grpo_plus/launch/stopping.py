@@ -58,7 +58,11 @@ class StopOnInterrupt(TrainerCallback):
         if self._asked_at is None:
             self._asked_at = now
             if self.accelerator.is_main_process:
-                say("\nFinishing this step, then saving. Ctrl-C again stops at once.", file=sys.stderr, flush=True)
+                say(
+                    "\nFinishing this step, then saving. Press Ctrl-C again to stop at once.",
+                    file=sys.stderr,
+                    flush=True,
+                )
         elif now - self._asked_at > SAME_KEYPRESS:
             signal.signal(signal.SIGINT, self._previous)
             raise KeyboardInterrupt

@@ -58,10 +58,10 @@ def closing(rows: Sequence[Row]) -> str:
     failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
     sentences = [f"FAILED: {failed}."] if failed else []
     if unseen:
-        sentences.append(f"Not seen here: {unseen}; check again where it can be.")
+        sentences.append(f"Not seen here: {unseen}. Check again where that is possible.")
     if warned:
-        sentences.append(f"A run is only warned of: {warned}.")
-    return " ".join(sentences) or "All that was looked at is in order."
+        sentences.append(f"Warnings, which do not stop a run: {warned}.")
+    return " ".join(sentences) or "All checks passed."
 
 
 def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:

@@ -67,7 +67,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     if stop.stopped:
         step = trainer.state.global_step
         checkpoint = os.path.join(training_args.output_dir, f"checkpoint-{step}")
-        stopped = f"\nStopped after step {step}, saved in {checkpoint}. To go on from there:"
+        stopped = f"\nStopped after step {step}. The checkpoint is {checkpoint}. To resume from it:"
         trainer.accelerator.print(f"{stopped}\n\n  {resume_command(checkpoint)}\n")
         _end(trainer)
         return 130
@@ -152,5 +152,5 @@ def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo
             say(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        say("\nStopped at once. Nothing was saved beyond the checkpoints that were already there.", file=sys.stderr)
+        say("\nStopped at once. Only the earlier checkpoints are saved.", file=sys.stderr)
         return 130

@@ -15,7 +15,7 @@ class Loader(yaml.SafeLoader):
         for key, _ in node.value:
             name, line = str(key.value), key.start_mark.line + 1
             if name in lines:
-                raise yaml.YAMLError(f"{name} is there twice, in line {lines[name]} and in line {line}.")
+                raise yaml.YAMLError(f"the key {name} appears twice, in lines {lines[name]} and {line}.")
             lines[name] = line
         return super().construct_mapping(node, deep)
 

@@ -51,7 +51,7 @@ class Live:
         standings = [standing_of(lane) for lane in self._race.lanes]
         split = looks.moved_most(standings)
         if split is None:
-            return "\nNothing was measured yet."
+            return "\nNo evaluation has finished yet."
         folder = self._race.folder
         figures = json.dumps([asdict(run) for run in standings], indent=2)
         replace(folder / RESULT, [figures.encode(), b"\n"])

@@ -106,11 +106,11 @@ def table(standings: Sequence[Standing], split: str) -> str:
         cells = [f"{at:.3f}" if (at := _reward_at(run, split, share * most)) is not None else "-"
                  for share in (0.0, *SHARES)]  # fmt: skip
         rows.append([run.name, *cells, f"{run.seconds:.1f}"])
-    texts = ["rollouts, and the held-out reward after them:", "", *_columns(rows)]
+    texts = ["Held-out reward after so many rollouts:", "", *_columns(rows)]
     others = [other for other in (standings[0].looks[-1].rewards if standings[0].looks else {}) if other != split]
     for other in others:
         ends = (f"{run.name} {run.looks[-1].rewards[other]:.3f}" for run in standings if run.looks)
-        texts.append(f"{other} at the end: {', '.join(ends)}")
+        texts.append(f"Final reward of {other}: {', '.join(ends)}")
     texts += ["", *(caught_up(behind, ahead, split) for behind, ahead in pairwise(standings)), ""]
     return "\n".join([*texts, *(f"{run.name}: {settings_of(run)}" for run in standings)])
 
@@ -118,17 +118,16 @@ def table(standings: Sequence[Standing], split: str) -> str:
 def caught_up(first: Standing, second: Standing, split: str) -> str:
     """When the second run was where the first one ended: two looks in a row at least there, or the last."""
     if not first.looks:
-        return f"{first.name} has not been looked at."
+        return f"{first.name} has no evaluation yet."
     end = first.looks[-1]
     target = end.rewards[split]
     there = [look.rewards[split] >= target for look in second.looks] + [True]
     for look, now, after in zip(second.looks, there, there[1:], strict=False):
         if now and after:
-            return (
-                f"{second.name} is where {first.name} ends ({target:.3f}) after {look.rollouts:,.0f} of its "
-                f"{end.rollouts:,.0f} rollouts and {look.seconds:.1f} of its {end.seconds:.1f} seconds."
-            )
-    return f"{second.name} does not come to where {first.name} ends ({target:.3f})."
+            reaches = f"{second.name} reaches {first.name}'s final reward ({target:.3f})"
+            spent = f"after {look.rollouts:,.0f} rollouts and {look.seconds:.1f} s"
+            return f"{reaches} {spent}. {first.name} took {end.rollouts:,.0f} rollouts and {end.seconds:.1f} s."
+    return f"{second.name} does not reach {first.name}'s final reward ({target:.3f})."
 
 
 def settings_of(run: Standing) -> str:
@@ -138,7 +137,7 @@ def settings_of(run: Standing) -> str:
         return "did not start"
     options = "".join(f", {name} {value}" for name, value in known["options"].items())
     return (
-        f"{known['trainer']}, {known['prompts']} prompts x num_generations {known['num_generations']} a batch, "
+        f"{known['trainer']}, {known['prompts']} prompts x num_generations {known['num_generations']} per batch, "
         f"{known['max_steps']} steps, learning_rate {known['learning_rate']:g}, seed {known['seed']}{options}"
     )
 
@@ -152,13 +151,13 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "no picture: pip install matplotlib"
+        return "not drawn. Install matplotlib first: pip install matplotlib"
     figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, by in zip(panels, ("rollouts", "seconds"), strict=True):
         for run, colour in zip(standings, COLOURS, strict=False):
             points = [(getattr(look, by), look.rewards[split]) for look in run.looks]
-            label = f"{run.name}, {run.settings['num_generations']} attempts a prompt" if run.settings else run.name
+            label = f"{run.name}, {run.settings['num_generations']} attempts per prompt" if run.settings else run.name
             panel.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label) if points else None
         panel.set(xlabel="seconds of training" if by == "seconds" else by, xlim=(0, None))
         panel.spines[["top", "right"]].set_visible(False)

@@ -87,7 +87,7 @@ def plan(
     Number(at_least=2, integer=True).check("--looks", looks)
     given = {word.partition("=")[0].replace("-", "_").strip("_") for word in options if word.startswith("--")}
     if "resume_from_checkpoint" in given:
-        raise Refusal("--resume_from_checkpoint is of one run, and a race has two: --go_on goes on with both.")
+        raise Refusal("--resume_from_checkpoint resumes one run, and a race has two. Use --go_on to continue both.")
     folder = Path(str(setting("output_dir", recipe, options) or "trainer_output") + "_race")
     attempts = setting("num_generations_eval", recipe, options) or setting("num_generations", recipe, options) or 8
     # What a command line says last wins: a user may look more often, but not so that the two cannot be compared.

@@ -38,14 +38,15 @@ def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
     """
     _settle(race, go_on)
     waiting = [lane for lane in race.lanes if not lane.finished]
-    say(f"{race.folder}: {' and '.join(NAMES[lane.name] for lane in waiting) or 'nothing'} to run", flush=True)
+    names = " and ".join(NAMES[lane.name] for lane in waiting)
+    say(f"{race.folder}: {f'running {names}' if names else 'both runs have finished'}", flush=True)
     batches = [waiting] if race.together else [[lane] for lane in waiting]
     live, status = Live(race), 0
     for batch in batches:
         status = status or _run_together(race, batch, live, go_on_with)
     say(live.ended(), flush=True)
     if status == 130:
-        say(f"\nInterrupted. To go on:\n\n  {go_on_with}\n")
+        say(f"\nInterrupted. To continue:\n\n  {go_on_with}\n")
     return status
 
 
@@ -53,13 +54,13 @@ def _settle(race: Race, go_on: bool) -> None:
     """Make room for the race, or see that there is something to go on with."""
     there = [path for path in (race.folder.iterdir() if race.folder.is_dir() else ()) if _is_ours(path)]
     if go_on and not there:
-        raise Refusal(f"--go_on: {race.folder} holds no race. Leave it out to start one.")
+        raise Refusal(f"--go_on: there is no race in {race.folder}. Start one without --go_on.")
     if there and not go_on:
         earlier = unused(race.folder, "earlier")
         earlier.mkdir()
         for path in there:
             path.rename(earlier / path.name)
-        say(f"{race.folder} holds a race: moved to {earlier}.")
+        say(f"Moved the earlier race in {race.folder} to {earlier}.")
     race.folder.mkdir(parents=True, exist_ok=True)
 
 
@@ -81,7 +82,7 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
                         _interrupt(running)  # what is left would race alone
                         break
             except KeyboardInterrupt:
-                say("\nThe runs finish their steps and save. Ctrl-C again stops at once.", file=sys.stderr)
+                say("\nFinishing the current step, then saving. Press Ctrl-C again to stop at once.", file=sys.stderr)
                 live.below()
                 _interrupt(running)
     finally:
@@ -93,7 +94,10 @@ def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str
     failed = {lane: process.poll() for lane, process in running.items() if process.poll() not in (0, 130)}
     for lane, status in failed.items():
         tail = "\n".join(lane.log.read_text(errors="replace").replace("\r", "\n").splitlines()[-15:])
-        say(f"\nerror: {NAMES[lane.name]} ended with status {status}; {lane.log} ends:\n{tail}", file=sys.stderr)
+        say(
+            f"\nerror: {NAMES[lane.name]} ended with status {status}. The last lines of {lane.log}:\n{tail}",
+            file=sys.stderr,
+        )
     return 1 if failed else 0 if all(process.poll() == 0 for process in running.values()) else 130
 
 

@@ -68,9 +68,11 @@ def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
         if option == "--reward":
             entries.append((text, None))
         elif not entries:
-            raise Refusal(f"--args {text} stands before any --reward. Put it behind the one whose arguments they are.")
+            raise Refusal(f"--args {text} comes before any --reward. Put it after the --reward that it belongs to.")
         elif entries[-1][1] is not None:
-            raise Refusal(f"--args {text}: {entries[-1][0]!r} has arguments already. Give them in one JSON object.")
+            raise Refusal(
+                f"--args {text}: {entries[-1][0]!r} already has arguments. Give all of them in one JSON object."
+            )
         else:
             entries[-1] = (entries[-1][0], json_object("--args", text))
     return [(name, args or {}) for name, args in entries]
@@ -101,7 +103,9 @@ def build(
     for name, args in entries:
         function = RewardSpec(name, args, timeout=timeout).build()
         if not callable(function):
-            raise Refusal(f"--reward {name} is a reward model's. Give a function: a name, pkg.mod:f or file.py:f.")
+            raise Refusal(
+                f"--reward {name} is a reward model. Give a function instead: a name, pkg.mod:f or file.py:f."
+            )
         called = name_of(function)
         times[called] += 1
         label = called if times[called] == 1 else f"{called}-{times[called]}"
@@ -146,6 +150,6 @@ def _check_given(label: str, function: Any) -> None:
     for name in needed(plain):
         if name in NOT_HELD:
             raise Refusal(
-                f"reward {label!r} needs {name}, which traces do not hold: they have {', '.join(GIVEN[:2])} and the "
-                f"row's columns. Give it the default None (`{name}=None`) and go on without, or score in a run."
+                f"reward {label!r} needs {name}, which traces do not hold. They hold {', '.join(GIVEN[:2])} and the "
+                f"row's columns. Make it optional (`{name}=None`) and do without it here, or score in a run."
             )

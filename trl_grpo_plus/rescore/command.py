@@ -47,7 +47,7 @@ def rescore(options: argparse.Namespace) -> int:
     since = _since(options.folder, options.split, options.last)
     first = next(groups(options.folder, options.split, since), None)
     if first is None:
-        raise Refusal(f"the traces of {options.folder} hold no whole group of the split {options.split!r}.")
+        raise Refusal(f"The traces of {options.folder} hold no complete group of the split {options.split!r}.")
     asked = build(entries, options.against, _recorded(options.folder, options.split, since), options.timeout)
     check(asked, first, f"the traces of {options.folder}")
     known = about(options.folder)
@@ -55,7 +55,7 @@ def rescore(options: argparse.Namespace) -> int:
     found, interrupted = _scored(options, since, asked)
     took = time.monotonic() - start
     if interrupted:
-        say(f"Interrupted. {'This' if found else 'Nothing'} was scored by then.", file=sys.stderr)
+        say(f"Interrupted. {'The report covers what' if found else 'Nothing'} was scored until then.", file=sys.stderr)
     if found:
         weights = known.get("rewards") or {}
         attempts = sum(group.size for group in found)
@@ -64,7 +64,7 @@ def rescore(options: argparse.Namespace) -> int:
         say(f"{which}, {took:.1f} s\n\n{report(found, asked, weights, limits(known))}")
         if lines is not None:
             files.replace(lines, to_lines(found, asked, options.split))
-            say(f"\n{lines}: a line an attempt")
+            say(f"\n{lines}: one line per attempt")
         tried = rescored(found, options.split, asked, weights, limits(known))
         say(f"\n{_write_page(options, page, tried)}")
     return 130 if interrupted else 0
@@ -81,9 +81,10 @@ def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
     for path in map(Path, names):
         page = path.suffix == ".html"
         if page in paths:
-            raise Refusal(f"--output: {paths[page]} and {path} are of one kind, of which there is one. Leave one out.")
+            kind = "pages" if page else "files of lines"
+            raise Refusal(f"--output: {paths[page]} and {path} are both {kind}. Remove one of them.")
         if not page and path.exists():
-            raise Refusal(f"--output: {path} is there already. Give another name, or remove it.")
+            raise Refusal(f"--output: {path} already exists. Choose another name, or remove it.")
         if not path.parent.is_dir():
             raise Refusal(f"--output: there is no folder {path.parent}. Make it first: mkdir -p {path.parent}")
         paths[page] = path
@@ -97,9 +98,9 @@ def _write_page(options: argparse.Namespace, path: Path | None, tried: Rescored)
     except OSError as error:
         if path is not None:
             raise
-        return f"No page: {error}. -o FILE.html writes it elsewhere."
+        return f"No page was written: {error}. Use -o FILE.html to write it elsewhere."
     left = page.groups_total - page.groups_written
-    room = f"; {left:,} groups found no room: raise --max-mb to see them" if left else ""
+    room = f"; {left:,} groups did not fit in it: raise --max-mb to include them" if left else ""
     return f"{page.path}: a page that opens on the disagreements, {page.bytes / 1e6:.1f} MB{room}"
 
 

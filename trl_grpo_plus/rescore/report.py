@@ -77,9 +77,9 @@ def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[
         f"  outcomes  {statuses}",
     ]
     if found.lacking:
-        lines.append(f"  {found.lacking:,} attempts more recorded no {asked.against}: they are not compared.")
+        lines.append(f"  {found.lacking:,} more attempts recorded no {asked.against}. They are not compared.")
     if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(asked, found)):
-        lines.append(f"  A run would stop at {'this' if failed == 1 else 'these'}: {how}.")
+        lines.append(f"  A training run would stop at {'this' if failed == 1 else 'these'}: {how}.")
     if not found.differences:
         return lines
     lines += ["", "  differs   attempts"]
@@ -107,14 +107,14 @@ def _example(label: str, one: Difference) -> tuple[str, str, str]:
 
 def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[str]:
     inside = replaces(asked.against, weights)
-    total = f"{asked.label} in the place of {asked.against} in the total" if inside else f"{asked.label} as the total"
+    total = f"{asked.label} instead of {asked.against} in the total" if inside else f"{asked.label} as the total"
     old, new = ({pair[side] for pair in found.table} for side in (0, 1))
     head = [f"Groups, with {total}"]
     if found.left_out:
         judged = found.left_out + found.table.total()
         head += [
-            f"  left out  {found.left_out:,} of {judged:,}, which recorded other rewards than run.json has weights of",
-            f"            ({', '.join(weights)}): what they would total is not known",
+            f"  left out  {found.left_out:,} of {judged:,}: their recorded rewards are not the ones that run.json has",
+            f"            weights for ({', '.join(weights)}), so their new total is unknown",
         ]
     if not found.table:
         return head
@@ -136,12 +136,13 @@ def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[s
     if found.unexplained:
         lines.append(
             f"  {found.unexplained:,} recorded verdicts do not follow from the recorded totals: the run judged\n"
-            "  otherwise (filter_metric, solved_reward, rewards of steps). Read the table with care."
+            "  groups in another way (filter_metric, solved_reward, step rewards). Read the table with care."
         )
     if not found.alive:
-        return [*lines, "  advantages: no group that was trained on is alive in both"]
-    of = f"{found.alive:,} {'group' if found.alive == 1 else 'groups'} alive in both"
-    return [*lines, f"  advantages: {_r(found.advantages)}, the recorded ones with GRPO's of the new total, over {of}"]
+        return [*lines, "  advantages: no group that was trained on is alive both times"]
+    of = f"{found.alive:,} {'group' if found.alive == 1 else 'groups'} alive both times"
+    between = "recorded advantages against GRPO's of the new total"
+    return [*lines, f"  advantages: {_r(found.advantages)}, {between}, over {of}"]
 
 
 def _pairs(groups: Sequence[Group], asked: Sequence[Asked]) -> list[str]:
@@ -152,7 +153,7 @@ def _pairs(groups: Sequence[Group], asked: Sequence[Asked]) -> list[str]:
         row = [_pair([*_new(groups, other, label)]) for other in labels[:number]]
         cells.append((f"  {label}", *row, *[""] * (len(labels) - number)))
     cells.append(("  recorded total", *(_pair([*_recorded(groups, label, TOTAL)]) for label in labels)))
-    return ["Each two: Pearson's r, share equal", "", *aligned(cells)]
+    return ["Pairs of rewards: Pearson's r, share of equal scores", "", *aligned(cells)]
 
 
 def _pair(pairs: Sequence[Pair]) -> str:
@@ -182,4 +183,4 @@ def _number(score: Score) -> str:
 
 
 def _r(r: float | None) -> str:
-    return "r is not defined (a side is constant)" if r is None else f"r = {r:.3f}"
+    return "r is undefined (one side is constant)" if r is None else f"r = {r:.3f}"

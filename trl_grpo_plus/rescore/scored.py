@@ -71,7 +71,7 @@ def scored(groups: Iterable[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[
 def _check(group: Sequence[Row]) -> None:
     for row in group:
         if lacking := [key for key in READ if key not in row]:
-            raise Refusal(f"the attempt at {told(row)} has no {lacking[0]} in its line. Mend or remove that group.")
+            raise Refusal(f"the attempt at {told(row)} has no {lacking[0]} in its line. Repair or remove that group.")
 
 
 def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
