@@ -111,26 +111,6 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
         raise Refusal(f"{what}={dataset!r} is a name. Load it first: datasets.load_dataset({dataset!r})['train'].")
 
 
-def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
-    """Refuse data without a column `prompt`, which TRL would miss in its first step.
-
-    Args:
-        train_dataset: a `datasets` dataset, or `None`.
-        eval_dataset: another, or several by name. One that does not know its columns is not checked.
-    """
-    splits = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
-    splits = {"train_dataset": train_dataset, **{f"eval_dataset {name}".strip(): splits[name] for name in splits}}
-    for what, dataset in splits.items():
-        columns = getattr(dataset, "column_names", None)
-        if columns is None or "prompt" in columns:
-            continue
-        raise Refusal(
-            f"{what} has no column 'prompt', the text or messages that are completed. It has "
-            f"{', '.join(map(repr, columns)) or 'none'}.{near('prompt', columns)} Rename the column: "
-            "dataset.rename_column('question', 'prompt')."
-        )
-
-
 def check_stream(train_set: Any, training_args: Any) -> None:
     """A stream has no other rows to resample from, and no length; of those ahead the promising ones can be chosen."""
     if hasattr(train_set, "__len__"):

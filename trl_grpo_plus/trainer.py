@@ -52,7 +52,7 @@ from .recorder import Recorder, Recording
 from .registry import resolve
 from .rounds import exchange
 from .sampling import warn_of_another_distribution
-from .scoring import Scoring, check_splits, configure
+from .scoring import Scoring, check_prompts, check_splits, configure
 from .states import states_of_share
 from .traces import advantages_by_token, as_given, split_name
 from .vllm_check import VLLMCheck
@@ -133,7 +133,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
         if not environment_factory:  # which may supply the prompts
-            selection.check_prompts(train_dataset, eval_dataset)
+            check_prompts(train_dataset, eval_dataset)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
             args = copy.copy(args)  # the caller may make another trainer with it

@@ -12,7 +12,7 @@ batch       the scores of a batch, for TRL, traces and alarms
 """
 
 from .batch import Scoring
-from .columns import check_columns, check_splits, columns_of
+from .columns import check_columns, check_prompts, check_splits, columns_of
 from .definition import Definition, Example, Policy, define, definition_at
 from .outcome import NO_VERDICT, STATUSES, Noted, Outcome, Step, outcome_of, outcomes_of
 from .reward import Reward, RewardError

@@ -12,13 +12,36 @@ from .reward import Reward
 NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
 
 
+def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
+    """Refuse data without a column `prompt`, which TRL would miss in its first step.
+
+    Args:
+        train_dataset: a `datasets` dataset, or `None`.
+        eval_dataset: another, or several by name. One that does not know its columns is not checked.
+    """
+    for what, dataset in _splits(train_dataset, eval_dataset).items():
+        columns = getattr(dataset, "column_names", None)
+        if columns is None or "prompt" in columns:
+            continue
+        raise Refusal(
+            f"{what} has no column 'prompt', the text or the messages to complete. It has "
+            f"{', '.join(map(repr, columns)) or 'none'}.{near('prompt', columns)} Rename the right one, as in "
+            "dataset.rename_column('question', 'prompt')."
+        )
+
+
 def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
     """[`check_columns`] of each reward on each data set; `eval_dataset` may be several, by name."""
-    splits = eval_dataset if isinstance(eval_dataset, dict) else {"": eval_dataset}
-    splits = {"train_dataset": train_dataset, **{f"eval_dataset {name}".strip(): splits[name] for name in splits}}
-    for what, dataset in splits.items():
+    for what, dataset in _splits(train_dataset, eval_dataset).items():
         for reward in rewards or ():
             check_columns(reward, dataset, what)
+
+
+def _splits(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
+    """The data sets by what an error calls them."""
+    evaluated = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
+    names = {f"eval_dataset {name}".strip(): dataset for name, dataset in evaluated.items()}
+    return {"train_dataset": train_dataset, **names}
 
 
 def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
