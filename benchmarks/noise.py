@@ -9,7 +9,7 @@ streams, the memory and the advantages are the package's own; no language model 
 
 - `shuffled`: the belief baseline, rows as they come.
 - `never retired`: rows chosen by belief, as they were before a row could be retired.
-- `chosen`: rows chosen by belief, as `prompt_selection: belief` chooses them (trl_grpo_plus/rests.py).
+- `chosen`: rows chosen by belief, as `prompt_selection: belief` chooses them (trl_grpo_plus/curriculum/resting.py).
 
 Printed for each, as a mean over seeds: the noisy rows' share of the sampling in the first and in the last third of the
 steps, the probability of a right answer on the clean rows that can be learnt (with its standard deviation), and the
@@ -28,12 +28,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import torch
 
-from trl_grpo_plus.advantages import compute
-from trl_grpo_plus.credit import BELIEF_FLOOR
-from trl_grpo_plus.groups import DEAD_BESIDE_A_BELIEF, judge
-from trl_grpo_plus.memory import Memory
-from trl_grpo_plus.rests import Rests
-from trl_grpo_plus.streams import BeliefStream, PromptStream
+from trl_grpo_plus.curriculum.belief_store import BeliefStore
+from trl_grpo_plus.curriculum.resting import RestSchedule
+from trl_grpo_plus.curriculum.samplers import LearnabilitySampler, ShuffleSampler
+from trl_grpo_plus.objective.advantages import compute
+from trl_grpo_plus.objective.credit import BELIEF_FLOOR
+from trl_grpo_plus.rollouts.groups import DEAD_BESIDE_A_BELIEF, judge
 
 
 ARMS = ("shuffled", "never retired", "chosen")
@@ -56,17 +56,17 @@ class Rows(list):
     column_names = ()
 
 
-class NeverRetired(Rests):
+class NeverRetired(RestSchedule):
     """The rests of solved and stuck rows alone."""
 
     limit = 1_000_000
 
 
-def stream_of(arm: str, seed: int) -> PromptStream | BeliefStream:
+def stream_of(arm: str, seed: int) -> ShuffleSampler | LearnabilitySampler:
     """The stream that an arm draws from."""
     if arm == "shuffled":
-        return PromptStream(ROWS, seed)
-    stream = BeliefStream(ROWS, seed)
+        return ShuffleSampler(ROWS, seed)
+    stream = LearnabilitySampler(ROWS, seed)
     if arm == "never retired":
         stream._rests = NeverRetired(ROWS)
     return stream
@@ -87,7 +87,7 @@ def run(arm: str, noisy: float, steps: int, seed: int) -> tuple[float, float, fl
 
     weights = torch.zeros(FEATURES, requires_grad=True)
     optimizer = torch.optim.Adam([weights], lr=RATE)
-    memory, stream = Memory(CONFIG, Rows([{"prompt": ""}] * ROWS), ["right"], [1.0]), stream_of(arm, seed)
+    memory, stream = BeliefStore(CONFIG, Rows([{"prompt": ""}] * ROWS), ["right"], [1.0]), stream_of(arm, seed)
     chance = torch.Generator().manual_seed(seed + 99)
     shares, skills = [], []
     for _ in range(steps):

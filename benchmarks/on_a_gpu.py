@@ -31,7 +31,7 @@ import psutil
 
 FIGURES = "on_a_gpu.json"
 RECIPE = "smollm2_135m_cpu"
-COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli"]
+COMMAND = [sys.executable, "-m", "trl_grpo_plus.cli.main"]
 ON_GPU = {"use_cpu": "false", "bf16": "true", "dataloader_pin_memory": "true", "per_device_train_batch_size": 256}
 ON_GPU |= {"per_device_eval_batch_size": 256, "save_strategy": "no"}
 WITHOUT = {
@@ -107,7 +107,7 @@ def of_race(folder: Path) -> Figures:
 
 PARTS = {
     "recipe": Part(("run", RECIPE), {"max_steps": 60}, 300, of_run),
-    "race": Part(("race", RECIPE, "--looks", "4"), {"max_steps": 60}, 520, of_race),
+    "race": Part(("race", RECIPE, "--evaluations", "4"), {"max_steps": 60}, 520, of_race),
     "vllm": Part(
         ("run", RECIPE),
         {

@@ -33,8 +33,8 @@ os.environ |= {"HF_HUB_OFFLINE": "1", "TRL_EXPERIMENTAL_SILENCE": "1"}
 
 import torch
 
-from trl_grpo_plus import rounds as hand_over
-from trl_grpo_plus.groups import Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.rollouts import exchange, resampling
+from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, plan_batch
 from trl_grpo_plus.traces import Sampled, part_of, pick
 
 
@@ -116,7 +116,7 @@ class Simulated:
 
     def exchange(self, rank: int, plan: Plan) -> list[Attempt]:
         """The rank's rows."""
-        return hand_over.exchange(self.rounds(rank), plan.order, self.shape.size, rank, self.shape.ranks)
+        return exchange.exchange(self.rounds(rank), plan.order, self.shape.size, rank, self.shape.ranks)
 
 
 class _Stopped(Exception):
@@ -125,12 +125,12 @@ class _Stopped(Exception):
 
 @contextmanager
 def _collective(gather: Callable[[list[Any]], list[Any]]) -> Iterator[None]:
-    before = hand_over.gather_object
-    hand_over.gather_object = gather
+    before = exchange.gather_object
+    exchange.gather_object = gather
     try:
         yield
     finally:
-        hand_over.gather_object = before
+        exchange.gather_object = before
 
 
 def clocked(call: Callable[[], Any]) -> float:
@@ -148,7 +148,7 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
     batch = Simulated(shape, seed)
     some = range(0, shape.ranks, max(1, shape.ranks // 8))
     planned = plan_batch(batch.rounds(0), batch.target, batch.least, keep_dead=False)
-    placed = hand_over.settle(batch.rounds(0), "drop", 0, batch.least)
+    placed = resampling.settle(batch.rounds(0), "drop", 0, batch.least)
     wire = [pickle.dumps(batch.sends(rank, placed)) for rank in range(shape.ranks)]
 
     def gather(own: list[Any]) -> list[Any]:
@@ -172,7 +172,7 @@ def measure(shape: Shape, seed: int) -> dict[str, Any]:
             "as placed": shape.ranks * max(map(len, wire)) / 1e6,
         },
         "rank_ms": {"as planned": 1000 * before, "as placed": 1000 * now},
-        "plan_ms": 1000 * clocked(lambda: hand_over.settle(batch.rounds(0), "drop", 0, batch.least)),
+        "plan_ms": 1000 * clocked(lambda: resampling.settle(batch.rounds(0), "drop", 0, batch.least)),
         "traces_got_mb": shape.ranks * max(map(len, traced)) / 1e6,
         "traces_read_ms": 1000 * clocked(lambda: [pickle.loads(part) for part in traced]) * shape.ranks / len(traced),
     }

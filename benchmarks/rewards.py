@@ -33,7 +33,7 @@ from trl.rewards import accuracy_reward
 
 from trl_grpo_plus.registry import Reward, find, list_rewards
 from trl_grpo_plus.sandbox import Sandbox
-from trl_grpo_plus.sandbox.tiers import NO_TIER, tiers
+from trl_grpo_plus.sandbox.isolation import NO_TIER, tiers
 from trl_grpo_plus.scoring import configure
 
 

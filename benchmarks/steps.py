@@ -28,7 +28,7 @@ LINES = ({"name": "steps_check", "weight": WEIGHT},)
 
 
 def _arm(process: str | None = None, lines: bool = True) -> to_target.Arm:
-    config = {"num_generations": 8, "zero_variance_groups": "drop", "process": process}
+    config = {"num_generations": 8, "zero_variance_groups": "drop", "step_reward_credit": process}
     return to_target.Arm(config, rewards=LINES if lines else ())
 
 

@@ -62,9 +62,10 @@ from families import CONDITIONS, FAMILIES, Family
 from transformers import PrinterCallback, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
-from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer, on_cpu
-from trl_grpo_plus.indexed_rows import IndexedRows
+from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
+from trl_grpo_plus.curriculum.indexed_dataset import IndexedRows
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.trainer import cpu_lm_head
 
 
 RESULTS = Path("benchmarks/results/to_target-cpu.jsonl")
@@ -392,7 +393,7 @@ def run(spec: Spec) -> Line:
             peft_config=family.adapter(),
         )
         if arm.trl:
-            on_cpu.spare_copies(trainer.model)  # as ours does: TRL's best setting
+            cpu_lm_head.spare_copies(trainer.model)  # as ours does: TRL's best setting
         trainer.remove_callback(PrinterCallback)
         trainer.spent, trainer.whole, trainer.falls = spent, whole, spec.budget != CONSTANT
         if arm.as_sampled:

@@ -34,9 +34,9 @@ from typing import Any
 import torch
 
 from trl_grpo_plus import GRPOPlusTrainer
-from trl_grpo_plus.groups import Attempt, Plan, Round, judge
-from trl_grpo_plus.recorder import Recorder
+from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, judge
 from trl_grpo_plus.traces import Sampled
+from trl_grpo_plus.trainer.recorder import Recorder
 
 
 GROUPS, SIZE, LENGTH = 8, 8, 2000  # groups, attempts in each, characters in each

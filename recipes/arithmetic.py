@@ -19,7 +19,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.validation import ConfigError
 
 from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
 
@@ -71,11 +71,11 @@ def prepare(
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
 
     Raises:
-        Refusal: other digits, or another difficulty in `train_mix`.
+        ConfigError: other digits, or another difficulty in `train_mix`.
     """
     mix = dict(train_mix or TRAIN_MIX)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
-        raise Refusal(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
+        raise ConfigError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
     if training_args.device.type == "cpu":
         # So small a model gains little from a second thread, and on a busy machine loses by it.
         torch.set_num_threads(1)

@@ -22,10 +22,10 @@ from datasets import Dataset, DatasetDict
 from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
-from trl_grpo_plus.common.packages import install, is_installed
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.optional_packages import install, is_installed
+from trl_grpo_plus.utils.validation import ConfigError
 
-from .rows import Row, messages
+from .dataset_helpers import Row, messages
 from .warm_start import NOT_LEARNED, teach, warm_folder, write_whole
 
 
@@ -63,7 +63,7 @@ def prepare(
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        Refusal: more problems are asked for than there are, with one or two terms say.
+        ConfigError: more problems are asked for than there are, with one or two terms say.
     """
     mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
     steps = WARM_STEPS if warm_steps is None else warm_steps
@@ -104,7 +104,7 @@ def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | se
         if len(rows) == count:
             break
     if len(rows) < count:
-        raise Refusal(f"chain_sums has only {len(rows)} problems of {terms} terms, and {count} were asked for.")
+        raise ConfigError(f"chain_sums has only {len(rows)} problems of {terms} terms, and {count} were asked for.")
     return list(rows.values())
 
 

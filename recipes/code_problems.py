@@ -16,10 +16,10 @@ from typing import Any, NamedTuple
 
 from datasets import DatasetDict
 
-from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import find
+from trl_grpo_plus.utils.validation import ConfigError
 
-from .rows import Raw, Row, make_splits, messages
+from .dataset_helpers import Raw, Row, make_splits, messages
 
 
 SYSTEM_PROMPT = (
@@ -61,7 +61,7 @@ def prepare(
         ValueError: a column is missing, or no row can be used.
     """
     if not 1 <= min_tests <= max_tests:
-        raise Refusal(f"min_tests={min_tests} must be at least 1 and at most max_tests={max_tests}.")
+        raise ConfigError(f"min_tests={min_tests} must be at least 1 and at most max_tests={max_tests}.")
     limits = Limits(min_tests, max_tests, max_test_chars, max_chars)
     make = partial(make_row, system_prompt=system_prompt, limits=limits)
     return make_splits(script_args, make, ["problem_statement", "verification_info"], test_rows)

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 
 from datasets import Dataset, DatasetDict
 
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.validation import ConfigError
 
-from .rows import messages
+from .dataset_helpers import messages
 
 
 SYSTEM_PROMPT = (
@@ -62,7 +62,7 @@ def prepare(
         and `solution` (text). No two rows have the same numbers and target.
     """
     if not counts or min(counts) < 2 or max(counts) > 6:
-        raise Refusal(f"counts={list(counts)!r} must be numbers from 2 to 6.")
+        raise ConfigError(f"counts={list(counts)!r} must be numbers from 2 to 6.")
     made = problems(seed, counts)
     test = list(islice(made, test_rows))
     train = list(islice(made, min(train_rows, 500) if smoke else train_rows))
@@ -73,7 +73,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
     """Problems without end, the same ones for the same seed, none twice.
 
     Raises:
-        Refusal: hardly any are left, as with two numbers soon.
+        ConfigError: hardly any are left, as with two numbers soon.
     """
     draw = random.Random(seed)
     seen: set[tuple[int, ...]] = set()
@@ -85,7 +85,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
             if target in TARGETS and key not in seen:
                 break
         else:
-            raise Refusal(
+            raise ConfigError(
                 f"there are hardly more than {len(seen):,} problems of counts={list(counts)!r}. Lower train_rows or "
                 "test_rows, or ask for more numbers."
             )

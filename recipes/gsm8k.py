@@ -12,7 +12,7 @@ from typing import Any
 
 from datasets import DatasetDict
 
-from .rows import Raw, Row, make_splits, messages
+from .dataset_helpers import Raw, Row, make_splits, messages
 
 
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer, a number, within \\boxed{}."

@@ -25,9 +25,9 @@ from typing import Any
 
 from datasets import DatasetDict
 
-from trl_grpo_plus.launch.data import load
+from trl_grpo_plus.launch.datasets_by_name import load
 
-from .rows import Raw, Row, convert, keep_gold, make_splits, messages, need
+from .dataset_helpers import Raw, Row, convert, keep_gold, make_splits, messages, need
 
 
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."

@@ -13,9 +13,9 @@ from typing import Any
 
 from datasets import Dataset, DatasetDict
 
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.validation import ConfigError
 
-from .rows import messages
+from .dataset_helpers import messages
 
 
 SYSTEM_PROMPT = "You are a calculator."
@@ -55,17 +55,17 @@ def prepare(
         ("62") and `pattern`, a regular expression for a text whose last number is the answer.
 
     Raises:
-        Refusal: an unknown kind, or more rows than there are problems.
+        ConfigError: an unknown kind, or more rows than there are problems.
     """
     mix = dict(TRAIN_MIX if train_mix is None else train_mix)
     if unknown := sorted(set(mix) - set(KINDS)):
-        raise Refusal(f"train_mix: unknown kinds {', '.join(unknown)}. Kinds: {', '.join(KINDS)}.")
+        raise ConfigError(f"train_mix: unknown kinds {', '.join(unknown)}. Kinds: {', '.join(KINDS)}.")
     chance = random.Random(training_args.seed)
     held_out, train = {}, []
     for kind, (sign, first, second) in KINDS.items():
         most = len(first) * len(second) - HELD_OUT
         if mix.get(kind, 0) > most:
-            raise Refusal(
+            raise ConfigError(
                 f"train_mix asks for {mix[kind]} {kind}, but only {most} are left besides the {HELD_OUT} held out."
             )
         places = chance.sample(range(len(first) * len(second)), HELD_OUT + mix.get(kind, 0))

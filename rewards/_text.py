@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from trl_grpo_plus.common.texts import last_message, written
+from trl_grpo_plus.utils.text import last_message, written
 
 
 _FENCE = re.compile(r"[ \t]*(?:<answer>[ \t]*|(?:[-*+]|[0-9]{1,9}[.)])[ \t]+)?(`{3,}|~{3,})[ \t]*(.*)", re.DOTALL)

@@ -4,7 +4,7 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._choice import LETTERS, chosen, letter, plain, unwrapped
+from ._choice.patterns import LETTERS, chosen, letter, plain, unwrapped
 from ._rows import refuse_rows
 from ._text import after_opened, text_of
 

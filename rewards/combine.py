@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from trl_grpo_plus.common.signatures import is_async
-from trl_grpo_plus.common.values import Number, Refusal
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.utils.signatures import is_async
+from trl_grpo_plus.utils.validation import ConfigError, Number
 
 
 RewardFunction = Callable[..., Any]
@@ -95,7 +95,7 @@ def clip(reward: RewardFunction | str, low: float, high: float, name: str | None
     inner = _function(reward)
     combined = _combined(name or f"{inner.__name__}_clipped", (inner,), _clipped, low=low, high=high)
     if low > high:
-        raise Refusal(f"clip: low={low} must not be above high={high}.")
+        raise ConfigError(f"clip: low={low} must not be above high={high}.")
     return combined
 
 
@@ -134,7 +134,7 @@ def _scaled(score: float, *, factor: float, offset: float) -> float:
 def _function(reward: RewardFunction | str) -> RewardFunction:
     scorer = get_reward(reward) if isinstance(reward, str) else reward
     if not callable(scorer) or not hasattr(scorer, "__name__"):
-        raise Refusal(f"{scorer!r} must be a reward function with a __name__, or the name of a registered reward.")
+        raise ConfigError(f"{scorer!r} must be a reward function with a __name__, or the name of a registered reward.")
     if is_async(scorer):
-        raise Refusal(f"{scorer.__name__} is an async function, which cannot be combined. Make it a plain one.")
+        raise ConfigError(f"{scorer.__name__} is an async function, which cannot be combined. Make it a plain one.")
     return scorer

@@ -3,8 +3,8 @@
 import math
 from typing import Any
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, Reward, get_reward, register_reward
+from trl_grpo_plus.utils.validation import Number
 
 from ._text import written_ids
 

@@ -8,8 +8,8 @@ from fractions import Fraction
 from itertools import combinations
 from typing import Any
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.validation import Number
 
 from ._rows import refuse_rows
 from ._text import after_opened, answer_of, text_of

@@ -10,14 +10,14 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.validation import Number
 
-from ._math import MAX_CHARS, clean
-from ._math_boxes import last_box
-from ._math_terms import literal
-from ._math_unit_names import is_unsure
-from ._math_units import split_unit
+from ._math.boxes import last_box
+from ._math.latex import MAX_CHARS, clean
+from ._math.terms import literal
+from ._math.unit_names import is_unsure
+from ._math.units import split_unit
 from ._rows import refuse_rows
 from ._text import after_opened, after_thinking, text_of
 

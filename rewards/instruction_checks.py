@@ -7,8 +7,8 @@ import typing
 from functools import cache
 from typing import Any, Literal
 
-from trl_grpo_plus.common.values import fits, near, spelled
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.validation import did_you_mean, fits, spelled
 
 from ._constraints import BOUNDS, CHECKS, COUNTS, KINDS, folded, has_word
 from ._rows import refuse_rows
@@ -144,11 +144,13 @@ def _problem(constraints: Any) -> str | None:
 def _problem_of(constraint: Any) -> str | None:
     kind = constraint.get("kind") if isinstance(constraint, dict) else None
     if not isinstance(kind, str) or kind not in KINDS:
-        return f"{constraint!r:.100} is of no known kind.{near(str(kind), KINDS)} There are {', '.join(KINDS)}."
+        return (
+            f"{constraint!r:.100} is of no known kind.{did_you_mean(str(kind), KINDS)} There are {', '.join(KINDS)}."
+        )
     parameters, (known, needed) = _split(constraint)[1], _parameters(kind)
     for name, value in parameters.items():
         if name not in known:
-            return f"{kind} takes no {name!r}, only {', '.join(known) or 'its name'}.{near(name, known)}"
+            return f"{kind} takes no {name!r}, only {', '.join(known) or 'its name'}.{did_you_mean(name, known)}"
         if not fits(value, known[name]) or not _is_sound(value, lowest=0 if name in BOUNDS else 1):
             return f"{kind}: {name}={value!r:.100} must be {spelled(known[name])}, and not empty or negative."
     missing = [name for name in needed if name not in parameters]

@@ -15,17 +15,17 @@ from typing import Any
 
 from trl_grpo_plus.registry import Example, register_reward
 
-from ._math import clean
-from ._math_boxes import final_answer, has_rival_boxes
-from ._math_shapes import readable, same
-from ._math_terms import literal, words
-from ._math_units import split_unit
+from ._math.boxes import final_answer, has_rival_boxes
+from ._math.equivalence import readable, same
+from ._math.latex import clean
+from ._math.terms import literal, words
+from ._math.units import split_unit
 from ._rows import refuse_rows
 from ._text import after_opened, after_thinking, text_of
 
 
 GOLD_LIMIT_S = 10.0  # to read one gold, before training
-PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math_warm")
+PRELOAD = ("math_verify", "trl_grpo_plus.rewards._math.preload")
 _FLOAT = re.compile(r"([+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+))[eE]([+-]?[0-9]+)")
 _PROGRAMMED = re.compile(r"[+-]?0[xXbBoO][0-9A-Fa-f]+")
 _MOST_PLACES = 300  # of a float's power of ten; doubles end there

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.validation import Number
 
 
 def _check_args(max_length: int, cache: int) -> None:

@@ -7,13 +7,13 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
 from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Program, Sandbox, SandboxError, Starved
-from trl_grpo_plus.scoring import Noted, excuse, kept, sandbox_options
+from trl_grpo_plus.scoring import AnnotatedScore, excuse, kept, sandbox_options
+from trl_grpo_plus.utils.validation import Number
 
-from ._cases import Case, Row, check_columns, rows_of
-from ._programs import begins_with_code, program_of
+from ._programs.cases import Case, Row, check_columns, rows_of
+from ._programs.extract import begins_with_code, program_of
 from ._text import after_opened, after_thinking, code_blocks, text_of
 
 
@@ -174,7 +174,7 @@ def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> 
         except SandboxError:  # something killed its process, which the next run starts anew
             return _judge(text, row, sandbox(), credit)
     except (Starved, Killed) as error:
-        return Noted(math.nan, "starved", str(error))
+        return AnnotatedScore(math.nan, "starved", str(error))
 
 
 def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
@@ -194,7 +194,7 @@ def _judge(text: str, row: Row, sandbox: Sandbox, credit: str) -> float:
 
 
 def _noted(score: float, reason: str) -> float:
-    return Noted(score, "too_long") if reason == TOO_LONG else score
+    return AnnotatedScore(score, "too_long") if reason == TOO_LONG else score
 
 
 def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:

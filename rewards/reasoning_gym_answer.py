@@ -15,9 +15,9 @@ import warnings
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from trl_grpo_plus.common import packages
-from trl_grpo_plus.common.values import Refusal, near
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils import optional_packages
+from trl_grpo_plus.utils.validation import ConfigError, did_you_mean
 
 from ._rows import refuse_rows
 from ._text import after_opened, answer_of, text_of
@@ -145,7 +145,7 @@ def make_dataset(
         ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
     """
     if problem := next(filter(None, map(_problem, tasks)), None if tasks else "tasks is empty."):
-        raise Refusal(f"make_dataset: {problem}")
+        raise ConfigError(f"make_dataset: {problem}")
     shares = [len(range(first, size, len(tasks))) for first in range(len(tasks))]
     items = [_generate(name, dict(tasks[name]), share, seed) for name, share in zip(tasks, shares, strict=True)]
     names = list(tasks)
@@ -165,17 +165,17 @@ def make_dataset(
 
 def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[dict[str, Any]]:
     if {"size", "seed"} & set(config):
-        raise Refusal(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
+        raise ConfigError(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
     try:
         # Twice as many, since items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
         settings = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
-        raise Refusal(f"make_dataset: {task} does not take {config}: {error}.") from None
+        raise ConfigError(f"make_dataset: {task} does not take {config}: {error}.") from None
     made_items = (made[i] for i in range(2 * size + 1))
     items = list(itertools.islice((item | settings for item in made_items if not _is_blank(item)), size))
     if len(items) < size:
-        raise Refusal(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
+        raise ConfigError(f"make_dataset: with {config}, the right answer of most items of {task} is nothing.")
     return items
 
 
@@ -215,7 +215,7 @@ def _problem(task: Any) -> str | None:
     known = _library().factory.DATASETS
     if isinstance(task, str) and task in known:
         return None
-    return f"reasoning-gym has no task {task!r}.{near(str(task), known)}"
+    return f"reasoning-gym has no task {task!r}.{did_you_mean(str(task), known)}"
 
 
 def _problem_of_entry(task: str, entry: Any) -> str | None:
@@ -237,5 +237,5 @@ def _library() -> Any:
         return importlib.import_module("reasoning_gym")
     except ImportError as error:
         raise ImportError(
-            f"the reward reasoning_gym needs reasoning-gym ({error}): {packages.install('reasoning_gym')}."
+            f"the reward reasoning_gym needs reasoning-gym ({error}): {optional_packages.install('reasoning_gym')}."
         ) from error

@@ -5,8 +5,8 @@ from typing import Any
 
 import regex
 
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, register_reward
+from trl_grpo_plus.utils.validation import Number
 
 from ._rows import refuse_rows
 from ._text import after_thinking, is_seen, text_of

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import Any
 
-from trl_grpo_plus.common.texts import as_text, content_of
-from trl_grpo_plus.common.values import Number
 from trl_grpo_plus.registry import Example, Step, register_reward
+from trl_grpo_plus.utils.text import as_text, content_of
+from trl_grpo_plus.utils.validation import Number
 
 
 MAX_LINE = 300  # characters of a line that is read; so numbers are bounded, too
@@ -63,7 +63,8 @@ def steps_check(
 
     A completion without such a line scores 0.0 as a whole, which is no better than a wrong line: silence does not pay.
 
-    The rewards are [`~trl_grpo_plus.registry.Step`]s: with `process` each token earns by the steps it has part in.
+    The rewards are [`~trl_grpo_plus.registry.Step`]s: with `step_reward_credit` each token earns by the steps it has
+    part in.
     Without, and in stock TRL (`get_reward("steps_check")`), the sum counts.
 
     Args:

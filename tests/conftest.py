@@ -1,11 +1,16 @@
+import functools
 import gc
 import os
+import re
 import signal
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
+
+ROOT = Path(__file__).parents[1]
 
 # Before torch is imported: the models are tiny, and threads that spin cost more than they bring.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,35 +27,35 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Where it is judged how long something takes: on one worker, since they wait for each other (busy.py).
-TIMED = ["python_tests", "sandbox", "workers", "clock", "scarcity"]
-# They start processes: on one worker, since to have warm ones takes as long as several of these tests (warm.py).
-RANKS = ["recipes", "check_recipe", "distributed", "images", "tools", "accelerate_configs", "warm"]
-RANKS += ["tracing", "checkpoints", "interrupts", "serve", "trackers", "race"]
-TOGETHER = {"timed": TIMED, "ranks": RANKS}
-# Longest first: with several workers (`make test`) none is left alone with one of these at the end.
-LONG = [
-    *TIMED,
-    *RANKS,
-    "promises",
-    "wheel",
-    "every_reward",
-    "parity",
-    "resume",
-]
-LONG += ["viewer", "cli", "trainer", "hub", "drop", "resample", "lookahead", "estimators", "alarms"]
-LONG += ["monitors", "losses_and_runaways", "advantages"]
+# Files with `pytestmark = pytest.mark.timed` judge how long something takes. They share one worker, since they wait
+# for each other (cpu_load.py). So do the files of tests/process: to have warm processes takes as long as several of
+# these tests (warm_processes.py).
+PROCESS = "process"
 
 
-def _file(nodeid):
-    return nodeid.partition("::")[0].rpartition("/")[2].removeprefix("test_").removesuffix(".py")
+@functools.cache
+def _marked(file):
+    """The names of the markers that a file gives to all of its tests."""
+    line = re.search(r"^pytestmark = (.*)$", (ROOT / file).read_text(), re.MULTILINE)
+    return re.findall(r"pytest\.mark\.(\w+)", line[1]) if line else []
+
+
+def _scope(nodeid):
+    """Which tests stay together on one worker: those of a file, which share what is trained, built or launched."""
+    file = nodeid.partition("::")[0]
+    if "timed" in _marked(file):
+        return "timed"
+    return PROCESS if Path(file).parent.name == PROCESS else file
 
 
 def pytest_collection_modifyitems(config, items):
     if "TEST_BROWSER" in os.environ:  # the tests of another browser, not all of them once more
         items[:] = [item for item in items if "browser" in item.fixturenames]
     if hasattr(config, "workerinput"):
-        items.sort(key=lambda item: LONG.index(name) if (name := _file(item.nodeid)) in LONG else len(LONG))
+        # Longest first: with several workers (`make test`) none is left alone with one of these at the end.
+        order = ["timed", PROCESS, "long"]
+        markers = {item.nodeid: {_scope(item.nodeid), *_marked(item.nodeid.partition("::")[0])} for item in items}
+        items.sort(key=lambda item: next((n for n, name in enumerate(order) if name in markers[item.nodeid]), 3))
 
 
 @pytest.hookimpl(optionalhook=True)  # where vLLM is there is no xdist
@@ -64,8 +69,7 @@ def pytest_xdist_make_scheduler(config, log):
         """
 
         def _split_scope(self, nodeid):
-            name = _file(nodeid)
-            return next((scope for scope, files in TOGETHER.items() if name in files), name)
+            return _scope(nodeid)
 
     return ByFile(config, log)
 
@@ -77,10 +81,10 @@ def pytest_collection_finish():
 
 @pytest.fixture(autouse=True)
 def no_burners(request):
-    if _file(request.node.nodeid) not in TIMED:
+    if request.node.get_closest_marker("timed") is None:
         yield
         return
-    from busy import no_burners
+    from cpu_load import no_burners
 
     with no_burners():
         yield

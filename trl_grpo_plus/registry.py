@@ -3,13 +3,13 @@
 A registered reward is a plain TRL reward function, `(completions, **columns) -> list[float | None]`, which stock TRL
 takes too; of a list of [`Step`] for a completion TRL is given the sum. Its signature says what it reads:
 
-    def near(completions, answer, hint=None, *, tolerance: float = 0.01): ...
+    def did_you_mean(completions, answer, hint=None, *, tolerance: float = 0.01): ...
              TRL's own    a column  one if     an argument:
-                                    there      {name: near, args: {tolerance: 0.1}}
+                                    there      {name: did_you_mean, args: {tolerance: 0.1}}
 
 Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards`, which is what ships, and from the
 entry-point group of that name, where other packages list theirs. `@register_advantage` does it for advantages; see
-`trl_grpo_plus.estimators`.
+`trl_grpo_plus.objective.advantage_functions`.
 """
 
 import functools
@@ -20,13 +20,13 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
-from .common.loading import is_path, same_source, target_of
-from .common.values import Number, Refusal, fits, near, spelled
 from .scoring import Definition, Example, Policy, Reward, RewardError, Step, check_columns, define, definition_at
+from .utils.import_path import is_path, same_source, target_of
+from .utils.validation import ConfigError, Number, did_you_mean, fits, spelled
 
 
 if TYPE_CHECKING:
-    from .estimators import list_advantages, register_advantage
+    from .objective.advantage_functions import list_advantages, register_advantage
 
 
 __all__ = [
@@ -40,7 +40,7 @@ GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
 def __getattr__(name: str) -> Any:
     # Those of advantages, whose module imports torch, which the processes that score must not.
     if name in ("list_advantages", "register_advantage"):
-        return getattr(import_module(".estimators", __package__), name)
+        return getattr(import_module(".objective.advantage_functions", __package__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
@@ -86,7 +86,7 @@ def register_reward(
         A decorator that gives a [`Reward`], itself a TRL reward function.
 
     Raises:
-        Refusal: another function has the name.
+        ConfigError: another function has the name.
 
     Example:
 
@@ -116,7 +116,7 @@ def register_reward(
         known = [_REGISTERED[name].target] if name in _REGISTERED else _listed().get(name, [])
         again = name in _REGISTERED and same_source(_REGISTERED[name].function, function)
         if known and definition.target not in known and not again:
-            raise Refusal(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
+            raise ConfigError(f"a reward named {name!r} exists already: {known[0]}. Choose another name.")
         _REGISTERED[name] = definition
         return Reward(definition)
 
@@ -132,7 +132,7 @@ def get_reward(name: str, **args: Any) -> Reward:
             Its arguments; `column="solution"` renames the one column that it needs, `columns={"target": "goal"}` any.
 
     Raises:
-        Refusal: no such reward; or an argument is unknown, mistyped, missing or refused.
+        ConfigError: no such reward; or an argument is unknown, mistyped, missing or refused.
 
     Example:
         >>> get_reward("exact_answer", column="solution")(completions=["46"], solution=["46"])
@@ -150,18 +150,21 @@ def find(name: str) -> Definition:
     """The definition of that name, or at that path.
 
     Raises:
-        Refusal: there is none; the text has near matches and what exists.
+        ConfigError: there is none; the text has near matches and what exists.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
     if paths := _listed().get(name):
         if len(paths) > 1:
-            raise Refusal(f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead.")
+            raise ConfigError(
+                f"two packages register a reward {name!r}: {' and '.join(paths)}. Give the path instead."
+            )
         return definition_at(paths[0])
     if is_path(name):
         return definition_at(name)
-    raise Refusal(
-        f"there is no reward named {name!r}.{near(name, list_rewards())} There are {', '.join(list_rewards())}. Else "
+    raise ConfigError(
+        f"there is no reward named {name!r}.{did_you_mean(name, list_rewards())} There are "
+        f"{', '.join(list_rewards())}. Else "
         "give pkg.mod.func, pkg.mod:func, path/to/file.py:func or a reward model's folder or full id."
     )
 
@@ -191,16 +194,16 @@ class RewardSpec:
 
     def __post_init__(self) -> None:
         if not (callable(self.name) or (isinstance(self.name, str) and self.name)):
-            raise Refusal(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
+            raise ConfigError(f"reward_funcs: {self.name!r} is no name, path, model id, function or model.")
         what = f"reward_funcs: {self.name!r}: "
         for name in ("weight", "timeout"):
             Number(optional=True).check(what + name, getattr(self, name))
         for name, hint in {"args": dict[str, Any], "monitor": bool, "label": str | None}.items():
             value = getattr(self, name)
             if not fits(value, hint) or value == "":
-                raise Refusal(f"{what}{name}={value!r} must be {spelled(hint)}.")
+                raise ConfigError(f"{what}{name}={value!r} must be {spelled(hint)}.")
         if self.monitor and self.weight not in (None, 0):
-            raise Refusal(
+            raise ConfigError(
                 f"reward_funcs: {self.name!r} is a monitor, which has no weight, and has weight={self.weight}. Leave "
                 "one of the two out."
             )
@@ -215,12 +218,13 @@ class RewardSpec:
         known = [item.name for item in fields(cls)]
         for key in entry:
             if key not in known:
-                raise Refusal(
-                    f"reward_funcs: {dict(entry)!r} has the unknown key {key!r}.{near(str(key), known)} Keys are "
+                raise ConfigError(
+                    f"reward_funcs: {dict(entry)!r} has the unknown key "
+                    f"{key!r}.{did_you_mean(str(key), known)} Keys are "
                     f"{', '.join(known)}."
                 )
         if "name" not in entry:
-            raise Refusal(f"reward_funcs: {dict(entry)!r} has no name.")
+            raise ConfigError(f"reward_funcs: {dict(entry)!r} has no name.")
         return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
 
     def build(self) -> Any:
@@ -237,7 +241,7 @@ class RewardSpec:
                 return self.name
             definition = define(self.name)
         elif changed:
-            raise Refusal(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
+            raise ConfigError(f"reward_funcs: {changed[0]} is for functions; {self.name!r:.80} is a model.")
         else:
             return self.name
         if not changed and definition.target not in {known.target for known in _REGISTERED.values()}:
@@ -256,7 +260,7 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
         `tuple`: the functions and models, and their weights (`None`: all 1).
 
     Raises:
-        Refusal: an entry is not understood, or a weight is given twice and differs.
+        ConfigError: an entry is not understood, or a weight is given twice and differs.
     """
     if reward_funcs is None:
         return None, None if reward_weights is None else list(reward_weights)
@@ -265,23 +269,23 @@ def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) ->
     names = [getattr(reward, "__name__", None) for reward in built]
     twice = [reward.__name__ for reward in built if isinstance(reward, Reward) and names.count(reward.__name__) > 1]
     if twice:
-        raise Refusal(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
+        raise ConfigError(f"reward_funcs: {twice[0]!r} is there twice. Give one of them a label to be logged under.")
     return built, _weights(specs, reward_weights)
 
 
 def _weights(specs: Sequence[RewardSpec], reward_weights: Sequence[float] | None) -> list[float] | None:
     own = [0.0 if spec.monitor else spec.weight for spec in specs]
     if specs and all(spec.monitor for spec in specs):
-        raise Refusal("reward_funcs holds monitors only: there is no reward to train on.")
+        raise ConfigError("reward_funcs holds monitors only: there is no reward to train on.")
     if all(weight is None for weight in own):
         return None if reward_weights is None else list(reward_weights)
     if reward_weights is None:
         return [1.0 if weight is None else float(weight) for weight in own]
     if len(reward_weights) != len(specs):
-        raise Refusal(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
+        raise ConfigError(f"reward_weights has {len(reward_weights)} values for {len(specs)} reward_funcs.")
     for spec, weight, other in zip(specs, own, reward_weights, strict=True):
         if weight is not None and weight != other:
-            raise Refusal(
+            raise ConfigError(
                 f"reward_funcs gives {spec.name!r} the weight {weight}{' (a monitor)' if spec.monitor else ''}, "
                 f"reward_weights {other}. Leave one of the two out."
             )

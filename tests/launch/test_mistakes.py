@@ -8,16 +8,16 @@ from unittest import mock
 
 import pytest
 import torch
-from wrong_recipes import BELIEF, MISTAKES, Mistake, make_place
+from invalid_recipes import BELIEF, MISTAKES, Mistake, make_place
 
 from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.cli import main
-from trl_grpo_plus.common.values import Refusal
-from trl_grpo_plus.launch import refusals
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.launch import preflight
 from trl_grpo_plus.launch.command_line import parse
-from trl_grpo_plus.launch.options import bad_together
-from trl_grpo_plus.launch.table import FAILED, Row
+from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.recipes import grpo
+from trl_grpo_plus.utils.tables import FAILED, Row
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 BY_NAME = {mistake.name: mistake for mistake in MISTAKES}
@@ -40,7 +40,7 @@ REFUSED_BY = {
     "columns": "a column that the data has not",
     "template": "messages without a chat template",
 }
-# tests/engine/test_accelerate_configs.py has the first, the next two warn, as below, and the last refuses nothing.
+# tests/process/test_accelerate_configs.py has the first, the next two warn, as below, and the last refuses nothing.
 ELSEWHERE = {"processes", "dtype", "together", "preset"}
 
 
@@ -109,7 +109,7 @@ def test_check_says_what_is_wrong(here, place, capsys, mistake):
 
 
 def test_each_check_of_the_list_has_a_mistake():
-    assert {check.__name__ for check in (*refusals.PAPER, *refusals.DATA)} == REFUSED_BY.keys() | ELSEWHERE
+    assert {check.__name__ for check in (*preflight.PAPER, *preflight.DATA)} == REFUSED_BY.keys() | ELSEWHERE
 
 
 @named([*REFUSED_BY.values(), "a recipe that is none"])
@@ -126,7 +126,7 @@ def test_run_refuses_it_before_anything_is_launched(here, place, capsys, mistake
 def test_the_script_refuses_it_before_a_model_is_loaded(here, place, monkeypatch, mistake):
     mistake.write(place)
     monkeypatch.setattr("trl.GRPOTrainer.__init__", lambda *_, **__: pytest.fail("a trainer was made"))
-    with pytest.raises(Refusal) as error:
+    with pytest.raises(ConfigError) as error:
         script(*mistake.options)
     assert_says(str(error.value), mistake)
 
@@ -137,13 +137,13 @@ def test_a_function_in_the_list_is_asked_by_check_run_and_the_script(here, place
         steps = recipe.training.max_steps
         return [Row("budget", FAILED, f"max_steps={steps} teaches nothing.")] if steps < 2 else []
 
-    monkeypatch.setattr(refusals, part, (*getattr(refusals, part), budget))
+    monkeypatch.setattr(preflight, part, (*getattr(preflight, part), budget))
     Mistake("none", ()).write(place)
     assert main(["check", "my_run.yaml"]) == 1
     assert "budget FAILED max_steps=1 teaches nothing." in words(capsys.readouterr().out)
     assert main(["run", "my_run.yaml"]) == 2
     assert capsys.readouterr().err == "error: max_steps=1 teaches nothing.\n"
-    with pytest.raises(Refusal, match=r"^max_steps=1 teaches nothing\.$"):
+    with pytest.raises(ConfigError, match=r"^max_steps=1 teaches nothing\.$"):
         script()
     assert here == []
     main(["run", "my_run.yaml", "--max_steps", "2"])
@@ -186,7 +186,7 @@ def test_what_process_refuses_is_not_advised():
     made = {"use_cpu": True, "bf16": False, "report_to": "none", "per_device_train_batch_size": 8}
     for options in ({"num_generations": 2}, {"prompt_selection": "belief"}):
         assert bad_together(GRPOPlusConfig("out", **made, **options))
-        assert not bad_together(GRPOPlusConfig("out", **made, **options, process="own"))
+        assert not bad_together(GRPOPlusConfig("out", **made, **options, step_reward_credit="own"))
 
 
 @pytest.mark.parametrize(("keys", "text"), BAD_TOGETHER)
@@ -233,7 +233,7 @@ def test_a_recipe_for_a_gpu_says_that_it_needs_one(here, place, capsys):
     Mistake("for a GPU", (), {"use_cpu": ..., "bf16": ...}).write(place)
     assert main(["run", "my_run.yaml"]) == 2
     refused = capsys.readouterr().err
-    with pytest.raises(Refusal) as error:
+    with pytest.raises(ConfigError) as error:
         script()
     for text in (refused, str(error.value)):
         assert "this run needs a GPU, and there is none here" in text

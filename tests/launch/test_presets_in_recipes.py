@@ -3,11 +3,12 @@
 import pytest
 import yaml
 
-from trl_grpo_plus import cli, presets
-from trl_grpo_plus.launch import accelerate, recipe, refusals, train
+from trl_grpo_plus.cli import main
+from trl_grpo_plus.cli.race.script import reset
+from trl_grpo_plus.config import presets
+from trl_grpo_plus.launch import accelerate, preflight, recipe, train
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import parse
-from trl_grpo_plus.race.script import reset
 
 
 RECIPE = {"model_name_or_path": "./model", "dataset_name": "data.jsonl", "reward_funcs": ["exact_answer"]}
@@ -56,12 +57,12 @@ def test_an_unknown_one_is_refused_once_with_the_nearest(write, keys, options):
 
 def test_check_shows_what_it_sets_and_what_is_set_otherwise(write):
     spread = accelerate.distribution(None, 1, 0)
-    rows = refusals.preset(recipe.read(write(preset="dapo", epsilon=0.25), (), spread))
+    rows = preflight.preset(recipe.read(write(preset="dapo", epsilon=0.25), (), spread))
     assert [(row.name, row.status) for row in rows] == [("preset", "ok")]
     assert "zero_variance_groups='resample'" in rows[0].text
     assert "your own: epsilon=0.25 (not 0.2)." in rows[0].text
-    assert refusals.preset in refusals.PAPER
-    assert refusals.preset(recipe.read(write(), (), spread)) == []
+    assert preflight.preset in preflight.PAPER
+    assert preflight.preset(recipe.read(write(), (), spread)) == []
     wrong = recipe.read(write(preset="dapoo"), (), spread)
     assert len(wrong.refused) == 1
     assert wrong.readable  # and the rest is looked at
@@ -101,7 +102,7 @@ def test_in_a_race_stock_trl_has_of_it_what_is_trls(write):
 
 
 def test_ls_lists_them(capsys):
-    assert cli.main(["ls", "presets"]) == 0
+    assert main.main(["ls", "presets"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines] == list(presets.PRESETS)
     assert max(map(len, lines)) < 120

@@ -6,9 +6,9 @@ import types
 import pytest
 import torch
 
-from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.recipes import chain_sums, mental_arithmetic, smollm2
 from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 def _arithmetic(seed=1, **options):
@@ -41,7 +41,7 @@ def test_the_last_number_counts():
     ("mix", "what"), [({"sums_4": 1}, "unknown kinds sums_4"), ({"sums_1": 66}, "66 sums_1, but only 65 are left")]
 )
 def test_a_mix_that_cannot_be(mix, what):
-    with pytest.raises(Refusal, match=what):
+    with pytest.raises(ConfigError, match=what):
         _arithmetic(train_mix=mix)
 
 

@@ -15,26 +15,26 @@ import yaml
 from datasets import Dataset
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from trl_grpo_plus.check import samples
-from trl_grpo_plus.check.rewards import check_gold
-from trl_grpo_plus.common.values import Refusal
+from trl_grpo_plus.cli.check import samples
+from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import inputs
+from trl_grpo_plus.launch import reward_inputs
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.recipes import (
     arithmetic,
     code_problems,
     countdown,
+    dataset_helpers,
     grpo,
     gsm8k,
     math_problems,
-    rows,
     warm_start,
     word_problems,
 )
 from trl_grpo_plus.recipes import reasoning_gym_mixture as mixture
 from trl_grpo_plus.registry import check_columns, get_reward
 from trl_grpo_plus.rewards.countdown import solve
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 PAGE = (Path(__file__).parents[2] / "recipes" / "README.md").read_text()
@@ -57,7 +57,9 @@ def data_of(name, smoke=True):
     script, *others = parsed(name)
     if sample := script.dataset_name and samples.sample_of(script.dataset_name, script.dataset_config):
         script.dataset_name = sample
-    return inputs.load_data(script, *others, smoke=smoke), inputs.read_rewards(script.reward_funcs, None)[0]
+    return reward_inputs.load_data(script, *others, smoke=smoke), reward_inputs.read_rewards(
+        script.reward_funcs, None
+    )[0]
 
 
 def prompts(split):
@@ -71,7 +73,7 @@ def prompts(split):
 def test_a_recipe_parses_and_says_what_it_needs(name):
     script, training, *_ = parsed(name)
     assert training.output_dir == f"outputs/{name}"
-    assert inputs.read_rewards(script.reward_funcs, training.reward_weights)[0]
+    assert reward_inputs.read_rewards(script.reward_funcs, training.reward_weights)[0]
     first, blank, *head = launch.recipes()[name].read_text().splitlines()
     assert first.startswith("# ")
     assert blank == "#"
@@ -195,12 +197,12 @@ def named(path):
 def letters(raw):
     if raw["a"] == "bad":
         raise ValueError("that are bad")
-    return {"prompt": rows.messages(None, raw["a"])}
+    return {"prompt": dataset_helpers.messages(None, raw["a"])}
 
 
 def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
     source = script(tmp_path, [{"a": text} for text in ["x", "bad", "y", "x", "bad", "z", "w", "v"]])
-    data = rows.make_splits(source, letters, ["a"], 100)
+    data = dataset_helpers.make_splits(source, letters, ["a"], 100)
     kept = [row["prompt"][0]["content"] for split in data.values() for row in split]
     assert sorted(kept) == ["v", "w", "x", "y", "z"]
     counted = (
@@ -208,7 +210,7 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
     )
     assert capsys.readouterr().err.endswith(counted)
     monkeypatch.setenv("RANK", "1")
-    rows.make_splits(source, letters, ["a"], 100)
+    dataset_helpers.make_splits(source, letters, ["a"], 100)
     assert "left out" not in capsys.readouterr().err, "once is enough"
 
 
@@ -221,21 +223,21 @@ def test_rows_that_cannot_be_used_are_counted(tmp_path, capsys, monkeypatch):
 )
 def test_data_that_cannot_be_used_are_refused(tmp_path, raw, wanted, message):
     with pytest.raises(ValueError, match=message):
-        rows.make_splits(script(tmp_path, raw), letters, wanted, 1)
+        dataset_helpers.make_splits(script(tmp_path, raw), letters, wanted, 1)
 
 
 def test_a_data_set_must_be_named_and_have_training_rows(tmp_path):
     with pytest.raises(ValueError, match="dataset_name is missing"):
-        rows.make_splits(named(None), letters, ["a"], 1)
+        dataset_helpers.make_splits(named(None), letters, ["a"], 1)
     script(tmp_path, [{"a": "x"}], "test.jsonl")
     with pytest.raises(ValueError, match="has no split train, only test"):
-        rows.make_splits(named(tmp_path), letters, ["a"], 1)
+        dataset_helpers.make_splits(named(tmp_path), letters, ["a"], 1)
 
 
 def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
     script(tmp_path, [{"a": str(i)} for i in range(40)], "train.jsonl")
     script(tmp_path, [{"a": str(i)} for i in range(30, 50)], "test.jsonl")
-    first, again, every = (rows.make_splits(named(tmp_path), letters, ["a"], most) for most in (5, 5, None))
+    first, again, every = (dataset_helpers.make_splits(named(tmp_path), letters, ["a"], most) for most in (5, 5, None))
     assert (len(first["train"]), len(first["test"])) == (30, 5)
     assert prompts(again["test"]) == prompts(first["test"])
     assert len(every["test"]) == 20
@@ -243,14 +245,14 @@ def test_test_rows_are_the_same_each_time_and_leave_the_training_rows(tmp_path):
 
 @pytest.mark.parametrize(("asked", "held_out"), [(3, 3), (50, 10), (None, 10)])
 def test_without_test_rows_at_most_a_quarter_is_held_out(tmp_path, asked, held_out):
-    data = rows.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
+    data = dataset_helpers.make_splits(script(tmp_path, [{"a": str(i)} for i in range(40)]), letters, ["a"], asked)
     assert (len(data["test"]), len(data["train"])) == (held_out, 40 - held_out)
 
 
 def test_a_mistake_of_a_recipe_s_user_is_told_in_one_line(tmp_path):
     source = script(tmp_path, [{"frage": "?", "answer": "#### 1"}])
-    with pytest.raises(Refusal, match=r"has no column question, only frage, answer\."):
-        inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", source.dataset_name))
+    with pytest.raises(ConfigError, match=r"has no column question, only frage, answer\."):
+        reward_inputs.load_data(*parsed("gsm8k_qwen2.5-1.5b_1gpu", "--dataset_name", source.dataset_name))
 
 
 def test_the_page_s_own_example_runs(tmp_path, monkeypatch):
@@ -319,7 +321,11 @@ ASKED = (
         ({"problem": "$1+1$?", "answer": "2", "solution": r"It is \boxed{3}."}, "$1+1$?", "2"),
         ({"problem": "$1+1$?", "solution": r"It is \boxed{2}."}, "$1+1$?", r"It is \boxed{2}."),
         ({"prompt": "$1+1$?", "solution": "2", "source_prompt": []}, "$1+1$?", "2"),
-        ({"prompt": rows.messages(None, ASKED), "reward_model": {"ground_truth": "2"}}, "What is\n\n$1 + 1$?", "2"),
+        (
+            {"prompt": dataset_helpers.messages(None, ASKED), "reward_model": {"ground_truth": "2"}},
+            "What is\n\n$1 + 1$?",
+            "2",
+        ),
     ],
     ids=["MATH", "MATH, solution", "DAPO, processed", "DAPO"],
 )
@@ -465,8 +471,8 @@ def test_no_question_of_the_mixture_is_both_trained_on_and_tested():
 
 def test_the_mixture_refuses_tasks():
     arguments = parsed("reasoning_gym_qwen3-4b", "--prepare_args", '{"tasks": {"chain_sums": null}}')
-    with pytest.raises(Refusal, match="Did you mean chain_sum"):
-        inputs.load_data(*arguments, smoke=True)
+    with pytest.raises(ConfigError, match="Did you mean chain_sum"):
+        reward_inputs.load_data(*arguments, smoke=True)
 
 
 # --- Sums -----------------------------------------------------------------------------------------------------------
@@ -635,7 +641,7 @@ def test_an_author_who_tires(worded):
 
 
 def test_word_problems_that_there_are_not(tmp_path):
-    with pytest.raises(Refusal, match="from 1 to 6"):
+    with pytest.raises(ConfigError, match="from 1 to 6"):
         word_problems.prepare(None, training_args(tmp_path), SimpleNamespace(), train_mix={7: 1})
 
 

@@ -3,10 +3,10 @@
 from types import SimpleNamespace
 
 import pytest
-import tiny
+import tiny_models
 
-from trl_grpo_plus.groups import VERDICTS
 from trl_grpo_plus.launch.report import ADVICE, GROUP_KEYS, TRUNCATED, report, summarise
+from trl_grpo_plus.rollouts.groups import VERDICTS
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):
@@ -43,7 +43,7 @@ def test_a_run_without_live_groups_at_its_end_says_so_last(tmp_path, verdict):
 
 
 def test_groups_that_teach_by_the_options_are_no_dead_ones(tmp_path):
-    """Beside a belief what is always solved teaches, as does all that dead_verdicts leaves out."""
+    """Beside a belief what is always solved teaches, as does all that filtered_verdicts leaves out."""
     solved = (0.0, {"alive": 0.03, "all_good": 0.97})
     assert LEARNT not in report(ended(tmp_path, solved, dead=["all_bad", "unscored"]))
     failed = (0.0, {"all_good": 0.03, "all_bad": 0.97})
@@ -85,8 +85,8 @@ def test_attempts_that_are_cut_off(tmp_path, shares, line):
 
 def test_the_log_of_a_real_run_has_what_is_asked(tmp_path):
     """Random models of this size rarely end within six tokens, and this one is never right."""
-    trained = tiny.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
+    trained = tiny_models.trained(tmp_path, lambda completions, **kwargs: [0.0] * len(completions), max_steps=4)
     said = report(summarise(trained, []))
     assert f"\n{LEARNT} 4: the sampled groups were 100% all_bad.\nall_bad: Every attempt failed." in said
     assert "\ncut off at max_completion_length=6: " in said
-    assert "cut off" not in report(summarise(tiny.trained(tmp_path, max_steps=4, max_completion_length=40), []))
+    assert "cut off" not in report(summarise(tiny_models.trained(tmp_path, max_steps=4, max_completion_length=40), []))

@@ -3,8 +3,8 @@
 import importlib
 
 import pytest
-from ending import ends
-from tables import misjudged, table, texts
+from case_tables import misjudged, table, texts
+from time_limit import ends
 
 from trl_grpo_plus.rewards.choice_answer import choice_answer
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 from itertools import permutations
 
 import pytest
-from tables import misjudged, table
+from case_tables import misjudged, table
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.countdown import countdown, solve

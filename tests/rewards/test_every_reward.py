@@ -14,14 +14,17 @@ import textwrap
 from pathlib import Path
 
 import pytest
-from bombs import BOMBS, has_its_turn, placed
-from ending import ends
-from tables import table
+from case_tables import table
+from slow_texts import BOMBS, has_its_turn, placed
+from time_limit import ends
 
 from trl_grpo_plus import rewards
 from trl_grpo_plus.registry import Reward, find, get_reward
 from trl_grpo_plus.rewards import LIBRARY
 from trl_grpo_plus.rewards._text import after_thinking
+
+
+pytestmark = pytest.mark.long
 
 
 REPOSITORY = Path(__file__).parents[2]

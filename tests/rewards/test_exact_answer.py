@@ -1,6 +1,6 @@
 """The reward `exact_answer`: the text is the answer and nothing more."""
 
-from tables import misjudged
+from case_tables import misjudged
 
 from trl_grpo_plus.rewards.exact_answer import exact_answer
 

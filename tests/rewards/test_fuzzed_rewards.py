@@ -4,7 +4,7 @@ import dataclasses
 import math
 
 import pytest
-from hostile_texts import texts, tried
+from adversarial_texts import texts, tried
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -1,7 +1,7 @@
 """`gsm8k_answer`: which number counts, what it earns, and that no text holds it up."""
 
 import pytest
-from tables import misjudged, texts
+from case_tables import misjudged, texts
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.gsm8k_answer import gsm8k_answer

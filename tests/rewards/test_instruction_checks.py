@@ -3,9 +3,9 @@
 import json
 
 import pytest
+from case_tables import table
 from datasets import Dataset
-from ending import ends
-from tables import table
+from time_limit import ends
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.instruction_checks import KINDS, instruction_checks

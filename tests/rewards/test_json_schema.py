@@ -6,8 +6,8 @@ import socket
 import time
 
 import pytest
-from ending import ends
-from tables import misjudged, table
+from case_tables import misjudged, table
+from time_limit import ends
 
 from trl_grpo_plus.registry import Reward
 from trl_grpo_plus.rewards.json_schema import json_schema

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from ending import ends
+from case_tables import REWARDS, table
 from math_cases import ANSWERS, PLACES, POISON, Case, boxed
-from tables import REWARDS, table
+from time_limit import ends
 from trl.rewards import accuracy_rewards
 
 from trl_grpo_plus.registry import Reward, get_reward
-from trl_grpo_plus.rewards import _math_boxes, _math_values
+from trl_grpo_plus.rewards._math import boxes
+from trl_grpo_plus.rewards._math import values as _math_values
 from trl_grpo_plus.rewards.math_answer import _is_readable, _score, math_answer
 
 
@@ -179,7 +180,7 @@ def test_poison_as_gold_is_found_before_training_or_harmless(name: str) -> None:
 @pytest.mark.parametrize("between", [" " * 1_000_000, "\n" * 300_000, "$" * 1_000_000, "," * 1_000_000])
 def test_boxes_far_apart(between: str) -> None:
     with ends():
-        assert _math_boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
+        assert boxes.final_answer(rf"\boxed{{1}}{between}x\boxed{{2}}") == "2"
 
 
 @pytest.mark.parametrize(
@@ -225,8 +226,8 @@ def test_repeated_forms_cost_no_time(text: str) -> None:
 @pytest.mark.parametrize("between", [" or " * 100_000, "/" * 1_000_000, r"\text{ or }" * 50_000, "( " * 500_000])
 def test_much_between_boxes(between: str) -> None:
     with ends():
-        assert _math_boxes.final_answer(rf"\boxed{{1}}{between}\boxed{{2}}") == "2"
-        assert _math_boxes.final_answer(f"<answer>1</answer>{between}<answer>2</answer>") == "2"
+        assert boxes.final_answer(rf"\boxed{{1}}{between}\boxed{{2}}") == "2"
+        assert boxes.final_answer(f"<answer>1</answer>{between}<answer>2</answer>") == "2"
 
 
 # -- golds
@@ -278,7 +279,7 @@ def test_many_plain_golds_are_checked_fast() -> None:
 
 
 def test_where_the_answer_stands() -> None:
-    assert [case for case in table("math_final") if _math_boxes.final_answer(case[0]) != case[1]] == []
+    assert [case for case in table("math_final") if boxes.final_answer(case[0]) != case[1]] == []
 
 
 def test_points_tell_variables_apart() -> None:

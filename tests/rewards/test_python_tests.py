@@ -10,18 +10,21 @@ import time
 from multiprocessing.pool import ThreadPool
 
 import pytest
-from bombs import BOMBS, has_its_turn, placed
-from busy import MANY, PROCESSOR, burners
+from cpu_load import MANY, PROCESSOR, burners
 from datasets import Dataset
-from ending import ends
-from honest_programs import DRESSED, HONEST, LIBRARY, NOT_ANSWERED
-from hostile_programs import ATTACKS, descendants, files_left
+from programs_benign import DRESSED, HONEST, LIBRARY, NOT_ANSWERED
+from programs_hostile import ATTACKS, descendants, files_left
+from slow_texts import BOMBS, has_its_turn, placed
+from time_limit import ends
 
-from trl_grpo_plus.check.rewards import check_gold
+from trl_grpo_plus.cli.check.rewards import check_gold
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.sandbox import Killed, Sandbox, Starved, sandbox
-from trl_grpo_plus.sandbox.talk import Program
-from trl_grpo_plus.scoring import Reward, RewardError, workers
+from trl_grpo_plus.sandbox.protocol import Program
+from trl_grpo_plus.scoring import Reward, RewardError, worker_pool
+
+
+pytestmark = pytest.mark.timed
 
 
 MODULE = importlib.import_module("trl_grpo_plus.rewards.python_tests")
@@ -102,7 +105,7 @@ def test_its_workers_and_their_sandboxes_stay():
 
     def pids():
         assert get_reward("python_tests")(completions=[RIGHT["s"]], tests=[SCRIPT_TESTS]) == [1.0]
-        return {worker.child.pid for worker in workers.shared()._idle}
+        return {worker.child.pid for worker in worker_pool.shared()._idle}
 
     assert pids() == pids() != set()
 
@@ -769,7 +772,7 @@ def test_right_programs_on_a_busy_machine_score():
     """By the wall clock they take more than `time_s`; in the pool, whose own limit is as tight."""
     program = "import time\nend = time.process_time() + 0.1\nwhile time.process_time() < end: pass\n" + RIGHT["s"]
     reward = Reward(MODULE.python_tests.definition, {"time_s": 1.0}, timeout=3.0)
-    workers.shared().close()
+    worker_pool.shared().close()
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, {PROCESSOR})
@@ -778,7 +781,7 @@ def test_right_programs_on_a_busy_machine_score():
         os.sched_setaffinity(0, before)
     with burners(MANY):
         (outcome,) = reward.score(completions=[program], tests=[SCRIPT_TESTS])
-    workers.shared().close()
+    worker_pool.shared().close()
     assert (outcome.score, outcome.status) == (1.0, "ok")
 
 

@@ -6,8 +6,8 @@ import json
 import os
 
 import pytest
+from case_tables import misjudged
 from datasets import Dataset
-from tables import misjudged
 
 from trl_grpo_plus.registry import RewardError, get_reward
 

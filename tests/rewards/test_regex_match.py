@@ -3,8 +3,8 @@
 import time
 
 import pytest
-from ending import ends
-from tables import misjudged, table
+from case_tables import misjudged, table
+from time_limit import ends
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.regex_match import regex_match

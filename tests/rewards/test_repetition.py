@@ -5,7 +5,7 @@ import random
 import numpy as np
 import pytest
 import torch
-from ending import ends
+from time_limit import ends
 from trl.rewards import get_repetition_penalty_reward
 
 from trl_grpo_plus.registry import get_reward

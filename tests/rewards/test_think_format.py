@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from tables import misjudged, table
+from case_tables import misjudged, table
 
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.rewards.think_format import think_format

@@ -15,19 +15,33 @@ import time
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
+import programs_hostile
 import pytest
-from busy import MANY, burners, keep_there
-from ending import ends
-from honest_programs import HONEST, IMPORT_ALL, LIBRARY, OUT_OF_REACH
-from hostile_programs import HARM, NETWORK, SECRET, SECRET_FILE, SECRET_VARIABLE, SPYING, descendants, files_left
+from cpu_load import MANY, burners, keep_there
+from programs_benign import HONEST, IMPORT_ALL, LIBRARY, OUT_OF_REACH
+from programs_hostile import HARM, NETWORK, SECRET, SECRET_FILE, SECRET_VARIABLE, SPYING, descendants, files_left
+from time_limit import ends
 
-from trl_grpo_plus.common.forking import NoProcess
-from trl_grpo_plus.common.machine import THREADS
-from trl_grpo_plus.sandbox import KILLED, TOO_LONG, Killed, Sandbox, SandboxError, Starved, attacks, sandbox, scarcity
-from trl_grpo_plus.sandbox import tiers as _tiers
+from trl_grpo_plus.sandbox import (
+    KILLED,
+    TOO_LONG,
+    Killed,
+    Sandbox,
+    SandboxError,
+    Starved,
+    resource_pressure,
+    sandbox,
+    self_test,
+)
+from trl_grpo_plus.sandbox import isolation as _tiers
 from trl_grpo_plus.sandbox.child import seccomp
 from trl_grpo_plus.sandbox.child.lockdown import can_become_others
-from trl_grpo_plus.sandbox.tiers import Tier
+from trl_grpo_plus.sandbox.isolation import Tier
+from trl_grpo_plus.utils.fork_client import NoProcess
+from trl_grpo_plus.utils.resources import THREADS
+
+
+pytestmark = pytest.mark.timed
 
 
 TIERS = ["bubblewrap+landlock+seccomp", "landlock+seccomp", "bubblewrap+seccomp-strict", "seccomp-strict"]
@@ -128,8 +142,8 @@ def test_nothing_breaks_out(tier, bait):
 
 AS_ANOTHER = f"""
 import sys
-sys.path[:0] = [{str(REPOSITORY)!r}, {str(Path(__file__).parents[1])!r}]
-from hostile_programs import *
+sys.path[:0] = [{str(REPOSITORY)!r}, {str(Path(programs_hostile.__file__).parent)!r}]
+from programs_hostile import *
 from trl_grpo_plus.sandbox import Sandbox
 for tier in ("landlock+seccomp", "seccomp-strict"):
     with Sandbox(tier=tier, time_s=1.0) as box:
@@ -517,14 +531,14 @@ def test_scarcity_takes_no_wall_away(monkeypatch, failure):
 def test_a_wrap_that_finds_no_process_is_scarcity_too(monkeypatch):
     """Bubblewrap says the same of a machine that forbids it and of one that has no process for it."""
     monkeypatch.setattr(sandbox, "tiers", lambda: [Tier("wrapped", "landlock", ("false",))])
-    monkeypatch.setattr(scarcity.machine, "spare_tasks", lambda: 3)
+    monkeypatch.setattr(resource_pressure.resources, "spare_tasks", lambda: 3)
     with pytest.raises(Starved, match="wrapped"):
         Sandbox(allow_unsafe=True, self_test=False)
 
 
 def test_a_tier_whose_processes_die_of_themselves_does_not_work(monkeypatch, tmp_path):
     """As of a system call that its filter is too strict about: that is no machine that kills."""
-    child = tmp_path / "enter.py"
+    child = tmp_path / "entrypoint.py"
     child.write_text("import os\n\ndef enter(channel, options):\n    os.kill(os.getpid(), 31)\n")
     monkeypatch.setattr(sandbox, "CHILD", tmp_path)
     with pytest.raises(RuntimeError, match=r"(?s)no safe way.*locked in: signal 31"):
@@ -558,9 +572,9 @@ def test_the_self_test_finds_threads_that_are_not_counted(monkeypatch):
 
 
 def test_the_self_test_is_quick_and_whole(box):
-    assert attacks.ATTACKS >= 20
+    assert self_test.ATTACKS >= 20
     with ends(10, time.monotonic):
-        assert attacks.escapes(box.run, box.memory_mb) == []
+        assert self_test.escapes(box.run, box.memory_mb) == []
 
 
 def test_an_unknown_machine_is_refused(monkeypatch):
@@ -640,7 +654,7 @@ def reason(judge):
         return re.match("the machine was too busy", str(error))[0]
 
 
-@pytest.mark.full  # tests/common/test_clock.py has the clock on a busy machine, the next test a sandbox's
+@pytest.mark.full  # tests/utils/test_run_clock.py has the clock on a busy machine, the next test a sandbox's
 def test_who_is_not_let_is_starved_and_who_sleeps_is_not():
     """Sandboxes whose programs hardly get to run, all at once."""
 
@@ -765,15 +779,15 @@ def test_the_self_test_has_no_clock_on_what_the_machine_takes(box, monkeypatch):
         time.sleep(0.5)
         return fork(*args)
 
-    monkeypatch.setattr(attacks, "HANG_S", 0.004)
+    monkeypatch.setattr(self_test, "HANG_S", 0.004)
     monkeypatch.setattr(box._zygote, "fork", slow)
-    assert attacks._hangs(box.run) == []
+    assert self_test._hangs(box.run) == []
 
 
 def test_the_self_test_is_not_passed_where_no_process_was_to_be_had(box, monkeypatch):
     monkeypatch.setattr(box._zygote, "fork", refuse(NoProcess("none")))
     with pytest.raises(Starved, match="none"):
-        attacks._hangs(box.run)
+        self_test._hangs(box.run)
 
 
 DIES = "import os\nos.kill(os.getpid(), 9)"

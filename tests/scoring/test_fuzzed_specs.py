@@ -6,14 +6,14 @@ import re
 import numpy as np
 import pytest
 import torch
-from hostile_texts import texts, tried
+from adversarial_texts import texts, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import RewardSpec, find, get_reward, resolve
 from trl_grpo_plus.rewards import LIBRARY
 from trl_grpo_plus.scoring import STATUSES, Outcome, Step, outcomes_of
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 EXAMPLES = [60, pytest.param(1000, marks=pytest.mark.full)]
@@ -44,7 +44,7 @@ def or_refused(call, *args, **kwargs):
     """What the call gives, or the refusal, which says something."""
     try:
         return call(*args, **kwargs)
-    except Refusal as refusal:
+    except ConfigError as refusal:
         assert len(str(refusal)) > 20  # noqa: PT017
         return refusal
 
@@ -55,7 +55,7 @@ def test_an_entry_is_understood_or_refused(examples):
 
     def check(entries, weights):
         given_weights = or_refused(resolve, entries, weights)
-        if isinstance(given_weights, Refusal):
+        if isinstance(given_weights, ConfigError):
             seen.add("refused")
             return
         seen.add("understood")
@@ -77,7 +77,7 @@ def test_arguments_are_understood_or_refused(examples):
 
     def check(name, args):
         reward = or_refused(get_reward, name, **args)
-        if isinstance(reward, Refusal):
+        if isinstance(reward, ConfigError):
             return
         for example in find(name).examples[:1]:
             columns = {column: [value] for column, value in example.columns.items()}

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from trl_grpo_plus.scoring import Noted, Outcome, Step, outcome_of, outcomes_of
+from trl_grpo_plus.scoring import AnnotatedScore, Outcome, Step, outcome_of, outcomes_of
 
 
 @pytest.mark.parametrize(
@@ -21,8 +21,8 @@ from trl_grpo_plus.scoring import Noted, Outcome, Step, outcome_of, outcomes_of
         ([torch.tensor([0.5], requires_grad=True)], Outcome(0.5, "ok")),
         ([3.4028234663852886e38], Outcome(3.4028234663852886e38, "ok")),  # the largest in float32
         ([None, float("nan")], Outcome(None, "abstain")),
-        ([Noted(0.25, "too_long")], Outcome(0.25, "too_long")),
-        ([Noted(float("nan"), "starved", "why")], Outcome(None, "starved", "why")),
+        ([AnnotatedScore(0.25, "too_long")], Outcome(0.25, "too_long")),
+        ([AnnotatedScore(float("nan"), "starved", "why")], Outcome(None, "starved", "why")),
     ],
 )
 def test_what_a_value_means(values, outcome):
@@ -70,7 +70,7 @@ def test_steps_lie_within_the_text_that_was_rewarded():
 
 
 def test_a_number_that_says_more_is_a_number():
-    assert Noted(0.25, "too_long") == 0.25
+    assert AnnotatedScore(0.25, "too_long") == 0.25
 
 
 class Unprintable:
@@ -82,7 +82,10 @@ class Unprintable:
     "value",
     [
         float("inf"), -float("inf"), 10**400, 3.41e38, "1.0", b"1.0", np.str_("1.0"), 1j, [1.0], {}, object(),
-        np.array([1.0, 2.0]), torch.tensor([[1.0, 2.0]]), torch.tensor(torch.inf), Noted(float("inf"), "too_long"),
+        np.array([1.0, 2.0]),
+        torch.tensor([[1.0, 2.0]]),
+        torch.tensor(torch.inf),
+        AnnotatedScore(float("inf"), "too_long"),
         Unprintable(),
     ],
     ids=lambda value: type(value).__name__,

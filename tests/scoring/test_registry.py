@@ -16,7 +16,6 @@ from datasets import Dataset, IterableDataset
 from user_rewards import judge, plain
 
 from trl_grpo_plus import registry
-from trl_grpo_plus.common.values import Refusal
 from trl_grpo_plus.registry import (
     Example,
     Reward,
@@ -29,9 +28,10 @@ from trl_grpo_plus.registry import (
     resolve,
 )
 from trl_grpo_plus.rewards import LIBRARY
+from trl_grpo_plus.utils.validation import ConfigError
 
 
-FILE = Path(__file__).parents[1] / "user_rewards.py"
+FILE = Path(__file__).parents[1] / "helpers" / "user_rewards.py"
 
 
 class Later:
@@ -43,7 +43,7 @@ class Later:
 
 @contextlib.contextmanager
 def refused(*words):
-    with pytest.raises(Refusal, match=re.escape(words[0])) as caught:
+    with pytest.raises(ConfigError, match=re.escape(words[0])) as caught:
         yield
     assert [word for word in words if word not in str(caught.value)] == [], caught.value
 
@@ -165,7 +165,7 @@ def run(code, folder):
 
 def test_names_and_workers_need_no_torch(tmp_path):
     """It takes seconds to import, and each process that scores would pay for it."""
-    code = "import sys, trl_grpo_plus.registry as r, trl_grpo_plus.scoring.worker; r.list_rewards()"
+    code = "import sys, trl_grpo_plus.registry as r, trl_grpo_plus.scoring.worker_main; r.list_rewards()"
     assert run(f"{code}; print('torch' in sys.modules)", tmp_path).stdout == "False\n"
 
 

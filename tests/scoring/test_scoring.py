@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-import tiny
+import tiny_models
 import torch
 import user_rewards
 from datasets import Dataset
@@ -18,73 +18,73 @@ from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.scoring import RewardError, Scoring, Step
 
 
-FILE = Path(__file__).parents[1] / "user_rewards.py"
+FILE = Path(__file__).parents[1] / "helpers" / "user_rewards.py"
 HANGS = {"name": f"{FILE}:hangs_on_one", "timeout": 1.0}
 # TRL shuffles: with all prompts in one batch, prompt 3 is in it.
 ALL = {"per_device_train_batch_size": 24, "max_steps": 2}
 
 
 def data(**columns):
-    made = tiny.prompts(6)
+    made = tiny_models.prompts(6)
     for name, value in columns.items():
         made = made.add_column(name, [value] * len(made))
     return made
 
 
 def train(folder, rewards, **options):
-    trained = tiny.trainer(folder, rewards, **{"data": data(), **ALL, **options})
+    trained = tiny_models.trainer(folder, rewards, **{"data": data(), **ALL, **options})
     trained.train()
     return trained
 
 
 def test_a_registered_reward_and_a_users_own_that_hangs_on_one_sample(tmp_path):
-    rewards = [{"name": "countdown", "weight": 2}, HANGS, tiny.digits]
+    rewards = [{"name": "countdown", "weight": 2}, HANGS, tiny_models.digits]
     start = time.monotonic()
     trained = train(tmp_path, rewards, data=data(numbers=[1, 2], target=3))
     assert time.monotonic() - start < 60  # it hangs for 600 s
     assert trained.state.global_step == 2
     assert trained.reward_weights.tolist() == [2.0, 1.0, 1.0]
     # 4 of 24 samples are of the prompt that hangs.
-    assert tiny.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
+    assert tiny_models.logged(trained, "rewards/hangs_on_one/timeout") == [pytest.approx(4 / 24)] * 2
     for key in ("hangs_on_one/error", "hangs_on_one/abstain", "countdown/error"):
-        assert tiny.logged(trained, f"rewards/{key}") == [0.0] * 2
-    assert not tiny.logged(trained, "rewards/digits/error")  # TRL's own kind, TRL's own metrics
+        assert tiny_models.logged(trained, f"rewards/{key}") == [0.0] * 2
+    assert not tiny_models.logged(trained, "rewards/digits/error")  # TRL's own kind, TRL's own metrics
 
 
 def test_one_more_set_of_options_leaves_the_callers_config_alone(tmp_path):
-    made = tiny.trainer(tmp_path, [{"name": "exact_answer", "weight": 3}], data=data(answer="1"))
+    made = tiny_models.trainer(tmp_path, [{"name": "exact_answer", "weight": 3}], data=data(answer="1"))
     assert made.args.reward_weights == [3.0]
     config = made.args
     config.reward_weights = None
     rewards = [{"name": "exact_answer", "weight": 5}]
-    options = {"args": config, "train_dataset": data(answer="1"), "processing_class": tiny.tokenizer()}
-    again = type(made)(model=tiny.model_path(tmp_path), reward_funcs=rewards, **options)
+    options = {"args": config, "train_dataset": data(answer="1"), "processing_class": tiny_models.tokenizer()}
+    again = type(made)(model=tiny_models.model_path(tmp_path), reward_funcs=rewards, **options)
     assert (config.reward_weights, again.args.reward_weights) == (None, [5.0])
 
 
 def test_a_monitor_is_logged_and_changes_nothing(tmp_path):
-    alone = train(tmp_path, [tiny.digits])
-    watched = train(tmp_path, [tiny.digits, {"name": f"{FILE}:plain", "monitor": True, "label": "length"}])
-    assert tiny.same_weights(tiny.weights(alone), tiny.weights(watched))
-    assert tiny.logged(watched, "reward") == tiny.logged(alone, "reward")
-    assert all(value > 1 for value in tiny.logged(watched, "rewards/length/mean"))
+    alone = train(tmp_path, [tiny_models.digits])
+    watched = train(tmp_path, [tiny_models.digits, {"name": f"{FILE}:plain", "monitor": True, "label": "length"}])
+    assert tiny_models.same_weights(tiny_models.weights(alone), tiny_models.weights(watched))
+    assert tiny_models.logged(watched, "reward") == tiny_models.logged(alone, "reward")
+    assert all(value > 1 for value in tiny_models.logged(watched, "rewards/length/mean"))
 
 
 def scores_even(completions, number, **kwargs):
     """Digits' share for even prompts, nothing for odd ones."""
-    return [None if n % 2 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+    return [None if n % 2 else share for n, share in zip(number, tiny_models.digits(completions), strict=True)]
 
 
 @pytest.mark.parametrize("mode", ["drop", "resample"])
 def test_what_only_a_monitor_scores_is_not_scored(tmp_path, mode):
     rewards = [scores_even, {"name": f"{FILE}:plain", "monitor": True}]
     options = {"zero_variance_groups": mode, "per_device_train_batch_size": 16, "max_steps": 3}
-    trained = train(tmp_path, rewards, data=tiny.prompts(30), **options)
-    unscored = tiny.logged(trained, "groups/unscored")
+    trained = train(tmp_path, rewards, data=tiny_models.prompts(30), **options)
+    unscored = tiny_models.logged(trained, "groups/unscored")
     assert sum(unscored) > 0
-    alone = train(tmp_path, [scores_even], data=tiny.prompts(30), **options)
-    assert unscored == tiny.logged(alone, "groups/unscored")
-    assert tiny.same_weights(tiny.weights(alone), tiny.weights(trained))
+    alone = train(tmp_path, [scores_even], data=tiny_models.prompts(30), **options)
+    assert unscored == tiny_models.logged(alone, "groups/unscored")
+    assert tiny_models.same_weights(tiny_models.weights(alone), tiny_models.weights(trained))
 
 
 def test_outcomes_of_resampled_rounds_are_counted_together(tmp_path):
@@ -93,26 +93,26 @@ def test_outcomes_of_resampled_rounds_are_counted_together(tmp_path):
 
     def dead_for_most(completions, number, answer, trainer_state, **kwargs):
         seen.setdefault(trainer_state.global_step, []).extend(value is None for value in answer)
-        return tiny.dead_for_most(completions, number)
+        return tiny_models.dead_for_most(completions, number)
 
     trained = train(
         tmp_path,
         [dead_for_most, {"name": "exact_answer", "monitor": True}],
-        data=tiny.prompts(30).map(lambda row: {"answer": "1" if row["number"] % 4 else None}),
+        data=tiny_models.prompts(30).map(lambda row: {"answer": "1" if row["number"] % 4 else None}),
         zero_variance_groups="resample",
         per_device_train_batch_size=8,
         max_steps=4,
     )
     assert max(len(rows) for rows in seen.values()) > 8  # more than one round
     rates = [sum(rows) / len(rows) for _, rows in sorted(seen.items())]
-    assert tiny.logged(trained, "rewards/exact_answer/abstain") == pytest.approx(rates)
+    assert tiny_models.logged(trained, "rewards/exact_answer/abstain") == pytest.approx(rates)
     assert len(set(rates)) > 1
 
 
 def test_evaluation_logs_outcomes_too(tmp_path):
-    trained = tiny.trainer(
+    trained = tiny_models.trainer(
         tmp_path,
-        [tiny.digits, {"name": "exact_answer", "monitor": True}],
+        [tiny_models.digits, {"name": "exact_answer", "monitor": True}],
         data=data(answer="1"),
         extra={"eval_dataset": data(answer="1")},
         per_device_eval_batch_size=8,
@@ -148,26 +148,26 @@ def test_an_error_stops_the_run_with_its_reason(tmp_path, entry, words, cause):
 
 
 def test_what_the_machine_starved_and_what_took_too_long_are_logged(tmp_path):
-    trained = train(tmp_path, [tiny.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
-    assert tiny.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2
-    assert tiny.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
-    assert tiny.logged(trained, "rewards/says_more/error") == [0.0] * 2
-    assert tiny.logged(trained, "rewards/says_more/mean") == [0.25] * 2
+    trained = train(tmp_path, [tiny_models.digits, {"name": f"{FILE}:says_more", "timeout": 20.0}])
+    assert tiny_models.logged(trained, "rewards/says_more/starved") == [pytest.approx(4 / 24)] * 2
+    assert tiny_models.logged(trained, "rewards/says_more/too_long") == [pytest.approx(20 / 24)] * 2
+    assert tiny_models.logged(trained, "rewards/says_more/error") == [0.0] * 2
+    assert tiny_models.logged(trained, "rewards/says_more/mean") == [0.25] * 2
 
 
 @pytest.mark.parametrize(("policy", "mean"), [("zero", 0.0), ("abstain", None)])
 def test_an_error_may_be_gone_on_with(tmp_path, policy, mean):
     entry = {"name": f"{FILE}:fails_on_one", "on_error": policy}
-    trained = train(tmp_path, [tiny.digits, entry])
-    assert tiny.logged(trained, "rewards/fails_on_one/error") == [1.0, 1.0]
-    assert tiny.logged(trained, "rewards/fails_on_one/mean") == [mean, mean]
+    trained = train(tmp_path, [tiny_models.digits, entry])
+    assert tiny_models.logged(trained, "rewards/fails_on_one/error") == [1.0, 1.0]
+    assert tiny_models.logged(trained, "rewards/fails_on_one/mean") == [mean, mean]
 
 
 def test_functions_that_are_trls_to_run_still_are(tmp_path):
     trained = train(tmp_path, [user_rewards.asynchronous])
-    same = train(tmp_path, [tiny.digits])
-    assert tiny.same_weights(tiny.weights(trained), tiny.weights(same))
-    assert tiny.logged(trained, "rewards/asynchronous/mean") == tiny.logged(same, "rewards/digits/mean")
+    same = train(tmp_path, [tiny_models.digits])
+    assert tiny_models.same_weights(tiny_models.weights(trained), tiny_models.weights(same))
+    assert tiny_models.logged(trained, "rewards/asynchronous/mean") == tiny_models.logged(same, "rewards/digits/mean")
 
 
 # -- one gate for every score
@@ -274,28 +274,30 @@ def test_ctrl_c_in_a_reward_is_the_users():
 @pytest.mark.parametrize("mode", ["keep", "drop"])
 def test_an_infinite_reward_leaves_the_weights_alone(tmp_path, mode):
     def infinite_once(completions, number, **kwargs):
-        return [float("inf") if n == 3 else share for n, share in zip(number, tiny.digits(completions), strict=True)]
+        return [
+            float("inf") if n == 3 else share for n, share in zip(number, tiny_models.digits(completions), strict=True)
+        ]
 
     options = {**ALL, "zero_variance_groups": mode, "scale_rewards": "none"}
-    trained = tiny.trainer(tmp_path, infinite_once, data=data(), **options)
-    before = tiny.weights(trained)
+    trained = tiny_models.trainer(tmp_path, infinite_once, data=data(), **options)
+    before = tiny_models.weights(trained)
     with pytest.raises(RewardError, match=r"reward 'infinite_once' failed on sample \d+ of 24.*got inf"):
         trained.train()
-    assert tiny.same_weights(tiny.weights(trained), before)
+    assert tiny_models.same_weights(tiny_models.weights(trained), before)
 
 
 @pytest.mark.parametrize("value", [torch.inf, torch.nan])
 def test_a_reward_model_that_overflows_is_named(tmp_path, value):
-    shape = tiny.trainer(tmp_path, tiny.digits, data=data(), **ALL).model.config.to_dict()
+    shape = tiny_models.trainer(tmp_path, tiny_models.digits, data=data(), **ALL).model.config.to_dict()
     model = Qwen2ForSequenceClassification(Qwen2Config(**{**shape, "id2label": {0: "score"}}))
     model.config._name_or_path = "somewhere/judge"
     model.score = torch.nn.Linear(16, 1)
-    extra = {"reward_processing_classes": [None, tiny.tokenizer()]}
-    watched = train(tmp_path, [tiny.digits, model], extra=extra)
-    assert tiny.logged(watched, "rewards/judge/mean")
+    extra = {"reward_processing_classes": [None, tiny_models.tokenizer()]}
+    watched = train(tmp_path, [tiny_models.digits, model], extra=extra)
+    assert tiny_models.logged(watched, "rewards/judge/mean")
     torch.nn.init.constant_(model.score.bias, value)
     with pytest.raises(RewardError, match=rf"reward model 'judge' gave {value} for sample 0 of 24"):
-        train(tmp_path, [tiny.digits, model], extra=extra)
+        train(tmp_path, [tiny_models.digits, model], extra=extra)
 
 
 # -- arguments that a plain function's signature names
@@ -304,7 +306,7 @@ def test_a_reward_model_that_overflows_is_named(tmp_path, value):
 def narrow(completions, number):
     """Share of digits, of what it names alone."""
     assert len(completions) == len(number)
-    return tiny.digits(completions)
+    return tiny_models.digits(completions)
 
 
 async def narrow_async(number, completions, trainer_state, missing=None):
@@ -331,25 +333,31 @@ NARROW = {
     "object": Narrow(),
     "async object": NarrowAsync(),
     "method": Narrow().method,
-    "lambda": lambda completions: tiny.digits(completions),
-    "partial": functools.partial(lambda scale, completions: tiny.digits(completions), 1.0),
-    "positional-only": lambda prompts, completions, missing=3, /: tiny.digits(completions) if missing == 3 else None,
-    "*": lambda completions, *more, number: tiny.digits(completions),
-    "positional-only and **": lambda completions, /, **rest: tiny.digits(completions) if rest["prompts"] else None,
-    "** alone": lambda *every, **columns: tiny.digits(columns["completions"]) if columns["trainer_state"] else None,
+    "lambda": lambda completions: tiny_models.digits(completions),
+    "partial": functools.partial(lambda scale, completions: tiny_models.digits(completions), 1.0),
+    "positional-only": lambda prompts, completions, missing=3, /: (
+        tiny_models.digits(completions) if missing == 3 else None
+    ),
+    "*": lambda completions, *more, number: tiny_models.digits(completions),
+    "positional-only and **": lambda completions, /, **rest: (
+        tiny_models.digits(completions) if rest["prompts"] else None
+    ),
+    "** alone": lambda *every, **columns: (
+        tiny_models.digits(columns["completions"]) if columns["trainer_state"] else None
+    ),
     "by its path": f"{Path(__file__)}:narrow",
     "by its path, with options": {"name": f"{Path(__file__)}:narrow", "on_error": "zero", "label": "same"},
 }
 
 
 def test_functions_need_no_double_star(tmp_path):
-    """Each alone is what `tiny.digits` is: TRL's own trainer runs that one only."""
+    """Each alone is what `tiny_models.digits` is: TRL's own trainer runs that one only."""
     trained = train(tmp_path, list(NARROW.values()))
     means = [key for key in trained.state.log_history[0] if key.startswith("rewards/") and key.endswith("/mean")]
     assert trained.state.global_step == 2
-    assert len({tuple(tiny.logged(trained, key)) for key in means}) == 1
-    assert tiny.logged(trained, "reward") == pytest.approx(
-        [len(NARROW) * share for share in tiny.logged(trained, "rewards/narrow/mean")], rel=1e-5
+    assert len({tuple(tiny_models.logged(trained, key)) for key in means}) == 1
+    assert tiny_models.logged(trained, "reward") == pytest.approx(
+        [len(NARROW) * share for share in tiny_models.logged(trained, "rewards/narrow/mean")], rel=1e-5
     )
 
 
@@ -364,7 +372,7 @@ def decorated(function):
 @decorated
 def behind_a_decorator(completions):
     """What is called is the decorator's function, which takes all: as in TRL, it gets all."""
-    return tiny.digits(completions)
+    return tiny_models.digits(completions)
 
 
 def test_a_function_that_takes_all_gets_all(tmp_path):
@@ -400,7 +408,7 @@ def of_numbers(completions, *, numbers, **kwargs):
     ],
 )
 def test_an_argument_that_nobody_gives_is_said_before_the_model_is_loaded(tmp_path, reward, column, words):
-    config = GRPOPlusConfig(**{**tiny.BASE, "output_dir": str(tmp_path)})
+    config = GRPOPlusConfig(**{**tiny_models.BASE, "output_dir": str(tmp_path)})
     rows = Dataset.from_dict({"prompt": ["01+01="] * 6, column: [1] * 6})
     with pytest.raises(ValueError, match=f"train_dataset: .*{words}"):
         GRPOPlusTrainer(model="no/such-model", reward_funcs=[reward], args=config, train_dataset=rows)
@@ -418,36 +426,36 @@ def test_a_decorator_may_bring_an_argument(tmp_path):
     def brings(completions, **kwargs):
         return of_numbers(completions, numbers=[1])
 
-    train(tmp_path, [tiny.digits, brings])
+    train(tmp_path, [tiny_models.digits, brings])
 
 
 def test_a_missing_column_is_said_before_the_model_is_loaded(tmp_path):
     with pytest.raises(ValueError, match="train_dataset: reward 'countdown' needs the column 'numbers'"):
-        tiny.trainer(tmp_path, ["countdown"], data=data())
+        tiny_models.trainer(tmp_path, ["countdown"], data=data())
     extra = {"eval_dataset": {"first": data(), "second": data().remove_columns("number")}}
     with pytest.raises(ValueError, match="eval_dataset second: reward 'hangs_on_one' needs the column 'number'"):
-        tiny.trainer(tmp_path, [user_rewards.hangs_on_one], data=data(), extra=extra)
+        tiny_models.trainer(tmp_path, [user_rewards.hangs_on_one], data=data(), extra=extra)
 
 
 def test_columns_that_a_rollout_brings_are_not_missing(tmp_path):
     def rollout(prompts, trainer):
-        made = tiny.scripted(prompts, trainer)
+        made = tiny_models.scripted(prompts, trainer)
         return {**made, "brought": [float(len(ids)) for ids in made["completion_ids"]]}
 
     def length(completions, brought, **kwargs):
         return brought
 
     trained = train(tmp_path, [length], extra={"rollout_func": rollout})
-    assert all(value > 1 for value in tiny.logged(trained, "reward"))
+    assert all(value > 1 for value in tiny_models.logged(trained, "reward"))
 
 
 def test_the_size_of_the_pool_is_an_option(tmp_path):
-    from trl_grpo_plus.scoring import workers
+    from trl_grpo_plus.scoring import worker_pool
 
-    tiny.trainer(tmp_path, [tiny.digits], reward_workers=3, reward_worker_memory_mb=700)
-    assert (workers.shared().size, workers.shared().memory_mb) == (3, 700)
-    tiny.trainer(tmp_path, [tiny.digits])
-    assert workers.shared().size == workers.default_size()
+    tiny_models.trainer(tmp_path, [tiny_models.digits], reward_workers=3, reward_worker_memory_mb=700)
+    assert (worker_pool.shared().size, worker_pool.shared().memory_mb) == (3, 700)
+    tiny_models.trainer(tmp_path, [tiny_models.digits])
+    assert worker_pool.shared().size == worker_pool.default_size()
 
 
 async def halves_asynchronously(completions, **kwargs):
@@ -459,7 +467,7 @@ def test_steps_of_every_kind_of_reward_are_kept_and_their_sum_is_what_trl_gets()
     plain, named, killable = resolve([path, {"name": path, "label": "b"}, {"name": path, "label": "c", "timeout": 9}])[
         0
     ]
-    scoring = Scoring([plain, named, killable, halves_asynchronously, tiny.digits], list("abcde"))
+    scoring = Scoring([plain, named, killable, halves_asynchronously, tiny_models.digits], list("abcde"))
     scores = [function(completions=["1234", ""], prompts=["", ""]) for function in scoring.functions]
     scores[3] = asyncio.run(scores[3])
     assert scores == [[1.5, 0.0]] * 4 + [[1.0, 0.0]]

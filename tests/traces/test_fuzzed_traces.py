@@ -4,15 +4,15 @@ import math
 
 import numpy as np
 import pytest
+import synthetic_traces
 import torch
-import traced
-from hostile_texts import texts, tried
+from adversarial_texts import texts, tried
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trl_grpo_plus.groups import Attempt, Plan, Round
+from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, complete, part_of, pick
-from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces import reader as traces
 
 
 numbers = st.one_of(st.floats(), st.integers(), st.integers(-(2**200), 2**200), st.booleans(), st.none())
@@ -75,7 +75,7 @@ def check(folder, written, scored, name, compress):
     rewards = torch.tensor(scored).view(4, 2)
     weights = {told(name): 1.0, "other": 0.5}
     one = Round(tuple(written), rewards, ("alive", "tied"))
-    batch = traced.sampled([one], weights, 2, advantages=rewards[:, 0], plan=Plan.as_sampled(2), alike=False)
+    batch = synthetic_traces.sampled([one], weights, 2, advantages=rewards[:, 0], plan=Plan.as_sampled(2), alike=False)
     places = pick(batch.rounds, None)
     writer = Writer(str(folder), compress)
     writer.write("train", 0, complete(batch, places, [part_of(0, batch, places)]).rows)
@@ -96,6 +96,6 @@ def test_what_is_nested_deeper_than_one_writer_goes_is_written_by_the_other(tmp_
     deep = []
     for _ in range(400):
         deep = [deep, "\ud800"]
-    Writer(str(tmp_path)).write("train", 0, [traced.row(size=1, extra={"deep": deep})])
+    Writer(str(tmp_path)).write("train", 0, [synthetic_traces.row(size=1, extra={"deep": deep})])
     [[row]] = traces.groups(tmp_path)
     assert row["extra"] == {"deep": deep}

@@ -12,12 +12,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import synthetic_traces
 import torch
-import traced
 
-from trl_grpo_plus.groups import Attempt, Plan, Round
+from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round
 from trl_grpo_plus.traces import Writer, advantages_by_token, complete, part_of, pick, plain
-from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.writer import _append
 
 
@@ -45,7 +45,7 @@ def begun(folder, step=0, **options):
 
 def lines(step, split="train", count=2, **changes):
     places = [{"step": step, "split": split, "group": g, "attempt": a} for g in range(count) for a in (0, 1)]
-    return [traced.row(size=2, **place, **changes) for place in places]
+    return [synthetic_traces.row(size=2, **place, **changes) for place in places]
 
 
 def steps_of(run):
@@ -69,7 +69,7 @@ def steps_in(run, journal):
 
 
 def pairs(rounds, names=("r",), **changes):
-    return traced.sampled(rounds, dict.fromkeys(names, 1.0), 2, **{"step": 7, **changes})
+    return synthetic_traces.sampled(rounds, dict.fromkeys(names, 1.0), 2, **{"step": 7, **changes})
 
 
 def whole(batch, places=None, ranks=1):

@@ -3,21 +3,21 @@
 import json
 import re
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import HOSTILE, soon, until
+import synthetic_traces
+from browser_pages import HOSTILE, soon, until
 
 from trl_grpo_plus.view import write_comparison
 
 
-browser = browsing.browser  # a fixture
+browser = browser_pages.browser  # a fixture
 
 
 @pytest.fixture
 def opened(browser):
     """Opens a page from disk."""
-    with browsing.quiet(browser, ".one, .empty", offline=True) as open_page:
+    with browser_pages.quiet(browser, ".one, .empty", offline=True) as open_page:
         yield open_page
 
 
@@ -42,9 +42,9 @@ def a_run(folder, late, options, reward, timed=True):
     """`late`: the scores at step 8 on "moved", which at 0 and 4 nobody solved; on "same" all are right for ever."""
     groups = []
     for step, scores in ((0, [0.0, 0.0]), (4, [0.0, 0.0]), (8, late)):
-        groups.append(traced.group(scores, length=5, step=step, group=0, prompt="moved"))
-        groups.append(traced.group([1.0, 1.0], length=5, step=step, group=1, prompt=HOSTILE))
-        groups.append(traced.group([1.0, 1.0], length=5, step=step, group=2, prompt=f"only {folder.name}"))
+        groups.append(synthetic_traces.group(scores, length=5, step=step, group=0, prompt="moved"))
+        groups.append(synthetic_traces.group([1.0, 1.0], length=5, step=step, group=1, prompt=HOSTILE))
+        groups.append(synthetic_traces.group([1.0, 1.0], length=5, step=step, group=2, prompt=f"only {folder.name}"))
     texts = [["one two three", "one 2 three"], ["one two four", HOSTILE]][reward < 0.3]
     groups[6] = [{**row, "completion": text} for row, text in zip(groups[6], texts, strict=True)]
     spent = {"step_time": 2.0, "groups/alive": 0.5} if timed else {}
@@ -52,7 +52,9 @@ def a_run(folder, late, options, reward, timed=True):
     metrics += [{"reward": reward, "loss": 1.5, "num_tokens": 100 * step, **spent, "step": step} for step in (4, 8)]
     metrics.append({"eval_easy_runtime": 1.0, "eval_reward": reward, "step": 8})
     alarms = [{"step": 4, "name": "dead_groups", "message": "", "groups": []}] * (2 if timed else 0)
-    return traced.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0}, "options": options})
+    return synthetic_traces.write_traces(
+        folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0}, "options": options}
+    )
 
 
 def plot(page, title):
@@ -215,7 +217,7 @@ def test_what_models_and_people_write_stays_text(page, written):
 @pytest.mark.parametrize("width", [390, 1280])
 def test_nothing_is_wider_than_the_window(page, width):
     page.set_viewport_size({"width": width, "height": 800})
-    soon(lambda: browsing.sideways(page) == 0)
+    soon(lambda: browser_pages.sideways(page) == 0)
 
 
 # -- runs that are less

@@ -6,17 +6,17 @@ import math
 import re
 import zlib
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import HOSTILE, in_scheme, shows, sideways, soon, until
+import synthetic_traces
+from browser_pages import HOSTILE, in_scheme, shows, sideways, soon, until
 
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import write_page
-from trl_grpo_plus.view.prompts import Prompts, judged, share, window
+from trl_grpo_plus.view.prompt_history import Prompts, judged, share, window
 
 
-browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
 
 
 # -- which list a prompt is in
@@ -158,15 +158,17 @@ def a_run(folder, steps=12, **more):
         late = step >= steps // 2
         scores = {"learns": late, "forgets": not late, "hard": False, "easy": True, f"once {step}": late}
         groups += [
-            traced.group([float(score), float(score)], step=step, group=i, prompt=prompt, seed=step, **more)
+            synthetic_traces.group([float(score), float(score)], step=step, group=i, prompt=prompt, seed=step, **more)
             for i, (prompt, score) in enumerate(scores.items())
         ]
         if step in (0, steps - 1):
-            rows = traced.group([float(late), 0.0, 1.0], step=step, prompt="learns", split="eval_held", **more)
+            rows = synthetic_traces.group(
+                [float(late), 0.0, 1.0], step=step, prompt="learns", split="eval_held", **more
+            )
             groups.append([{**row, "verdict": None, "kept": None} for row in rows])
     groups[0] = [{**row, "completion": f"{HOSTILE} {word}"} for row, word in zip(groups[0], ("a", "b"), strict=True)]
     about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "solved_reward": 2.0}
-    return traced.write_traces(folder, groups, about=about)
+    return synthetic_traces.write_traces(folder, groups, about=about)
 
 
 @pytest.fixture(scope="module")
@@ -317,7 +319,9 @@ def test_lists_of_prompts_and_the_way_from_them(opened, report):
 
 def test_lists_go_by_keys_and_rows_come_as_they_are_scrolled_to(opened_panel):
     groups = [
-        traced.group([1.0, 0.0], length=1, step=step, group=i, prompt=f"p{i}") for step in (0, 1) for i in range(90)
+        synthetic_traces.group([1.0, 0.0], length=1, step=step, group=i, prompt=f"p{i}")
+        for step in (0, 1)
+        for i in range(90)
     ]
     page = opened_panel(groups)
     page.keyboard.press("o")
@@ -352,12 +356,12 @@ BELIEF = {"mean": 0.5, "std": 0.25, "attempts": 3.5}
 
 
 def test_what_was_believed_stands_beside_it(opened_panel):
-    groups = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
+    groups = [synthetic_traces.group([1.0, 0.0], step=step, belief={**BELIEF, "mean": step / 2}) for step in range(3)]
     page = opened_panel(groups)
     follow(page)
     soon(lambda: page.inner_text("#follow-plot .series:nth-child(2)").strip() == "believed 0")
     soon(lambda: page.locator("#follow-plot .band").count() == 1)
-    named = [traced.group([1.0, 0.0], step=step, belief={**BELIEF, "of": "accuracy"}) for step in range(3)]
+    named = [synthetic_traces.group([1.0, 0.0], step=step, belief={**BELIEF, "of": "accuracy"}) for step in range(3)]
     page = opened_panel(named)
     follow(page)
     soon(lambda: page.inner_text("#follow-plot .title") == "mean accuracy")
@@ -368,9 +372,11 @@ def test_what_was_believed_stands_beside_it(opened_panel):
 
 def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opened_panel):
     long = " ".join(f"word{i}" for i in range(400))
-    groups = [traced.group([1.0, 0.0], step=i, prompt=prompt) for i, prompt in enumerate([long, long + ".", long])]
-    groups.append(traced.group([0.0, 0.0], step=3, prompt=long, reference={"answer": "7"}))
-    groups.append(traced.group([0.0, 0.0], step=4, prompt=long, split="eval"))
+    groups = [
+        synthetic_traces.group([1.0, 0.0], step=i, prompt=prompt) for i, prompt in enumerate([long, long + ".", long])
+    ]
+    groups.append(synthetic_traces.group([0.0, 0.0], step=3, prompt=long, reference={"answer": "7"}))
+    groups.append(synthetic_traces.group([0.0, 0.0], step=4, prompt=long, split="eval"))
     page = opened_panel(groups)
     follow(page)
     soon(lambda: page.locator("#side-group-0 option").all_inner_texts() == ["step 0: 1.5", "step 2: 1.5"])
@@ -380,7 +386,7 @@ def test_a_prompt_is_followed_by_its_whole_text_and_reference_in_its_split(opene
 
 
 def test_of_many_groups_those_between_are_thinned_and_filters_give_way(opened_panel):
-    groups = [traced.group([1.0, step % 2], length=1, step=step, prompt="again") for step in range(1600)]
+    groups = [synthetic_traces.group([1.0, step % 2], length=1, step=step, prompt="again") for step in range(1600)]
     page = opened_panel(groups)
     follow(page)
     soon(lambda: page.locator(".spot").count() == 1500)

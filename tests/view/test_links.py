@@ -9,17 +9,17 @@ import zlib
 
 import pandas as pd
 import pytest
+import synthetic_traces
 import test_thumbnails
-import traced
 
-from trl_grpo_plus.cli import main
-from trl_grpo_plus.traces import pictures
-from trl_grpo_plus.view.feed import Feed
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.traces import images
+from trl_grpo_plus.view.live_feed import Feed
 
 
 SECRET = "the key of my other house"
-NAME = f"{pictures.told(test_thumbnails.KEPT).replace(' ', '-')}.webp"
-REAL = pictures.thumbnail(test_thumbnails.KEPT, 16)
+NAME = f"{images.told(test_thumbnails.KEPT).replace(' ', '-')}.webp"
+REAL = images.thumbnail(test_thumbnails.KEPT, 16)
 
 
 def told_in(page):
@@ -45,7 +45,7 @@ def served(run):
 
 def shown(run, tmp_path):
     """All that pages of a run show, and an export holds; "" of one that is refused."""
-    other = traced.write_run(tmp_path / "other")
+    other = synthetic_traces.write_run(tmp_path / "other")
     commands = {
         "one.html": ["view", run],
         "two.html": ["view", run, other],
@@ -71,7 +71,7 @@ def elsewhere(tmp_path):
     """A folder with a file of each kind that is the reader's own."""
     folder = tmp_path / "elsewhere"
     (folder / "rollouts").mkdir(parents=True)
-    row = traced.row(size=1, completion=SECRET, prompt=SECRET, reference={"answer": SECRET})
+    row = synthetic_traces.row(size=1, completion=SECRET, prompt=SECRET, reference={"answer": SECRET})
     files = {
         "text": SECRET,
         "looks.webp": f"RIFF{SECRET}",

@@ -1,14 +1,14 @@
 """What one sees first of a run, in a real Chromium: what the run is, what it reached, its curves and its metrics."""
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import FIRST, HOSTILE, in_scheme, settled, shows, sideways, soon, until
+import synthetic_traces
+from browser_pages import FIRST, HOSTILE, in_scheme, settled, shows, sideways, soon, until
 
 from trl_grpo_plus.view import write_page
 
 
-browser, opened = browsing.browser, browsing.opened  # fixtures
+browser, opened = browser_pages.browser, browser_pages.opened  # fixtures
 
 ABOUT = {
     "rewards": {"accuracy": 1.0, "format": 0.25, "length": 0.0},
@@ -32,9 +32,11 @@ def evaluation(step, split, reward, accuracy):
 
 def a_run(folder, about=ABOUT, first_prompt=FIRST_PROMPT):
     """Steps 0 to 39, logged every tenth, evaluated at first, in the midst and at last; live at step 38 alone."""
-    groups = [traced.group([1.0, 1.0], length=1, step=step, prompt=f"solved at {step}") for step in range(40)]
-    groups += [traced.group([1.0, 0.0], length=1, step=38, group=1, prompt="live at 38")]
-    groups += [traced.group([1.0, 0.0], length=1, step=2, group=1, prompt="live at 2")]
+    groups = [
+        synthetic_traces.group([1.0, 1.0], length=1, step=step, prompt=f"solved at {step}") for step in range(40)
+    ]
+    groups += [synthetic_traces.group([1.0, 0.0], length=1, step=38, group=1, prompt="live at 38")]
+    groups += [synthetic_traces.group([1.0, 0.0], length=1, step=2, group=1, prompt="live at 2")]
     metrics = [{"step": step, "reward": step / 40, "kl": 0.5, "grad_norm": step} for step in (10, 20, 30, 40)]
     metrics = [{**line, "rewards/accuracy/mean": 0.25, HOSTILE: 1.0} for line in metrics]
     metrics += [{"step": step, "groups/alive": 0.25, "groups/all_good": 0.75} for step in (10, 20, 30, 40)]
@@ -45,7 +47,9 @@ def a_run(folder, about=ABOUT, first_prompt=FIRST_PROMPT):
         {"step": 38, "name": "dead_groups", "message": HOSTILE, "groups": [[0, 0, 1]]},
     ]
     metrics = sorted(metrics, key=lambda line: line["step"])
-    return traced.write_traces(folder, groups, alarms, metrics, about, [first_prompt] if first_prompt else [])
+    return synthetic_traces.write_traces(
+        folder, groups, alarms, metrics, about, [first_prompt] if first_prompt else []
+    )
 
 
 @pytest.fixture(scope="module")

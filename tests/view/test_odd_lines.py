@@ -7,19 +7,18 @@ import json
 import shutil
 
 import pytest
-import traced
-from browsing import serving
-from test_serve import ask
+import synthetic_traces
+from browser_pages import ask, serving
 
 from trl_grpo_plus import traces
-from trl_grpo_plus.cli import main
-from trl_grpo_plus.view import feed
-from trl_grpo_plus.view.feed import Feed
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.view import live_feed
+from trl_grpo_plus.view.live_feed import Feed
 
 
 ODD = [None, [[1]], {"a": [1]}, "text", 0.5]  # and, seldom tried, the others
 ODD += [[], [1], {}, {"a": 1}, {"a": "b"}, "", 0, -1, 2, True, 1e300, 10**40]
-ROW = traced.row(
+ROW = synthetic_traces.row(
     size=2,
     steps={"accuracy": [[3, 0.5]]},
     advantages=[[1, 0.5], [3, -0.5]],
@@ -56,7 +55,7 @@ def a_run(folder):
     rows = [{**copy.deepcopy(ROW), "attempt": attempt, "completion": MESSAGES} for attempt in (0, 1)]
     groups = [[{**row, "step": step, "group": number} for row in rows] for step in (0, 1) for number in (0, 1)]
     journals = {"metrics": [METRIC, {"step": 2, "reward": 1.0}], "alarms": [ALARM], "first_prompt": [FIRST_PROMPT]}
-    traced.write_traces(folder, groups, about=ABOUT, **journals)
+    synthetic_traces.write_traces(folder, groups, about=ABOUT, **journals)
     (folder / "trainer_state.json").write_text(json.dumps(STATE))
     (folder / "race_settings.json").write_text(json.dumps(RACE))
     return folder
@@ -64,7 +63,7 @@ def a_run(folder):
 
 @pytest.fixture
 def run(tmp_path, monkeypatch):
-    monkeypatch.setattr(feed, "AT_MOST_EVERY", 0.0)
+    monkeypatch.setattr(live_feed, "AT_MOST_EVERY", 0.0)
     return a_run(tmp_path / "run")
 
 

@@ -5,19 +5,19 @@ import json
 import re
 from pathlib import Path
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, soon, until
+import synthetic_traces
+from browser_pages import DRAWN, FIRST, attempts, body, in_scheme, settled, shows, sideways, soon, until
 
-from trl_grpo_plus.view import libraries, panel, write_page
 from trl_grpo_plus.view import page as view
-from trl_grpo_plus.view.groups import detail, entry
-from trl_grpo_plus.view.html import template
-from trl_grpo_plus.view.turns import calls
+from trl_grpo_plus.view import panel, write_page
+from trl_grpo_plus.view.group_data import detail, entry
+from trl_grpo_plus.view.template import LIBRARIES, library, template
+from trl_grpo_plus.view.tool_calls import calls
 
 
-browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
 
 VIEWER = Path(view.__file__).parent / "viewer"
 MARKDOWN = r"""# Title
@@ -57,17 +57,19 @@ def write(rows, *texts):
 def reading(tmp_path_factory):
     """Steps 0 to 2, two groups each: means, spreads, lengths and prompts' first steps are in different orders."""
     groups = [
-        write(traced.group([1.0, 0.0, 0.0, 0.0], prompt="again"), "right", "wrong", "wrong", "other wrong"),
-        write(traced.group([1.0, 1.0], length=90, group=1, prompt=INVISIBLE), INVISIBLE, INVISIBLE + " more"),
-        write(traced.group([1.0, 0.0], length=10, step=1, prompt="Solve $x^2$."), MARKDOWN, "**bold** no"),
-        write(traced.group([0.0, 0.5], length=20, step=1, group=1, prompt="tools"), CALLED, "none"),
-        traced.group([0.5, 0.25, 1.0], length=60, step=2, prompt="again"),
-        traced.group([0.0, 0.0], length=5, step=2, group=1, prompt="dead"),
+        write(synthetic_traces.group([1.0, 0.0, 0.0, 0.0], prompt="again"), "right", "wrong", "wrong", "other wrong"),
+        write(
+            synthetic_traces.group([1.0, 1.0], length=90, group=1, prompt=INVISIBLE), INVISIBLE, INVISIBLE + " more"
+        ),
+        write(synthetic_traces.group([1.0, 0.0], length=10, step=1, prompt="Solve $x^2$."), MARKDOWN, "**bold** no"),
+        write(synthetic_traces.group([0.0, 0.5], length=20, step=1, group=1, prompt="tools"), CALLED, "none"),
+        synthetic_traces.group([0.5, 0.25, 1.0], length=60, step=2, prompt="again"),
+        synthetic_traces.group([0.0, 0.0], length=5, step=2, group=1, prompt="dead"),
     ]
     groups[-1] = [{**row, "reward": None, "tokens": None} for row in groups[-1]]
     groups[0][3]["reward"] = -3.0
     groups[1] = [{**row, "reference": {"answer": INVISIBLE}, "extra": {"said": INVISIBLE}} for row in groups[1]]
-    run = traced.write_traces(tmp_path_factory.mktemp("reading"), groups)
+    run = synthetic_traces.write_traces(tmp_path_factory.mktemp("reading"), groups)
     return write_page(run, tmp_path_factory.mktemp("out") / "report.html").path
 
 
@@ -156,7 +158,10 @@ def test_the_worst_group_and_its_worst_attempt_are_a_key_away(opened, reading):
 
 
 def test_entries_hold_the_mean_length_where_it_is_known():
-    rows = [{**row, "tokens": tokens} for row, tokens in zip(traced.group([1.0] * 3), (10, 11, None), strict=True)]
+    rows = [
+        {**row, "tokens": tokens}
+        for row, tokens in zip(synthetic_traces.group([1.0] * 3), (10, 11, None), strict=True)
+    ]
     assert entry(rows)["tokens"] == 10.5
     assert entry([{**row, "tokens": None} for row in rows])["tokens"] is None
 
@@ -187,7 +192,7 @@ def test_equal_attempts_are_one_column_until_asked(opened, reading):
 
 @pytest.mark.parametrize("change", [{"reward": 0.5}, {"outcomes": {"accuracy": "timeout"}}, {"completion": "x"}])
 def test_what_differs_is_not_merged(opened_panel, change):
-    rows = [{**row, "completion": "same"} for row in traced.group([0.0, 0.0, 0.0])]
+    rows = [{**row, "completion": "same"} for row in synthetic_traces.group([0.0, 0.0, 0.0])]
     page = opened_panel([rows, [rows[0], {**rows[1], **change}, rows[2]]])
     soon(lambda: attempts(page) == ["0"])
     page.locator("#list").focus()
@@ -254,7 +259,7 @@ FORMULAE += [r"\color{red}x", r"\text{" + "\u202e" + "}", r"\left(" * 400, r"\sq
 
 
 def test_hostile_texts_are_rendered_in_time_and_load_nothing(opened, tmp_path):
-    rows = traced.group([1.0, 0.0, 0.0, 0.0, 0.0])
+    rows = synthetic_traces.group([1.0, 0.0, 0.0, 0.0, 0.0])
     texts = [
         "\n\n".join(f"$${tex}$$" for tex in FORMULAE),
         "\\(" * 20_000,
@@ -262,7 +267,7 @@ def test_hostile_texts_are_rendered_in_time_and_load_nothing(opened, tmp_path):
         "> " * 5000,
         "$x " * 20_000,
     ]
-    run = traced.write_traces(tmp_path, [write(rows, *texts)])
+    run = synthetic_traces.write_traces(tmp_path, [write(rows, *texts)])
     page = opened(write_page(run, tmp_path / "report.html").path)
     page.keyboard.press("m")
     until(page, "document.querySelectorAll('.attempt .rendered').length === 5")
@@ -277,20 +282,20 @@ def test_hostile_texts_are_rendered_in_time_and_load_nothing(opened, tmp_path):
 
 def test_what_the_page_carries_is_what_the_readme_says_and_panels_do_without():
     about = (VIEWER / "vendor" / "README.md").read_text()
-    for name in libraries.NAMES:
+    for name in LIBRARIES:
         version = re.search(rf"`{name}.min.js` \| ([\d.]+)", about)[1]
         source = (VIEWER / "vendor" / f"{name}.min.js").read_text()
         assert version in source or name == "markdown-it"  # which does not say it
-        assert "sourceMappingURL" not in libraries.source(name)
+        assert "sourceMappingURL" not in library(name)
         assert f"== {name}\n" in (VIEWER / "vendor" / "LICENSES.txt").read_text()
     parts = ("page", view.STYLES, view.SCRIPTS)
     with_them, without = (sum(map(len, template(*parts, rendering=rendering))) for rendering in (True, False))
     assert 50_000 < with_them - without < 350_000
-    assert "LIBRARIES = {};" in panel([traced.group([1.0, 0.0])])
+    assert "LIBRARIES = {};" in panel([synthetic_traces.group([1.0, 0.0])])
 
 
 def test_a_panel_offers_no_rendering(opened_panel):
-    page = opened_panel([traced.group([1.0, 0.0])])
+    page = opened_panel([synthetic_traces.group([1.0, 0.0])])
     page.keyboard.press("m")
     soon(lambda: page.locator("#rendered, .rendered").count() == 0)
 
@@ -303,12 +308,12 @@ def units(text, start, end):
 
 
 def test_calls_are_where_javascript_finds_them():
-    [attempt] = detail([traced.row(completion=CALLED)])["attempts"]
+    [attempt] = detail([synthetic_traces.row(completion=CALLED)])["attempts"]
     [[start, end, name, given]] = attempt["calls"]
     assert units(attempt["text"], start, end) == str(CALL["function"])
     assert (name, given) == ("run", [["code", "a = 1\nprint(a)"], ["n", "2"]])
     assert attempt["roles"][1] == ["tool", 1, "run"]
-    assert "calls" not in detail([traced.row()])["attempts"][0]
+    assert "calls" not in detail([synthetic_traces.row()])["attempts"][0]
 
 
 @pytest.mark.parametrize(
@@ -394,7 +399,7 @@ def test_what_is_not_seen_is_marked_wherever_texts_are(opened, reading):
 
 def test_equal_ones_are_one_mark_and_hits_never_halve_a_character(opened_panel):
     text = "\u200b" * 5000 + "x\xa0\xa0\xa0y\r\n\U0001f600\tz"
-    page = opened_panel([write(traced.group([1.0, 0.0]), text, "\U0001f468\u200d\U0001f469 a\u200db")])
+    page = opened_panel([write(synthetic_traces.group([1.0, 0.0]), text, "\U0001f468\u200d\U0001f469 a\u200db")])
     soon(lambda: marks(body(page, 0)) == ["ZWSP ×5000", "␣␣␣", "CR"])
     soon(lambda: marks(body(page, 1)) == ["ZWJ"], "not within an emoji")
     page.check("#regex")
@@ -415,7 +420,7 @@ def test_copies_are_exact_and_say_so(opened, reading):
         until(page, "id => document.querySelector(id).textContent === 'Copied'", button)
         return page.evaluate("navigator.clipboard.readText()")
 
-    text = detail([traced.row(completion=CALLED)])["attempts"][0]["text"]
+    text = detail([synthetic_traces.row(completion=CALLED)])["attempts"][0]["text"]
     assert copied("#copy-0") == text
     soon(lambda: "Copy the text of attempt 0: copied" in page.locator("#told").text_content())
     assert copied("#copy-prompt") == "tools"
@@ -541,12 +546,12 @@ def test_one_penalty_leaves_the_others_apart(browser):
 
 
 def test_the_legend_tells_what_each_colour_stands_for(opened, opened_panel, reading):
-    page = opened_panel([traced.group([1.0, 0.5, 0.0, -4.0])])
+    page = opened_panel([synthetic_traces.group([1.0, 0.5, 0.0, -4.0])])
     soon(lambda: page.locator("#legend").inner_text().split() == ["Reward", "-3", "1", "1.5", "2", "unscored"])
     grounds = "nodes => nodes.map((n) => n.style.background)"
     stops, dots = page.locator("#legend .swatch"), page.locator(".row .dot")
     soon(lambda: stops.evaluate_all(grounds) == dots.evaluate_all(grounds)[::-1])
-    page = opened_panel([traced.group([i / 10 for i in range(20)])])
+    page = opened_panel([synthetic_traces.group([i / 10 for i in range(20)])])
     soon(lambda: page.locator("#legend .stop").nth(1).get_attribute("title") == "from 1.3 to below 1.6")
     soon(lambda: "≥ 1.3" in page.inner_text("#legend"))
 

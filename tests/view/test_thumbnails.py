@@ -1,40 +1,40 @@
 """Thumbnails of a run's pictures in its pages: those that a text names and the run has kept, and no others."""
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import serving, soon, until
+import synthetic_traces
+from browser_pages import serving, soon, until
 from PIL import Image
 
-from trl_grpo_plus.traces import pictures
+from trl_grpo_plus.traces import images
 from trl_grpo_plus.view import write_comparison, write_page
 
 
-browser, opened = browsing.browser, browsing.opened  # fixtures
+browser, opened = browser_pages.browser, browser_pages.opened  # fixtures
 
 KEPT, ALSO = Image.new("RGB", (64, 32), (200, 0, 0)), Image.new("L", (20, 20), 90)
 LOST = Image.new("RGB", (8, 8))
 
 
 def block(picture):
-    return {"type": "image", "image": pictures.told(picture)}
+    return {"type": "image", "image": images.told(picture)}
 
 
 def said(picture):
-    return f"<image {pictures.told(picture)}>"
+    return f"<image {images.told(picture)}>"
 
 
 def a_run(folder, told=""):
     """A prompt with two pictures, of which one was kept; a tool that answers with a third; `told` by the policy."""
     prompt = [{"role": "user", "content": [block(KEPT), block(LOST), {"type": "text", "text": "What is it?"}]}]
     tool = {"role": "tool", "name": "zoom", "content": [block(ALSO)]}
-    groups = [traced.group([1.0, 0.0], length=3, step=step, prompt=prompt) for step in (0, 3)]
+    groups = [synthetic_traces.group([1.0, 0.0], length=3, step=step, prompt=prompt) for step in (0, 3)]
     for rows in groups:
         for row in rows:
             row["completion"] = [{"role": "assistant", "content": f"{row['completion']} {told}"}, tool]
-    traced.write_traces(folder, groups, about={"rewards": {"accuracy": 1.0}})
-    small = {pictures.told(picture): pictures.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
-    pictures.keep(folder / "rollouts", small)
+    synthetic_traces.write_traces(folder, groups, about={"rewards": {"accuracy": 1.0}})
+    small = {images.told(picture): images.thumbnail(picture, 16) for picture in (KEPT, ALSO)}
+    images.keep(folder / "rollouts", small)
     return folder
 
 
@@ -48,18 +48,18 @@ def sizes(page, within):
 def test_what_was_kept_is_shown_where_it_is_named(browser, tmp_path, served):
     run = a_run(tmp_path / "run", told=f"{said(LOST)} <image ../../thumbnails/RGB 64x32 0123456789abcdef>")
     written = write_page(run, tmp_path / "page.html").path
-    with serving(run) as server, browsing.quiet(browser) as open_page:
+    with serving(run) as server, browser_pages.quiet(browser) as open_page:
         page = open_page(server.address if served else written)
         until(page, "[...document.images].every((img) => img.complete)")
         soon(lambda: sizes(page, ".prompt") == [[16, 8]])
         soon(lambda: sizes(page, ".attempt") == [[16, 16]] * 2)
-        soon(lambda: page.locator(".prompt img").get_attribute("alt") == f"image {pictures.told(KEPT)}")
+        soon(lambda: page.locator(".prompt img").get_attribute("alt") == f"image {images.told(KEPT)}")
         soon(lambda: said(LOST) in page.locator(".prompt").inner_text())
 
 
 def test_in_the_page_of_several_runs(browser, tmp_path):
     runs = [a_run(tmp_path / name) for name in ("first", "second")]
-    with browsing.quiet(browser, ".one, .empty", offline=True) as open_page:
+    with browser_pages.quiet(browser, ".one, .empty", offline=True) as open_page:
         page = open_page(write_comparison(runs).path)
         until(page, "[...document.images].every((img) => img.complete)")
         soon(lambda: sizes(page, "#task") == [[16, 8]])

@@ -1,14 +1,14 @@
 """What one turns on in one view of the page, and meets in another."""
 
-import browsing
+import browser_pages
 import pytest
-import traced
-from browsing import attempts, shows, sideways, soon, until
+import synthetic_traces
+from browser_pages import attempts, shows, sideways, soon, until
 
 from trl_grpo_plus.view import write_comparison, write_page
 
 
-browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
 
 UNSEEN = "a\u200bb \u202efed\u202c"
 
@@ -22,10 +22,10 @@ def report(tmp_path_factory):
     """A prompt at two steps, whose attempts are in Markdown, equal ones among them; and one that is live, last."""
     groups = []
     for step in (0, 1):
-        rows = traced.group([1.0, 1.0, 1.0, 0.0], step=step, prompt=f"{UNSEEN} $x^2$")
+        rows = synthetic_traces.group([1.0, 1.0, 1.0, 0.0], step=step, prompt=f"{UNSEEN} $x^2$")
         groups.append(write(rows, "**is** 2", "**is** 2", "**is** 2", "**was** 3"))
-        groups.append(traced.group([1.0, 0.0], step=step, group=1, prompt="live"))
-    run = traced.write_traces(tmp_path_factory.mktemp("run"), groups)
+        groups.append(synthetic_traces.group([1.0, 0.0], step=step, group=1, prompt="live"))
+    run = synthetic_traces.write_traces(tmp_path_factory.mktemp("run"), groups)
     return write_page(run, tmp_path_factory.mktemp("out") / "report.html").path
 
 
@@ -53,9 +53,9 @@ def test_what_is_not_seen_is_marked_in_titles_of_prompts(opened, report):
 
 def test_what_is_not_seen_is_marked_in_titles_of_prompts_that_runs_share(browser, tmp_path):
     for name in ("one", "two"):
-        traced.write_traces(tmp_path / name, [traced.group([1.0, 0.0], prompt=UNSEEN)])
+        synthetic_traces.write_traces(tmp_path / name, [synthetic_traces.group([1.0, 0.0], prompt=UNSEEN)])
     path = write_comparison([tmp_path / "one", tmp_path / "two"]).path
-    with browsing.quiet(browser, ".one", offline=True) as open_page:
+    with browser_pages.quiet(browser, ".one", offline=True) as open_page:
         row = open_page(path).locator(".row")
         soon(lambda: row.locator(".ghost").count() == 3)
         soon(lambda: row.get_attribute("title") == "a[ZWSP]b [RLO]fed[PDF]")
@@ -99,7 +99,7 @@ def test_pins_of_equal_attempts_are_of_their_column(opened, report):
 @pytest.mark.parametrize("several", [False, True])
 def test_a_long_name_is_not_wider_than_a_phone(browser, tmp_path, several):
     names = [f"{n}_{'long_name' * 8}" for n in range(2)]
-    runs = [traced.write_traces(tmp_path / name, [traced.group([1.0, 0.0])]) for name in names]
+    runs = [synthetic_traces.write_traces(tmp_path / name, [synthetic_traces.group([1.0, 0.0])]) for name in names]
     path = write_comparison(runs).path if several else write_page(runs[0], tmp_path / "report.html").path
     with browser.new_page(viewport={"width": 390, "height": 844}) as page:
         page.goto(f"file://{path}")

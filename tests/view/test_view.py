@@ -10,18 +10,18 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-import traced
+import synthetic_traces
 
-from trl_grpo_plus.cli import main
-from trl_grpo_plus.common.texts import as_text
-from trl_grpo_plus.groups import VERDICTS
-from trl_grpo_plus.traces import stock_trl
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.rollouts.groups import VERDICTS
+from trl_grpo_plus.traces import trl_completions
+from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
 from trl_grpo_plus.view import panel, write_page
-from trl_grpo_plus.view.beliefs import believed, calibration
-from trl_grpo_plus.view.groups import Tally, best_first, by_name, curves, detail, entry, thin, utf16
+from trl_grpo_plus.view.calibration import believed, calibration
+from trl_grpo_plus.view.group_data import Tally, best_first, by_name, curves, detail, entry, thin, utf16
 from trl_grpo_plus.view.overview import before_after, metrics_table, opening, telling
-from trl_grpo_plus.view.room import Stored, choose
+from trl_grpo_plus.view.size_budget import Stored, choose
 
 
 HOSTILE = "</script><script>alert(1)</script><!-- \u2028 \x00 \ud800 \udfff \u202eRTL \x1b[31mred <b>&amp;"
@@ -47,7 +47,9 @@ def page_of_run(run, out, **options):
 
 
 def page_of(folder, groups, max_mb=100, **journals):
-    return page_of_run(traced.write_traces(folder, groups, **journals), folder / "report.html", max_mb=max_mb)
+    return page_of_run(
+        synthetic_traces.write_traces(folder, groups, **journals), folder / "report.html", max_mb=max_mb
+    )
 
 
 def room_for(mb):
@@ -64,7 +66,7 @@ def column(index, name):
 
 
 def test_a_page_holds_every_group_and_every_text(tmp_path):
-    run = traced.write_run(tmp_path, steps=3, groups=5, size=4)
+    run = synthetic_traces.write_run(tmp_path, steps=3, groups=5, size=4)
     written, head, index, groups = page_of_run(run, tmp_path / "report.html")
     assert (written.groups_total, written.groups_written) == (15, 15)
     assert (written.attempts_total, written.attempts_written) == (60, 60)
@@ -78,14 +80,18 @@ def test_a_page_holds_every_group_and_every_text(tmp_path):
 
 
 def test_evaluations_stand_before_the_training_of_their_step(tmp_path):
-    rows = [traced.group([1.0, 0.0], step=step, split=split) for step in (0, 1) for split in ("train", "eval_easy")]
+    rows = [
+        synthetic_traces.group([1.0, 0.0], step=step, split=split)
+        for step in (0, 1)
+        for split in ("train", "eval_easy")
+    ]
     _, _, index, _ = page_of(tmp_path, rows)
     assert column(index, "split") == ["eval_easy", "train", "eval_easy", "train"]
     assert index["groups"]["step"] == [0, 0, 1, 1]
 
 
 def test_a_page_loads_nothing(tmp_path):
-    page = write_page(traced.write_run(tmp_path), tmp_path / "report.html").path.read_text()
+    page = write_page(synthetic_traces.write_run(tmp_path), tmp_path / "report.html").path.read_text()
     names = {"http://www.w3.org/2000/svg", "http://www.w3.org/1998/Math/MathML"}  # of markup
     assert set(re.findall(r"https?://[^\s\"'`]+", page)) == names
     assert not re.search(r"<(link|img|iframe|object|embed|base)\b|@import|url\(", page)
@@ -106,7 +112,7 @@ def test_scripts_never_make_markup_of_text():
 
 
 def test_hostile_texts_come_back_as_they_were(tmp_path):
-    rows = traced.group([1.0, 0.0], prompt=HOSTILE, reference={HOSTILE: HOSTILE}, extra={"a": HOSTILE})
+    rows = synthetic_traces.group([1.0, 0.0], prompt=HOSTILE, reference={HOSTILE: HOSTILE}, extra={"a": HOSTILE})
     rows = [{**row, "completion": HOSTILE} for row in rows]
     alarm = {"step": 0, "name": HOSTILE, "message": HOSTILE, "groups": [[0, 0, 0]]}
     written, head, index, [group] = page_of(tmp_path, [rows], alarms=[alarm])
@@ -124,7 +130,7 @@ def test_hostile_texts_come_back_as_they_were(tmp_path):
 
 @pytest.mark.parametrize("name", ["my-run", "<b>\udcff"], ids=["plain", "hostile"])
 def test_a_page_bears_the_name_of_its_run_as_does_one_of_the_rollouts_folder(tmp_path, name):
-    run = traced.write_run(tmp_path / name)
+    run = synthetic_traces.write_run(tmp_path / name)
     for folder in (run, run / "rollouts"):
         _, head, *_ = page_of_run(folder, tmp_path / "new" / "r.html")
         assert head["title"] == name
@@ -133,7 +139,7 @@ def test_a_page_bears_the_name_of_its_run_as_does_one_of_the_rollouts_folder(tmp
 def test_numbers_that_are_not_finite_are_null(tmp_path):
     nan, inf = float("nan"), float("inf")
     bad = {"reward": nan, "advantage": inf, "kl": -inf, "rewards": {"accuracy": nan}}
-    rows = [{**row, **bad} for row in traced.group([1.0, 0.0])]
+    rows = [{**row, **bad} for row in synthetic_traces.group([1.0, 0.0])]
     _, head, index, [group] = page_of(tmp_path, [rows], metrics=[{"step": 1, "reward": float("nan"), "kl": 0.5}])
     assert index["rewards"] == [None, None]
     assert group["attempts"][0]["parts"] == [["accuracy", None, "ok"]]
@@ -145,7 +151,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
 
 
 def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
-    run = traced.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
+    run = synthetic_traces.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
     whole = write_page(run, tmp_path / "whole.html")
     written, head, index, groups = page_of_run(run, tmp_path / "report.html", max_mb=0.3)
     assert whole.bytes > 300_000 >= written.bytes > 200_000
@@ -158,7 +164,7 @@ def test_no_page_is_larger_than_allowed_and_groups_stay_whole(tmp_path):
 
 def test_what_is_left_out_is_spread_over_the_steps(tmp_path):
     places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
-    rows = [traced.group([1.0, 0.0], length=300, **place) for place in places]
+    rows = [synthetic_traces.group([1.0, 0.0], length=300, **place) for place in places]
     written, _, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.085))
     kept = [index["groups"]["step"].count(step) for step in range(16)]
     assert written.groups_written < 128
@@ -173,7 +179,10 @@ def test_even_few_groups_are_spread_over_the_steps():
 
 def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):
     def made(scores, count, first, steps):
-        return [traced.group(scores, length=300, seed=i, step=steps[i % 4], group=first + i) for i in range(count)]
+        return [
+            synthetic_traces.group(scores, length=300, seed=i, step=steps[i % 4], group=first + i)
+            for i in range(count)
+        ]
 
     rows = made([1.0, 1.0], 60, 0, range(4)) + made([1.0, 0.0], 60, 100, range(4)) + made([0.0, 0.0], 10, 200, [3] * 4)
     alarm = {"step": 3, "name": "repetition", "message": "", "groups": [[0, 0, 200 + i] for i in range(10)]}
@@ -186,7 +195,7 @@ def test_groups_that_alarms_name_and_live_ones_stay_first(tmp_path):
 
 
 def test_a_limit_that_leaves_no_room_names_one_that_does(tmp_path):
-    run = traced.write_run(tmp_path)
+    run = synthetic_traces.write_run(tmp_path)
     with pytest.raises(ValueError, match=r"max_mb=0.01 leaves no room.*needs (\d+\.\d+) or more") as error:
         write_page(run, tmp_path / "report.html", max_mb=0.01)
     least = float(re.search(r"needs ([\d.]+) or", str(error.value))[1])
@@ -202,14 +211,14 @@ def test_what_is_no_run_and_no_output_is_refused(tmp_path):
     with pytest.raises(ValueError, match="has no traces"):
         write_page(tmp_path, tmp_path / "report.html")
     with pytest.raises(ValueError, match="no group in them is whole yet"):
-        page_of(tmp_path, [traced.group([1.0, 0.0])[:1]])
+        page_of(tmp_path, [synthetic_traces.group([1.0, 0.0])[:1]])
     assert not (tmp_path / "report.html").exists()
     with pytest.raises(ValueError, match=r"is a folder.*report\.html"):
-        write_page(traced.write_run(tmp_path), tmp_path)
+        write_page(synthetic_traces.write_run(tmp_path), tmp_path)
 
 
 def test_a_page_that_fails_leaves_the_old_one(tmp_path):
-    run = traced.write_run(tmp_path)
+    run = synthetic_traces.write_run(tmp_path)
     old = write_page(run, tmp_path / "report.html").path.read_bytes()
     (run / "rollouts" / "train-00000003.jsonl").write_text('{"batch": broken\n')
     with pytest.raises(ValueError, match="Expecting value"):
@@ -223,7 +232,7 @@ def test_a_page_that_cannot_be_put_in_place_leaves_nothing_behind(tmp_path, monk
         raise OSError("no space left")
 
     monkeypatch.setattr("os.replace", refuse)
-    run = traced.write_run(tmp_path)
+    run = synthetic_traces.write_run(tmp_path)
     with pytest.raises(OSError, match="no space left"):
         write_page(run, tmp_path / "report.html")
     assert [path.name for path in tmp_path.iterdir()] == ["rollouts"]
@@ -236,7 +245,7 @@ def test_attempts_stand_by_advantage_then_reward_and_so_do_dots():
     marks = [(0.5, 1.0), (None, 3.0), (-0.5, 2.0), (0.5, 2.0), (None, None)]
     rows = [{"attempt": i, "advantage": a, "reward": r} for i, (a, r) in enumerate(marks)]
     assert [row["attempt"] for row in best_first(rows)] == [3, 0, 2, 1, 4]
-    rows = traced.group([0.0, 1.0, 0.0, 1.0])
+    rows = synthetic_traces.group([0.0, 1.0, 0.0, 1.0])
     assert entry(rows)["rewards"] == [2.0, 2.0, 1.0, 1.0]
     assert [attempt["attempt"] for attempt in detail(rows)["attempts"]] == [1, 3, 0, 2]
 
@@ -251,7 +260,7 @@ def test_attempts_stand_by_advantage_then_reward_and_so_do_dots():
     ],
 )
 def test_the_answer_is_where_javascript_finds_it(completion, answer):
-    [attempt] = detail([traced.row(completion=completion)])["attempts"]
+    [attempt] = detail([synthetic_traces.row(completion=completion)])["attempts"]
     units, place = attempt["text"].encode("utf-16-le"), attempt["answer"]
     assert (place and units[2 * place[0] : 2 * place[1]].decode("utf-16-le")) == answer
     assert attempt["text"] == as_text(completion)
@@ -264,19 +273,19 @@ def test_messages_keep_their_roles():
         {"role": "tool", "content": [{"type": "text", "text": "\U0001f6004"}, {"type": "image"}]},
         {"role": "assistant", "content": "4"},
     ]
-    group = detail([traced.row(prompt=prompt, completion=completion)])
+    group = detail([synthetic_traces.row(prompt=prompt, completion=completion)])
     [attempt] = group["attempts"]
     assert group["prompt"] == [["system", "Be brief."], ["user", "\n\n  Add 2 and 2 \nnow"]]
     assert [role for role, _ in attempt["roles"]] == ["assistant", "tool", "assistant"]
     assert attempt["text"] == as_text(completion)
     assert sum(length + 1 for _, length in attempt["roles"]) - 1 == utf16(attempt["text"])
     begun = [*prompt, {"role": "assistant", "content": "Well,"}]
-    assert entry([traced.row(prompt=begun)])["title"] == "Add 2 and 2"
+    assert entry([synthetic_traces.row(prompt=begun)])["title"] == "Add 2 and 2"
 
 
 def test_the_entropy_of_answers_is_of_what_is_answered_not_of_how():
     def entropy(*texts):
-        return entry([traced.row(attempt=k, completion=text) for k, text in enumerate(texts)])["entropy"]
+        return entry([synthetic_traces.row(attempt=k, completion=text) for k, text in enumerate(texts)])["entropy"]
 
     assert entropy("so \\boxed{4}", "it is <answer> 4 </answer>", "four: \\boxed{4}", "4") == 0.0
     assert entropy("\\boxed{4}", "\\boxed{4}", "\\boxed{5}", "#### 5") == 1.0
@@ -306,7 +315,7 @@ def test_the_entropy_of_answers_is_of_what_is_answered_not_of_how():
 )
 def test_credit_is_where_javascript_finds_it(completion, stretches):
     steps = {"a": [[3, 1.0], [5, -1.0]], "b": [[3, 0.0]], "none": []}
-    row = traced.row(completion=completion, advantages=[[3, 0.5], [5, -0.25]], steps=steps)
+    row = synthetic_traces.row(completion=completion, advantages=[[3, 0.5], [5, -0.25]], steps=steps)
     [attempt] = detail([row])["attempts"]
     units = attempt["text"].encode("utf-16-le")
     found = [(units[2 * start : 2 * end].decode("utf-16-le"), value) for start, end, value in attempt["heat"]]
@@ -316,16 +325,18 @@ def test_credit_is_where_javascript_finds_it(completion, stretches):
 
 
 def test_an_attempt_without_credit_is_as_it_was():
-    [attempt] = detail([traced.row(steps={"a": []})])["attempts"]
+    [attempt] = detail([synthetic_traces.row(steps={"a": []})])["attempts"]
     assert not {"heat", "steps"} & attempt.keys()
 
 
 def test_what_a_group_holds_of_other_kinds():
-    rows = traced.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
+    rows = synthetic_traces.group([1.0, 0.0, 1.0, 0.0], prompt="a prompt like no other")
     assert json.dumps(detail(rows)).count("a prompt like no other") == 1
     reference = {"answer": "42", "tests": ["é", 1], "large": 12345678901234567890}
     scored = {"rewards": {"a": None, "b": 0.5}, "outcomes": {"a": "timeout", "b": "ok"}}
-    group = detail([traced.row(prompt=["a", 1], completion=None, reference=reference, extra={"odd": None}, **scored)])
+    group = detail(
+        [synthetic_traces.row(prompt=["a", 1], completion=None, reference=reference, extra={"odd": None}, **scored)]
+    )
     assert group["prompt"] == [[None, '["a", 1]']]  # neither text nor messages
     assert group["reference"] == [["answer", "42"], ["tests", '["é", 1]'], ["large", "12345678901234567890"]]
     assert group["attempts"][0]["extra"] == [["odd", "null"]]
@@ -372,7 +383,7 @@ def test_calibration_takes_rewards_of_any_range():
 
 def test_calibration_counts_groups_that_found_no_room(tmp_path):
     places = [{"step": step, "group": group} for step in range(16) for group in range(8)]
-    rows = [traced.group([1.0, 0.0], length=300, belief=BELIEF, **place) for place in places]
+    rows = [synthetic_traces.group([1.0, 0.0], length=300, belief=BELIEF, **place) for place in places]
     written, head, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.085))
     assert written.groups_written < 128
     assert [span["tenths"] for span in head["calibration"]["spans"]] == [
@@ -383,7 +394,7 @@ def test_calibration_counts_groups_that_found_no_room(tmp_path):
 
 
 def test_a_run_without_beliefs_has_no_calibration(tmp_path):
-    _, head, index, _ = page_of_run(traced.write_run(tmp_path), tmp_path / "report.html")
+    _, head, index, _ = page_of_run(synthetic_traces.write_run(tmp_path), tmp_path / "report.html")
     assert head["calibration"] is None
     assert set(index["groups"]["belief"]) == {None}
 
@@ -392,7 +403,11 @@ def test_groups_of_one_prompt_have_its_number(tmp_path):
     long = "the same beginning " * 20
     kinds = [{"prompt": long}, {"prompt": long + "."}, {"prompt": long, "reference": {"answer": "7"}}]
     kinds += [{"prompt": HOSTILE}, {"prompt": [{"role": "user", "content": long}]}]
-    rows = [traced.group([1.0, 0.0], step=step, group=g, **kind) for step in (0, 1) for g, kind in enumerate(kinds)]
+    rows = [
+        synthetic_traces.group([1.0, 0.0], step=step, group=g, **kind)
+        for step in (0, 1)
+        for g, kind in enumerate(kinds)
+    ]
     _, _, index, _ = page_of(tmp_path, rows)
     assert index["groups"]["prompt"] == [*range(5)] * 2
 
@@ -401,7 +416,9 @@ def test_groups_of_one_prompt_have_its_number(tmp_path):
 
 
 def test_alarms_name_groups_of_the_training_only(tmp_path):
-    rows = [traced.group([1.0, 0.0], step=1, split=split, group=g) for split in ("eval", "train") for g in (0, 1)]
+    rows = [
+        synthetic_traces.group([1.0, 0.0], step=1, split=split, group=g) for split in ("eval", "train") for g in (0, 1)
+    ]
     alarms = [{"step": 1, "name": "repetition", "message": "loops", "groups": [[0, 0, 1]]}]
     _, head, index, _ = page_of(tmp_path, rows, alarms=alarms)
     code = index["words"].index("repetition")
@@ -442,9 +459,9 @@ def test_curves_come_from_what_was_logged(tmp_path):
 
 def test_curves_without_metrics_come_from_the_rows():
     tally = Tally()
-    tally.see(traced.group([1.0, 0.0], step=3))
-    tally.see(traced.group([1.0, 1.0], step=3))
-    tally.see(traced.group([0.0, 0.0], step=3, split="eval"))
+    tally.see(synthetic_traces.group([1.0, 0.0], step=3))
+    tally.see(synthetic_traces.group([1.0, 1.0], step=3))
+    tally.see(synthetic_traces.group([0.0, 0.0], step=3, split="eval"))
     made = by_title([], tally)
     assert set(made) == {"reward", "verdicts", "tokens"}
     assert made["reward"]["offset"] == 0
@@ -463,7 +480,7 @@ def test_thinning_keeps_the_ends():
 
 def test_a_group_tells_by_spread_then_by_the_middle_then_by_texts():
     def told(rewards, texts="abcd", **changes):
-        rows = [traced.row(reward=r, completion=t) for r, t in zip(rewards, texts, strict=False)]
+        rows = [synthetic_traces.row(reward=r, completion=t) for r, t in zip(rewards, texts, strict=False)]
         return telling([{**row, "verdict": "alive", **changes} for row in rows])
 
     assert told([1.0, 0.0, 0.0, 1.0]) == (1.0, -0.0, 4)
@@ -498,7 +515,7 @@ def test_a_page_opens_on_what_tells_most_of_the_last_tenth_of_the_steps():
 
 
 def test_the_group_to_open_on_found_room(tmp_path):
-    rows = [traced.group([1.0, 0.0], length=300, step=step, group=g) for step in range(30) for g in range(4)]
+    rows = [synthetic_traces.group([1.0, 0.0], length=300, step=step, group=g) for step in range(30) for g in range(4)]
     written, head, index, _ = page_of(tmp_path, rows, max_mb=room_for(0.04))
     assert written.groups_written < 30
     where = [f"{batch}.{round}.{group}" for batch, round, group in zip(*places(index), strict=True)]
@@ -521,8 +538,8 @@ def test_evaluations_before_and_after_are_as_logged_or_else_as_traced():
     metrics = [logged(0, "eval_easy", 0.25, a=0.5), {"step": 1, "reward": 9.0}, logged(5, "eval_easy", 0.5)]
     metrics += [logged(9, "eval_easy", 0.75, a=1.0, b=float("nan"))]
     tally = Tally()
-    tally.see(traced.group([1.0, 0.0], step=3, split="eval_hard"))
-    tally.see(traced.group([1.0, 1.0], step=3, split="eval_easy"))
+    tally.see(synthetic_traces.group([1.0, 0.0], step=3, split="eval_hard"))
+    tally.see(synthetic_traces.group([1.0, 1.0], step=3, split="eval_easy"))
     assert before_after(metrics, tally) == [
         {
             "split": "eval_easy",
@@ -552,7 +569,7 @@ def test_every_metric_is_a_column_of_a_shared_list_of_steps():
 
 def test_metrics_are_thinned_or_left_out_before_they_take_the_room_of_groups(tmp_path):
     metrics = [{"step": step, **{f"m{i}": math.sin(step * i) for i in range(40)}} for step in range(600)]
-    run = traced.write_traces(tmp_path, [traced.group([1.0, 0.0])], metrics=metrics)
+    run = synthetic_traces.write_traces(tmp_path, [synthetic_traces.group([1.0, 0.0])], metrics=metrics)
 
     def points(max_mb):
         written = write_page(run, tmp_path / "report.html", max_mb=max_mb)
@@ -571,7 +588,7 @@ def test_metrics_are_thinned_or_left_out_before_they_take_the_room_of_groups(tmp
 
 
 def test_a_panel_holds_its_groups_unpacked_and_no_curves():
-    rows = [traced.group([1.0, 0.0], group=0), traced.group([0.0, 0.0, 1.0], group=1)]
+    rows = [synthetic_traces.group([1.0, 0.0], group=0), synthetic_traces.group([0.0, 0.0, 1.0], group=1)]
     page = panel(rows, "step 12", weights={"accuracy": 0.0})
     head, index, groups = read(page)
     assert (head["title"], head["curves"], head["panel"]) == ("step 12", [], True)
@@ -634,14 +651,14 @@ def test_the_completions_folder_itself_will_do_and_traces_are_preferred(tmp_path
     _, head, index, _ = page_of_run(tmp_path / "run" / "completions", tmp_path / "r.html")
     assert head["title"] == "run"
     assert index["groups"]["step"] == [99_999, 100_000]
-    _, head, index, _ = page_of_run(traced.write_run(tmp_path / "run"), tmp_path / "r.html")
+    _, head, index, _ = page_of_run(synthetic_traces.write_run(tmp_path / "run"), tmp_path / "r.html")
     assert head["note"] == ""
     assert 99_999 not in index["groups"]["step"]
 
 
 def test_a_reward_that_is_not_finite_is_left_out_of_the_sum(tmp_path):
     write_completions(tmp_path, 5, ["a"], judge_reward=[float("inf"), 2.0])
-    [[first, second]] = stock_trl.groups(tmp_path)
+    [[first, second]] = trl_completions.groups(tmp_path)
     assert first["rewards"] == {"accuracy_reward": 0.0, "format_reward": None, "judge_reward": None}
     assert (first["reward"], second["reward"]) == (0.0, 3.5)
 
@@ -650,17 +667,17 @@ def test_a_parquet_file_that_is_not_trls_is_refused(tmp_path):
     path = write_completions(tmp_path, 5, ["a"])
     pd.DataFrame({"step": [1], "prompt": ["a"]}).to_parquet(path)
     with pytest.raises(ValueError, match="lacks advantage, completion"):
-        list(stock_trl.groups(tmp_path))
+        list(trl_completions.groups(tmp_path))
     path.write_bytes(b"PAR1 cut off")
     with pytest.raises(ValueError, match=r"completions_00005\.parquet cannot be read as parquet"):
-        list(stock_trl.groups(tmp_path))
+        list(trl_completions.groups(tmp_path))
 
 
 # -- the command
 
 
 def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
-    run = traced.write_run(tmp_path / "run", steps=2)
+    run = synthetic_traces.write_run(tmp_path / "run", steps=2)
     assert main(["view", str(run)]) == 0
     page = run / "report.html"
     assert f"{page}: 12 groups, 48 attempts, {page.stat().st_size / 1e6:.1f} MB" in capsys.readouterr().out
@@ -679,7 +696,7 @@ def test_the_command_writes_the_page_into_the_run(tmp_path, capsys):
     ],
 )
 def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, problem):
-    run = traced.write_run(tmp_path)
+    run = synthetic_traces.write_run(tmp_path)
     path = run / "rollouts" / name
     lines = path.read_text().splitlines() if path.exists() else ["{}"]
     path.write_text("\n".join([lines[0], line, *lines[2:], ""]))
@@ -690,7 +707,7 @@ def test_the_command_says_which_line_is_broken(tmp_path, capsys, name, line, pro
 
 
 def test_the_command_says_what_has_no_room_and_what_it_cannot_show(tmp_path, capsys):
-    run = traced.write_run(tmp_path / "run", steps=6, length=4000)
+    run = synthetic_traces.write_run(tmp_path / "run", steps=6, length=4000)
     assert main(["view", str(run), "--max-mb", "0.35"]) == 0
     assert re.search(
         r"^\d+ groups did not fit in the page\. Raise --max-mb to include them\.$", capsys.readouterr().out, re.M

@@ -3,16 +3,32 @@
 import re
 import time
 
-import browsing
+import browser_pages
 import pandas as pd
 import pytest
-import traced
-from browsing import DRAWN, FIRST, HOSTILE, attempts, body, in_scheme, settled, shows, sideways, soon, titles, until
+import synthetic_traces
+from browser_pages import (
+    DRAWN,
+    FIRST,
+    HOSTILE,
+    attempts,
+    body,
+    in_scheme,
+    settled,
+    shows,
+    sideways,
+    soon,
+    titles,
+    until,
+)
 
 from trl_grpo_plus.view import panel, write_page
 
 
-browser, opened, opened_panel = browsing.browser, browsing.opened, browsing.opened_panel  # fixtures
+pytestmark = pytest.mark.long
+
+
+browser, opened, opened_panel = browser_pages.browser, browser_pages.opened, browser_pages.opened_panel  # fixtures
 
 UNUSUAL = "\u202egnirts \x1b[31mred\x1b[0m \x00 \u2028"
 LONG = " ".join(f"word{i}" for i in range(400))
@@ -32,9 +48,9 @@ def a_run(folder):
     groups = []
     for step in (0, 1, 5):
         groups += [
-            traced.group([0.0, 1.0, 0.0, 1.0], step=step, group=0, prompt=f"alive at {step}"),
-            traced.group([1.0, 1.0, 1.0, 1.0], step=step, group=1, prompt=asked(step)),
-            traced.group([0.0, 0.0, 0.0, 0.0], step=step, group=2, prompt=f"bad at {step}", round=step % 2),
+            synthetic_traces.group([0.0, 1.0, 0.0, 1.0], step=step, group=0, prompt=f"alive at {step}"),
+            synthetic_traces.group([1.0, 1.0, 1.0, 1.0], step=step, group=1, prompt=asked(step)),
+            synthetic_traces.group([0.0, 0.0, 0.0, 0.0], step=step, group=2, prompt=f"bad at {step}", round=step % 2),
         ]
     groups.append([{**row, "kept": False, "reason": "evaluation"} for row in groups[0]])
     groups[-1] = [{**row, "step": 5, "split": "eval_easy"} for row in groups[-1]]
@@ -51,7 +67,9 @@ def a_run(folder):
         {"step": 1, "name": "dead_groups", "message": "most are dead", "groups": []},
     ]
     metrics = [{"step": step + 1, "reward": step / 10, "kl": 0.5, "entropy": 1.0} for step in range(6)]
-    return traced.write_traces(folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0, "format": 0.0}})
+    return synthetic_traces.write_traces(
+        folder, groups, alarms, metrics, {"rewards": {"accuracy": 1.0, "format": 0.0}}
+    )
 
 
 # -- steps and the list
@@ -103,7 +121,7 @@ def test_a_row_says_what_its_group_was(opened, report):
 
 
 def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
-    run = traced.write_run(tmp_path, steps=2, groups=400, size=2, length=3)
+    run = synthetic_traces.write_run(tmp_path, steps=2, groups=400, size=2, length=3)
     page = opened(write_page(run, tmp_path / "report.html").path)
     soon(lambda: page.locator(".row").count() < 40)
     page.locator("#list").evaluate("node => { node.scrollTop = node.scrollHeight; }")
@@ -113,7 +131,7 @@ def test_only_the_rows_in_sight_are_in_the_page(opened, tmp_path):
 
 
 def test_a_row_that_the_list_draws_again_while_it_is_pressed_is_clicked(opened, tmp_path):
-    run = traced.write_run(tmp_path, steps=1, groups=40, size=2, length=3)
+    run = synthetic_traces.write_run(tmp_path, steps=1, groups=40, size=2, length=3)
     page = opened(write_page(run, tmp_path / "report.html").path)
     page.locator("#row-2").click()
     shows(page, 0, group=2)
@@ -306,7 +324,7 @@ def test_thinking_folds_and_the_answer_is_marked(opened, report):
     ],
 )
 def test_what_counts_as_thinking(opened_panel, text, folded, open_to_see):
-    page = opened_panel([[traced.row(completion=text, size=1)]])
+    page = opened_panel([[synthetic_traces.row(completion=text, size=1)]])
     soon(lambda: page.locator(".think .text").all_text_contents() == folded)
     soon(lambda: page.locator(".body > .text").all_text_contents() == open_to_see)
 
@@ -314,7 +332,7 @@ def test_what_counts_as_thinking(opened_panel, text, folded, open_to_see):
 def test_messages_of_a_completion_keep_their_roles(opened_panel):
     roles, texts = ["assistant", "tool", "assistant"], ["<think>hm", "\U0001f600 5", "#### 5"]
     messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=True)]
-    page = opened_panel([[traced.row(completion=messages, size=1)]])
+    page = opened_panel([[synthetic_traces.row(completion=messages, size=1)]])
     soon(lambda: page.locator(".body .label").all_inner_texts() == roles)
     soon(lambda: page.locator(".body .text").all_text_contents() == texts)
     soon(lambda: page.locator("mark.answer").all_text_contents() == ["5"])
@@ -367,7 +385,7 @@ def test_pins_go_with_their_group(opened, report):
 
 def test_texts_too_different_to_align_say_so(opened_panel):
     texts = [" ".join(f"{name}{i}" for i in range(1500)) + " same" for name in ("a", "b")]
-    rows = [{**row, "completion": t} for row, t in zip(traced.group([1.0, 0.0]), texts, strict=True)]
+    rows = [{**row, "completion": t} for row, t in zip(synthetic_traces.group([1.0, 0.0]), texts, strict=True)]
     page = opened_panel([rows])
     page.click("#diff")
     until(page, "document.querySelector('.body p.muted') !== null")
@@ -384,7 +402,7 @@ def credited():
     text = "<think>one two</think>three <b>"
     first = {"completion": text, "advantages": [[6, 0.0], [10, -0.5], [22, 1.0], [31, 2.0]]}
     first["steps"] = {"lines": [[22, 1.0], [31, -0.5]], "words": [[10, 0.0]]}
-    rows = traced.group([1.0, 0.0])
+    rows = synthetic_traces.group([1.0, 0.0])
     return [{**rows[0], **first}, {**rows[1], "completion": "none\n", "steps": {"lines": [[5, 0.0]]}}]
 
 
@@ -395,7 +413,7 @@ def heat(page):
 
 
 def test_tokens_are_heated_by_their_advantage(opened_panel):
-    page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
+    page = opened_panel([credited(), synthetic_traces.group([1.0, 0.0], group=1)])
     soon(lambda: len(heat(page)) == 4)
     stretches = heat(page)
     assert [(text, title) for text, title, _ in stretches] == [
@@ -437,7 +455,7 @@ def test_steps_end_with_their_reward(opened_panel):
 
 
 def test_credit_is_switched_off_and_lets_other_marks_be_seen(opened_panel):
-    page = opened_panel([credited(), traced.group([1.0, 0.0], group=1)])
+    page = opened_panel([credited(), synthetic_traces.group([1.0, 0.0], group=1)])
     page.fill("#query", "three")
     until(page, "document.querySelectorAll('mark.hit').length === 1")
     soon(
@@ -568,11 +586,13 @@ def believing(tmp_path_factory):
     groups = []
     for step in range(8):
         belief = {"mean": step / 8, "std": 0.49, "attempts": step + 0.5, "of": HOSTILE}
-        rows = traced.group([1.0, 0.0, step / 8, 0.0], step=step, prompt=("again", HOSTILE)[step % 2], belief=belief)
+        rows = synthetic_traces.group(
+            [1.0, 0.0, step / 8, 0.0], step=step, prompt=("again", HOSTILE)[step % 2], belief=belief
+        )
         groups.append([{**row, "rewards": {HOSTILE: row["reward"] - 1.0}} for row in rows])
     belief = {**BELIEF, "attempts": 1, "of": "accuracy"}
-    groups.append(traced.group([1.0, 1.0], step=7, group=1, prompt="once", belief=belief))
-    run = traced.write_traces(tmp_path_factory.mktemp("believing"), groups)
+    groups.append(synthetic_traces.group([1.0, 1.0], step=7, group=1, prompt="once", belief=belief))
+    run = synthetic_traces.write_traces(tmp_path_factory.mktemp("believing"), groups)
     return write_page(run, tmp_path_factory.mktemp("out") / "report.html").path
 
 
@@ -587,7 +607,7 @@ def test_a_group_says_what_was_believed_of_its_prompt(opened, opened_panel, beli
         )
     )
     soon(lambda: page.evaluate("window.hacked") is None)
-    page = opened_panel([traced.group([1.0, 0.0], belief=BELIEF)])
+    page = opened_panel([synthetic_traces.group([1.0, 0.0], belief=BELIEF)])
     soon(lambda: page.inner_text(".belief") == "believed 0.4 ± 0.49 on 3.5 attempts; earned 1.5")
     page = opened(report)
     soon(lambda: page.locator(".belief").count() == 0)
@@ -620,7 +640,7 @@ def test_calibration_opens_by_key_and_draws_the_last_steps_or_all(opened, believ
 
 def test_without_beliefs_there_is_no_calibration(opened, opened_panel, report):
     soon(lambda: opened(report).locator("#calibration").is_hidden())
-    soon(lambda: opened_panel([traced.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden())
+    soon(lambda: opened_panel([synthetic_traces.group([1.0, 0.0], belief=BELIEF)]).locator("#calibration").is_hidden())
 
 
 # -- alarms and curves
@@ -689,7 +709,7 @@ def test_the_policy_stops_what_would_load_or_run(browser, report):
 
 
 def test_what_was_left_out_is_told(opened, tmp_path):
-    run = traced.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
+    run = synthetic_traces.write_run(tmp_path, steps=10, groups=20, size=4, length=400)
     written = write_page(run, tmp_path / "report.html", max_mb=0.3)
     page = opened(written.path)
     left = 200 - written.groups_written
@@ -698,7 +718,10 @@ def test_what_was_left_out_is_told(opened, tmp_path):
 
 
 def test_a_panel_shows_its_groups(opened_panel):
-    groups = [traced.group([1.0, 0.0], step=3, prompt="first"), traced.group([0.0, 0.0], step=4, prompt=HOSTILE)]
+    groups = [
+        synthetic_traces.group([1.0, 0.0], step=3, prompt="first"),
+        synthetic_traces.group([0.0, 0.0], step=4, prompt=HOSTILE),
+    ]
     page = opened_panel(groups, "Step 12")
     soon(lambda: page.inner_text("#run") == "Step 12")
     soon(lambda: titles(page) == ["first", HOSTILE])
@@ -710,7 +733,7 @@ def test_a_panel_shows_its_groups(opened_panel):
 
 
 def test_a_panel_works_in_a_frame_that_may_only_run_scripts(opened, tmp_path):
-    (tmp_path / "panel.html").write_text(panel([traced.group([1.0, 0.0], prompt="first")]))
+    (tmp_path / "panel.html").write_text(panel([synthetic_traces.group([1.0, 0.0], prompt="first")]))
     (tmp_path / "frame.html").write_text(
         "<p class=attempt>.</p><iframe sandbox=allow-scripts src=panel.html></iframe>"
     )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import shims
-import tiny
+import tiny_models
 import watched
 from accelerate import PartialState
 from vllm.distributed.parallel_state import destroy_model_parallel
@@ -34,7 +34,7 @@ RUNS: dict[str, dict[str, Any]] = {
 
 def fingerprint(trained: watched.Watched) -> str:
     digest = hashlib.sha256()
-    for _, value in sorted(tiny.weights(trained).items()):
+    for _, value in sorted(tiny_models.weights(trained).items()):
         digest.update(value.numpy().tobytes())
     return digest.hexdigest()
 
@@ -47,8 +47,8 @@ def main() -> None:
         folder = out / name
         folder.mkdir(exist_ok=True)
         trained = watched.trained(folder, **options, **(next(served) if name.endswith("server") else {}))
-        metrics = {key: tiny.logged(trained, f"groups/{key}") for key in ("rounds", "generated", "trained")}
-        metrics["off"] = tiny.logged(trained, "sampler/logp_difference/max")
+        metrics = {key: tiny_models.logged(trained, f"groups/{key}") for key in ("rounds", "generated", "trained")}
+        metrics["off"] = tiny_models.logged(trained, "sampler/logp_difference/max")
         seen = {"world": state.num_processes, "weights": fingerprint(trained), "batches": trained.batches, **metrics}
         (out / f"{name}-{state.process_index}.json").write_text(json.dumps(seen))
         state.wait_for_everyone()

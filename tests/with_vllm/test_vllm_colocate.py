@@ -13,16 +13,16 @@ pytest.importorskip("vllm", reason="make test-vllm runs these")
 import peft
 import shims
 import test_tools
-import tiny
+import tiny_models
 import watched
 
-from trl_grpo_plus import trainer as library
-from trl_grpo_plus.traces import read as traces
+from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer import grpo_plus_trainer as library
 
 
 pytestmark = pytest.mark.usefixtures("engine")
 
-ENDS = (tiny.tokenizer().eos_token_id, tiny.tokenizer().pad_token_id)
+ENDS = (tiny_models.tokenizer().eos_token_id, tiny_models.tokenizer().pad_token_id)
 MODES = {"keep": {}, "drop": {"zero_variance_groups": "drop"}, "resample": watched.RESAMPLE}
 
 
@@ -40,7 +40,7 @@ def test_each_batch_is_whole(run):
     watched.check_batches(trained.batches)
     assert [batch["syncs"] for batch in trained.batches] == [1] * 3
     sizes = [len(batch["rows"]) for batch in trained.batches]
-    assert sizes == [watched.SIZE * n for n in tiny.logged(trained, "groups/trained")]
+    assert sizes == [watched.SIZE * n for n in tiny_models.logged(trained, "groups/trained")]
     if mode == "keep":
         assert sizes == [16] * 3
     else:
@@ -54,9 +54,11 @@ def test_sampling_metrics_are_of_the_batch_that_is_trained_on(run):
     rows = [batch["rows"] for batch in trained.batches]
     for name, of in (("min", min), ("max", max), ("mean", statistics.fmean)):
         expected = [of([ratio for row in batch for ratio in row["ratio"]]) for batch in rows]
-        assert tiny.logged(trained, f"sampling/importance_sampling_ratio/{name}") == pytest.approx(expected, abs=2e-7)
+        assert tiny_models.logged(trained, f"sampling/importance_sampling_ratio/{name}") == pytest.approx(
+            expected, abs=2e-7
+        )
     expected = [watched.apart(batch, batch) for batch in rows]
-    assert tiny.logged(trained, "sampling/sampling_logp_difference/max") == pytest.approx(expected, abs=2e-6)
+    assert tiny_models.logged(trained, "sampling/sampling_logp_difference/max") == pytest.approx(expected, abs=2e-6)
     assert max(expected) < 1e-4
 
 
@@ -72,7 +74,7 @@ def test_rounds_ask_for_what_is_missing(run):
             missing -= verdicts.count("alive")
     later = {asked for batch in trained.batches for asked in batch["asked"][1:]}
     assert {4, 8} <= later if mode == "resample" else not later
-    assert tiny.logged(trained, "groups/rounds") == [len(batch["asked"]) - 1 for batch in trained.batches]
+    assert tiny_models.logged(trained, "groups/rounds") == [len(batch["asked"]) - 1 for batch in trained.batches]
 
 
 def test_traces_hold_every_attempt(run):
@@ -121,15 +123,15 @@ def prompts_of_another_group(exchange, *args):
 def test_a_batch_put_together_wrongly_shows(tmp_path, monkeypatch):
     monkeypatch.setattr(library, "exchange", functools.partial(prompts_of_another_group, library.exchange))
     trained = watched.trained(tmp_path, **watched.RESAMPLE)
-    assert min(tiny.logged(trained, "sampling/sampling_logp_difference/max")) > 0.3
-    assert max(tiny.logged(trained, "sampling/importance_sampling_ratio/min")) < 0.8
+    assert min(tiny_models.logged(trained, "sampling/sampling_logp_difference/max")) > 0.3
+    assert max(tiny_models.logged(trained, "sampling/importance_sampling_ratio/min")) < 0.8
 
 
 def test_weights_that_were_not_sent_show(tmp_path):
     made = watched.trainer(tmp_path, **watched.RESAMPLE)
     made.vllm_generation.sync_weights = lambda: None
     made.train()
-    first, *later = tiny.logged(made, "sampling/sampling_logp_difference/max")
+    first, *later = tiny_models.logged(made, "sampling/sampling_logp_difference/max")
     assert first < 1e-4
     assert min(later) > 0.1
 
@@ -159,7 +161,7 @@ def test_kl_in_the_loss(tmp_path, estimator):
         )
         for batch in trained.batches
     ]
-    assert tiny.logged(trained, "kl") == pytest.approx(expected, rel=1e-3, abs=1e-6)
+    assert tiny_models.logged(trained, "kl") == pytest.approx(expected, rel=1e-3, abs=1e-6)
     assert expected[-1] > 0.01
 
 
@@ -188,7 +190,7 @@ def test_rollout_func(tmp_path):
     """The user's own, on the trainer's engine."""
 
     def rollout(prompts, trainer):
-        ids = tiny.tokenizer()(list(prompts))["input_ids"]
+        ids = tiny_models.tokenizer()(list(prompts))["input_ids"]
         _, completions, sampled, _ = trainer.vllm_generation.generate(ids, None, trainer.num_generations)
         sampled = [[token[0] for token in row] for row in sampled]
         return {"prompt_ids": ids, "completion_ids": completions, "logprobs": sampled}
@@ -210,7 +212,7 @@ def test_sleep(tmp_path):
 def test_evaluation(tmp_path):
     """Not filtered, and of the weights as they are then; the step that follows need not send them again."""
     options = {"eval_strategy": "steps", "eval_steps": 1, "num_generations_eval": 2, "per_device_eval_batch_size": 8}
-    extra = {"eval_dataset": tiny.prompts(4)}
+    extra = {"eval_dataset": tiny_models.prompts(4)}
     trained = watched.trained(tmp_path, **watched.RESAMPLE, **options, extra=extra, max_steps=2)
     assert [batch["training"] for batch in trained.batches] == [True, False, True, False]
     assert [batch["syncs"] for batch in trained.batches] == [1, 1, 0, 1]
@@ -223,7 +225,7 @@ def test_evaluation(tmp_path):
 
 def test_resumed(tmp_path):
     options = {**watched.RESAMPLE, "save_strategy": "steps", "save_steps": 2}
-    weights = tiny.weights(watched.trained(tmp_path, **options, max_steps=2))
+    weights = tiny_models.weights(watched.trained(tmp_path, **options, max_steps=2))
     resumed = watched.trainer(tmp_path, **options, max_steps=4)
     resumed.train(resume_from_checkpoint=True)
     assert len(resumed.batches) == 2

@@ -5,7 +5,7 @@ import pytest
 
 pytest.importorskip("vllm", reason="make test-vllm runs these")
 
-import tiny
+import tiny_models
 import watched
 
 
@@ -22,7 +22,7 @@ def test_each_batch_is_whole(tmp_path, on_server, mode):
     assert [batch["syncs"] for batch in trained.batches] == [1] * 3
     rounds = [asked for batch in trained.batches for asked in batch["asked"][1:]]
     assert {4, 8} <= set(rounds) if mode == "resample" else not rounds
-    assert max(tiny.logged(trained, "sampling/sampling_logp_difference/max")) < 1e-4
+    assert max(tiny_models.logged(trained, "sampling/sampling_logp_difference/max")) < 1e-4
 
 
 def test_weights_reach_the_server_when_they_are_sent(tmp_path, on_server):

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("vllm", reason="make test-vllm runs these")
 
 import peft
-import tiny
+import tiny_models
 import watched
 
 
@@ -29,7 +29,9 @@ def run(tmp_path, caplog):
         made = watched.trainer(tmp_path, **{"vllm_check_every": 1, "max_steps": 4, **options})
         breaking(made)
         made.train()
-        return made, [record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.vllm_check"]
+        return made, [
+            record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm_sync_check"
+        ]
 
     return train
 
@@ -69,10 +71,10 @@ HEALTHY = {
 def test_an_engine_with_the_weights_of_the_policy(run, name):
     made, warned = run(**HEALTHY[name])
     assert warned == []
-    looked_at = sum(count > 0 for count in tiny.logged(made, "groups/trained"))
-    assert len(tiny.logged(made, MEAN)) == len(tiny.logged(made, MOVED)) + 1 == looked_at >= 3
-    assert max(tiny.logged(made, MOST)) < 1e-4
-    assert min(tiny.logged(made, MOVED)) > 0.1
+    looked_at = sum(count > 0 for count in tiny_models.logged(made, "groups/trained"))
+    assert len(tiny_models.logged(made, MEAN)) == len(tiny_models.logged(made, MOVED)) + 1 == looked_at >= 3
+    assert max(tiny_models.logged(made, MOST)) < 1e-4
+    assert min(tiny_models.logged(made, MOVED)) > 0.1
 
 
 BROKEN = {
@@ -92,7 +94,7 @@ def test_an_engine_with_other_weights(run, name):
     assert f"Step {step}: vLLM does not sample from the policy that is trained" in warned[0]
     assert re.search(expected, warned[0])
     assert len(warned) == 1
-    means = tiny.logged(made, MEAN)
+    means = tiny_models.logged(made, MEAN)
     assert max(means[:step], default=0.0) < 1e-4
     assert min(means[step:]) > 0.1
 
@@ -109,13 +111,13 @@ def test_nothing_else_is_changed(run, every, looked_at):
     options = lora(lora_dropout=0.2)
     made, _ = run(vllm_check_every=every, **options)
     other, _ = run(vllm_check_every=1, **options)
-    tiny.assert_same(made, other)
+    tiny_models.assert_same(made, other)
     assert [i for i, entry in enumerate(made.state.log_history[:-1]) if MEAN in entry] == looked_at
 
 
 def test_what_cannot_be_compared_is_not(run):
     made, warned = run(hotter, vllm_check_every=10, top_p=0.9)
-    assert warned == tiny.logged(made, MEAN) == []
+    assert warned == tiny_models.logged(made, MEAN) == []
 
 
 @pytest.mark.parametrize("breaking", [None, no_sync])
@@ -123,6 +125,6 @@ def test_a_server(run, on_server, breaking):
     made, warned = run(breaking or (lambda made: None), **on_server())
     if breaking is None:
         assert warned == []
-        assert max(tiny.logged(made, MOST)) < 1e-4
+        assert max(tiny_models.logged(made, MOST)) < 1e-4
     else:
         assert warned

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny
+import tiny_models
 import torch
 from accelerate import PartialState
 from transformers import Qwen2ForCausalLM
@@ -17,7 +17,7 @@ from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 
 SIZE = 4  # attempts in a group
 BASE = {
-    **tiny.BASE,
+    **tiny_models.BASE,
     "use_vllm": True,
     "vllm_mode": "colocate",
     "num_generations": SIZE,
@@ -29,20 +29,20 @@ RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 4}
 
 
 def model_path(folder: Path) -> str:
-    """As `tiny.model_path`, but as large as vLLM's attention kernels want it, and with the tokenizer."""
+    """As `tiny_models.model_path`, but as large as vLLM's attention kernels want it, and with the tokenizer."""
     path = str(folder / "model")
     if PartialState().is_main_process and not Path(path).exists():
         torch.manual_seed(0)
-        config = tiny.qwen2(hidden_size=64, intermediate_size=64, initializer_range=0.2)
+        config = tiny_models.qwen2(hidden_size=64, intermediate_size=64, initializer_range=0.2)
         Qwen2ForCausalLM(config).save_pretrained(path)
-        tiny.tokenizer().save_pretrained(path)
+        tiny_models.tokenizer().save_pretrained(path)
     PartialState().wait_for_everyone()
     return path
 
 
 def score(completion: str, number: int, place: int) -> float:
     """0.3 for two prompts in three; else the share of digits, and 0.01 for each place in the group."""
-    return 0.3 if number % 3 else tiny.digits([completion])[0] + 0.01 * place
+    return 0.3 if number % 3 else tiny_models.digits([completion])[0] + 0.01 * place
 
 
 def reward(completions: list[str], number: list[int], **kwargs: Any) -> list[float]:
@@ -70,7 +70,7 @@ class Watched(GRPOPlusTrainer):
         self._weights: tuple[Any, ...] = ()  # the first, and those of the last batch
 
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
-        now = tiny.weights(self)
+        now = tiny_models.weights(self)
         first, before = self._weights or (now, now)
         self._weights = (first, now)
         with _calls(self.vllm_generation) as (generated, syncs):
@@ -111,7 +111,7 @@ def _row(row: dict[str, Any], i: int, output: dict[str, Any], model: Any, weight
     seen = output["completion_mask"][i].bool()
     prompt_ids = output["prompt_ids"][i][output["prompt_mask"][i].bool()].tolist()
     completion_ids = output["completion_ids"][i][seen].tolist()
-    tokenizer = tiny.tokenizer()
+    tokenizer = tiny_models.tokenizer()
     ratio = output.get("importance_sampling_ratio", torch.ones(len(output["advantages"]), 1))
     return {
         "ids": (prompt_ids, completion_ids),
@@ -143,8 +143,8 @@ def trainer(folder: Path, **options: Any) -> Watched:
         model=model_path(folder),
         reward_funcs=reward,
         args=GRPOPlusConfig(**arguments),
-        train_dataset=tiny.prompts(30) if data is None else data,
-        **{"processing_class": tiny.tokenizer(), **extra},
+        train_dataset=tiny_models.prompts(30) if data is None else data,
+        **{"processing_class": tiny_models.tokenizer(), **extra},
     )
 
 
@@ -216,13 +216,13 @@ def check_ratios(rows: Sequence[dict[str, Any]]) -> None:
 
 def check_sync(made: Watched) -> None:
     """What the engine samples with is what was sent to it, not what the trainer has."""
-    ids = tiny.tokenizer()(list(tiny.prompts(8)["prompt"]))["input_ids"]
+    ids = tiny_models.tokenizer()(list(tiny_models.prompts(8)["prompt"]))["input_ids"]
 
     def distance() -> float:
         _, completions, sampled, _ = made.vllm_generation.generate(ids, None, 1)
         rows = [{"sampled": [token[0] for token in row]} for row in sampled]
         pairs = zip(ids, completions, strict=True)
-        return apart(rows, [{"now": logps(made.model, tiny.weights(made), *pair)} for pair in pairs])
+        return apart(rows, [{"now": logps(made.model, tiny_models.weights(made), *pair)} for pair in pairs])
 
     made.vllm_generation.sync_weights()
     assert distance() < 1e-4

@@ -14,15 +14,15 @@ from typing import Any
 
 import yaml
 
-from ..common.values import Refusal, near
-from ..presets import PRESETS
-from . import yamls
+from ..config.presets import PRESETS
+from ..utils.validation import ConfigError, did_you_mean
+from .recipe_yaml import read_yaml
 
 
 RECIPES = "trl_grpo_plus.recipes"
 SCRIPT = f"{RECIPES}.grpo"
 NOBODY = "no --num_processes, no GPU here"
-LAUNCHER = "trl_grpo_plus.launch.launcher"
+LAUNCHER = "trl_grpo_plus.launch.accelerate_main"
 RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the user gave, to be given again to resume
 
 
@@ -41,17 +41,19 @@ def find_recipe(name: str) -> str:
     """`name` as the launch script takes it: a file, or the name of a recipe.
 
     Raises:
-        Refusal: it is neither.
+        ConfigError: it is neither.
     """
     known = recipes()
     if name.endswith(".py"):
-        raise Refusal(
+        raise ConfigError(
             f"{name} is a Python script. Give a recipe: a YAML file, or one of {', '.join(known)}. To launch a script "
             f"of your own:  accelerate launch {shlex.quote(name)}"
         )
     if name in known or Path(name).is_file():
         return name
-    raise Refusal(f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(known)}.{near(name, known)}")
+    raise ConfigError(
+        f"{name!r} is neither a file nor a recipe. Recipes: {', '.join(known)}.{did_you_mean(name, known)}"
+    )
 
 
 def accelerate_configs() -> dict[str, str]:
@@ -81,7 +83,7 @@ def launch_command(
         script (`str`, *optional*): the module to launch.
 
     Raises:
-        Refusal: there is no such recipe or configuration.
+        ConfigError: there is no such recipe or configuration.
     """
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     processes = ["--num_processes", str(spread.processes)]
@@ -106,7 +108,7 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     """Whether a run is to `use_cpu`, so that GPUs do not count.
 
     Raises:
-        Refusal: there is no such recipe.
+        ConfigError: there is no such recipe.
     """
     return str(setting("use_cpu", find_recipe(recipe), options)).lower() in ("true", "yes", "t", "y", "1")
 
@@ -139,14 +141,16 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
     """What [`launch_command`] of the same arguments would start.
 
     Raises:
-        Refusal: there is no such configuration, or it does not go with that number of processes.
+        ConfigError: there is no such configuration, or it does not go with that number of processes.
     """
     if num_processes is not None and num_processes < 1:
-        raise Refusal(f"--num_processes: {num_processes} must be 1 or more.")
+        raise ConfigError(f"--num_processes: {num_processes} must be 1 or more.")
     content = _content(accelerate_config) if accelerate_config else {}
     only_one = content.get("distributed_type") in ("NO", False)
     if only_one and num_processes not in (None, 1):
-        raise Refusal(f"--num_processes: {accelerate_config} runs one process, not {num_processes}. Use multi_gpu.")
+        raise ConfigError(
+            f"--num_processes: {accelerate_config} runs one process, not {num_processes}. Use multi_gpu."
+        )
     if num_processes is not None:
         processes, decided_by = num_processes, "--num_processes"
     elif only_one:
@@ -176,7 +180,7 @@ def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Di
         fsdp (*optional*): whatever turns FSDP on.
 
     Raises:
-        Refusal: there is no such file, or it is not JSON.
+        ConfigError: there is no such file, or it is not JSON.
     """
     if not deepspeed:
         return replace(spread, sharding="fsdp") if fsdp else spread
@@ -194,11 +198,11 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
     try:
         content = json.loads(deepspeed if deepspeed.lstrip().startswith("{") else Path(deepspeed).read_text())
     except OSError:
-        raise Refusal(f"deepspeed: there is no file {deepspeed}.") from None
+        raise ConfigError(f"deepspeed: there is no file {deepspeed}.") from None
     except ValueError as error:
-        raise Refusal(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
+        raise ConfigError(f"deepspeed: {deepspeed:.80} is not JSON: {error}") from None
     if not isinstance(content, dict):
-        raise Refusal(f"deepspeed: {deepspeed:.80} must map names of DeepSpeed's settings to values.")
+        raise ConfigError(f"deepspeed: {deepspeed:.80} must map names of DeepSpeed's settings to values.")
     return content
 
 
@@ -206,21 +210,21 @@ def config_file(name: str) -> str:
     """Path of a configuration of accelerate's: one of [`accelerate_configs`], or a file.
 
     Raises:
-        Refusal: it is neither.
+        ConfigError: it is neither.
     """
     known = accelerate_configs()
     if name in known:
         return known[name]
     if Path(name).is_file():
         return name
-    raise Refusal(
+    raise ConfigError(
         f"--accelerate_config: {name!r} is neither a file nor one of TRL's configurations: "
-        f"{', '.join(known)}.{near(name, known)}"
+        f"{', '.join(known)}.{did_you_mean(name, known)}"
     )
 
 
 def _content(accelerate_config: str) -> dict[str, Any]:
-    return yamls.read(Path(config_file(accelerate_config)).read_text()) or {}
+    return read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
@@ -228,10 +232,10 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
-            return yamls.read(value if equals else "true" if following.startswith("--") else following)
+            return read_yaml(value if equals else "true" if following.startswith("--") else following)
     file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
-        content = yamls.read(file.read_text())
+        content = read_yaml(file.read_text())
     except yaml.YAMLError:  # the recipe will say so
         return None
     if isinstance(content, dict) and name in content:
@@ -244,5 +248,5 @@ def _accelerate() -> str:
     beside = Path(sys.executable).with_name("accelerate")
     path = str(beside) if beside.exists() else shutil.which("accelerate")
     if path is None:
-        raise Refusal("The command accelerate is not installed for this Python: pip install accelerate.")
+        raise ConfigError("The command accelerate is not installed for this Python: pip install accelerate.")
     return path

@@ -5,7 +5,7 @@ from typing import Any
 
 from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, TrlParser
 
-from ..config import GRPOPlusConfig
+from ..config.grpo_plus_config import GRPOPlusConfig
 
 
 @dataclass

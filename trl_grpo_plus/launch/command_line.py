@@ -13,13 +13,12 @@ from typing import Any
 
 import yaml
 
-from .. import presets
-from ..common import loading
-from ..common.values import Refusal, about
-from . import yamls
+from ..config import presets
+from ..utils import import_path
+from ..utils.validation import ConfigError, error_prefix
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
-from .keys import checked, hints_of
 from .option_names import instead_of
+from .recipe_yaml import checked, hints_of, read_yaml
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
@@ -37,16 +36,16 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
         `tuple`: one instance of each of the parser's dataclasses.
 
     Raises:
-        Refusal: a config, key or option does not exist, or a value is refused.
+        ConfigError: a config, key or option does not exist, or a value is refused.
     """
     settings = read(parser, argv)
     if settings.refused:
-        raise Refusal("\n".join(settings.refused.values()))
+        raise ConfigError("\n".join(settings.refused.values()))
     if not settings.config and not argv:
         parser.error(f"no recipe is given. --config takes a file or one of: {', '.join(recipes())}.")
     made, refused = build(parser, settings)
     if refused:
-        raise Refusal("\n".join(refused))
+        raise ConfigError("\n".join(refused))
     return tuple(made.values())
 
 
@@ -72,7 +71,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
 
     Raises:
-        Refusal: there is no such YAML, or it is none.
+        ConfigError: there is no such YAML, or it is none.
     """
     rest, config = _take_config(argv)
     content = _content(config) if config else {}
@@ -89,7 +88,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
     preset = options.preset or values.get("preset")
     try:
         presets.check(preset and presets.Chosen(preset))
-    except Refusal as error:
+    except ConfigError as error:
         preset, refused["preset"] = None, str(error)
     env = {name: str(value) for name, value in env.items()}
     settings = Settings(tuple(rest), config, values, env, refused, preset)
@@ -111,14 +110,14 @@ def build(
         instead (`Mapping[str, Any]`, *optional*): values that win over those.
 
     Raises:
-        Refusal: a word of the command line belongs to no option.
+        ConfigError: a word of the command line belongs to no option.
     """
     os.environ.update(settings.env)
     below = presets.named(settings.preset).settings if settings.preset else {}
     parser.set_defaults_with_config(**{**below, **settings.values})
     namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
-        raise Refusal(f"{' '.join(stray)}: does not belong to any option.")
+        raise ConfigError(f"{' '.join(stray)}: does not belong to any option.")
     made, refused, instead = {}, [], instead or {}
     for kind in parser.dataclass_types:
         names = [field.name for field in dataclasses.fields(kind) if field.init]
@@ -145,10 +144,10 @@ def load(path: str, option: str) -> Callable[..., Any]:
         option (`str`): the option that named it, for the error's text.
 
     Raises:
-        Refusal: there is no such module, file or function. An error inside the module is raised as it is.
+        ConfigError: there is no such module, file or function. An error inside the module is raised as it is.
     """
-    with about(option):
-        return loading.load(path)
+    with error_prefix(option):
+        return import_path.load(path)
 
 
 def resume_command(resume_from: str) -> str:
@@ -185,21 +184,21 @@ def _take_config(argv: list[str]) -> tuple[list[str], str | None]:
     try:
         taken, rest = taker.parse_known_args(argv)
     except argparse.ArgumentError:
-        raise Refusal(f"--config needs a file or one of: {', '.join(recipes())}.") from None
+        raise ConfigError(f"--config needs a file or one of: {', '.join(recipes())}.") from None
     if not taken.config:
         return rest, None
-    with about("--config"):
+    with error_prefix("--config"):
         name = find_recipe(taken.config)
     return rest, name if os.path.isfile(name) else str(recipes()[name])
 
 
 def _content(config: str) -> dict[str, Any]:
     try:
-        content = yamls.read(Path(config).read_text())
+        content = read_yaml(Path(config).read_text())
     except yaml.YAMLError as error:
-        raise Refusal(f"{config} is not YAML: {error}") from None
+        raise ConfigError(f"{config} is not YAML: {error}") from None
     if not isinstance(content, dict):
-        raise Refusal(f"{config} must hold `key: value` lines.")
+        raise ConfigError(f"{config} must hold `key: value` lines.")
     return {str(key): value for key, value in content.items()}
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from ..common.values import near
+from ..utils.validation import did_you_mean
 
 
 # Where the launch script's parser has its options from.
@@ -50,7 +50,7 @@ def refused(words: Sequence[str]) -> list[str]:
 
 def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
     """What to write in place of a key that does not exist, as far as that can be told."""
-    return f" {GONE[name]}" if name in GONE else near(name, known, prefix)
+    return f" {GONE[name]}" if name in GONE else did_you_mean(name, known, prefix)
 
 
 @functools.cache

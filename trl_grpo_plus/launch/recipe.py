@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
-from ..common.values import Refusal
+from ..utils.validation import ConfigError
 from . import command_line
 from .accelerate import Distribution, find_recipe, sharded
-from .options import evaluates
+from .option_checks import evaluates
 
 
 NO_GPU = "no GPU here"
@@ -88,7 +88,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
         launching (`bool`, *optional*, defaults to `False`): whether it is to run on this machine.
 
     Raises:
-        Refusal: there is no such recipe.
+        ConfigError: there is no such recipe.
     """
     from .arguments import make_parser
 
@@ -119,12 +119,12 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
 
 
 def _refuse(message: str) -> NoReturn:
-    raise Refusal(message)
+    raise ConfigError(message)
 
 
 def _config_of(processes: int) -> type:
     """The config as it is in a run of so many processes: batch sizes depend on it."""
-    from ..config import GRPOPlusConfig
+    from ..config.grpo_plus_config import GRPOPlusConfig
 
     of_so_many = {"processes": processes, "world_size": property(lambda self: processes)}
     return type("GRPOPlusConfig", (GRPOPlusConfig,), of_so_many)
@@ -147,7 +147,7 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
     asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
     recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
     if asked["ddp_backend"] and recipe.spread.processes == 1:
-        raise Refusal(
+        raise ConfigError(
             f"ddp_backend={asked['ddp_backend']!r} needs several processes, and this run has one "
             f"({recipe.spread.decided_by}). Remove it, or start more processes: --num_processes."
         )

@@ -9,12 +9,12 @@ from typing import Any
 
 from transformers.trainer_utils import get_last_checkpoint
 
-from ..checkpoints import check, last_whole
-from ..common.terminal import say
-from ..common.values import Refusal
 from ..traces import evaluated
+from ..trainer.checkpoint_integrity import check, last_whole
+from ..utils.terminal import say
+from ..utils.validation import ConfigError
 from ..view import write_page
-from .earlier import PAGE, SUMMARY, move_aside, stamps
+from .previous_run import PAGE, SUMMARY, move_aside, stamps
 
 
 GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
@@ -44,7 +44,7 @@ def settle_folder(training_args: Any) -> None:
     elsewhere.
 
     Raises:
-        Refusal: there is no such checkpoint.
+        ConfigError: there is no such checkpoint.
     """
     folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
     training_args.resume_from_checkpoint = wanted
@@ -63,7 +63,7 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
 
     Raises:
-        Refusal: there is no such checkpoint, or it is not whole.
+        ConfigError: there is no such checkpoint, or it is not whole.
     """
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
@@ -71,9 +71,11 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     if str(wanted).lower() == "true":
         wanted = last_whole(folder)
     if not os.path.isdir(wanted):
-        raise Refusal(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
+        raise ConfigError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
     if last := get_last_checkpoint(wanted):
-        raise Refusal(f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last checkpoint is {last}.")
+        raise ConfigError(
+            f"resume_from_checkpoint: {wanted} is a run, not a checkpoint. Its last checkpoint is {last}."
+        )
     check(wanted)
     return wanted
 

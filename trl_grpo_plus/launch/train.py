@@ -6,15 +6,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .. import presets
-from ..common.terminal import say, tell_errors_visibly
-from ..common.values import Refusal
+from ..config import presets
+from ..utils.tables import WARNED, Row, failures
+from ..utils.terminal import say, tell_errors_visibly
+from ..utils.validation import ConfigError
 from .arguments import make_parser
 from .command_line import launched_as, parse, resume_command
-from .inputs import load_data
+from .preflight import on_data, on_paper
 from .recipe import Recipe, launched
-from .refusals import on_data, on_paper
-from .table import WARNED, Row, failures
+from .reward_inputs import load_data
 
 
 def main(
@@ -35,7 +35,7 @@ def main(
     Returns:
         `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
     """
-    from ..lease import held
+    from ..utils.folder_lock import held
 
     recipe = launched(script_args, training_args, model_args, dataset_args)
     _raise_failures(on_paper(recipe), training_args)
@@ -44,10 +44,10 @@ def main(
 
 
 def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Callable[..., Any]) -> int:
-    from ..recorder import Recording
-    from .console import SlimProgress
+    from ..trainer.recorder import Recording
+    from .interrupts import StopOnInterrupt
+    from .progress import SlimProgress
     from .report import report, save, settle_folder, summarise
-    from .stopping import StopOnInterrupt
 
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
@@ -85,7 +85,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
 def _raise_failures(rows: list[Row], training_args: Any) -> None:
     """Raise what failed, all at once, or warn of the rest, once."""
     if failed := failures(rows):
-        raise Refusal("\n".join(row.text for row in failed))
+        raise ConfigError("\n".join(row.text for row in failed))
     for row in rows:
         if row.status == WARNED and training_args.process_index == 0:
             say(f"warning: {row.text}", file=sys.stderr)
@@ -140,14 +140,14 @@ def _end(trainer: Any) -> None:
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` on what this process's command line says; a user's mistake is one line, and the exit status 2."""
-    from .console import hush
+    from .progress import hush
 
     hush()
     tell_errors_visibly()
     launched_as()  # while the launcher is still there to ask
     try:
         return main(*parse(make_parser(prog=prog), sys.argv[1:]))
-    except Refusal as error:
+    except ConfigError as error:
         if os.environ.get("LOCAL_RANK", "0") == "0":  # of each node, whose mistake it may be
             say(f"error: {error}", file=sys.stderr)
         return 2

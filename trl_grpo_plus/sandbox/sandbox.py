@@ -9,9 +9,11 @@
 Who is trusted: this process (the judge) and the tests. The program is not: it may try to read the trainer's files,
 keys and processes, to reach the network, to exhaust the machine, and above all to be paid without solving the task.
 
-- Each program has a process of its own, forked in milliseconds from a `Zygote` that was started clean: no environment,
+- Each program has a process of its own, forked in milliseconds from a `ForkServer` that was started clean: no
+environment,
   no descriptors, no tests. It gives up everything before it reads the program (`child/`).
-- The verdict is made here, from plain data (`child/plain.py`), never from what the program says about itself, and what
+- The verdict is made here, from plain data (`child/plain_data.py`), never from what the program says about itself,
+and what
   was expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
 - Time, memory, processor time, threads and the size of every message are limited, and a program that ended leaves
   nothing: it can start no process and write no file.
@@ -31,14 +33,14 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Sequence
 
-from ..common.clock import Clock
-from ..common.forking import WAIT_STEP_S, Child, NoProcess, Zygote
-from ..common.machine import threads_for
-from .attacks import escapes
+from ..utils.fork_client import WAIT_STEP_S, Child, ForkServer, NoProcess
+from ..utils.resources import threads_for
+from ..utils.run_clock import Clock
 from .errors import Killed, SandboxError, Starved
-from .scarcity import Wait, as_starved, is_scarcity, tasks_of_user
-from .talk import ENDED, KILLED, REASON_CHARS, Channel, Checked, Fault, Program, Ran, collect, file_of, pipe, relay
-from .tiers import CHILD, NO_TIER, Tier, tiers
+from .isolation import CHILD, NO_TIER, Tier, tiers
+from .protocol import ENDED, KILLED, REASON_CHARS, Channel, Checked, Fault, Program, Ran, collect, file_of, pipe, relay
+from .resource_pressure import Wait, as_starved, is_scarcity, tasks_of_user
+from .self_test import escapes
 
 
 logger = logging.getLogger(__name__)
@@ -49,7 +51,7 @@ FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what
 MOST_CPU_S = 10**6
 NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-UNFIT = "UnfitTests: "  # begins what the tests' process (child/examiner.py) says of tests that it cannot run
+UNFIT = "UnfitTests: "  # begins what the tests' process (child/assert_runner.py) says of tests that it cannot run
 
 
 class Sandbox:
@@ -210,7 +212,7 @@ class Sandbox:
     def __exit__(self, *exception: object) -> None:
         self.close()
 
-    def _pick(self, name: str | None, allow_unsafe: bool) -> tuple[Tier, Zygote]:
+    def _pick(self, name: str | None, allow_unsafe: bool) -> tuple[Tier, ForkServer]:
         failures = []
         for tier in [*tiers(), *([NO_TIER] if allow_unsafe else [])]:
             if name in (None, tier.name):
@@ -228,10 +230,10 @@ class Sandbox:
             f"allow_unsafe_code_execution=True. What was tried: {'; '.join(failures) or f'no tier is named {name}'}"
         )
 
-    def _probe(self, tier: Tier) -> Zygote:
+    def _probe(self, tier: Tier) -> ForkServer:
         self.tier, wait = tier, Wait(self._on_wait)
-        entry, env = f"{CHILD / 'enter.py'}:enter", {"SANDBOX_MODE": tier.mode}
-        self._zygote = Zygote(
+        entry, env = f"{CHILD / 'entrypoint.py'}:enter", {"SANDBOX_MODE": tier.mode}
+        self._zygote = ForkServer(
             entry, isolated=True, env=env, wrap=tier.wrap, patience_s=FORK_PATIENCE_S, on_wait=wait.tell
         )
         wait.tell()

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from ..common.signatures import name_of, needed
-from ..common.values import Refusal, about, near
+from ..utils.signatures import name_of, needed
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .definition import TRL_GIVES, Definition
 from .reward import Reward
 
@@ -23,9 +23,9 @@ def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
         columns = getattr(dataset, "column_names", None)
         if columns is None or "prompt" in columns:
             continue
-        raise Refusal(
+        raise ConfigError(
             f"{what} has no column 'prompt', the text or the messages to complete. It has "
-            f"{', '.join(map(repr, columns)) or 'none'}.{near('prompt', columns)} Rename the right one, as in "
+            f"{', '.join(map(repr, columns)) or 'none'}.{did_you_mean('prompt', columns)} Rename the right one, as in "
             "dataset.rename_column('question', 'prompt')."
         )
 
@@ -54,14 +54,14 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
         read (`bool`, *optional*, defaults to `True`): whether what is in the columns is looked at, too.
 
     Raises:
-        Refusal: a column is missing, or the reward refuses a value.
+        ConfigError: a column is missing, or the reward refuses a value.
     """
     for part in getattr(reward, "parts", ()):
         check_columns(part, dataset, what, read)
     available = getattr(dataset, "column_names", None)
     if available is None or not callable(reward):
         return
-    with about(what, ValueError):  # a reward's own `check_columns` raises any
+    with error_prefix(what, ValueError):  # a reward's own `check_columns` raises any
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
             if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
@@ -79,7 +79,7 @@ def columns_of(
     """Column of the function -> column of the dataset, for those that are there.
 
     Raises:
-        Refusal: one that it needs, or that a renaming names, is missing.
+        ConfigError: one that it needs, or that a renaming names, is missing.
     """
     available = list(available)
     columns = {name: renamed.get(name, name) for name in definition.columns}
@@ -93,8 +93,9 @@ def _check_column(label: str, column: str, available: Sequence[str], rename: str
     if column in available and column not in NOT_GIVEN:
         return
     known = [*(name for name in available if name not in NOT_GIVEN), *TRL_GIVES]
-    raise Refusal(
-        f"reward {label!r} needs the column {column!r}, the data has {', '.join(available)}.{near(column, known)} If "
+    raise ConfigError(
+        f"reward {label!r} needs the column {column!r}, the data has "
+        f"{', '.join(available)}.{did_you_mean(column, known)} If "
         f"it has another name there, say so in the reward's args: {{{rename}}}."
     )
 

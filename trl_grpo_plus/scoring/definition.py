@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..common.loading import load, target_of
-from ..common.values import Refusal
+from ..utils.import_path import load, target_of
+from ..utils.validation import ConfigError
 
 
 # What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
@@ -88,10 +88,10 @@ def define(function: RewardFunction) -> Definition:
     """A definition of a plain function, under its own name.
 
     Raises:
-        Refusal: it is an object with a `__call__`, which no path leads to in another process.
+        ConfigError: it is an object with a `__call__`, which no path leads to in another process.
     """
     if not hasattr(function, "__name__"):
-        raise Refusal(f"{function!r:.80} is an object, not a function. Name a function that calls it.")
+        raise ConfigError(f"{function!r:.80} is an object, not a function. Name a function that calls it.")
     return Definition(function.__name__, function, target_of(function))
 
 
@@ -99,7 +99,7 @@ def definition_at(path: str) -> Definition:
     """What is registered at a path, or a definition of the plain function there.
 
     Raises:
-        Refusal: there is no such function.
+        ConfigError: there is no such function.
     """
     function = load(path)
     registered = getattr(function, "definition", None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any, NamedTuple
 
-from ..common.texts import content_of
+from ..utils.text import content_of
 
 
 STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
         return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps))
 
 
-class Noted(float):
+class AnnotatedScore(float):
     """What a reward function may return for a number, to say more about the sample. A plain float to all others.
 
     Args:
@@ -74,7 +74,7 @@ class Noted(float):
     status: str
     message: str
 
-    def __new__(cls, score: float, status: str, message: str = "") -> "Noted":
+    def __new__(cls, score: float, status: str, message: str = "") -> "AnnotatedScore":
         made = super().__new__(cls, score)
         made.status, made.message = status, message
         return made
@@ -90,7 +90,7 @@ def outcome_of(value: Any) -> Outcome:
         return Outcome(None, "abstain")
     if isinstance(value, list) and all(isinstance(step, Step) for step in value):
         return _of_steps(value)
-    if isinstance(value, Noted):
+    if isinstance(value, AnnotatedScore):
         plain = outcome_of(float(value))
         return plain if plain.status == "error" else Outcome(plain.score, value.status, value.message)
     try:

@@ -10,14 +10,14 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from ..common import packages
-from ..common.loading import load
-from ..common.signatures import call, is_async
-from ..common.terminal import visible
-from ..common.values import Number, Refusal, about, fits, near, one_of, spelled
+from ..utils import optional_packages
+from ..utils.import_path import load
+from ..utils.signatures import call, is_async
+from ..utils.terminal import visible
+from ..utils.validation import ConfigError, Number, did_you_mean, error_prefix, fits, one_of, spelled
 from .definition import FAILURES, FOR_ALL, NOT_IN_WORKERS, POLICIES, TRL_GIVES, Definition, Policy, definition_at
 from .outcome import Outcome, first_failure, outcomes_of
-from .workers import shared
+from .worker_pool import shared
 
 
 TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
@@ -40,7 +40,7 @@ class Reward:
         timeout, on_timeout, on_error (*optional*): in place of the registered ones.
 
     Raises:
-        Refusal: an argument is unknown, mistyped, missing or refused.
+        ConfigError: an argument is unknown, mistyped, missing or refused.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Reward:
         on_error: Policy | None = None,
     ):
         if is_async(definition.function):
-            raise Refusal(
+            raise ConfigError(
                 f"reward {definition.name!r} is an async function, which TRL runs itself. Give it in reward_funcs as "
                 "it is or by its path; args, timeout and label are for plain functions."
             )
@@ -97,7 +97,7 @@ class Reward:
         for name, value in values.items():
             if name not in FOR_ALL and len(value) != len(completions):
                 counts = f"{len(value)} values of {name} for {len(completions)} completions"
-                raise Refusal(f"reward {self.__name__!r} is given {counts}.")
+                raise ConfigError(f"reward {self.__name__!r} is given {counts}.")
         needed = self.definition.needed
         rows = [i for i in range(len(completions)) if all(values[name][i] is not None for name in needed)]
         scored: dict[str, Any] = {n: v if n in FOR_ALL else [v[i] for i in rows] for n, v in values.items()}
@@ -121,13 +121,13 @@ class Reward:
             return self
         missing = [name for name, value in self.all_args().items() if value is inspect.Parameter.empty]
         if missing:
-            raise Refusal(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
+            raise ConfigError(f"reward {self.__name__!r} needs args: {{{', '.join(f'{m}: ...' for m in missing)}}}.")
         if self.timeout is not None:
             self._check_loadable()
-        for module, how in packages.missing({module: module for module in self.definition.preload}).items():
-            raise Refusal(f"reward {self.__name__!r} needs {module}, which is not installed: {how}.")
+        for module, how in optional_packages.missing({module: module for module in self.definition.preload}).items():
+            raise ConfigError(f"reward {self.__name__!r} needs {module}, which is not installed: {how}.")
         if self.definition.check_args:
-            with about("", ValueError):
+            with error_prefix("", ValueError):
                 self.definition.check_args(**self.all_args())
         self._prepared = True
         return self
@@ -200,10 +200,10 @@ class Reward:
         TIMEOUT.check(f"reward {self.__name__!r}: timeout", self.timeout)
         taken = [name for name in NOT_IN_WORKERS if name in self.definition.parameters]
         if taken:
-            raise Refusal(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
+            raise ConfigError(f"{what}, where {taken[0]} is not to be had. Leave that parameter or the timeout out.")
         where, _, name = self.definition.target.rpartition(":")
         if where == "__main__" or not _is_at(self.definition.target, self.definition.function):
-            raise Refusal(
+            raise ConfigError(
                 f"{what}, which import it by name, and {where}.{name} cannot be imported. Move the function to the "
                 "top level of a module of its own, or leave the timeout out."
             )
@@ -212,7 +212,7 @@ class Reward:
 def _is_at(path: str, function: Callable[..., Any]) -> bool:
     try:
         loaded = load(path)
-    except Refusal:
+    except ConfigError:
         return False
     return getattr(loaded, "__wrapped__", loaded) is function
 
@@ -236,17 +236,17 @@ def _renamed(definition: Definition, options: Mapping[str, Any]) -> dict[str, st
     reads = ", ".join(definition.columns) or "none"
     if "column" in options:
         if len(definition.needed) != 1:
-            raise Refusal(
+            raise ConfigError(
                 f"reward {definition.name!r} reads the columns {reads}: rename with columns: {{one of them: NAME}}, "
                 "not with column."
             )
         renamed = {definition.needed[0]: options["column"]}
     if not fits(renamed, dict[str, str]):
-        raise Refusal(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
+        raise ConfigError(f"reward {definition.name!r}: columns must map names to names, got {renamed!r}.")
     for name in renamed:
         if name not in definition.columns:
-            nearest = near(name, definition.columns)
-            raise Refusal(f"reward {definition.name!r} reads no column {name!r}, only {reads}.{nearest}")
+            nearest = did_you_mean(name, definition.columns)
+            raise ConfigError(f"reward {definition.name!r} reads no column {name!r}, only {reads}.{nearest}")
     return dict(renamed)
 
 
@@ -255,12 +255,12 @@ def _checked_args(definition: Definition, options: Mapping[str, Any]) -> dict[st
     hints = _hints(definition.function)
     for name, value in args.items():
         if name not in definition.arguments:
-            raise Refusal(
+            raise ConfigError(
                 f"reward {definition.name!r} has no argument {name!r}, it takes "
-                f"{', '.join(definition.arguments) or 'none'}.{near(name, definition.arguments)}"
+                f"{', '.join(definition.arguments) or 'none'}.{did_you_mean(name, definition.arguments)}"
             )
         if not fits(value, hints.get(name, Any)):
-            raise Refusal(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
+            raise ConfigError(f"reward {definition.name!r}: {name}={value!r} must be {spelled(hints[name])}.")
     return args
 
 

@@ -12,11 +12,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from ..common.files import replace, unused
-from ..common.terminal import visible
-from . import pictures
-from .read import FOLDER, JOURNALS, parse_name, read_lines
-from .rows import to_lines
+from ..utils.files import replace, unused
+from ..utils.terminal import visible
+from . import images
+from .reader import FOLDER, JOURNALS, parse_name, read_lines
+from .records import to_lines
 
 
 logger = logging.getLogger(__name__)
@@ -95,7 +95,7 @@ class Writer:
 
     def keep(self, thumbnails: dict[str, bytes]) -> None:
         """Pictures of what is written, by what the lines say of them."""
-        pictures.keep(self._where(), thumbnails)
+        images.keep(self._where(), thumbnails)
 
     def _path(self, split: str, step: int) -> Path:
         return self._where() / f"{split}-{step:08d}{self._suffix}"

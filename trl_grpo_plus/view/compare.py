@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from .. import traces
-from ..common.files import replace
-from ..common.values import finite_or_none
 from ..traces import Row
-from .groups import Tally, columns, detail, entry
-from .html import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
-from .runs import AXES, Points, Run, differing, open_runs, sampled, shared_folder
+from ..utils.files import replace
+from ..utils.validation import finite_or_none
+from .group_data import Tally, columns, detail, entry
+from .run_summary import AXES, Points, Run, differing, open_runs, sampled, shared_folder
+from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
 SCRIPTS = (
@@ -226,7 +226,7 @@ def _notes(runs: Sequence[Run]) -> list[str]:
     if any(run.of_stock_trl for run in runs):
         names = ", ".join(run.name for run in runs if run.of_stock_trl)
         same = "Prompts are the same where their texts are, whatever the reference."
-        notes.append(f"{names}: {traces.stock_trl.NOTE} {same}")
+        notes.append(f"{names}: {traces.trl_completions.NOTE} {same}")
     rewards = {json.dumps(run.about["rewards"], sort_keys=True) for run in runs if run.about.get("rewards")}
     if len(rewards) > 1:
         notes.append("The runs are scored by other rewards or weights: their totals are not on one scale.")

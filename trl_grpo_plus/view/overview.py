@@ -4,9 +4,9 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from ..common.values import finite_or_none
 from ..traces import Row, evaluated, group_key
-from .groups import Tally, thin
+from ..utils.validation import finite_or_none
+from .group_data import Tally, thin
 
 
 MOST = 1500  # points of a metric

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
-from ..common.files import replace
 from ..traces import Row, group_key
-from .groups import Tally, columns, detail, entry, names_by_group
-from .html import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
+from ..utils.files import replace
+from .group_data import Tally, columns, detail, entry, names_by_group
 from .overview import MOST, metrics_table, opening, place, telling
-from .prompts import MOST as MOST_PROMPTS
-from .prompts import Prompts
+from .prompt_history import MOST as MOST_PROMPTS
+from .prompt_history import Prompts
 from .rescored import Rescored, marked, words
-from .room import Stored, choose
-from .source import Source, head_of, source_of
+from .run_source import Source, head_of, source_of
+from .size_budget import Stored, choose
+from .template import TAGS, array, block, chunks, deflate, dumped, pack, packed_block, template
 
 
 SCRIPTS = (
@@ -130,7 +130,7 @@ def served(news: dict[str, Any]) -> tuple[bytes, str]:
     """The page that a server gives out, which asks it for texts and for what is new; and its policy.
 
     Args:
-        news (`dict`): of [`~trl_grpo_plus.view.feed.Feed`], as it stands.
+        news (`dict`): of [`~trl_grpo_plus.view.live_feed.Feed`], as it stands.
     """
     before, after = _template(LIVE, "connect-src 'self'; ")
     policy = before.partition('Policy" content="')[2].partition('"')[0]

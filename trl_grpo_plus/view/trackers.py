@@ -16,13 +16,13 @@ from typing import Any
 
 from accelerate.logging import get_logger
 
-from ..common import packages
-from ..common.texts import as_text
-from ..common.values import finite_or_none
-from ..groups import VERDICTS
+from ..rollouts.groups import VERDICTS
 from ..traces import Row
+from ..utils import optional_packages
+from ..utils.text import as_text
+from ..utils.validation import finite_or_none
 from . import page
-from .groups import best_first
+from .group_data import best_first
 
 
 logger = get_logger(__name__)
@@ -178,7 +178,8 @@ def _histograms(module: Any, totals: list[list[float | None]]) -> dict[str, Any]
 
 def _failure(name: str, error: BaseException) -> str:
     if isinstance(error, ModuleNotFoundError) and error.name == name:
-        return f"{name} is in report_to and is not installed: {packages.install(name)}, or take it out of report_to."
+        how = optional_packages.install(name)
+        return f"{name} is in report_to and is not installed: {how}, or take it out of report_to."
     oldest = {"wandb": "0.20", "trackio": "0.34"}[name]
     return (
         f"Groups could not be logged to {name}: {type(error).__name__}: {error}. See whether the run is still open, "

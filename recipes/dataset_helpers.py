@@ -1,0 +1,148 @@
+"""What prepare functions share: turning raw rows into a run's rows, a held-out split, messages."""
+
+import os
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from datasets import Dataset, DatasetDict
+
+from trl_grpo_plus.launch.datasets_by_name import load
+from trl_grpo_plus.registry import get_reward
+from trl_grpo_plus.scoring import columns_of
+from trl_grpo_plus.utils.terminal import say
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+Raw = Mapping[str, Any]
+Row = dict[str, Any]
+MakeRow = Callable[[Raw], Row]
+
+HELD_OUT_SEED = 0  # not the run's: runs with other seeds are compared on the same rows
+
+
+def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows: int | None) -> DatasetDict:
+    """The splits of `dataset_name` (with `dataset_config`), a Hub id or a local copy, as a run's rows.
+
+    Args:
+        script_args: what the script's parser returns.
+        row: makes a run's row of a raw one, see [`convert`].
+        wanted (`Sequence[str]`): raw columns that `row` reads.
+        test_rows (`int`, *optional*): most rows of `test`; all for `None`. Where the data has no split `test`, so many
+            rows of `train` are held out, at most a quarter.
+
+    Returns:
+        `DatasetDict`: `train` and `test`. No prompt is in both.
+
+    Raises:
+        ConfigError: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
+    """
+    if not script_args.dataset_name:
+        raise ConfigError("dataset_name is missing. Give a Hub id, a folder or a file.")
+    splits = load(script_args.dataset_name, script_args.dataset_config)
+    if "train" not in splits:
+        raise ConfigError(f"{script_args.dataset_name} has no split train, only {', '.join(splits)}.")
+    made: dict[str, Dataset] = {}
+    taken: set[str] = set()
+    for split in ("test", "train"):  # in this order: what is tested leaves the training rows
+        if split in splits:
+            name = f"{script_args.dataset_name} ({split})"
+            need(splits[split], *wanted, name=name)
+            made[split] = convert(splits[split], row, name, taken)
+    if "test" not in made:
+        return hold_out(made["train"], test_rows)
+    return DatasetDict(train=made["train"], test=some(made["test"], test_rows))
+
+
+def need(data: Dataset, *wanted: str, name: str) -> None:
+    """Refuse data that lack a column.
+
+    Raises:
+        ConfigError: with the columns that are there.
+    """
+    missing = [column for column in wanted if column not in data.column_names]
+    if missing:
+        raise ConfigError(f"{name} has no column {', '.join(missing)}, only {', '.join(data.column_names)}.")
+
+
+def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None = None) -> Dataset:
+    """A run's rows from raw ones.
+
+    Args:
+        data (`Iterable[Mapping]`): the raw rows.
+        row: makes one, with a `prompt`; raises `ValueError` with the reason where a raw row cannot be used.
+        name (`str`): of the data, for what is said.
+        taken (`set[str]`, *optional*): prompts that must not come again. Those that are made are added.
+
+    Returns:
+        `Dataset`: each prompt once. How many rows are left out, and why, is said on stderr.
+
+    Raises:
+        ConfigError: no row can be used.
+    """
+    taken = set() if taken is None else taken
+    made: list[Row] = []
+    left_out: Counter[str] = Counter()
+    for raw in data:
+        try:
+            one = row(raw)
+        except ValueError as error:
+            left_out[str(error)] += 1
+            continue
+        if (prompt := str(one["prompt"])) in taken:
+            left_out["with a prompt that came before"] += 1
+            continue
+        taken.add(prompt)
+        made.append(one)
+    _say(name, left_out, len(made))
+    return Dataset.from_list(made)
+
+
+def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
+    """Without the rows on which a reward does not give full marks to the row's own gold answer.
+
+    Raises:
+        ConfigError: no row is left.
+    """
+    judge = get_reward(reward)
+    tell, full_marks = judge.definition.gold, judge.definition.full_marks
+    assert tell is not None, f"{reward} cannot tell what a gold completion is"
+    columns = columns_of(judge.definition, data.column_names, judge.renamed, reward)
+    cells = {argument: list(data[column]) for argument, column in columns.items()}
+    rows = (dict(zip(cells, values, strict=True)) for values in zip(*cells.values(), strict=True))
+    golds = [tell(**row, **judge.all_args()) or "" for row in rows]
+    outcomes = judge.score(completions=golds, **cells)
+    kept = [place for place, outcome in enumerate(outcomes) if outcome.score == full_marks]
+    _say(name, Counter({f"with an answer that {reward} cannot read": len(data) - len(kept)}), len(kept))
+    return data.select(kept)
+
+
+def hold_out(data: Dataset, rows: int | None) -> DatasetDict:
+    """`train` and `test`, disjoint: so many test rows, but at least one and at most a quarter of the data."""
+    quarter = len(data) // 4
+    count = max(1, quarter if rows is None else min(rows, quarter))
+    mixed = data.shuffle(seed=HELD_OUT_SEED)
+    return DatasetDict(train=mixed.select(range(count, len(mixed))), test=mixed.select(range(count)))
+
+
+def some(data: Dataset, rows: int | None) -> Dataset:
+    """So many rows, the same ones each time; all for `None`."""
+    return data if rows is None or rows >= len(data) else data.shuffle(seed=HELD_OUT_SEED).select(range(rows))
+
+
+def messages(system: str | None, user: str) -> list[dict[str, str]]:
+    """A conversation's beginning, to which the model's chat template is applied."""
+    opening = [{"role": "system", "content": system}] if system else []
+    return [*opening, {"role": "user", "content": user}]
+
+
+def _say(name: str, left_out: Counter[str], kept: int) -> None:
+    """Say on stderr how many rows are left out, and why."""
+    count = sum(left_out.values())
+    reasons = "; ".join(f"{many} {reason}" for reason, many in left_out.most_common(3))
+    message = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."
+    if not kept:
+        raise ConfigError(f"{message} No row is left." if count else f"{name} has no rows.")
+    if count and os.environ.get("RANK", "0") == "0":
+        say(message, file=sys.stderr)

@@ -1,0 +1,224 @@
+"""How a text names one of several choices: where it says so, and in what dress. All in time linear in the text."""
+
+import re
+from collections.abc import Sequence
+
+from .._math.answer_lists import between
+from .._math.boxes import last_box
+from .._text import after_thinking, answer_of
+from .sentences import (
+    answer_in,
+    first_sentence,
+    is_announced,
+    is_denied,
+    last_line,
+    names_a_choice,
+    names_another,
+    takes_nothing_back,
+)
+
+
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+DRESS = 1000  # characters around a choice's letter or text, at most
+
+_COMMANDS = r"\\(?:boxed|text|textbf|textrm|textit|mathrm|mathbf|mathit)\s{0,9}"
+_OPTION = r"(?:(?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter) )?"
+_PREFIX = re.compile(_OPTION)
+# A small letter needs its parenthesis: "a" is an article, "b" a variable.
+_LETTER = re.compile(_OPTION + r"(?:\(([A-Za-z])\)|([A-Z])\)?|([a-z])\))[.。]?", re.ASCII)
+_LETTER_AND_TEXT = [
+    re.compile(pattern, re.ASCII | re.DOTALL)
+    for pattern in (
+        _OPTION + r"\(?([A-Za-z])(?:(?<=\(.)\)|(?<!\(.)[.):])\s*(\S.*)",
+        _OPTION + r"\(?([A-Za-z])\)?[.:]?(?:\\[ ,;:]|\\q?quad|~)(?:\\[ ,;:]|~|\s)*(\\text\{.*)",
+        _OPTION + r"([A-Z])(?:,| [-\u2013\u2014]) (\S.*)",
+        _OPTION + r"\[([A-Za-z])\] (\S.*)",
+        _OPTION + r"([A-Z]) ?\((.+)\)[.。]?",
+        r"\*\*\(?([A-Z])\)?[.):]?\*\*[.):]?\s+(\S.*)",
+        _COMMANDS + r"\{\(?([A-Z])\)?[.:]?\s?\}(?:\\[ ,;:]|\\q?quad|~|\s)*(\S.*)",
+    )
+]
+_TEXT_AND_LETTER = re.compile(rf"(\S.*) \({_OPTION}([A-Z])\)[.。]?", re.ASCII | re.DOTALL)
+_QUOTED = re.compile(
+    r"\[\[([^\[\]]+)\]\]|\[([^\[\]]+)\]|`([^`]+)`|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201c\u201d]+)\u201d|__((?:[^_]|_(?!_))+)__"
+)
+_BECAUSE = re.compile(r"(.{1,200}?),? (?:because|since) (.+)", re.DOTALL)
+# Letters and signs that Chinese and Japanese keyboards give at another width.
+_WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "（）：．，！？；"))}
+_WRAPPED = re.compile(
+    _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
+)
+_BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
+_BOX_IN_BOX = re.compile(r"(\\boxed\s{0,9}\{\s{0,9}\$?\s{0,9})\\boxed(?=\s{0,9}\{)")
+_BLANKS = re.compile(r"\\boxed\s{10}")  # too many before the brace
+_MOST = 10  # answers in tags that are one hedge
+
+
+def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
+    """The number of the one choice that a completion names; `None` where it names none, or leaves it open."""
+    final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
+    if "<answer>" in final or "</answer>" in final:
+        body = _tagged(final)
+        return _place(body if "\n" in body else answer_in(body) or body, choices)
+    if "\\boxed" in final:
+        return _place(_boxed(final), choices)
+    head, _, last = final.rpartition("\n")
+    stated = answer_in(last, head)
+    if stated is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
+        stated = last.strip()  # a letter in dress has the last paragraph to itself
+    place = _place(final if stated is None else stated, choices)
+    if stated == last.strip() and place is not None and _is_contradicted(head, place, choices):
+        return None
+    if place is not None:
+        return place
+    explained = [_explained(final, choices), _explained_in_line(final, "", choices)] if stated is None else []
+    explained.append(_explained_in_line(last, head, choices))
+    return next((place for place in explained if place is not None), None)
+
+
+def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
+    """Whether the text before a letter that stands by itself names another choice as the answer."""
+    before = last_line(head)
+    named = _place(answer_in(before) or before, choices)
+    return names_another(head, LETTERS[place]) or named not in (None, place)
+
+
+def _explained(final: str, choices: list[str] | None) -> int | None:
+    """The choice that the first line names, where what follows explains it and says nothing of another.
+
+    Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
+    """
+    first, _, rest = final.partition("\n")
+    stated = answer_in(first, may_be_one_of_many=False)
+    return _with_reason(first if stated is None else stated, rest, choices)
+
+
+def _explained_in_line(text: str, before: str, choices: list[str] | None) -> int | None:
+    """The choice that the first sentence says is the answer, where what follows, on its line too, explains it."""
+    line, _, after = text.partition("\n")
+    first, rest = first_sentence(line)
+    stated = answer_in(first, before, may_be_one_of_many=False) if rest else None
+    if stated is None or stated == first.strip():  # a letter under a heading
+        return None
+    return _with_reason(stated, f"{rest}\n{after}", choices)
+
+
+def _with_reason(stated: str, reason: str, choices: list[str] | None) -> int | None:
+    place = _place(stated, choices) if reason.strip() else None
+    if place is None or not (is_announced(reason) or _begins_with(reason, place, choices)):
+        return None
+    return place if not names_a_choice(reason) and _explains(reason, place, choices) else None
+
+
+def _begins_with(text: str, place: int, choices: list[str] | None) -> bool:
+    if choices is None:
+        return False
+    begin = plain(choices[place])
+    return _normal(text.lstrip()[: 2 * len(begin) + 100]).startswith(f"{begin} ")
+
+
+def _explains(text: str, place: int, choices: list[str] | None) -> bool:
+    others = [_normal(choice) for number, choice in enumerate(choices or ()) if number != place]
+    folded = _normal(text)
+    return takes_nothing_back(text, LETTERS[place]) and not any(other in folded for other in others)
+
+
+def _boxed(text: str) -> str:
+    r"""What the last `\boxed{}` holds, which may be another one; "" where that is cut off or one of several joined."""
+    return "" if _BLANKS.search(text) else last_box(_BOX_IN_BOX.sub(r"\1\\text", text)) or ""
+
+
+def _tagged(text: str) -> str:
+    """What the last `<answer>` holds; "" where that is not closed, or where "or" joins another answer to it."""
+    last = (answer_of(text) or "").strip()
+    head = text[: text.rfind("<answer>")]
+    for _ in range(_MOST):
+        head, closing, gap = head.rpartition("</answer>")
+        head, opening, other = head.rpartition("<answer>")
+        if not closing or not opening or between(gap) is None:
+            break
+        if other.strip() != last:
+            return ""
+    return last
+
+
+def _place(stated: str, choices: list[str] | None) -> int | None:
+    """The number of the choice that is all that is said, but for a reason given behind it."""
+    place = _named(stated, choices)
+    because = _BECAUSE.fullmatch(stated) if place is None else None
+    if because:
+        place = _named(because[1], choices)
+        return place if place is not None and _explains(because[2], place, choices) else None
+    return place
+
+
+def _named(stated: str, choices: list[str] | None) -> int | None:
+    if len(stated) > DRESS + max(map(len, choices or [""])):
+        return None
+    stated = unwrapped(stated)
+    texts = [plain(choice) for choice in choices or ()]
+    bare = unwrapped(_unquoted(stated))
+    for form in dict.fromkeys((stated, bare, unwrapped(_unquoted(_PREFIX.sub("", bare, count=1))))):
+        place = letter(form, len(choices or LETTERS))
+        if place is None and choices:
+            place = _letter_and_text(form, texts)
+        if place is None and plain(form) in texts:
+            place = texts.index(plain(form))
+        if place is not None:
+            return place
+    return None
+
+
+def _letter_and_text(stated: str, texts: Sequence[str]) -> int | None:
+    pairs = [(match[1], match[2]) for pattern in _LETTER_AND_TEXT if (match := pattern.fullmatch(stated))]
+    if match := _TEXT_AND_LETTER.fullmatch(stated):
+        pairs.append((match[2], match[1]))
+    for name, text in pairs:
+        place = LETTERS.index(name.upper())
+        if place < len(texts) and texts[place] in (plain(text), plain(_unquoted(text))):
+            return place
+    return None
+
+
+def letter(text: str, count: int) -> int | None:
+    """The number of the choice, of so many, whose letter alone a text is."""
+    match = _LETTER.fullmatch(text)
+    place = LETTERS.index(match[match.lastindex or 0].upper()) if match else count
+    return place if place < count else None
+
+
+def _unquoted(text: str) -> str:
+    """A text without quotes, backticks, brackets or underscores around it, nor a full stop after these."""
+    text = text.strip()
+    inside = _QUOTED.fullmatch(text) or _QUOTED.fullmatch(text.removesuffix(".").removesuffix("。"))
+    return inside[inside.lastindex or 0].strip() if inside else text
+
+
+def unwrapped(text: str) -> str:
+    r"""A text without `\boxed{}`, `\text{}`, `$...$`, `\(...\)`, `**...**` around it, nor a full stop after these."""
+    text = text.strip()
+    for _ in range(4):  # $\boxed{\textbf{(B)}}$ and the like
+        inside = _WRAPPED.fullmatch(text) or _WRAPPED.fullmatch(text.removesuffix(".").removesuffix("。"))
+        if inside and (inside[1] is None or _is_closed(inside[1])):
+            text = inside[inside.lastindex or 0].strip()
+    return text
+
+
+def _is_closed(text: str) -> bool:
+    """Whether no brace closes that the text has not opened."""
+    depth = 0
+    for sign in _BRACE.finditer(text):
+        depth += {"{": 1, "}": -1}.get(sign[0], 0)
+        if depth < 0:
+            return False
+    return True
+
+
+def plain(text: str) -> str:
+    """A text as it is compared: unwrapped, in small letters, without white space and a full stop at its end."""
+    text = _normal(unwrapped(text))
+    return text.removesuffix(".").removesuffix("。") or text
+
+
+def _normal(text: str) -> str:
+    return " ".join(text.translate(_WIDTHS).casefold().split())

@@ -1,0 +1,168 @@
+r"""Where the final answer stands: the last `\boxed{}` or `<answer></answer>`. Linear, so it is safe on any text."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, takewhile
+from typing import NamedTuple
+
+from .answer_lists import between
+
+
+_BRACES = re.compile(r"\\boxed\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]", re.DOTALL)
+_MOST = 10  # boxes that are one answer
+
+# Not an answer but talk of the form: `\boxed{}`, `\boxed{...}`, "in `\boxed`".
+_MENTION = re.compile(r"\\boxed(?:\s*\{(?:[\s.…]|\\[lc]?dots(?![A-Za-z])|\\[ ,;:!])*\}|(?=[`'\".,;:)]))")
+_WORDS = r"(?:(?:so|thus|therefore|hence),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?:answer|solution|result)"
+_LEAD = re.compile(
+    rf"(?:\*\*\s*{_WORDS}\s*(?:\*\*\s*(?:is\s*:?|:|=)|(?:is\s*:?|:|=)\s*\*\*)|{_WORDS}\s*(?:is\s*:|is(?=[\s$\\])|:|=)"
+    r"|there\s+(?:are|is)(?=\s))",
+    re.IGNORECASE,
+)
+_LONGEST_LEAD = 100
+_LONGEST_SENTENCE = 300
+_SENTENCE_END = re.compile(r"\n|[.!?。]\s")
+_WORD = re.compile(r"[^\W\d_]+(?:['’]t)?")
+_NUMBER_BEFORE = re.compile(r"[0-9][})\s,;/&|$*\\]*$")
+_NUMBER_BEHIND = re.compile(r"[\s,;/&|$*\\]*-?[0-9]")
+_TAKEN_BACK = frozenset({
+    "not", "no", "never", "nor", "neither", "either", "or", "cannot", "maybe", "perhaps", "possibly", "probably",
+    "unlikely", "about", "around", "approximately", "roughly", "almost", "nearly", "guess", "unsure", "wrong", "false",
+    "incorrect", "invalid", "rejected", "mistaken", "isn't", "isn’t", "isnt", "can't", "can’t", "don't", "wasn't",
+    "nicht", "oder", "vielleicht", "pas", "ou", "nunca", "不是", "或", "可能",
+})  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Box:
+    opened: int
+    start: int
+    outer: "_Box | None"  # the box that it opens in
+    end: int | None = None
+
+
+class _Place(NamedTuple):
+    """Where a box or a tag stands in a text, and where what it holds does."""
+
+    opened: int
+    start: int
+    end: int
+    closed: int
+
+
+def final_answer(text: str) -> str | None:
+    r"""What the last `\boxed{}` or `<answer></answer>` holds, whichever opens last; `None` where there is none.
+
+    `None` also where it is cut off or nested. An empty box, or one of dots, is no box but a mention of it.
+    Boxes with nothing but a comma, "and" or "or" between them are one list, with an equals sign one chain; with a
+    slash, an arrow or "or maybe" they hedge, which is no answer unless all hold the same. Tags likewise. "The answer
+    is" at the beginning of a tag's text is left out. A box in a tag is none where its sentence there takes it back or
+    has another number next to it.
+
+    Example:
+        >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
+        ('\\frac{1}{2}', '72', None)
+        >>> final_answer(r"\boxed{71} or \boxed{72}"), final_answer(r"\boxed{71} / \boxed{72}")
+        ('71, 72', None)
+    """
+    text = _MENTION.sub(" ", text)
+    box, tag = text.rfind("\\boxed"), text.rfind("<answer>")
+    if box > tag:
+        return None if _is_taken_back(text, tag, box) else last_box(text)
+    closing = text.find("</answer>", tag)
+    if tag < 0 or closing < 0 or text.rfind("<answer>", 0, tag) > text.rfind("</answer>", 0, tag):
+        return None
+    held = _joined(text, _tags(text, closing + len("</answer>")))
+    return None if held is None else _without_lead(held)
+
+
+def _is_taken_back(text: str, tag: int, box: int) -> bool:
+    """Whether the sentence of a box in a tag hedges or denies, or gives another number beside it."""
+    closing = text.find("</answer>", max(tag, 0))
+    if tag < 0 or closing < box:
+        return False
+    inside = text[tag + len("<answer>") : closing]
+    boxes = [one for one in _boxes(inside) if one.end is not None]
+    if not boxes:
+        return False
+    head = _SENTENCE_END.split(inside[: boxes[0].opened][-_LONGEST_SENTENCE:])[-1]
+    tail = _SENTENCE_END.split(inside[(boxes[-1].end or 0) + 1 :][:_LONGEST_SENTENCE])[0]
+    words = {word.casefold() for word in _WORD.findall(f"{head} {tail}")}
+    return bool(words & _TAKEN_BACK or _NUMBER_BEFORE.search(head) or _NUMBER_BEHIND.match(tail))
+
+
+def _without_lead(text: str) -> str:
+    text = text.strip()
+    if text.startswith("**") and text.endswith("**") and text.count("**") == 2:
+        text = text[2:-2]
+    lead = _LEAD.match(text[:_LONGEST_LEAD])
+    return text[lead.end() :] if lead else text
+
+
+def last_box(text: str) -> str | None:
+    r"""What the last `\boxed{}` holds (the last few, where they are one list); `None`: none, cut off or nested."""
+    text = _MENTION.sub(" ", text)
+    boxes = _boxes(text)
+    if not boxes or boxes[-1].opened != text.rfind("\\boxed") or boxes[-1].end is None or _is_nested(boxes[-1]):
+        return None
+    closed = takewhile(lambda box: box.end is not None, reversed(boxes))
+    return _joined(text, (_Place(box.opened, box.start, box.end or 0, (box.end or 0) + 1) for box in closed))
+
+
+def has_rival_boxes(text: str) -> bool:
+    """Whether its boxes hold different things and are not one list: only the last one would count."""
+    boxes = _boxes(_MENTION.sub(" ", text))
+    held = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
+    return len(held) > 1 and last_box(text) in held
+
+
+def _tags(text: str, end: int) -> Iterator[_Place]:
+    """The `<answer></answer>` of a text up to a place, the last one first."""
+    while (closing := text.rfind("</answer>", 0, end)) >= 0 and (end := text.rfind("<answer>", 0, closing)) >= 0:
+        yield _Place(end, end + len("<answer>"), closing, closing + len("</answer>"))
+
+
+def _joined(text: str, places: Iterable[_Place]) -> str | None:
+    """What the last place holds, and those before it that are one answer with it; `None`: they hedge."""
+    held: list[str] = []
+    signs: set[str] = set()
+    after: _Place | None = None
+    for place in islice(places, _MOST):
+        if after is not None:
+            sign = between(text[place.closed : after.opened])
+            if sign is None:
+                break
+            signs.add(sign)
+        held.append(text[place.start : place.end])
+        after = place
+    parts = list(dict.fromkeys(reversed(held)))
+    if len(parts) == 1:
+        return parts[0]
+    return signs.pop().join(parts) if len(signs) == 1 and signs != {""} else None
+
+
+def _boxes(text: str) -> list[_Box]:
+    """All boxes in the order in which they open."""
+    boxes: list[_Box] = []
+    stack: list[_Box | None] = []  # what the open braces belong to
+    outer: _Box | None = None
+    for match in _BRACES.finditer(text, max(text.find("\\boxed"), 0)):
+        token = match[0]
+        if token.startswith("\\boxed"):
+            outer = _Box(match.start(), match.end(), outer)
+            boxes.append(outer)
+            stack.append(outer)
+        elif token == "{":
+            stack.append(None)
+        elif token == "}" and stack and (closed := stack.pop()) is not None:
+            closed.end, outer = match.start(), closed.outer
+    return boxes
+
+
+def _is_nested(box: _Box) -> bool:
+    """Whether it stands in a box that closes: one that is cut off holds nothing."""
+    outer = box.outer
+    while outer is not None and outer.end is None:
+        outer = outer.outer
+    return outer is not None

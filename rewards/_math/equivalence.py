@@ -1,0 +1,242 @@
+r"""Whether two cleaned answers are the same: tuples, intervals, sets, unions, matrices, relations, part by part.
+
+The brackets are compared as written, so that `(1,2)` is neither `[1,2]` nor `\{1,2\}`; the parts are numbers, words or
+expressions.
+"""
+
+import re
+from itertools import combinations, pairwise
+
+from .assignments import assigned, in_order
+from .choice_labels import denies, labelled
+from .latex import has_variable, split_with_signs
+from .parse import RELATIONS, Shape, is_name, shape, squeezed
+from .terms import literal, words
+from .units import same_unit, scaled, split_unit
+from .values import has_value, is_rounded, proportional, same_value
+
+
+# Compared as they are written.
+_BY_TEXT = re.compile(
+    r"\\infty|-\\infty|\\emptyset|[0-9]+(?:\s*:\s*[0-9]+)+|-?[0-9A-F]+_(?:[0-9]+|\{[0-9]+\})|[A-Za-z]'+(?:\([A-Za-z0-9]\))?"
+    r"|\\(?:overline|angle|triangle|vec|overrightarrow|overleftrightarrow)\s*\{?[A-Za-z]{1,4}\}?|[^=<>]+\\equiv[^=<>]+\\pmod\{\w+\}"
+)
+_INDEX = re.compile(r"_(?:\{[0-9]+\}|[0-9])$")
+_EQUALS = re.compile(r"=|\\approx(?![A-Za-z])")
+_LETTER = re.compile(r"[A-J]")
+_SUM = re.compile(r"([a-df-hj-z](?:\s*\+\s*[a-df-hj-z])+)\s*=\s*(.+)", re.DOTALL)  # m+n = 72, where m+n is asked for
+_MOST_LINKS = 4
+
+
+def same(gold: str, answer: str, evaluated: bool) -> bool:
+    r"""Whether a cleaned answer is a cleaned gold.
+
+    Example:
+        >>> same(r"\frac{1}{2}", "0.5", True), same("(1,2)", "[1,2]", True), same("5", "x = 5", True)
+        (True, False, True)
+    """
+    if (total := _SUM.fullmatch(answer)) and literal(split_unit(gold)[0]):
+        letters = re.findall("[a-z]", total[1])
+        answer = total[2] if len(set(letters)) == len(letters) else answer
+    return (
+        _same(gold, answer, evaluated)
+        or _same_chain(gold, answer, evaluated)
+        or _same_labelled(gold, answer, evaluated)
+    )
+
+
+def _same(gold: str, answer: str, evaluated: bool) -> bool:
+    if squeezed(gold) == squeezed(answer):
+        return True
+    if (decided := _same_number(gold, answer, evaluated)) is not None:
+        return decided
+    if (wanted := words(gold)) is not None or words(answer) is not None:
+        return wanted is not None and wanted == words(answer)
+    left, right = shape(gold), shape(answer)
+    if left is None or right is None:
+        return False
+    return _same_shape(left, right, evaluated)
+
+
+def readable(text: str) -> bool:
+    """Whether every part of a cleaned gold is a number, words, or an expression that can be compared."""
+    if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
+        return True
+    if choice := labelled(text, gold=True):
+        return _is_sound(choice[1])
+    shaped = shape(text)
+    if shaped is None:
+        return False
+    if shaped.kind == "one":
+        return has_value(split_unit(shaped.parts[0])[0])
+    return bool(shaped.parts) and all(map(has_value if shaped.kind in RELATIONS else readable, shaped.parts))
+
+
+def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
+    """Of a gold that is a number, with or without a unit; `None`: it takes more to tell."""
+    (gold_value, gold_unit), (value, unit) = split_unit(gold), split_unit(answer)
+    wanted, number = literal(gold_value), literal(value)
+    if wanted is None or number is None:
+        return None
+    if not gold_unit and unit and (other := literal(scaled(value, unit) or "")):
+        number, unit = other, ""
+    return (
+        wanted.value == number.value
+        and same_unit(gold_unit, unit)
+        and (not evaluated or number.lowest or not wanted.lowest)
+    )
+
+
+def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
+    r"""Whether it is a true chain, such as `x = 6\cdot 12 = 72`, with the gold in it; at its end may be a rounding."""
+    parts, signs = split_with_signs(answer, _EQUALS)
+    name = parts[0] if len(parts) > 2 and signs[0] == "=" and is_name(parts[0]) else ""
+    if name:
+        parts, signs = parts[1:], signs[1:]
+    if not 2 <= len(parts) <= _MOST_LINKS or not all(parts) or len({*map(squeezed, parts)}) < len(parts):
+        return False
+    wanted = shape(gold)
+    if wanted is None or wanted.kind == "=" or (name and wanted.name and squeezed(name) != squeezed(wanted.name)):
+        return False
+    rounded = signs[-1] != "="
+    exact = parts[:-1] if rounded else parts
+    return (
+        set(signs[: len(exact) - 1]) <= {"="}
+        and any(_same(gold, part, evaluated) for part in exact)
+        and all(_same(a, b, False) for a, b in pairwise(exact))
+        and _in_one_unit(exact)
+        and (not rounded or _is_rounded(exact[-1], parts[-1]))
+    )
+
+
+def _in_one_unit(links: list[str]) -> bool:
+    """Whether all links that have a unit have the same; per cent changes the value, so all must have it or none."""
+    units = {split_unit(link)[1] for link in links}
+    if "percent" in units:
+        return len(units) == 1
+    return all(same_unit(a, b) for a, b in combinations(units - {""}, 2))
+
+
+def _is_rounded(exact: str, rounded: str) -> bool:
+    (exact, unit), (rounded, other) = split_unit(exact), split_unit(rounded)
+    return same_unit(unit, other) and is_rounded(exact, rounded)
+
+
+def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
+    r"""Whether one of them has a choice's label, such as `(B) 12`, and what both have is the same."""
+    answered = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
+    wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
+    if not (answered[0] or wanted[0]) or not all(_is_sound(value) for value in (answered[1], wanted[1]) if value):
+        return False
+    if answered[0] and wanted[0] and answered[0] != wanted[0]:
+        return False
+    if answered[1] and wanted[1]:
+        return _same(wanted[1], answered[1], evaluated)
+    return answered[0] == wanted[0] and (not answered[1] or _adds_nothing(answered[1], answer))
+
+
+def _adds_nothing(value: str, answer: str) -> bool:
+    """Whether what follows a label is one value, a name or words set apart: other words may take the label back."""
+    if words(value) is not None:
+        return value in answer or value.removeprefix("\\text{")[:1].isupper()
+    shaped = shape(value)
+    return shaped is not None and shaped.kind not in ("list", "or")
+
+
+def _is_sound(value: str) -> bool:
+    phrase = words(value)
+    return not denies(phrase) if phrase is not None else readable(value)
+
+
+def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
+    if (decided := _same_assigned(gold, answer, evaluated)) is not None:
+        return decided
+    if gold.name and answer.name and squeezed(gold.name) != squeezed(answer.name):
+        return False
+    if not (_is_placed(gold, answer) and _is_placed(answer, gold)):
+        return False
+    if "=" in (gold.kind, answer.kind):
+        left, right = _as_equation(gold), _as_equation(answer)
+        return left is not None and right is not None and proportional(left, right, positive=False)
+    if gold.kind == "union" and answer.kind == "list" and all(map(_is_interval, answer.parts)):
+        return _matched(gold.parts, answer.parts, evaluated)
+    if gold.kind != answer.kind or len(gold.parts) != len(answer.parts):
+        return False
+    if gold.kind in RELATIONS:
+        return proportional(_pair(gold), _pair(answer), positive=gold.kind != "\\ne")
+    if gold.kind in ("list", "union", "or"):
+        return _matched(gold.parts, answer.parts, evaluated)
+    if gold.kind == "one":
+        return _same_one(gold.parts[0], answer.parts[0], evaluated)
+    return all(_same(a, b, evaluated) for a, b in zip(gold.parts, answer.parts, strict=True))
+
+
+def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
+    """Of assignments: by name, or against a tuple where their order is sure; `None`: it takes more to tell."""
+    wanted, answered = assigned(gold), assigned(answer)
+    if wanted and answered:
+        return wanted.keys() == answered.keys() and all(
+            _same(wanted[name], answered[name], evaluated) for name in wanted
+        )
+    for values, other in ((wanted, answer), (answered, gold)):
+        if values and other.kind == "()" and not other.name:
+            ordered = in_order(values)
+            if ordered is None or len(ordered) != len(other.parts):
+                return False
+            pairs = zip(ordered, other.parts, strict=True)
+            return all(_same(*(pair if values is wanted else pair[::-1]), evaluated) for pair in pairs)
+    return None
+
+
+def _is_placed(shaped: Shape, other: Shape) -> bool:
+    """Whether the names that it gives to the places of tuples, if any, say nothing that the other leaves open."""
+    if not shaped.name.startswith("(") or other.name:
+        return True
+    names = shaped.name[1:-1].replace(" ", "").split(",")
+    return shaped.kind == "list" and in_order({name: name for name in names}) == names
+
+
+def _is_interval(text: str) -> bool:
+    shaped = shape(text)
+    return shaped is not None and len(shaped.parts) == 2 and (shaped.kind in ("[]", "[)", "(]") or "\\infty" in text)
+
+
+def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
+    (gold_value, gold_unit), (value, unit) = split_unit(gold), split_unit(answer)
+    decided = _same_number(gold, answer, evaluated)
+    if decided is not None:
+        return decided
+    if not same_unit(gold_unit, unit) or (unit and not gold_unit and has_variable(gold_value)):
+        return False
+    if evaluated and literal(gold_value):
+        return False  # the answer is not a number that is written out
+    return same_value(gold_value, value, evaluated)
+
+
+def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) -> bool:
+    """Whether the parts are the same in some order. Those of `x = 1, y = 2` must have their names, x_1 and x_2 not."""
+    names = [{squeezed(shaped.name) for part in parts if (shaped := shape(part))} for parts in (gold, answer)]
+    if names[0] <= {""} or names[1] <= {""}:
+        names = [{_INDEX.sub("", name) for name in some} for some in names]
+    if any(len(some - {""}) > 1 for some in names) and names[0] != names[1]:
+        return False
+    left = list(answer)
+    for wanted in gold:
+        at = next((i for i, candidate in enumerate(left) if _same(wanted, candidate, evaluated)), None)
+        if at is None:
+            return False
+        del left[at]
+    return not left
+
+
+def _pair(relation: Shape) -> tuple[str, str]:
+    return relation.parts[0], relation.parts[1]
+
+
+def _as_equation(shaped: Shape) -> tuple[str, str] | None:
+    if shaped.kind == "=":
+        return _pair(shaped)
+    # `x = 5` asks for the value: `2x = 10` is not it.
+    implicit = has_variable(shaped.parts[0]) or shaped.name.startswith(("\\sin", "\\cos", "\\tan"))
+    named = shaped.kind == "one" and shaped.name and implicit
+    return (shaped.name, shaped.parts[0]) if named else None

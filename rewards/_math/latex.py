@@ -1,0 +1,262 @@
+r"""Final answers in LaTeX: one spelling for each thing, brackets.
+
+Everything here is linear, or works on at most `MAX_CHARS` characters, so it is safe on any text.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+
+from .degrees import in_radians
+from .styles import unstyled
+from .terms import literal
+from .unicode import typed
+
+
+MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
+
+_AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
+_BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
+_AND_IN_TEXT = re.compile(rf",?\s*(?:\\quad\s*)*\\text\s*\{{(?:\s*(?:,?\s*(?:{_AND}),?|,)\s*|\s+[yoe]\s+)\}}")
+_QUAD = r"[,;]?\s*(?:\\quad\s*)*"
+_OR_WORD, _AND_WORD = (
+    re.compile(
+        rf"{_QUAD}(?:\\text\s*\{{\s*,?\s*(?:{word}|\s{letter}\s),?\s*\}}|(?<![A-Za-z\\{{])(?:{word})(?![A-Za-z}}]))(?:\s*\\quad)*"
+    )
+    for word, letter in (("or|oder|ou|или|或者?|または", "o"), ("and|und|et|и|和|与|與|及", "[ye]"))
+)
+_COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
+_RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
+_ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
+# One spelling for each thing. The order counts.
+_SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+    (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
+    (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
+    (r"\{,\}", ","),
+    # A sign without its spaces: 12{:}30.
+    (r"\\colon(?![A-Za-z])|\\text\s*\{\s*:\s*\}", ":"),
+    (r"\\math(?:bin|rel|ord|punct)\s*(\{\s*[:=+\-/.<>]\s*\})", r"\1"),
+    (r"(^\s*|[0-9)]\s*|(?<![A-Za-z\\])[A-Za-z]\s*)\{\s*([:=+\-/.<>])\s*\}", r"\1\2"),
+    (r"(?<![0-9.,])([0-9]{1,3})((?:(?:\\[,;: ]|~| )[0-9]{3})+)(?![0-9])", lambda m: re.sub(r"[^0-9]", "", m[0])),
+    (r"(?<!\\)\\[,;: ]|~|\s+", " "),
+    (r"\\q?quad(?![A-Za-z])", r" \\quad "),
+    (r"\^\s*(?:\{\s*\\prime\s*\}|\\prime(?![A-Za-z]))", "'"),
+    (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![A-Za-z]))|\\degree(?![A-Za-z])", r"\\degree "),
+    (r"\\leq?(?:slant)?(?![A-Za-z])", r"\\le "),
+    (r"\\geq?(?:slant)?(?![A-Za-z])", r"\\ge "),
+    (r"\\neq?(?![A-Za-z])", r"\\ne "),
+    (r"<=", r"\\le "),
+    (r">=", r"\\ge "),
+    (r"\s!=", r" \\ne "),
+    (r"\\mathbb\s*(?:\{R\}|R(?![A-Za-z]))", r"(-\\infty,\\infty)"),
+    (r"\\mathrm\s*\{([eid])\}", r"\1 "),
+    (r"\\lt(?![A-Za-z])", "<"),
+    (r"\\gt(?![A-Za-z])", ">"),
+    (r"\\varnothing(?![A-Za-z])", r"\\emptyset "),
+    (r"\\lbrace(?![A-Za-z])", r"\\{"),
+    (r"\\rbrace(?![A-Za-z])", r"\\}"),
+    (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
+    (r"\\operatorname\s*\{\s*(ln|log|sin|cos|tan|cot|sec|csc)\s*\}", r"\\\1 "),
+    (r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)", r"\\text"),
+    # Signs of units, out of the text command that they begin; powers of units without braces.
+    (r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}", r"\1 "),
+    (r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}", r"\1\2"),
+    (r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}", r"\1\\text{\2}"),
+    (r"\\text\s*\{[^{}]*\^\s*\{[^{}]*\}[^{}]*(?:\^\s*\{[^{}]*\}[^{}]*)*\}", lambda m: _BRACED_POWER.sub(r"^\1", m[0])),
+    (r"\^\s*\\text\s*\{\s*(-?[1-9])\s*\}", r"^\1"),
+    (
+        r"(?<=[0-9])\s*(?:\^\s*\{\s*(?:\\text\s*\{)?(?:st|nd|rd|th)\}?\s*\}|\^?\s*\\text\s*\{\s*(?:st|nd|rd|th)\s*\})",
+        "",
+    ),
+    (_AND_IN_TEXT, ","),
+    (r"(?:,\s*(?:\\quad\s*)*)?(?<![A-Za-z\\{])(?:and|or|und|oder)(?![A-Za-z}])", ","),
+    (r"(?<=[\s0-9)}\]A-Za-z])(?:和|与|與|或者?|及|または|и|или)(?=[\s0-9({\[A-Za-z\\.-])", ", "),
+    (r"(?:\\quad\s*)+,\s*(?:\\quad\s*)*|,\s*(?:\\quad\s*)+", ", "),
+    (r"^\s*(?:\\quad\s*)+|(?:\\quad\s*)+$", ""),
+    (r"\\pmod\s*([0-9]|[a-z](?![a-z]))", r"\\pmod{\1}"),
+    # A base: 52_{8}, (52)_8. Other indices of numbers mean nothing.
+    (
+        r"\(([0-9A-F]*[0-9])\)\s*_\s*\{?\s*([0-9]+)\s*\}?|(?<![A-Za-z0-9])([0-9A-F]*[0-9])\s*_\s*\{\s*([0-9]+)\s*\}",
+        lambda m: f"{m[1] or m[3]}_{m[2] or m[4]}",
+    ),
+    (r"(?<![A-Za-z\\])sqrt\s*\(([^()]*)\)", r"\\sqrt{\1}"),
+    (r"(?<![A-Za-z\\])(pi|ln|log|sin|cos|tan)(?![A-Za-z])", r"\\\1 "),
+    (r"\\(?:bar|dot)\s*(?=\{?[0-9])", r"\\overline"),
+    (r"\\overline\s*([0-9])", r"\\overline{\1}"),
+    (r"\\log\s*_\s*(?:\{\s*(?:e|\\text\s*\{\s*e\s*\})\s*\}|\\text\s*\{\s*e\s*\}|e)", r"\\ln "),
+    (r"(?<!\\)%", r"\\%"),
+    (r"\\infin(?![A-Za-z])", r"\\infty"),
+    # An upright letter that a formula goes on with or that parentheses hold.
+    (r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])", r"\1"),
+    # Braces that hold no argument.
+    (r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)", r"\1"),
+    (r"\\in\s*\{([^{}]*[,;][^{}]*)\}", r"\\in \\{\1\\}"),
+    (r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$", r"(-\\infty,\\infty)"),
+]
+_PLAIN = [(re.compile(pattern), plain) for pattern, plain in _SPELLINGS]
+# A tilde that means "about", unless it ties two things; dollars between digits.
+_UNCLEAR = re.compile(
+    r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
+)
+_TEXT_LEAD = re.compile(
+    r"^(\s*\$?\s*)(\\(?:text(?:bf|it|rm)?|mathrm|mbox)\s*\{)\s*(?:(?:the|my)\s+)?(?:(?:final|correct)\s+)?answer\s*[:=]\s*(\}?)",
+    re.IGNORECASE,
+)
+_NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
+_ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
+_UNIT_FRACTION = re.compile(
+    r"\\frac\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*\}\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*(\^\s*(?:[23]|\{[23]\}))?\s*\}"
+)
+_WHOLE_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_SHORT = re.compile(r"[^A-Za-z]*(?:\b[A-Z]\b[^A-Za-z]*)*")
+_TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
+
+
+def clean(text: str) -> str | None:
+    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty, unclear or too long.
+
+    Example:
+        >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
+        ('\\frac{1}{2} (x)', '1000', '30\\degree')
+    """
+    text = text.strip()
+    if not text or len(text) > MAX_CHARS:
+        return None
+    if bold := _BOLD.fullmatch(text):
+        text = bold[1]
+    text = _TEXT_LEAD.sub(lambda m: m[1] if m[3] else m[1] + m[2], unstyled(typed(text)))
+    if len(text) > MAX_CHARS or _UNCLEAR.search(text):
+        return None
+    for pattern, plain in _PLAIN:
+        text = pattern.sub(plain, _with_connectives(text) if pattern is _AND_IN_TEXT else text)
+    text = text.strip()
+    if text.endswith(".") and not text.endswith(".."):
+        text = text[:-1].rstrip()
+    text = _UNIT_FRACTION.sub(r"\\text{\1/\2}\3", _with_braces(" ".join(text.split())))
+    if whole := _WHOLE_TEXT.fullmatch(text):
+        text = whole[1].strip() if _SHORT.fullmatch(whole[1]) else text
+    text = in_radians(text)
+    while (depth_of(text) or 99) < 20 and (inner := _unwrapped(text)) is not None:
+        text = inner
+    if (negated := _NEGATED.fullmatch(text)) and literal(negated[1].strip()):
+        text = f"-{negated[1].strip()}"
+    return text or None
+
+
+def _with_connectives(text: str) -> str:
+    """Signs for "or" between relations and for "and" between inequalities: as commas they would say the same."""
+    if _OR_WORD.search(text):
+        separator, sign, needed = _COMMA_OR, r" \lor ", _RELATION
+    elif _AND_WORD.search(text):
+        separator, sign, needed = _AND_WORD, r" \land ", _ORDER
+    else:
+        return text
+    text = text.strip()
+    start = 2 if text.startswith("\\{") else 1
+    if text[:start] in ("(", "{", "\\{") and closing(text, 0) == len(text) - 1 and depth_of(text) in range(20):
+        return text[:start] + _with_connectives(text[start:-start]) + text[-start:]
+    parts = split(text, separator)
+    return sign.join(parts) if all(map(needed.search, parts)) else text
+
+
+def _with_braces(text: str) -> str:
+    """The arguments of fractions and roots in braces: TeX takes one token where there is none."""
+    for command, count in _ARGUMENTS.items():
+        at = text.rfind(command)
+        while at >= 0:
+            start = at + len(command)
+            if not text[start : start + 1].isalpha():
+                text = text[:start] + _braced_arguments(text[start:], count)
+            at = text.rfind(command, 0, at)
+    return text
+
+
+def _braced_arguments(rest: str, count: int) -> str:
+    done = ""
+    if count == 1 and (index := re.match(r"\s*\[[^\[\]]*\]", rest)):
+        done, rest = index[0].strip(), rest[index.end() :]
+    for _ in range(count):
+        rest = rest.lstrip()
+        end = closing(rest, 0) if rest.startswith("{") else None
+        if end is not None:
+            argument, rest = rest[: end + 1], rest[end + 1 :]
+        elif token := _TOKEN.match(rest):
+            argument, rest = "{" + token[0] + "}", rest[token.end() :]
+        else:
+            return done + rest
+        done += argument
+    return done + rest
+
+
+_BRACKETS = r"\\[{}]|\\begin\{[a-z]*\}|\\end\{[a-z]*\}|[()\[\]{}]"
+_PAIRS = re.compile(rf"{_BRACKETS}|\\.", re.DOTALL)
+
+
+def _step(token: str) -> int:
+    if token in ("(", "[", "{", "\\{") or token.startswith("\\begin"):
+        return 1
+    return -1 if token in (")", "]", "}", "\\}") or token.startswith("\\end{") else 0
+
+
+def closing(text: str, start: int) -> int | None:
+    """Where the bracket that opens at `start` closes (its last character), whatever the kinds; `None`: nowhere."""
+    depth = 0
+    for match in _PAIRS.finditer(text, start):
+        depth += _step(match[0])
+        if depth <= 0:
+            return match.end() - 1
+    return None
+
+
+def depth_of(text: str) -> int | None:
+    """How deep its brackets go; `None` where they do not match in number."""
+    depth = deepest = 0
+    for match in _PAIRS.finditer(text):
+        depth += _step(match[0])
+        deepest = max(deepest, depth)
+        if depth < 0:
+            return None
+    return deepest if depth == 0 else None
+
+
+def has_variable(text: str) -> bool:
+    """Whether a letter stands in it outside of commands, but e and i."""
+    return re.search(r"[A-Za-df-hj-z]", re.sub(r"\\[A-Za-z]+", " ", text)) is not None
+
+
+@lru_cache(maxsize=16)
+def _cuts(separator: str) -> re.Pattern[str]:
+    """Matches brackets, the separator, and other escapes, in this order: a row's end is an escape."""
+    return re.compile(rf"{_BRACKETS}|(?P<cut>{separator})|\\[^A-Za-z]", re.DOTALL)
+
+
+def split(text: str, separator: re.Pattern[str]) -> list[str]:
+    """The parts of a text between separators that stand outside of brackets."""
+    return split_with_signs(text, separator)[0]
+
+
+def split_with_signs(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
+    """The parts of a text between separators that stand outside of brackets, and these separators."""
+    parts: list[str] = []
+    signs: list[str] = []
+    depth = start = 0
+    for match in _cuts(separator.pattern).finditer(text):
+        if match["cut"] is None:
+            depth += _step(match[0])
+        elif depth == 0:
+            parts.append(text[start : match.start()].strip())
+            signs.append(match[0])
+            start = match.end()
+    return [*parts, text[start:].strip()], signs
+
+
+def _unwrapped(text: str) -> str | None:
+    """What an outer pair of braces or of parentheses holds, if it is one thing."""
+    if text[:1] not in ("{", "(") or closing(text, 0) != len(text) - 1 or text[-1] != {"{": "}", "(": ")"}[text[0]]:
+        return None
+    inner = text[1:-1].strip()
+    return inner if inner and len(split(inner, _COMMA)) == 1 else None
+
+
+_COMMA = re.compile(r"[,;]|\\quad")

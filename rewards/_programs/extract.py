@@ -1,0 +1,204 @@
+"""Which part of a completion is its Python program. Nothing is parsed by Python itself, which deep nesting can crash.
+
+All in time linear in the text.
+"""
+
+import functools
+import re
+from collections.abc import Iterator
+
+from trl_grpo_plus.sandbox import names_of
+
+from .._text import Block, answer_of, code_blocks, dedented, quote_after
+
+
+_PYTHON = re.compile(r"i?py(?:thon)?[\d.]*")
+# Nothing here can fail once it has begun, so the nested repeats never go back.
+_STRINGS_AND_COMMENTS = re.compile(
+    r"#[^\n]*"
+    r'|"""(?:[^"\\]+|\\.?|"(?!""))*(?:"""|\Z)' + r"|'''(?:[^'\\]+|\\.?|'(?!''))*(?:'''|\Z)"
+    r'|"(?:[^"\\\n]+|\\.?)*(?:"|$)' + r"|'(?:[^'\\\n]+|\\.?)*(?:'|$)",
+    re.DOTALL | re.MULTILINE,
+)
+_TARGET = r"[A-Za-z_][\w.]*(?:\[[^\]\n]{0,80}\])?"
+_STATEMENT = (
+    r"(?:async[ \t]+)?def[ \t]+\w+[ \t]*[(\[]|class[ \t]+\w+[ \t]*[(:]|import[ \t]+\w|from[ \t]+[\w.]+[ \t]+import\b"
+    r"|@\w|(?:async[ \t]+)?(?:for|with)[ \t].*:|(?:while|if|elif)\b.*:|(?:else|try|finally)[ \t]*:|except\b.*:"
+    rf"|{_TARGET}(?:[ \t]*,[ \t]*{_TARGET}){{0,20}}[ \t]*(?::[^=\n]{{0,80}})?[-+*/%|&^]{{0,2}}=(?!=)|[A-Za-z_][\w.]*\("
+)
+_CODE = re.compile(_STATEMENT)
+_ANYWHERE = re.compile(rf"^[ \t]*(?:{_STATEMENT})", re.MULTILINE)
+_WORDS = re.compile(r"(?:[-*•>][ \t]+|\d+[.)][ \t]+)?[*_]{0,3}[A-Z][\w'’]*[,:]?(?:[ \t]+[^\s=]+){2,}[ \t]*")
+_TAGS = (
+    (re.compile(r"\[PYTHON\]"), "[/PYTHON]"),
+    (re.compile(r"\[BEGIN\]"), "[DONE]"),
+    (re.compile(r"<code(?:\s[^<>]{0,80})?>"), "</code>"),
+    (re.compile(r"<python>"), "</python>"),
+    (re.compile(r"<solution>"), "</solution>"),
+    (re.compile(r"\\begin\{lstlisting\}(?:\[[^\]]{0,80}\])?"), "\\end{lstlisting}"),
+    (re.compile(r"\\begin\{minted\}(?:\[[^\]]{0,80}\])?\{[^}]{0,20}\}"), "\\end{minted}"),
+    (re.compile(r"\\begin\{verbatim\}"), "\\end{verbatim}"),
+)
+_END_MARK = re.compile(r"(?:<\|[^|<>\s]{1,40}\|>|</s>)\Z")
+_SPAN = re.compile(r"(`{1,3})(?:(?:python|py)[ \t]+(?=[^ \t]))?([^`\n]+)\1")
+_PIECE = re.compile(
+    r"(?:async[ \t]+)?def\b|class\b|import\b|from\b|@|[A-Z_][A-Z_0-9]*[ \t]*(?::[^=]*)?=(?!=)"
+    r"|\w+[ \t]*(?::[^=]*)?=(?!=)[^(]*$|[)\]}]|(?:if[ \t]+__name__\b.*|else[ \t]*):|(?:global|pass)\b"
+)
+_DEFINED = re.compile(r"^(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+)?(\w+)[ \t]*(?:[(:\[]|=(?!=))", re.MULTILINE)
+_IMPORTED = re.compile(r"^(?:from[ \t]+[\w.]+[ \t]+)?import[ \t]+(.+)", re.MULTILINE)
+_NAME = re.compile(r"[^\W\d]\w*")
+
+
+def program_of(text: str, entry_point: str | None = None) -> str:
+    """The program of a completion without its thinking: what defines the entry point; without one, a script.
+
+    Of several it is the last one. Earlier blocks that do nothing but define what it needs come before it.
+    """
+    text = text.lstrip("\ufeff")
+    blocks = _blocks(text, entry_point)
+    place = _place(blocks, entry_point)
+    if place is None:
+        return text
+    return "\n".join([*_pieces(blocks, place), blocks[place].body])
+
+
+def begins_with_code(text: str) -> bool:
+    """Whether a text begins with a line of code: the fences in its docstrings are no blocks of the text, then."""
+    return _CODE.match(text.lstrip()) is not None
+
+
+def _blocks(text: str, entry_point: str | None) -> list[Block]:
+    """The blocks of which one is the program, from the first of the places that has it."""
+    every: list[Block] = []
+    for blocks in _places(text):
+        if _place(blocks, entry_point, sure=True) is not None:
+            return blocks
+        every = every or blocks
+    return every
+
+
+def _places(text: str) -> Iterator[list[Block]]:
+    body = answer_of(text)
+    if body is not None:
+        yield _fenced(body) or _unfenced(body)
+    fenced = _fenced(text)
+    yield [] if begins_with_code(text) else fenced
+    yield _tagged(text)
+    yield [Block("", span[2].strip()) for span in _SPAN.finditer(text)] if not fenced else []
+    yield _unfenced(text)
+    yield fenced
+
+
+def _fenced(text: str) -> list[Block]:
+    blocks = []
+    for block in code_blocks(text):
+        inner = code_blocks(block.body) if block.language in ("markdown", "md") else []
+        blocks += inner or [block]
+    return [block._replace(body=block.body.lstrip("\ufeff")) for block in blocks]
+
+
+def _tagged(text: str) -> list[Block]:
+    tagged = []
+    for opening, closing in _TAGS:
+        end = text.rfind(closing)
+        starts = [match.end() for match in opening.finditer(text, 0, end)] if end >= 0 else []
+        if starts:
+            tagged.append((starts[-1], Block("python", text[starts[-1] : end].lstrip("\n"))))
+    return [block for _, block in sorted(tagged)]
+
+
+def _unfenced(text: str) -> list[Block]:
+    """Runs of lines of code between lines of words; all of the text where there are none of these."""
+    end = _end_of_text(text, len(text))
+    while mark := _END_MARK.search(text, max(0, end - 50), end):
+        end = _end_of_text(text, mark.start())
+    lines = text[:end].split("\n")
+    runs: list[list[str]] = []
+    inside, margin, quote, words = False, "", None, False
+    for line in lines:
+        bare = line.lstrip(" \t")
+        begins = quote is None and bool(bare) and len(line) - len(bare) <= len(margin)
+        if begins and inside and _WORDS.fullmatch(bare) and not _CODE.match(bare):
+            inside, words = False, True
+        elif not inside and bare and _CODE.match(bare):
+            inside, margin = True, line[: len(line) - len(bare)]
+            runs.append([])
+        elif not inside and bare:
+            words = True
+        if inside:
+            runs[-1].append(line)
+            quote = quote_after(line, quote)
+    if not words and runs:
+        return [Block("", "\n".join(lines))]
+    return [Block("", dedented(run)) for run in runs]
+
+
+def _end_of_text(text: str, end: int) -> int:
+    while end and text[end - 1].isspace():
+        end -= 1
+    return end
+
+
+def _place(blocks: list[Block], entry_point: str | None, sure: bool = False) -> int | None:
+    """The number of the block that is the program; where none looks like it, the last, unless it must be `sure`."""
+    places = range(len(blocks) - 1, -1, -1)
+    if entry_point is None:
+        right = next((i for i in places if _is_python(blocks[i]) and _says_something(blocks[i].body)), None)
+        if right is None:
+            right = next((i for i in places if not blocks[i].language and _is_code(blocks[i].body)), None)
+    else:
+        name = re.escape(names_of(entry_point)[0])
+        defines = re.compile(
+            rf"^(?:(?:async[ \t]+)?def[ \t]+|class[ \t]+){name}\b|^{name}[ \t]*(?:=(?!=)|:)", re.MULTILINE
+        )
+        bodies = ((i, blocks[i].body) for i in places)
+        right = next((i for i, body in bodies if defines.search(body) and defines.search(_bare(body))), None)
+    return right if right is not None or sure or not blocks else len(blocks) - 1
+
+
+def _is_python(block: Block) -> bool:
+    return _PYTHON.fullmatch(block.language) is not None
+
+
+def _says_something(body: str) -> bool:
+    return bool(body.strip()) and re.search(r"\w", _bare(body)) is not None
+
+
+def _is_code(body: str) -> bool:
+    return bool(body.strip()) and _ANYWHERE.search(_bare(body)) is not None
+
+
+@functools.lru_cache(maxsize=16)
+def _bare(code: str) -> str:
+    """Without comments, and with nothing in strings."""
+    return _STRINGS_AND_COMMENTS.sub(lambda token: "" if token[0].startswith("#") else '""', code)
+
+
+def _pieces(blocks: list[Block], place: int) -> list[str]:
+    """The earlier blocks that define what the program needs, and do nothing else."""
+    bare = _bare(blocks[place].body)
+    if "__future__" in bare:
+        return []
+    wanted = set(_NAME.findall(bare)) - _defined(bare)
+    pieces = []
+    for block in reversed(blocks[:place]):
+        if not block.body.strip() or not (_is_python(block) or not block.language):
+            continue
+        bare = _bare(block.body)
+        top = [line for line in bare.split("\n") if line.strip() and not line[0].isspace() and line.strip() != '""']
+        if top and all(map(_PIECE.match, top)) and wanted & (defined := _defined(bare)):
+            pieces.append(block.body)
+            wanted -= defined  # in place: there may be many names in many pieces
+            wanted |= set(_NAME.findall(bare)) - defined
+    return pieces[::-1]
+
+
+def _defined(bare: str) -> set[str]:
+    """The names that a program without strings and comments defines at its left margin."""
+    imported = {
+        name.split(" as ")[-1].strip().split(".")[0].strip("() \t")
+        for line in _IMPORTED.findall(bare)
+        for name in line.split(",")
+    }
+    return {*_DEFINED.findall(bare), *imported}

@@ -1,0 +1,216 @@
+"""`trl-grpo-plus check rewards`: a sound reward passes, a broken one is found out, with an exit status."""
+
+import json
+
+import pytest
+from datasets import Dataset
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.cli.check.rewards import check_examples, check_gold, findings_table
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.registry import Example, get_reward, list_rewards, register_reward
+from trl_grpo_plus.utils import optional_packages
+
+
+@pytest.fixture
+def scratch(monkeypatch):
+    """A registry that a test may write to."""
+    monkeypatch.setattr(registry, "_REGISTERED", dict(registry._REGISTERED))
+
+
+@pytest.mark.parametrize("name", [name for name in list_rewards() if not name.startswith("user_")])
+def test_every_reward_that_ships_scores_its_examples(name):
+    finding = check_examples(name)
+    assert not finding.problems
+    assert finding.right == finding.total >= 3
+    examples = registry.find(name).examples
+    # A gold answer alone proves nothing: some example must not score full marks.
+    assert len({example.reward for example in examples}) > 1
+
+
+def equal(completions, answer):
+    """1.0 for the answer."""
+    return [float(text == wanted) for text, wanted in zip(completions, answer, strict=True)]
+
+
+def lenient(completions, answer):
+    """1.0 for anything."""
+    return [1.0 for _ in completions]
+
+
+def raising(completions, answer):
+    """None."""
+    raise ZeroDivisionError
+
+
+def test_a_wrong_example_is_found(scratch):
+    register_reward("user_wrong", examples=[Example("4", {"answer": "4"}), Example("5", {"answer": "4"})])(equal)
+    finding = check_examples("user_wrong")
+    assert (finding.right, finding.total) == (1, 2)
+    assert "'5' should score 1.0, not 0.0" in finding.problems[0]
+    assert "FAILED" in findings_table([finding])
+
+
+def test_a_reward_that_raises_or_ships_nothing_fails(scratch):
+    register_reward("user_raises", examples=[Example("4", {"answer": "4", "hint": 3})])(raising)
+    assert "ZeroDivisionError" in check_examples("user_raises").problems[0]
+    register_reward("user_bare")(equal)
+    assert check_examples("user_bare").problems == ("it ships no examples: register it with examples=",)
+    assert "there is no reward named 'nowhere'" in check_examples("nowhere").problems[0]
+    register_reward("user_odd", examples=[Example("4", {"anser": "4"})])(equal)
+    finding = check_examples("user_odd")
+    assert (finding.right, finding.total) == (0, 0)
+    assert "TypeError: reward 'user_odd' needs the column 'answer'" in finding.problems[0]
+
+
+ANSWERS = Dataset.from_dict({"solution": [str(i) for i in range(40)] + [None]})
+
+
+def check_gold_of(score, gold=lambda answer: answer):
+    register_reward("user_gold", gold=gold)(score)
+    return check_gold(get_reward("user_gold", column="solution"), ANSWERS)
+
+
+def test_gold_scores_full_marks_and_another_rows_does_not(scratch):
+    gold, shuffled = check_gold_of(equal)
+    assert (gold.what, gold.right, gold.total, gold.problems) == ("gold", 40, 40, ())
+    assert (shuffled.what, shuffled.right, shuffled.total, shuffled.problems) == ("shuffled", 40, 40, ())
+
+
+def test_a_gold_answer_that_fails(scratch):
+    gold, shuffled = check_gold_of(equal, lambda answer: answer + "!" if answer == "7" else answer)
+    assert (gold.right, gold.total) == (39, 40)
+    assert gold.problems == ("the gold answer '7!' scores 0.0, not 1.0",)
+    assert not shuffled.problems
+
+
+def test_a_reward_that_anything_satisfies(scratch):
+    gold, shuffled = check_gold_of(lenient)
+    assert not gold.problems
+    assert len(shuffled.problems) == 40
+    assert "scores full marks in a row with answer='0'" in shuffled.problems[0]
+
+
+def bracketed(completions, answer):
+    """1.0 for the answer in brackets; for an even one also without."""
+    golds = [(f"<{wanted}>", wanted if int(wanted) % 2 == 0 else "") for wanted in answer]
+    return [float(text in allowed) for text, allowed in zip(completions, golds, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("score", "gold", "form"),
+    [
+        (equal, lambda answer: answer, ""),
+        (
+            lenient,
+            lambda answer: answer and f"It is\n\n{answer}",
+            "as It is 0; bare, such as '0', they score full marks too.",
+        ),
+        (
+            bracketed,
+            lambda answer: answer and f"<{answer}>",
+            "as <0>. Bare, such as '1', 20 of 40 score full marks: the prompt",
+        ),
+    ],
+)
+def test_the_form_in_which_gold_was_posed_and_what_it_scores_bare(scratch, score, gold, form):
+    found = check_gold_of(score, gold)[0]
+    assert (found.right, found.total) == (40, 40)
+    assert (form in found.form) if form else (found.form == "")
+    assert found.form in findings_table([found])
+
+
+def test_the_form_of_a_gold_that_no_column_has(scratch):
+    tasks = Dataset.from_dict({"numbers": [[2, 5, 7], [1, 2, 3]], "target": [25, 6]})
+    gold, shuffled = check_gold(get_reward("countdown"), tasks)
+    assert gold.form == "The gold answers were posed as <answer>(5 * (7 - 2))</answer>."
+    assert shuffled.form == ""
+
+
+def test_what_cannot_be_checked_on_data(scratch):
+    register_reward("user_gold")(equal)
+    assert "register it with gold=" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
+    register_reward("user_gold", gold=lambda answer: answer)(equal)
+    assert "needs the column 'answer'" in check_gold(get_reward("user_gold"), ANSWERS)[0].problems[0]
+    same = Dataset.from_dict({"answer": ["1", "1"]})
+    assert check_gold(get_reward("user_gold"), same)[1].problems == ("all rows have the same gold answer",)
+
+
+@pytest.fixture
+def data(tmp_path):
+    path = tmp_path / "data.jsonl"
+    path.write_text("".join(json.dumps({"solution": str(i * 7)}) + "\n" for i in range(30)))
+    return path
+
+
+def test_the_command(data, capsys):
+    assert main(["check", "rewards", "math_answer", "--dataset", str(data), "--args", '{"column": "solution"}']) == 0
+    printed, _, form = capsys.readouterr().out.partition("\n\n")
+    lines = [line.split() for line in printed.splitlines()]
+    assert lines[0] == ["reward", "check", "right", "ms/sample"]
+    assert [line[:2] for line in lines[1:]] == [["math_answer", what] for what in ("examples", "gold", "shuffled")]
+    assert [line[2] for line in lines[2:]] == ["30/30", "30/30"]
+    assert {line[-1] for line in lines[1:]} == {"ok"}
+    posed = r"math_answer: The gold answers were posed as \boxed{0}. Bare, such as '0', 0 of 30 score full marks: "
+    assert form == f"{posed}the prompt has to ask for that form.\n"
+
+
+REGISTERED = """
+from trl_grpo_plus.registry import register_reward
+
+
+@register_reward("user_mine")
+def mine(completions, answer):
+    return [0.0] * len(completions)
+"""
+
+
+def test_a_failure_is_an_exit_status(scratch, capsys, tmp_path):
+    (tmp_path / "mine.py").write_text(REGISTERED)
+    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine"]) == 1
+    assert "it ships no examples" in capsys.readouterr().out
+
+
+def only_row(capsys):
+    (row,) = capsys.readouterr().out.splitlines()[1:]
+    return row
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_a_plain_function_has_nothing_that_could_fail(data, capsys, tmp_path, with_data):
+    """As `check RECIPE` sees it."""
+    (tmp_path / "mine.py").write_text("def mine(completions, **kwargs):\n    return [0.0] * len(completions)\n")
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", f"{tmp_path}/mine.py:mine", *options]) == 0
+    assert "not tried: a function that is not registered" in only_row(capsys)
+
+
+@pytest.mark.parametrize("with_data", [False, True])
+def test_what_is_not_installed_is_not_seen(scratch, data, capsys, with_data):
+    register_reward("user_needs", examples=[Example("4", {"solution": "4"})], preload=["no_such_thing.part"])(equal)
+    options = ["--dataset", str(data)] if with_data else []
+    assert main(["check", "rewards", "user_needs", *options]) == 0
+    assert only_row(capsys).endswith("not installed: no_such_thing. pip install no_such_thing")
+
+
+def test_where_a_package_of_our_rewards_comes_from(monkeypatch, capsys):
+    monkeypatch.setattr(optional_packages, "find_spec", lambda module: None if module == "math_verify" else module)
+    assert main(["check", "rewards", "math_answer", "exact_answer"]) == 0
+    printed = capsys.readouterr().out
+    assert "not installed: math_verify. pip install 'trl-grpo-plus[rewards]'" in printed
+    assert "exact_answer  examples        5/5" in printed
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ([], "--dataset needs exactly one reward"),
+        (["math_answer", "--args", '{"colum": "x"}'], "has no argument 'colum'"),
+        (["math_answer", "--args", "{"], "--args: '{' is not a JSON object"),
+        (["math_answer", "--args", "[1]"], "--args: '[1]' is not a JSON object"),
+        (["math_answer", "--limit", "0"], "--limit: 0 rows are not enough"),
+    ],
+)
+def test_a_wrong_command_line(data, capsys, options, words):
+    assert main(["check", "rewards", *options, "--dataset", str(data)]) == 2
+    assert words in capsys.readouterr().err

@@ -1,0 +1,202 @@
+"""Where the Hub cannot be reached something stands in for it; what it says is not there fails."""
+
+import http.server
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from invalid_recipes import Mistake, make_place
+from transformers import LlamaConfig
+from trl.scripts.utils import DatasetConfig, DatasetMixtureConfig
+
+from trl_grpo_plus.cli.check import hub, samples
+from trl_grpo_plus.launch import reward_inputs
+
+
+pytestmark = pytest.mark.long
+
+
+@pytest.fixture
+def asking(monkeypatch):
+    """As if nothing was said of being offline."""
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    yield
+    os.environ["HF_HUB_OFFLINE"] = "1"
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """A Hub that has nothing."""
+
+    def do_GET(self):
+        there = self.path.startswith("/api/models?")
+        self.send_response(200 if there else 404)
+        if not there:
+            self.send_header("X-Error-Code", "RepoNotFound")
+            self.send_header("X-Error-Message", "Repository not found")
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(b"[]" if there else b"{}")
+
+    do_HEAD = do_GET
+
+    def log_message(self, *args):
+        pass
+
+
+@contextmanager
+def serving(handler):
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+
+
+@pytest.fixture
+def empty_hub():
+    with serving(Hub) as url:
+        yield url
+
+
+def test_a_hub_that_answers(asking, empty_hub, monkeypatch):
+    monkeypatch.setenv("HF_ENDPOINT", empty_hub)
+    hub.settle()
+    assert hub.online()
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+def test_a_hub_that_refuses_or_is_silent_is_not_asked_again(asking, monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts, and says nothing
+        for port, why, patience in ((silent.getsockname()[1], "timed out|no answer", 0.2), (9, "refused", 60.0)):
+            monkeypatch.setattr(hub, "TIMEOUT_S", patience)
+            monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+            monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{port}")
+            hub.settle()
+            assert os.environ["HF_HUB_OFFLINE"] == "1"
+            assert not hub.online()
+            assert f"127.0.0.1:{port}" in hub.unreachable()
+            assert re.search(why, hub.unreachable()), hub.unreachable()
+
+
+def test_a_proxy_that_forbids_the_hub_is_named(asking, monkeypatch):
+    class Proxy(Hub):
+        def do_GET(self):
+            self.send_error(403)
+
+    with serving(Proxy) as url:
+        monkeypatch.setenv("HF_ENDPOINT", url)
+        hub.settle()
+    assert not hub.online()
+    assert "HTTP Error 403" in hub.unreachable()
+
+
+def test_the_hub_is_asked_before_what_would_retry_is_imported():
+    """huggingface_hub reads HF_HUB_OFFLINE once, when it is imported."""
+    names = "{'huggingface_hub', 'transformers', 'datasets', 'trl'} & {*sys.modules}"
+    code = f"import sys, trl_grpo_plus.cli.check.recipe; print({names} or 'none')"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "none\n", done.stderr
+
+
+def test_who_says_offline_is_not_asked_at_all(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "true")
+    monkeypatch.setattr(hub, "_asked", lambda: pytest.fail("it was asked"))
+    monkeypatch.setattr(hub, "_REASON", [])
+    hub.settle()
+    assert not hub.online()
+    assert hub.unreachable() == "the Hub cannot be reached (HF_HUB_OFFLINE is set)"
+
+
+def test_a_name_that_is_not_there_fails(tmp_path, empty_hub):
+    """In a process of its own, since libraries read these variables as they are imported."""
+    make_place(tmp_path)
+    keys = {"model_name_or_path": "someone/no-such-model", "dataset_name": "someone/no-such-data"}
+    Mistake("", (), keys).write(tmp_path)
+    environment = {**os.environ, "HF_ENDPOINT": empty_hub, "HF_HOME": str(tmp_path / "cache")}
+    del environment["HF_HUB_OFFLINE"]
+    command = [sys.executable, "-m", "trl_grpo_plus.cli.main", "check", "my_run.yaml"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=300)
+    printed = " ".join(done.stdout.split())
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "model FAILED model_name_or_path: the Hub has no model someone/no-such-model" in printed
+    assert "data FAILED someone/no-such-data: DatasetNotFoundError" in printed
+    assert "not seen" not in printed.partition("output ok")[2]
+
+
+def test_facts_stand_in_for_a_model_that_cannot_be_reached(monkeypatch):
+    monkeypatch.setattr(samples, "config_of", lambda name: {"model_type": "llama", "hidden_size": 64})
+    config = hub.model_config("someone/unreachable")
+    assert (config.origin, config.seen, config.what.hidden_size) == ("stand-in", False, 64)
+    monkeypatch.setattr(samples, "config_of", lambda name: None)
+    assert hub.model_config("someone/unreachable") is None
+    tokens = hub.tokenizer("someone/unreachable")
+    assert not tokens.seen
+    assert tokens.what.chat_template
+
+
+def test_a_folder_is_read_or_refused(tmp_path):
+    LlamaConfig(hidden_size=64).save_pretrained(tmp_path)
+    config = hub.model_config(str(tmp_path))
+    assert (config.origin, config.seen, config.what.hidden_size) == ("here", True, 64)
+    with pytest.raises(ValueError, match=f"the tokenizer of {tmp_path} cannot be read"):
+        hub.tokenizer(str(tmp_path))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ValueError, match=f"model_name_or_path of {tmp_path} cannot be read: Unrecognized model"):
+        hub.model_config(str(tmp_path))
+
+
+def arguments(**script):
+    script = {"prepare": None, "prepare_args": None, "dataset_config": None, "dataset_streaming": False, **script}
+    return SimpleNamespace(**script), None, None, SimpleNamespace(datasets=[])
+
+
+def test_sample_rows_stand_in_for_data_that_cannot_be_reached(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text("".join(json.dumps({"prompt": f"{i}"}) + "\n" for i in range(5)))
+    monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows) if name == "some/data" else None)
+    sample = hub.data(reward_inputs.load_data, *arguments(dataset_name="some/data", dataset_config="main"))
+    assert (sample.seen, sample.what["train"]["prompt"]) == (False, ["0", "1", "2", "3", "4"])
+    assert hub.data(reward_inputs.load_data, *arguments(dataset_name="other/data")) is None
+    here = hub.data(reward_inputs.load_data, *arguments(dataset_name=str(rows)))
+    assert (here.seen, here.origin) == (True, "here")
+    with pytest.raises(Exception, match="there is no file"):
+        hub.data(reward_inputs.load_data, *arguments(dataset_name="./nowhere.jsonl"))
+
+
+def test_a_mixture_has_a_sample_for_each_part(tmp_path, monkeypatch):
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text('{"prompt": "a"}\n{"prompt": "b"}\n')
+    monkeypatch.setattr(samples, "sample_of", lambda name, config=None: str(rows))
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig("some/data", name="main"), DatasetConfig("other/data")])
+    script, *_ = arguments(dataset_name=None)
+    sample = hub.data(reward_inputs.load_data, script, None, None, mixture)
+    assert not sample.seen
+    assert sample.what["train"]["prompt"] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("paths", "origin"),
+    [
+        (["openai/gsm8k", "json"], "stand-in"),
+        (["openai/gsm8k", "someone/unknown"], None),
+        (["someone/unknown"], None),
+    ],
+)
+def test_sample_rows_stand_in_for_a_mixture_as_a_whole_or_not_at_all(paths, origin):
+    def load(script_args, training_args, model_args, dataset_args, smoke):
+        if any("/" in part.path for part in dataset_args.datasets):
+            raise ConnectionError("no network")
+        return "rows"
+
+    mixture = DatasetMixtureConfig(datasets=[DatasetConfig(path, name="main") for path in paths])
+    sample = hub.data(load, SimpleNamespace(dataset_name=None), None, None, mixture)
+    assert (sample and sample.origin) == origin
+    if sample:
+        assert [part.path for part in mixture.datasets] == ["json", "json"]
+        assert mixture.datasets[0].data_files.endswith(".jsonl")

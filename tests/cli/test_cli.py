@@ -1,0 +1,264 @@
+"""The commands that list, copy and launch recipes; `check` and `view` have tests of their own.
+
+tests/repo/test_wheel.py launches a recipe to its end.
+"""
+
+import dataclasses
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from trl_grpo_plus import registry
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch import option_names
+from trl_grpo_plus.launch.arguments import make_parser
+from trl_grpo_plus.registry import list_advantages, list_rewards
+
+
+pytestmark = pytest.mark.long
+
+
+def test_every_recipe_and_reward_has_a_line(capsys, monkeypatch):
+    for name in list_rewards():
+        registry.find(name)  # what is first imported below registers itself where it is forgotten after this test
+    monkeypatch.setattr(registry, "_REGISTERED", {})  # other tests' own rewards
+    assert main(["ls"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    blocks = ["advantages", "rewards", "presets"]
+    at, then, last = map(lines.index, blocks)
+    recipes, advantages, rewards = lines[1 : at - 1], lines[at + 1 : then - 1], lines[then + 1 : last - 1]
+    assert [line.split()[0] for line in recipes] == list(launch.recipes())
+    assert [line.split()[0] for line in rewards] == list_rewards()
+    assert [line.split()[0] for line in advantages] == list(list_advantages())
+    assert all(len(line.split()) > 4 for line in (*recipes, *advantages, *rewards))
+    assert main(["ls", "advantages"]) == 0
+    assert capsys.readouterr().out.splitlines() == advantages
+
+
+def test_a_recipe_is_copied_but_over_nothing(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["cp", "arithmetic_cpu"]) == 0
+    assert "trl-grpo-plus run arithmetic_cpu.yaml" in capsys.readouterr().out
+    copied = Path("arithmetic_cpu.yaml").read_text()
+    assert copied == launch.recipes()["arithmetic_cpu"].read_text()
+    assert yaml.safe_load(copied)["reward_funcs"] == ["exact_answer"]
+    Path("arithmetic_cpu.yaml").write_text("mine")
+    assert main(["cp", "arithmetic_cpu", "."]) == 2
+    assert "already exists" in capsys.readouterr().err
+    assert Path("arithmetic_cpu.yaml").read_text() == "mine"
+    assert main(["cp", "arithmetic_cpu", "other.yaml"]) == 0
+    assert main(["cp", "aritmetic_cpu"]) == 2
+    assert "Did you mean arithmetic_cpu" in capsys.readouterr().err
+    Path("outputs").mkdir()
+    assert main(["cp", "arithmetic_cpu", "output/mine.yaml"]) == 2
+    fix = "Did you mean outputs? Make it first: mkdir -p output"
+    assert capsys.readouterr().err == f"error: there is no folder output. {fix}\n"
+    assert main(["cp", "arithmetic_cpu", "arithmetic_cpu.yaml/mine.yaml"]) == 2
+    assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_what_cannot_be_launched_is_refused(capsys):
+    assert main(["run", "arithmetic_cpu", "--accelerate_config", "zero4"]) == 2
+    assert "Did you mean zero" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["ls", "--all"])
+    assert "--all" in capsys.readouterr().err
+
+
+def test_the_command_says_how_many_processes(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    mine.write_text("gradient_accumulation_steps: 4")
+
+    def launched(*options, recipe=str(mine), **how):
+        return " ".join(launch.launch_command(recipe, *options, **how)[1:])
+
+    script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
+    plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
+    assert launched() == f"launch --num_processes 1 {plain} {script}"
+    assert launched(["--seed", "2"], num_gpus=1) == f"launch --num_processes 1 {plain} {script} --seed 2"
+    assert launched(num_gpus=4) == f"launch --num_processes 4 {plain} --multi_gpu {script}"
+    assert launched(num_gpus=4, num_processes=1) == f"launch --num_processes 1 {plain} {script}"
+    assert launched(num_processes=2) == f"launch --num_processes 2 {plain} --multi_gpu {script}"
+    assert "--num_processes 1 " in launched(num_gpus=4, recipe="arithmetic_cpu")  # use_cpu
+    assert "--num_processes 4 " in launched(["--use_cpu=false"], num_gpus=4, recipe="arithmetic_cpu")
+    assert "--num_processes 1 " in launched(["--use_cpu", "--seed", "2"], num_gpus=4)
+
+
+def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_path):
+    mine, own = tmp_path / "mine.yaml", tmp_path / "own.yaml"
+    mine.write_text("gradient_accumulation_steps: 4")
+    own.write_text("{num_processes: 3}")
+    files = {**launch.accelerate_configs(), "own": str(own)}
+
+    def launched(configuration, *options, **how):
+        config = configuration if configuration in launch.accelerate_configs() else str(own)
+        command = " ".join(launch.launch_command(str(mine), options, config, **how))
+        return command.split(f"--config_file {files[configuration]}")[1].split("-m trl_")[0].strip()
+
+    assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
+    assert launched("zero2", num_gpus=4, num_processes=2) == "--num_processes 2 --mixed_precision no"
+    assert launched("zero2") == "--num_processes 8 --mixed_precision no"  # the configuration's
+    assert launched("single_gpu", num_gpus=4) == "--num_processes 1 --mixed_precision no"
+    assert launched("zero1", num_gpus=4).endswith(" --gradient_accumulation_steps 4")
+    assert launched("zero1", "--gradient_accumulation_steps", "2").endswith(" --gradient_accumulation_steps 2")
+    assert launched("own", num_gpus=4) == ""
+    assert launched("own", num_processes=2) == "--num_processes 2"
+    deepspeed = "distributed_type: DEEPSPEED, deepspeed_config: {gradient_accumulation_steps: 1}"
+    own.write_text(f"{{{deepspeed}, num_processes: 3}}")
+    assert launched("own") == "--gradient_accumulation_steps 4"
+    with pytest.raises(ValueError, match="single_gpu runs one process, not 2"):
+        launched("single_gpu", num_processes=2)
+    with pytest.raises(ValueError, match="0 must be 1 or more"):
+        launched("zero2", num_processes=0)
+
+
+@pytest.mark.parametrize("configuration", [None, *launch.accelerate_configs()])
+@pytest.mark.parametrize("processes", [None, 1, 3])
+@pytest.mark.parametrize(("recipe", "num_gpus"), [("arithmetic_gpu", 0), ("arithmetic_gpu", 4), ("arithmetic_cpu", 4)])
+def test_what_check_expects_is_what_is_launched(recipe, configuration, processes, num_gpus):
+    if configuration == "single_gpu" and processes == 3:
+        return
+    command = launch.launch_command(recipe, (), configuration, processes, num_gpus)
+    assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
+    spread = launch.distribution(configuration, processes, 0 if launch.on_cpu(recipe) else num_gpus)
+    assert command[command.index("--num_processes") + 1] == str(spread.processes)
+
+
+@pytest.mark.parametrize(
+    ("kind", "config", "sharding", "offloads"),
+    [
+        ("FSDP", {"fsdp_offload_params": True}, "fsdp", "weights"),
+        ("DEEPSPEED", {"zero_stage": 1}, "zero1", ""),
+        ("DEEPSPEED", {"offload_optimizer_device": "cpu", "zero_stage": 3}, "zero3", "optimizer"),
+        ("DEEPSPEED", {"deepspeed_config_file": "ds.json"}, "zero3", "weights"),
+        ("MULTI_GPU", {}, "ddp", ""),
+    ],
+)
+def test_what_a_file_of_accelerates_shards(tmp_path, monkeypatch, kind, config, sharding, offloads):
+    monkeypatch.chdir(tmp_path)
+    Path("ds.json").write_text('{"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}}')
+    content = {"distributed_type": kind, f"{kind.lower()}_config": config, "num_processes": 4}
+    Path("own.yaml").write_text(yaml.safe_dump(content))
+    spread = launch.distribution("own.yaml", None, 0)
+    assert (spread.processes, spread.sharding, spread.offloads) == (4, sharding, offloads)
+
+
+@pytest.mark.parametrize(
+    ("line", "options", "cpu"),
+    [
+        ("use_cpu: true", (), True),
+        ('use_cpu: "false"', (), False),
+        ("use_cpu: yes", (), True),
+        ("seed: 1", ("--use_cpu",), True),
+        ("use_cpu: true", ("--use_cpu=false",), False),
+        ("use_cpu: true", ("--use-cpu", "no"), False),
+    ],
+)
+def test_whether_a_run_is_on_the_cpu(tmp_path, line, options, cpu):
+    (tmp_path / "mine.yaml").write_text(line)
+    assert launch.on_cpu(str(tmp_path / "mine.yaml"), options) == cpu
+
+
+def test_trls_configurations_are_there():
+    assert list(launch.accelerate_configs()) == [
+        "fsdp1",
+        "fsdp2",
+        "multi_gpu",
+        "single_gpu",
+        "zero1",
+        "zero2",
+        "zero3",
+    ]
+    for path in launch.accelerate_configs().values():
+        assert "distributed_type" in yaml.safe_load(Path(path).read_text())
+
+
+def test_every_option_of_the_parser_is_known_without_it():
+    parser = make_parser(prog="grpo")
+    assert {field.name for kind in parser.dataclass_types for field in dataclasses.fields(kind) if field.init} <= (
+        option_names.known_options()
+    )
+    options = [option for action in parser._actions for option in action.option_strings]
+    assert len(options) > 300
+    assert option_names.refused(options) == option_names.refused([f"{option}=1" for option in options]) == []
+    assert option_names.refused(["--lerning-rate=1", "--seed", "--", "-x", "word"]) == [
+        "unknown option --lerning_rate. Did you mean --learning_rate or --logging_strategy?"
+    ]
+
+
+OPTIONS = """
+from dataclasses import dataclass, field
+from .bases import Base as Renamed
+
+@dataclass
+class Options(Renamed):
+    rate: float = 1.0
+"""
+
+
+@pytest.mark.parametrize(
+    ("bases", "known"),
+    [
+        ("class Base:\n    seed: int = 1", {"rate", "seed", "config", "help"}),
+        ("from .other import Base", None),  # there is no such file
+        ("class Base(make()):\n    seed: int = 1", None),
+        ("class Base(module.Other):\n    seed: int = 1", None),
+        ("@more_fields\nclass Base:\n    seed: int = 1", None),
+        ("class Base:\n    seed: int = field(metadata={'aliases': ['--start']})", None),
+        ("class Base:\n    seed: int = HfArg(aliases='--start')", None),
+        ("Base = 3", None),
+        ("class Base", None),
+    ],
+)
+def test_where_the_sources_say_nothing_sure_nothing_is_refused(tmp_path, monkeypatch, bases, known):
+    package = tmp_path / f"options_of_{tmp_path.name}"
+    package.mkdir()
+    (package / "__init__.py").write_text("if TYPE_CHECKING:\n    from .options import Options")
+    (package / "options.py").write_text(OPTIONS)
+    (package / "bases.py").write_text(bases)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(option_names, "SOURCES", ((package.name, "Options"),))
+    monkeypatch.setattr(option_names, "known_options", option_names.known_options.__wrapped__)  # not from the cache
+    assert bool(option_names.refused(["--sed"])) == (known is not None)
+    if known:
+        assert option_names.known_options() == known
+        assert option_names.refused(["--seed", "--rate", "--no_rate"]) == []
+
+
+@pytest.mark.parametrize(("verb", "status"), [("run", 2), ("check", 1)])
+def test_a_mistyped_option_is_told_before_torch_is_imported(verb, status):
+    script = f"""
+import sys
+from trl_grpo_plus.cli.main import main
+assert main(["{verb}", "arithmetic_cpu", "--lerning_rate", "1"]) == {status}
+assert not {{"torch", "transformers", "trl", "datasets"}} & set(sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert "unknown option --lerning_rate. Did you mean --learning_rate" in done.stdout + done.stderr
+
+
+def test_the_environment_is_described(capsys):
+    assert main(["env"]) == 0
+    names = re.findall(r"^([\w-]+) ", capsys.readouterr().out, re.M)
+    assert {"python", "trl-grpo-plus", "trl", "torch", "gpu", "bubblewrap"} <= set(names)
+
+
+def test_a_reader_that_has_enough_is_no_error():
+    command = f"{sys.executable} -m trl_grpo_plus.cli.main ls | head -n 1; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "recipes\n", "")
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys, monkeypatch):
+    def interrupted(options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("trl_grpo_plus.cli.view.run", interrupted)
+    assert main(["view", "run"]) == 130
+    assert capsys.readouterr().err == "\nStopped.\n"

@@ -1,0 +1,398 @@
+"""The estimates: by hand on round numbers, and against what PyTorch, transformers, peft and TRL really do."""
+
+import importlib.util
+import itertools
+import json
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+import torch
+from packaging.version import Version
+from peft import LoraConfig, get_peft_model
+from transformers import AutoConfig, AutoModelForCausalLM
+from trl import ModelConfig
+from trl import __version__ as trl_version
+
+from trl_grpo_plus.cli.check import estimate, samples
+from trl_grpo_plus.cli.check.estimate import (
+    GIB,
+    GPU,
+    Job,
+    Shape,
+    cache,
+    context_of,
+    count,
+    gpu_of,
+    memory,
+    operations,
+    rounded,
+    seconds,
+)
+
+
+SIZES = {"layers": 10, "hidden": 100, "queries": 100, "keys": 20, "feed_forward": 300, "words": 1000}
+SHAPE = Shape(parameters=1_000_000, active=1_000_000, trained=1_000_000, **SIZES)
+ADAPTER = replace(SHAPE, trained=10_000)
+JOB = Job(rows=2, generated=8, prompt=30, completion=20)  # float32 weights, bf16 autocast, AdamW, checkpointing
+SMALL = {
+    **{"hidden_size": 256, "intermediate_size": 688, "num_hidden_layers": 4, "vocab_size": 1000},
+    **{"num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 32},
+}
+
+
+def sizes(parts):
+    """Those that there are."""
+    return {name: size for name, size in parts.items() if size}
+
+
+def test_memory_by_hand():
+    parts = memory(SHAPE, JOB, 80 * GIB)
+    assert sizes(parts.always) == {"weights": 4e6, "optimizer": 8e6}
+    # 2 rows of 50 tokens: 10 layers x 100 x 4 bytes, and one layer's 2 (400 + 900 + 50 + 500 + 300) + 1600.
+    activated = 100 * (4000 + 5900)
+    # 40 positions x 1000 words x 2, the gradient of 1000 x 100 in float32, that of 40 x 100.
+    in_head = 80_000 + 400_000 + 16_000
+    assert parts.training == {"gradients": 4e6, "bf16 casts": 2e6, "activations": activated, "head": in_head}
+    # 8 rows of 50 tokens x 10 layers x keys and values of 20 x 2 bytes; 240 tokens of prompts through a layer.
+    assert parts.generating == {"KV cache": 320_000, "prompts": 240 * (1200 + 1200), "gathered weights": 0}
+    assert parts.total == 12e6 + 6e6 + 990_000 + 496_000 + estimate.OVERHEAD
+    assert list(parts.parts)[:3] == ["CUDA and holes", "optimizer", "weights"]
+
+
+@pytest.mark.parametrize(
+    ("change", "always", "training"),
+    [
+        ({"weight_bytes": 2, "optimizer_bytes": 4}, {"weights": 2e6, "optimizer": 4e6}, (2e6, 0)),
+        ({"reference": True}, {"weights": 4e6, "optimizer": 8e6, "reference": 4e6}, (4e6, 2e6)),
+        ({"sharding": "ddp"}, {"weights": 4e6, "optimizer": 8e6, "DDP's buckets": 4e6}, (4e6, 2e6)),
+        # DeepSpeed: 2 bytes a weight and a gradient, 12 a weight in the optimizer (arXiv 1910.02054).
+        ({"sharding": "zero1"}, {"weights": 2e6, "optimizer": 3e6}, (2e6, 0)),
+        ({"sharding": "zero2"}, {"weights": 2e6, "optimizer": 3e6}, (0.5e6, 0)),
+        ({"sharding": "zero3", "reference": True}, {"weights": 5e5, "optimizer": 3e6, "reference": 5e5}, (0.5e6, 0)),
+        ({"sharding": "fsdp"}, {"weights": 1e6, "optimizer": 2e6}, (1e6, 0.4e6)),  # casts of two layers of ten
+    ],
+)
+def test_what_divides_what(change, always, training):
+    processes = 4 if "sharding" in change else 1
+    parts = memory(SHAPE, replace(JOB, processes=processes, **change), 80 * GIB)
+    assert sizes(parts.always) == always
+    assert (parts.training["gradients"], parts.training["bf16 casts"]) == training
+
+
+def test_an_adapter_is_all_that_is_trained():
+    parts = memory(ADAPTER, replace(JOB, weight_bytes=2, reference=True), 80 * GIB)
+    assert sizes(parts.always) == {"weights": 2e6, "optimizer": 80_000}  # the reference is the model without it
+    assert parts.training["gradients"] == 40_000  # in float32
+    assert parts.training["head"] == 80_000 + 16_000
+
+
+def test_memory_of_a_cpu_by_hand():
+    job = replace(JOB, on_cpu=True, generated=2, compute_bytes=4, autocast=False)
+    parts = memory(SHAPE, job)
+    kept = 4 * (400 + 900 + 50 + 500) + 1600
+    # All 100 positions x 1000 words, seven float32 tensors, a mask and the tile; the gradient of the head.
+    in_head = 100_000 * 33 + 100 * 100 * 8 + 400_000
+    assert parts.parts == {
+        "Python and libraries": estimate.BASE,
+        "optimizer": 8e6,
+        "weights": 4e6,
+        "gradients": 4e6,  # they come as activations go, of which there are fewer
+        "head": in_head,
+    }
+    activated = 100 * (4000 + kept)
+    assert activated < 4e6
+    accumulated = memory(SHAPE, replace(job, micro_batches=2)).parts
+    assert (accumulated["gradients"], accumulated["activations"]) == (4e6, activated)
+    whole = memory(SHAPE, replace(job, checkpointing=False, rows=20)).parts
+    assert (whole["activations"], "gradients" in whole) == (1000 * 10 * kept, False)
+    assert memory(SHAPE, replace(job, generated=1000)).parts["KV cache"] == 1000 * 50 * 10 * 2 * 20 * 4
+
+
+def test_an_adapter_leaves_holes_in_a_cpus_memory():
+    adapter = replace(ADAPTER, adapted=(100, 100, 300) * 10)
+    job = replace(JOB, on_cpu=True, generated=2, checkpointing=False)
+    assert "holes" not in memory(adapter, job).parts
+    for changed in (replace(job, dropout=True), replace(job, checkpointing=True)):
+        assert memory(adapter, changed).parts["holes"] == 100 * 10 * 500 * 4
+        assert "holes" not in memory(SHAPE, changed).parts
+        # Blocks of 32 MiB and more are given back.
+        assert memory(adapter, replace(changed, rows=600)).parts["holes"] == 30_000 * 10 * 200 * 4
+
+
+def test_vllm_has_its_share_and_gives_it_up_asleep():
+    gpu = 100e6
+    colocated = memory(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5), gpu)
+    assert (colocated.always["vLLM"], sum(colocated.generating.values())) == (50e6, 0)
+    asleep = memory(SHAPE, replace(JOB, vllm="sleep", vllm_share=0.5), gpu)
+    assert (asleep.always["vLLM"], asleep.generating) == (0, {"vLLM": 50e6})
+    assert asleep.total == 12e6 + 50e6 + estimate.OVERHEAD
+    assert sum(memory(SHAPE, replace(JOB, vllm="server"), gpu).generating.values()) == 0
+    assert estimate.vllm_room(SHAPE, replace(JOB, vllm="colocate", vllm_share=0.5, vllm_parallel=2), gpu) == 49e6
+
+
+def test_zero3_gathers_the_weights_to_generate_and_what_is_offloaded_takes_nothing():
+    job = replace(JOB, sharding="zero3", processes=4)
+    assert memory(SHAPE, job, 80 * GIB).generating["gathered weights"] == 2e6
+    assert memory(SHAPE, replace(job, gathers=False), 80 * GIB).generating["gathered weights"] == 0
+    whole = sizes(memory(SHAPE, job, 80 * GIB).always)
+    assert whole.keys() == {"weights", "optimizer"}
+    assert sizes(memory(SHAPE, replace(job, offloads="optimizer"), 80 * GIB).always) == {"weights": whole["weights"]}
+    assert sizes(memory(SHAPE, replace(job, offloads="weights"), 80 * GIB).always) == {}
+
+
+def test_operations_by_hand():
+    assert operations(SHAPE, JOB) == 1e6 * 8 * 100  # 2 rows x 50 tokens, 6 and 2 to recompute
+    assert operations(SHAPE, replace(JOB, checkpointing=False)) == 1e6 * 6 * 100
+    assert operations(ADAPTER, JOB) == 1e6 * 6 * 100
+    # Three micro-batches a step, half a generation batch of 8 x 50 tokens, scored by the old policy and the reference.
+    job = replace(JOB, micro_batches=3, generations=0.5, scoring_passes=2)
+    assert operations(SHAPE, job) == 1e6 * (8 * 300 + 2 * 2 * 200)
+
+
+def test_seconds_by_hand():
+    gpu = GPU("X", 100, 1000, 80)
+    spent = seconds(SHAPE, replace(JOB, reward_seconds=3.0, generations=0.5), gpu)
+    assert spent["training"] == pytest.approx(0.8e9 / 40e12)
+    assert spent["rewards"] == 1.5
+    # So small a model is bound by the launches: 10 layers x 1 ms x 20 tokens, besides 240 tokens of prompt.
+    assert spent["generating"] == pytest.approx(0.5 * (20 * 0.010 + 2e6 * 240 / 40e12))
+    large = replace(SHAPE, parameters=10**10, active=10**10)
+    # 8 bytes a weight and token under autocast: 4 read, 2 written, 2 read; 2 where they are loaded in 16 bits.
+    cached = 8 * 50 * 400 * (40 / 50)
+    assert seconds(large, JOB, gpu)["generating"] == pytest.approx(20 * (8e10 + 2 * cached) / 600e9 + 4.8e12 / 40e12)
+    half = seconds(large, replace(JOB, weight_bytes=2), gpu)["generating"]
+    assert half == pytest.approx(20 * (2e10 + 2 * cached) / 600e9 + 4.8e12 / 40e12)
+
+
+def test_vllm_goes_in_waves_where_its_cache_is_too_small():
+    gpu = GPU("X", 100, 1000, 10)
+    share = (2e6 + 8 * cache(SHAPE, JOB)) / (10 * GIB)
+    one = replace(JOB, vllm="colocate", vllm_share=share * 1.0001)
+    two = replace(one, vllm_share=(2e6 + 4 * cache(SHAPE, JOB)) / (10 * GIB) * 1.0001)
+    prefill = 2e6 * 240 / 40e12
+    assert seconds(SHAPE, one, gpu)["generating"] == pytest.approx(prefill + 20 * 0.005)
+    assert seconds(SHAPE, two, gpu)["generating"] == pytest.approx(prefill + 2 * 20 * 0.005)
+
+
+def test_numbers_are_rounded_to_what_can_be_meant():
+    values = (1234.0, 0.01234, 98.76, 7.0, 0.0, 123456)
+    assert [rounded(value) for value in values] == ["1,200", "0.012", "99", "7.0", "0", "120,000"]
+    assert [rounded(value, 1) for value in (1234.0, 0.96, 55)] == ["1,000", "1.0", "60"]
+
+
+# --- Against the real things ----------------------------------------------------------------------------------------
+
+
+def small(kind, dtype, **more):
+    config = AutoConfig.for_model(kind, **SMALL, **more)
+    return config, AutoModelForCausalLM.from_config(config, dtype=dtype).train()
+
+
+def saved_bytes(model, ids, autocast):
+    """What the forward pass keeps for the backward pass besides weights and their casts."""
+    weights = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+    shapes = {shape for weight in model.parameters() for shape in (weight.shape, weight.T.shape)}
+    kept = {}
+
+    def pack(tensor):
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in weights and tensor.shape not in shapes:
+            kept[storage.data_ptr()] = (storage.nbytes(), tensor)  # alive, so that no other takes its place
+        return tensor
+
+    padded = torch.ones_like(ids)
+    padded[0, :10] = 0
+    causal = model.get_base_model() if hasattr(model, "get_base_model") else model
+    with (
+        torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+        torch.autocast("cpu", torch.bfloat16, enabled=autocast),
+    ):
+        causal.base_model(input_ids=ids, attention_mask=padded, use_cache=False)
+    return sum(size for size, _ in kept.values())
+
+
+def job_on_cpu(dtype, autocast, **more):
+    computed = {"compute_bytes": 2 if autocast else dtype.itemsize, "autocast": autocast}
+    of_rows = {"rows": 3, "generated": 3, "prompt": 60, "completion": 40, "checkpointing": False}
+    return Job(**of_rows, weight_bytes=dtype.itemsize, on_cpu=True, **computed, **more)
+
+
+DTYPES = [(torch.float32, True), (torch.bfloat16, False), (torch.float32, False)]
+
+
+@pytest.mark.parametrize("kind", ["qwen2", "llama", "qwen3", "mistral"])
+@pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
+def test_activations_are_what_pytorch_saves(kind, dtype, autocast):
+    config, model = small(kind, dtype)
+    saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast)
+    assert estimate.activations(count(config), job_on_cpu(dtype, autocast)) == pytest.approx(saved, rel=0.2)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.05])
+@pytest.mark.parametrize("targets", ["all-linear", ["q_proj", "v_proj"]], ids=str)
+@pytest.mark.parametrize(("dtype", "autocast"), DTYPES)
+def test_an_adapter_keeps_what_goes_into_its_maps(dtype, autocast, targets, dropout):
+    config, model = small("llama", dtype)
+    lora = LoraConfig(r=8, lora_dropout=dropout, target_modules=targets, task_type="CAUSAL_LM")
+    shape = count(config, lora)
+    saved = saved_bytes(get_peft_model(model, lora), torch.randint(0, 1000, (3, 100)), autocast)
+    job = job_on_cpu(dtype, autocast, dropout=dropout > 0)
+    assert estimate.activations(shape, job) == pytest.approx(saved, rel=0.2)
+
+
+def allocated(function, file):
+    """Most bytes that PyTorch had on the CPU at a time for a call, besides those that it had before."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        function()
+    profile.export_chrome_trace(str(file))
+    events = [event for event in json.loads(file.read_text())["traceEvents"] if event.get("name") == "[memory]"]
+    changes = [event["args"]["Bytes"] for event in sorted(events, key=lambda event: event["ts"])]
+    return max(itertools.accumulate(changes))
+
+
+@pytest.mark.skipif(Version(trl_version) < Version("1.15"), reason="this TRL holds all logits")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_head_holds_on_a_cpu_what_is_reckoned(tmp_path, dtype):
+    from trl.trainer.utils import add_fused_lm_head
+
+    config = AutoConfig.for_model("llama", **{**SMALL, "vocab_size": 40_000, "num_hidden_layers": 1})
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    add_fused_lm_head(model, outputs=("log_probs", "entropy"))  # as TRL's trainer
+    ids = torch.randint(0, 1000, (4, 50))
+
+    def train():
+        model(input_ids=ids, labels=ids, fused_lm_head=True).log_probs.sum().backward()
+
+    shape, job = count(config), replace(job_on_cpu(dtype, False), rows=4, prompt=30, completion=20)
+    reckoned = estimate.head(shape, job) + estimate.activations(shape, job)
+    assert allocated(train, tmp_path / "trace.json") == pytest.approx(reckoned, rel=0.1)
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen3"])
+def test_with_checkpointing_the_layers_inputs_stay(kind):
+    config, model = small(kind, torch.float32)
+    model.gradient_checkpointing_enable()
+    saved = saved_bytes(model, torch.randint(0, 1000, (3, 100)), autocast=False)
+    shape = count(config)
+    whole = Job(rows=3, generated=3, prompt=60, completion=40, compute_bytes=4)
+    recomputed = (
+        estimate.activations(shape, replace(whole, checkpointing=False)) / shape.layers
+    )  # in the backward pass
+    assert estimate.activations(shape, whole) - recomputed == pytest.approx(saved, rel=0.35)
+
+
+def test_the_cache_is_as_large_as_transformers():
+    config, model = small("llama", torch.float32)
+    cached = model(input_ids=torch.randint(0, 1000, (3, 50)), use_cache=True).past_key_values
+    size = sum(tensor.nbytes for layer in cached.layers for tensor in (layer.keys, layer.values))
+    assert 3 * cache(count(config), replace(JOB, prompt=30, completion=20, compute_bytes=4)) == size
+
+
+@pytest.mark.parametrize("kind", ["llama", "qwen2", "qwen3", "gemma", "mistral"])
+def test_weights_are_counted_as_they_are(kind):
+    config, model = small(kind, torch.float32)
+    shape = count(config)
+    assert shape.parameters == shape.trained == sum(weight.numel() for weight in model.parameters())
+    assert (shape.layers, shape.hidden, shape.queries, shape.keys, shape.feed_forward) == (4, 256, 256, 64, 688)
+    tied = config.tie_word_embeddings
+    assert shape.parameters - shape.active == (0 if tied else 1000 * 256)
+    adapter = LoraConfig(r=8, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    assert count(config, adapter).trained == get_peft_model(model, adapter).get_nb_trainable_parameters()[0]
+    assert count(config, adapter).adapter
+    assert not shape.adapter
+
+
+@pytest.mark.parametrize(
+    ("kind", "targets", "widths"),
+    [
+        ("llama", ["q_proj", "embed_tokens"], (256,) * 4),  # an embedding looks its words up
+        ("gpt2", ["c_attn"], (256,) * 4),  # that are no `nn.Linear`
+    ],
+)
+def test_the_maps_of_an_adapter_are_counted(kind, targets, widths):
+    names = {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 1000} if kind == "gpt2" else SMALL
+    adapter = LoraConfig(r=8, target_modules=targets, task_type="CAUSAL_LM")
+    shape = count(AutoConfig.for_model(kind, **names), adapter)
+    assert (shape.adapted, shape.ranks) == (widths, 8 * len(widths))
+
+
+def test_of_a_mixture_of_experts_some_are_active():
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 64}
+    config, model = small("qwen3_moe", torch.float32, **experts)
+    weights = sum(weight.numel() for name, weight in model.named_parameters() if ".experts." in name)
+    shape = count(config)
+    assert weights > 0
+    assert shape.parameters - shape.active == weights * 6 // 8 + 1000 * 256
+    assert shape.feed_forward == 2 * 64
+
+
+def test_a_known_model_has_the_published_number_of_weights():
+    config = AutoConfig.for_model(**samples.config_of("Qwen/Qwen2.5-0.5B-Instruct"))
+    assert rounded(count(config).parameters / 1e9) == "0.49"  # its model card
+    assert context_of(config) == 32768
+
+
+def test_what_is_taken_for_granted_of_trl():
+    assert ModelConfig().dtype == "float32"
+    if Version(trl_version) < Version("1.15"):
+        pytest.skip("this TRL holds all logits")
+    from trl.kernels import chunked_logprob
+    from trl.trainer import utils
+
+    assert (chunked_logprob.TOKEN_CHUNK_SIZE, utils._CHUNKED_LOGPROB_CHUNK_SIZE) == (
+        estimate.TILE_TOKENS,
+        estimate.TILE_WORDS,
+    )
+    assert estimate.head(SHAPE, replace(JOB, fused_head=False)) == 10 * 40 * 1000
+
+
+def test_fsdp_trains_float32_weights_and_accumulates_whole_gradients():
+    """accelerate casts what is trained up; without synchronisation each process keeps a gradient of each weight."""
+    job = replace(JOB, sharding="fsdp", processes=4, weight_bytes=2, compute_bytes=2, micro_batches=1)
+    once = memory(SHAPE, job, 80 * GIB)
+    assert once.always["weights"] == 4 * SHAPE.parameters / 4
+    assert once.training["gradients"] == 4 * SHAPE.trained / 4
+    assert memory(SHAPE, replace(job, micro_batches=2), 80 * GIB).training["gradients"] == 2 * SHAPE.trained
+
+
+@pytest.mark.parametrize(
+    ("name", "known"),
+    [
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA A100-SXM4-80GB", "A100"),
+        ("NVIDIA A10G", "A10G"),
+        ("NVIDIA L40S", "L40S"),
+        ("NVIDIA L4", "L4"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA RTX 6000 Ada Generation", "RTX 6000 Ada"),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090"),
+        ("a100", "A100"),
+        ("4090", "RTX 4090"),
+        ("RTX4090", "RTX 4090"),
+        ("NVIDIA GeForce RTX 3060", None),
+        ("NVIDIA GeForce GTX 1080", None),
+    ],
+)
+def test_gpus_by_name(name, known):
+    assert getattr(gpu_of(name), "name", None) == known
+    assert estimate.DEFAULT_GPU.name == "H100"
+
+
+def test_a_report_reckons_the_cases_that_were_measured(tmp_path, monkeypatch, capsys):
+    with mock.patch.dict(os.environ):  # which it sets as it is imported
+        path = Path(__file__).parents[2] / "benchmarks" / "memory.py"
+        spec = importlib.util.spec_from_file_location("memory_benchmark", path)
+        benchmark = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(benchmark)
+    monkeypatch.setattr(benchmark, "estimated", lambda _: {"weights": 1024})
+    output = tmp_path / "results.json"
+    measured = {"head-float32": {"measured": 2048, "estimated": {}}}
+    output.write_text(json.dumps(measured))
+    monkeypatch.setattr(sys, "argv", ["memory", "--report", "--output", str(output)])
+    assert benchmark.main() == 0
+    assert capsys.readouterr().out.splitlines()[2:] == ["| head-float32 | 1.0 | 2.0 | 0.50 | weights 1.0 |"]
+    assert json.loads(output.read_text()) == {"head-float32": {"measured": 2048, "estimated": {"weights": 1024}}}

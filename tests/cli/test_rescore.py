@@ -1,0 +1,385 @@
+"""`trl-grpo-plus rescore`, on runs that were made up."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import synthetic_traces
+import torch
+
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.cli.rescore import compare, requested_rewards, scoring_loop
+from trl_grpo_plus.cli.rescore.command import limits
+from trl_grpo_plus.objective import advantages
+from trl_grpo_plus.scoring import Outcome
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+REWARDS = '''
+import time
+
+def broken(completions, answer, number):
+    """Every 7th is wrong."""
+    right = [float(text == wanted) for text, wanted in zip(completions, answer)]
+    return [1.0 - one if at % 7 == 0 else one for one, at in zip(right, number)]
+
+async def later(completions, answer, **kwargs):
+    return [0.25 for _ in completions]
+
+def of_prompts(prompts, completions, log_extra, log_metric):
+    log_extra("length", [len(prompt) for prompt in prompts])
+    log_metric("mean", 1.0)
+    return [None if prompt.endswith("1") else 1.0 for prompt in prompts]
+
+def fussy(completions, answer):
+    return [1.0 / (len(text) - 4) for text in completions]
+
+def slow(completions):
+    if completions[0] == "slow":
+        time.sleep(600)
+    return [1.0 for _ in completions]
+
+def interrupted(completions, number):
+    if max(number) >= 20:
+        raise KeyboardInterrupt
+    return [0.0 for _ in completions]
+
+def anser(completions, anser): ...
+
+def ids(completions, completion_ids): ...
+'''
+
+
+def rows_of(scores, step=0, group=0, number=0, **changes):
+    """A group whose attempts earned these exact answers, on a question of its own, numbered from `number`."""
+    made = []
+    (given,) = advantages.compute(torch.tensor([scores])).tolist()
+    alike = "all_good" if scores[0] else "all_bad"
+    for attempt, score in enumerate(scores):
+        made.append(
+            synthetic_traces.row()
+            | {"step": step, "group": group, "attempt": attempt, "size": len(scores)}
+            | {"prompt": f"{step} + {group}", "completion": "42" if score else "no 42"}
+            | {"reference": {"answer": "42", "number": number + attempt}}
+            | {"rewards": {"exact_answer": score}, "outcomes": {"exact_answer": "ok"}, "reward": score}
+            | {"advantage": given[attempt], "verdict": "alive" if len(set(scores)) > 1 else alike}
+            | changes
+        )
+    return made
+
+
+SCORES = [[1.0, 0.0, 0.0, 1.0], [1.0, 1.0, 1.0, 1.0], [0.0, 0.0, 0.0, 0.0], [0.0, 1.0, 0.0, 0.0]]
+GROUPS = [
+    rows_of(scores, step, group, 4 * (4 * step + group)) for step in range(3) for group, scores in enumerate(SCORES)
+]
+ATTEMPTS = [row for group in GROUPS for row in group]
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A run of 48 attempts, numbered, in 12 groups and 3 steps; and a file of rewards."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(REWARDS)
+    synthetic_traces.write_traces(tmp_path / "run", GROUPS, about={"rewards": {"exact_answer": 1.0}})
+    return "run"
+
+
+def lines_of(path):
+    with open(path) as file:
+        return [json.loads(line) for line in file]
+
+
+def group_of(old, new, verdict="alive", status="ok", **more):
+    """As it is scored, by a reward "new", against a recorded "old"."""
+    outcomes = {"new": [Outcome(score, status) for score in new]}
+    recorded = {"old": old, "reward": old, **more}
+    place = {"step": 0, "batch": 0, "round": 0, "group": 0}
+    return scoring_loop.Group(place, verdict, recorded, [None] * len(old), outcomes, [""] * len(old))
+
+
+# -- in all
+
+
+def test_the_runs_own_reward_agrees(run, capsys):
+    assert main(["rescore", run, "--reward", "exact_answer"]) == 0
+    out = capsys.readouterr().out
+    assert "48 attempts in 12 groups" in out
+    assert "exact_answer against the recorded exact_answer" in out
+    assert "equal     48 of 48 (100.00 %)" in out
+    assert "mean      0.4375 recorded, 0.4375 now" in out
+    assert "differs" not in out
+    table = [line.split() for line in out.splitlines() if line.startswith("  a")]
+    assert ["alive", "6", "0", "0"] in table
+    assert ["all_good", "0", "3", "0"] in table
+    assert ["all_bad", "0", "0", "3"] in table
+    assert (
+        "advantages: r = 1.000, recorded advantages against GRPO's of the new total, over 6 groups alive both times"
+        in out
+    )
+    assert "do not follow" not in out
+
+
+def test_what_was_planted_is_found(run, capsys):
+    """Every 7th attempt is scored wrong: no other differs, and each is told by its kind and place."""
+    assert main(["rescore", run, "--reward", "mine.py:broken", "--output", "judged.jsonl"]) == 0
+    out = capsys.readouterr().out
+    planted = [row for row in ATTEMPTS if row["reference"]["number"] % 7 == 0]
+    wrongs = Counter("1 -> 0" if row["reward"] else "0 -> 1" for row in planted)
+    assert len(wrongs) == 2
+    assert "broken against the recorded total" in out
+    assert f"equal     {48 - len(planted)} of 48" in out
+    for kind, count in wrongs.items():
+        assert f"  {kind:<8}  {count:>8}\n" in out
+    assert not any(f"  {kind}  " in out for kind in set(compare.KINDS) - set(wrongs))
+    shown = [line for line in out.splitlines() if line.startswith("    step")]
+    at = {f"step {row['step']}, group {row['group']}, attempt {row['attempt']} " for row in planted}
+    assert len(shown) == len(at) == 7
+    assert all(any(place in line for line in shown) for place in at)
+    lines = lines_of("judged.jsonl")
+    assert [line["attempt"] for line in lines] == [row["attempt"] for row in ATTEMPTS]
+    assert [line["recorded"]["reward"] for line in lines] == [row["reward"] for row in ATTEMPTS]
+    differ = [number for number, line in enumerate(lines) if line["new"]["broken"] != line["recorded"]["reward"]]
+    assert differ == [row["reference"]["number"] for row in planted]
+    assert {line["outcome"]["broken"] for line in lines} == {"ok"}
+    assert lines[47] | {"new": 0, "recorded": 0} == {
+        **{"step": 2, "split": "train", "batch": 0, "round": 0, "group": 3, "attempt": 3},
+        **{"recorded": 0, "new": 0, "outcome": {"broken": "ok"}},
+    }
+
+
+def test_a_reward_of_another_name_is_compared_with_the_one_that_is_named(run, capsys):
+    rewards = ["--reward", "mine.py:broken", "--against", "exact_answer", "--output", "out.jsonl"]
+    assert main(["rescore", run, *rewards]) == 0
+    out = capsys.readouterr().out
+    assert "broken against the recorded exact_answer" in out
+    assert "Groups, with broken instead of exact_answer in the total" in out
+    assert {*lines_of("out.jsonl")[0]["recorded"]} == {"exact_answer"}
+
+
+def test_examples_are_from_all_over_a_run(run, capsys):
+    assert main(["rescore", run, "--reward", "mine.py:later"]) == 0
+    out = capsys.readouterr().out
+    of_higher = out.partition("  higher")[2].splitlines()[1:6]
+    assert {line.split()[1] for line in of_higher} == {"0,", "1,", "2,"}
+    assert out.count("    step ") == 10
+    assert "0 -> 0.25" in of_higher[0]
+
+
+def test_several_at_once_are_compared_with_each_other(run, capsys):
+    again = ["--reward", "exact_answer", "--args", '{"column": "number"}']
+    with pytest.raises(SystemExit, match="2"):
+        main(["rescore", run])
+    rewards = ["--reward", "exact_answer", "--reward", "mine.py:broken", "--reward", "exact_answer"]
+    assert main(["rescore", run, *rewards]) == 0
+    out = capsys.readouterr().out
+    *_, head, broken, same, recorded, _, page = out.splitlines()
+    assert page.startswith("run/rescore.html: a page that opens on the disagreements, 0.")
+    assert head.split() == ["r,", "equal", "exact_answer", "broken", "exact_answer-2"]
+    pairs = [(row["reward"], abs(row["reward"] - (row["reference"]["number"] % 7 == 0))) for row in ATTEMPTS]
+    r = torch.corrcoef(torch.tensor(pairs).T)[0, 1].item()
+    assert broken.split() == ["broken", f"{r:.3f}", f"{41 / 48:.2%}".removesuffix("%"), "%"]
+    assert same.split() == ["exact_answer-2", "1.000", "100.00", "%", *broken.split()[1:]]
+    assert recorded.split() == ["recorded", "total", "1.000", "100.00", "%", *broken.split()[1:], *same.split()[1:4]]
+    assert main(["rescore", run, *again]) == 2  # numbers are no texts
+    assert "answer=0 is no text" in capsys.readouterr().err
+
+
+def test_through_the_real_command(run, tmp_path):
+    command = [sys.executable, "-m", "trl_grpo_plus.cli.main", "rescore", run, "--reward", "exact_answer"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "48 of 48" in done.stdout
+
+
+def test_prompts_are_there_and_loggers_do_nothing(run, capsys):
+    assert main(["rescore", run, "--reward", "mine.py:of_prompts", "--output", "out.jsonl"]) == 0
+    ones = [row["prompt"].endswith("1") for row in ATTEMPTS]
+    assert [line["outcome"]["of_prompts"] == "abstain" for line in lines_of("out.jsonl")] == ones
+    assert "  now None        12\n" in capsys.readouterr().out
+
+
+def test_the_last_steps_and_another_split(run, capsys):
+    synthetic_traces.write_traces(Path(run), [rows_of([1.0, 0.0], 3, split="eval_hard", advantage=None)])
+    assert main(["rescore", run, "--reward", "exact_answer", "--last", "2"]) == 0
+    assert "train, steps 1 to 2, 32 attempts in 8 groups" in capsys.readouterr().out
+    assert main(["rescore", run, "--reward", "exact_answer", "--split", "eval_hard"]) == 0
+    out = capsys.readouterr().out
+    assert "eval_hard, steps 3 to 3, 2 attempts in 1 groups" in out
+    assert out.splitlines()[-3] == "  advantages: no group that was trained on is alive both times"
+
+
+# -- failures
+
+
+def test_what_fails_among_many_is_found_alone(run, capsys, monkeypatch):
+    """A function that is called with a whole batch fails it all: those at fault are told apart."""
+    bad = {3, 17, 40}
+    texts = ["four" if number in bad else "12345" for number in range(len(ATTEMPTS))]
+    groups = [[{**row, "completion": texts[row["reference"]["number"]]} for row in group] for group in GROUPS]
+    (one,) = requested_rewards.build([("mine.py:fussy", {})], None, [])
+    found = list(scoring_loop.scored(groups, [one]))
+    outcomes = [outcome for group in found for outcome in group.outcomes["fussy"]]
+    assert {number for number, outcome in enumerate(outcomes) if outcome.status == "error"} == bad
+    assert {outcome.score for number, outcome in enumerate(outcomes) if number not in bad} == {1.0}
+    assert outcomes[3].message.strip().endswith("ZeroDivisionError: float division by zero")
+
+
+def test_a_time_limit_holds(run, capsys):
+    changed = [{**row, "completion": "slow" if row["reference"]["number"] == 6 else "42"} for row in ATTEMPTS]
+    groups = [changed[start : start + 4] for start in range(0, 48, 4)]
+    (one,) = requested_rewards.build([("mine.py:slow", {})], None, [], timeout=1.0)
+    found = list(scoring_loop.scored(groups, [one]))
+    differences = compare.agreement(found, "slow", "reward").differences
+    assert differences["time-out"] == [(found[1], 2, 1.0, None)]
+    assert found[1].outcomes["slow"][2].message == "It was stopped after 1 s."
+    zeros = sum(not row["reward"] for row in ATTEMPTS)
+    assert {kind: len(of_kind) for kind, of_kind in differences.items()} == {"0 -> 1": zeros, "time-out": 1}
+
+
+def test_what_was_scored_before_ctrl_c_is_kept(run, capsys, monkeypatch):
+    monkeypatch.setattr(scoring_loop, "FIRST", 8)
+    monkeypatch.setattr(scoring_loop, "MOST", 8)
+    assert main(["rescore", run, "--reward", "mine.py:interrupted", "--output", "out.jsonl"]) == 130
+    captured = capsys.readouterr()
+    assert captured.err == "Interrupted. The report covers what was scored until then.\n"
+    assert "16 attempts in 4 groups" in captured.out
+    assert len(lines_of("out.jsonl")) == 16
+    monkeypatch.setattr(scoring_loop, "FIRST", 400)
+    assert main(["rescore", run, "--reward", "mine.py:interrupted", "--output", "other.jsonl"]) == 130
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "Interrupted. Nothing was scored until then.\n")
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--reward", "mine.py:anser"], "needs the column 'anser', the data has answer, number. Did you mean answer?"),
+        (["--reward", "math_answer", "--args", '{"column": "anwser"}'], "'anwser', the data has answer, number. Did"),
+        (["--reward", "mine.py:ids"], "needs completion_ids, which traces do not hold"),
+        (["--reward", "exact_anser"], "Did you mean exact_answer"),
+        (["--reward", "org/model"], "is a reward model. Give a function"),
+        (["--reward", "exact_answer", "--against", "exact"], "--against='exact' is not one of 'reward', 'exact_answ"),
+        (["--reward", "exact_answer", "--split", "tain"], "have no 'tain', only train. Did you mean train?"),
+        (["--reward", "exact_answer", "--last", "0"], "--last=0 must be an integer and >= 1."),
+        (["--reward", "exact_answer", "--timeout", "-1"], "--timeout=-1.0 must be a finite number and > 0."),
+        (["--reward", "exact_answer", "--args", "[]"], "--args: '[]' is not a JSON object"),
+        (["--args", "{}", "--reward", "exact_answer"], "--args {} comes before any --reward"),
+        (["--reward", "exact_answer", "--args", "{}", "--args", "{}"], "'exact_answer' already has arguments"),
+        (["--reward", "exact_answer", "--output", "mine.py"], "mine.py already exists"),
+        (["--reward", "exact_answer", "--output", "no/where"], "there is no folder no. Make it first: mkdir -p no"),
+    ],
+)
+def test_what_cannot_be_scored_is_refused_before_it_is(run, capsys, monkeypatch, options, says):
+    monkeypatch.setattr(requested_rewards.Asked, "score", lambda *args: pytest.fail("scored"))
+    assert main(["rescore", run, *options]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert says in captured.err
+
+
+def test_a_line_without_a_score_is_named(run):
+    groups = [[{key: value for key, value in row.items() if key != "rewards"} for row in GROUPS[1]]]
+    (one,) = requested_rewards.build([("exact_answer", {})], None, [])
+    says = "split train, step 0, batch 0, round 0, group 1, attempt 0 has no rewards"
+    with pytest.raises(ConfigError, match=says):
+        list(scoring_loop.scored(groups, [one]))
+
+
+def test_hostile_texts_reach_no_terminal(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.py").write_text(
+        "def loud(completions):\n    raise ValueError('\\x1b[2J\\u202e' + completions[0])\n"
+    )
+    text = "\x1b[31mred\r\n\x07\u202e\u2028\ud800\x00end"
+    synthetic_traces.write_traces(tmp_path, [rows_of([1.0, 0.0], completion=text)])
+    assert main(["rescore", ".", "--reward", "mine.py:loud", "--output", "out.jsonl"]) == 0
+    out = capsys.readouterr().out
+    assert r"'\x1b[31mred\r\n\x07\u202e\u2028\ud800\x00end'" in out
+    assert all(char == "\n" or char.isprintable() for char in out)
+    assert out.encode()
+    assert "A training run would stop at these: on_error is 'raise'." in out
+    assert len(lines_of("out.jsonl")) == 2
+
+
+# -- pure
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "status", "expected"),
+    [
+        (0.0, 1.0, "ok", "0 -> 1"),
+        (1.0, 0.0, "ok", "1 -> 0"),
+        (0.5, 0.25, "ok", "lower"),
+        (1.0, 2.0, "ok", "higher"),
+        (None, 0.0, "ok", "was None"),
+        (0.0, None, "abstain", "now None"),
+        (1.0, None, "error", "error"),
+        (1.0, 0.0, "timeout", "time-out"),
+        (1.0, None, "starved", "starved"),
+        (None, None, "error", None),
+        (0.0, 0.0, "timeout", None),
+        (0.3333333, 1 / 3, "ok", None),
+        (0.3333333, 0.333335, "ok", "higher"),
+    ],
+)
+def test_kinds(old, new, status, expected):
+    assert compare.kind(old, new, status) == expected
+    assert expected is None or expected in compare.KINDS
+
+
+def test_what_traces_round_is_no_difference():
+    for score in (1 / 3, 0.1 + 0.2, 123456.789, -1e-9, None):
+        (kept,) = [None] if score is None else torch.tensor([score]).double().round(decimals=7).tolist()
+        found = compare.agreement([group_of([kept], [score])], "new", "old")
+        assert (found.attempts, found.equal) == (1, 1)
+
+
+def test_which_groups_would_have_been_alive():
+    groups = [
+        group_of([1.0, 0.0], [1.0, 1.0]),
+        group_of([1.0, 0.0], [0.25, 0.25]),
+        group_of([0.0, 0.0], [1.0, 0.0], "all_bad"),
+        group_of([0.0, 0.0, 0.0], [0.0, 0.5, 0.0], "all_bad"),
+        group_of([1.0, 1.0], [None, None], "all_good"),
+        group_of([1.0, 0.0], [1.0, 0.0], "truncated"),
+        group_of([1.0, 1.0], [1.0, 1.0], "alive"),  # judged by something else
+    ]
+    found = compare.effect(groups, "new", "reward", {}, {})
+    pairs = [("alive", "all_good"), ("alive", "tied"), ("all_bad", "alive"), ("all_bad", "alive")]
+    pairs += [("all_good", "unscored"), ("truncated", "truncated"), ("alive", "all_good")]
+    assert found.table == Counter(pairs)
+    assert (found.unexplained, found.alive) == (1, 0)
+    solved = limits({"solved_reward": 0.25, "zero_variance_tolerance": 0.6, "max_steps": 9})
+    assert solved == {"solved_reward": 0.25, "tolerance": 0.6}
+    judged = compare.effect(groups[:4], "new", "reward", {}, solved).table
+    assert judged == Counter({("alive", "all_good"): 2, ("all_bad", "alive"): 1, ("all_bad", "all_good"): 1})
+
+
+def test_a_reward_takes_the_place_of_the_one_that_it_is_compared_with():
+    group = group_of([1.0, 0.0, None], [0.5, 0.5, 0.5], other=[0.0, 1.0, None], watched=[9.0, 9.0, 9.0])
+    weights = {"old": 2.0, "other": 1.0, "watched": 0.0}
+    assert compare.new_totals([group], "new", "old", weights).tolist() == [[1.0, 2.0, 1.0]]
+    for alone in ("reward", "watched"):
+        assert compare.new_totals([group], "new", alone, weights).tolist() == [[0.5, 0.5, 0.5]]
+
+
+def test_advantages_are_grpos_and_of_groups_alive_in_both():
+    made = [group_of([1.0, 0.0, 0.0], [0.5, 0.0, 0.25]), group_of([1.0, 0.0, 0.0], [1.0, 1.0, 1.0])]
+    made.append(group_of([0.0, 0.0, 0.0], [1.0, 0.0, 0.0], "all_bad"))
+    made.append(group_of([1.0, 0.0, 1.0], [0.0, 1.0, 0.0]))  # surplus: it has none
+    for group in made[:3]:
+        group.advantages[:] = advantages.compute(torch.tensor([group.recorded["old"]])).tolist()[0]
+    found = compare.effect(made, "new", "reward", {}, {})
+    assert found.alive == 1
+    pair = torch.tensor([made[0].advantages, [1.0, -1.0, 0.0]])
+    assert found.advantages == pytest.approx(torch.corrcoef(pair)[0, 1].item(), abs=1e-4)
+
+
+def test_pearson_needs_two_sides_that_differ():
+    assert compare.pearson([(1.0, 2.0), (2.0, 4.0), (None, 9.0), (7.0, None)]) == pytest.approx(1.0)
+    assert compare.pearson([(1.0, -2.0), (2.0, -4.0)]) == pytest.approx(-1.0)
+    assert compare.pearson([(1.0, 2.0), (1.0, 4.0)]) is None
+    assert compare.pearson([]) is None

@@ -1,0 +1,175 @@
+"""What of config and model has attempts sampled from another distribution than the one that log-probs are of."""
+
+import inspect
+import re
+
+import pytest
+import tiny_models
+import torch
+from transformers import GenerationConfig, GenerationMixin, Qwen2ForCausalLM
+from trl import GRPOConfig
+
+from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen, inherited, warnings
+
+
+CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
+# Of each setting that changes the distribution, a value with which it does.
+BENT = {
+    **{"top_p": 0.5, "top_k": 3, "min_p": 0.2, "top_h": 0.4, "typical_p": 0.5, "epsilon_cutoff": 0.05},
+    **{"eta_cutoff": 0.05, "repetition_penalty": 1.5, "encoder_repetition_penalty": 1.5, "no_repeat_ngram_size": 2},
+    **{"encoder_no_repeat_ngram_size": 2, "min_length": 9, "min_new_tokens": 3, "forced_eos_token_id": 1},
+    **{"exponential_decay_length_penalty": (1, 1.5), "suppress_tokens": [5], "begin_suppress_tokens": [5]},
+    **{"bad_words_ids": [[5]], "sequence_bias": [[[5], -9.0]], "guidance_scale": 1.5, "num_beams": 2},
+    **{"watermarking_config": {"bias": 2.0}, "do_sample": False},
+}
+TRL_S = {"top_p", "top_k", "repetition_penalty", "do_sample"}
+# Read there too, and no matter here: they leave the softmax alone, or act on a prompt of one token alone.
+NO_MATTER = {"forced_bos_token_id", "max_length", "remove_invalid_values", "renormalize_logits", "temperature"}
+NO_MATTER |= {"use_cache"}
+ENDS = {"eos_token_id": [1, 5], "max_length": 5, "max_new_tokens": 2, "temperature": 0.3, "custom_key": 3}
+
+
+def args_of(folder, **options):
+    return GRPOConfig(str(folder), **CPU, **options)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return Qwen2ForCausalLM(tiny_models.qwen2())
+
+
+def processors(model, passed, own):
+    """The names of what transformers puts between logits and tokens, of what TRL passes and the model has, and how it
+    samples."""
+    model.generation_config = GenerationConfig(**{"eos_token_id": 1, **own})
+    merged, _ = model._prepare_generation_config(GenerationConfig(**passed))
+    model._prepare_special_tokens(merged, True, device="cpu")
+    found = model._get_logits_processor(
+        merged, input_ids_seq_length=4, encoder_input_ids=torch.ones(2, 4).long(), device="cpu"
+    )
+    return [type(one).__name__ for one in found], merged.get_generation_mode().value
+
+
+def passed_by_trl(args):
+    options = {name: getattr(args, name) for name in ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")}
+    return {"do_sample": True, "max_new_tokens": 6, **options, **(args.generation_kwargs or {})}
+
+
+@pytest.mark.parametrize("name", [*BENT, *ENDS])
+def test_what_is_inherited_is_what_transformers_takes_from_the_model(tmp_path, model, name):
+    args, own = args_of(tmp_path), {name: {**BENT, **ENDS}[name]}
+    as_it_is = processors(model, passed_by_trl(args), {})
+    assert as_it_is == ([], "sample")
+    bent = processors(model, passed_by_trl(args), own) != as_it_is
+    assert inherited(args, own) == (own if bent else {})
+    assert bent == (name in BENT and name not in TRL_S)
+
+
+def test_every_setting_that_transformers_reads_is_known():
+    source = inspect.getsource(GenerationMixin._get_logits_processor)
+    assert set(re.findall(r"generation_config\.([a-z]\w+)", source)) - NO_MATTER <= set(NEUTRAL)
+    assert set(NEUTRAL) == set(BENT)
+
+
+@pytest.mark.parametrize("name", [name for name in BENT if NEUTRAL[name] and name not in TRL_S])
+def test_generation_kwargs_take_the_place_of_the_model_s(tmp_path, model, name):
+    own, neutral = {name: BENT[name]}, NEUTRAL[name][0]
+    args = args_of(tmp_path, generation_kwargs={name: neutral})
+    assert inherited(args, own) == {}
+    found, mode = processors(model, passed_by_trl(args), own)
+    assert mode == "sample"
+    # These are made of any value that there is, and leave the logits alone with this one.
+    made = {"min_p": ["MinPLogitsWarper"], "suppress_tokens": ["SuppressTokensLogitsProcessor"]}
+    made["begin_suppress_tokens"] = ["SuppressTokensAtBeginLogitsProcessor"]
+    assert found == made.get(name, [])
+    assert f"generation_kwargs: {{{name}: {neutral}}}" in warnings(args_of(tmp_path), own)[0]
+    kept = args_of(tmp_path, generation_kwargs={name: BENT[name]})
+    assert warnings(kept, own) == []  # on-policy, and on purpose
+
+
+@pytest.mark.parametrize(
+    "options", [{"use_vllm": True}, {"use_transformers_continuous_batching": True}, {"min_p": 0.0}], ids=str
+)
+def test_what_nobody_takes_from_the_model(tmp_path, options):
+    if not hasattr(GRPOConfig, next(iter(options))):
+        pytest.skip("an option of later releases")
+    assert warnings(args_of(tmp_path, **options), {"min_p": 0.2}) == []
+    assert len(warnings(args_of(tmp_path), {"min_p": 0.2})) == 1
+
+
+VLLM = {"use_vllm": True}
+TWICE = {"num_iterations": 2}
+
+
+@pytest.mark.parametrize(
+    ("options", "settings"),
+    [
+        ({}, {}),
+        ({"temperature": 0.7, "generation_kwargs": {"max_time": 3.0}}, {}),
+        ({"top_p": 0.9}, {"top_p": 0.9}),
+        ({"top_p": 0.9, "generation_kwargs": {"top_p": 1.0}}, {}),
+        ({"generation_kwargs": {"typical_p": 0.9, "do_sample": False}}, {"typical_p": 0.9, "do_sample": False}),
+        ({"generation_kwargs": {"temperature": 0.7}}, {"generation_kwargs.temperature": 0.7}),
+        ({"top_k": -1, **VLLM}, {}),
+        ({"generation_kwargs": {"seed": 3, "presence_penalty": 0.5}, **VLLM}, {"presence_penalty": 0.5}),
+        ({"vllm_structured_outputs_regex": "a+", **VLLM}, {"vllm_structured_outputs_regex": "a+"}),
+        ({"vllm_structured_outputs_regex": "a+"}, {}),
+    ],
+    ids=str,
+)
+def test_what_is_chosen(tmp_path, options, settings):
+    assert chosen(args_of(tmp_path, **options)) == settings
+    # A value that the user has set is told of where a ratio of log-probs is taken.
+    assert (len(warnings(args_of(tmp_path, **options, **TWICE), {})) == 1) == bool(settings)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({}, None),
+        (TWICE, "trained on in several steps"),
+        ({"gradient_accumulation_steps": 2, "steps_per_generation": 4}, "trained on in several steps"),
+        ({"gradient_accumulation_steps": 4, "steps_per_generation": 2}, None),
+        (VLLM, "vllm_importance_sampling_correction takes the difference for one of weights"),
+        ({**VLLM, "vllm_importance_sampling_correction": False}, None),
+    ],
+    ids=str,
+)
+def test_where_a_ratio_is_taken(tmp_path, options, says):
+    said = warnings(args_of(tmp_path, top_p=0.9, **options), {"top_p": 0.5})
+    assert len(said) == (says is not None)
+    if says:
+        assert said[0].startswith("top_p=0.9: attempts are sampled with it")
+        assert says in said[0]
+        assert "Leave out top_p." in said[0]
+
+
+def told(caplog):
+    return [
+        record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.config.sampling_distribution"
+    ]
+
+
+def test_the_trainer_says_what_the_model_brings_along(tmp_path, caplog):
+    trained = tiny_models.trained(tmp_path, max_steps=1)
+    digits = [i for i, token in enumerate(tiny_models.ALPHABET, 3) if token.isdigit()]
+    assert any(token in digits for token in sampled(trained))
+    assert told(caplog) == []
+    path = tmp_path / "model-0"
+    GenerationConfig(eos_token_id=1, pad_token_id=0, suppress_tokens=digits).save_pretrained(path)
+    trained = tiny_models.trained(tmp_path, max_steps=1, output_dir=str(tmp_path / "second"))
+    (said,) = told(caplog)
+    assert f"The model's generation_config has suppress_tokens={digits}. " in said
+    assert not any(token in digits for token in sampled(trained))
+
+
+def sampled(trained):
+    (buffered,) = trained._buffered_inputs
+    return buffered["completion_ids"].flatten().tolist()
+
+
+def test_a_rollout_func_samples_as_it_likes(tmp_path, caplog):
+    tiny_models.trainer(tmp_path, extra={"rollout_func": tiny_models.scripted}, top_p=0.9, num_iterations=2)
+    assert told(caplog) == []
+    tiny_models.trainer(tmp_path, top_p=0.9, num_iterations=2)
+    assert len(told(caplog)) == 1

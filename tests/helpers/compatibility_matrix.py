@@ -1,0 +1,440 @@
+"""What TRL's documentation of GRPO names, in each of this package's modes: one table, from which come the tests of
+tests/trainer/test_compatibility_matrix.py and docs/what_works.md (`make what-works` writes it anew).
+
+To add a row: a `Feature` in `FEATURES`. Where a mode refuses it, a line in `REFUSED`; where it has nothing to act on,
+in `IDLE`. What takes more than two steps in process is in `ELSEWHERE`, by the tests that prove it in each mode.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import tiny_models
+from compatibility_runs import (
+    EVALUATION,
+    Feature,
+    Mode,
+    add,
+    add_later,
+    are_messages,
+    asynchronous,
+    begin_with,
+    believed,
+    both,
+    called,
+    calling,
+    card,
+    card_is_there,
+    changes,
+    changes_nothing,
+    completions_were_logged,
+    conversations,
+    evaluated,
+    experts,
+    extra_is_of_its_rows,
+    filtered,
+    generated_in_evaluation,
+    half_precision,
+    head_is_fp32,
+    held_out,
+    in_environments,
+    is_checkpointing,
+    is_rolled_out,
+    kl_through,
+    logs,
+    micro_batches,
+    new_adapter,
+    of_some,
+    only_the_adapter_moved,
+    own_adapter,
+    own_advantages,
+    padded_to_16,
+    pictures,
+    pictures_are_of_their_rows,
+    reference_moved,
+    resampled,
+    rewards,
+    scored_by_a_loaded_model,
+    scored_by_a_model,
+    stream,
+    that_logs,
+    tools_were_called,
+    traced,
+    truncated_are_masked,
+    was_a_stream,
+    was_rolled_out,
+)
+from vision_models import SPECIAL
+
+
+PAGE = Path(__file__).parents[2] / "docs" / "what_works.md"
+
+# -- modes of ours
+
+FILTER = {"filter_metric": "half_dead"}
+KL = {"beta": 0.1}
+MODES = {
+    "off": Mode("options off", {}, lambda run: None),
+    "drop": Mode("`drop`", {"zero_variance_groups": "drop", **FILTER}, filtered),
+    "resample": Mode("`resample`", {"zero_variance_groups": "resample", **FILTER}, resampled),
+    "belief": Mode(
+        "`belief`: baseline and choice",
+        {"advantage_baseline": "belief", "scale_rewards": "prior", "prompt_selection": "belief"},
+        believed,
+    ),
+    "kl_in_reward": Mode(
+        "KL in the reward",
+        {**KL, "kl_estimator": "k1", "kl_placement": "reward", "max_steps": 3},
+        kl_through("kl_to_go"),
+    ),
+    "kl_estimator": Mode("`kl_estimator`", {**KL, "kl_estimator": "k2"}, kl_through("penalty")),
+    "advantage_estimator": Mode(
+        "`advantage_estimator`", {"advantage_estimator": own_advantages}, called("advantages")
+    ),
+    "traces": Mode("traces", {"trace_every": 1, "alarms": True}, traced),
+}
+
+
+# -- the table
+
+
+# Two steps on one batch of two micro-batches each: ratios differ from 1, and so do the normalisers.
+LATER = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, "num_iterations": 2}
+UNCLIPPED = {**LATER, "epsilon": 0.99, "epsilon_high": 9.0}
+FOUR_GROUPS = {"per_device_train_batch_size": 16}
+GPU = "needs a GPU"
+LOSSES = ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo")
+
+
+def loss(name: str) -> Feature:
+    other = {"loss_type": "grpo" if name == "dapo" else "dapo"}
+    return Feature(f'`loss_type="{name}"`', {"loss_type": name}, {**LATER, **other})
+
+
+FEATURES: dict[str, dict[str, Feature]] = {
+    "Loss": {
+        **{f"loss_{name}": loss(name) for name in LOSSES},
+        "sequence": Feature(
+            '`importance_sampling_level="sequence"` (GSPO)', {"importance_sampling_level": "sequence"}, LATER
+        ),
+        "iterations": Feature("`num_iterations`", {"num_iterations": 2}),
+        "steps_per_generation": Feature(
+            "`steps_per_generation`", {"steps_per_generation": 2}, {"per_device_train_batch_size": 4}
+        ),
+        "micro_batches": Feature(
+            "a group over several micro-batches",
+            {"per_device_train_batch_size": 2, "gradient_accumulation_steps": 4},
+            check=both(micro_batches(4), logs("groups/trained")),
+        ),
+        "epsilon": Feature("`epsilon`, `epsilon_high`", {"epsilon": 1e-3, "epsilon_high": 1e-3}, UNCLIPPED),
+        "delta": Feature("`delta` (two-sided clip)", {"delta": 1.01}, UNCLIPPED),
+        "truncated": Feature(
+            "`mask_truncated_completions`", {"mask_truncated_completions": True}, check=truncated_are_masked
+        ),
+        "off_policy": Feature("`off_policy_mask_threshold`", {"off_policy_mask_threshold": 1e-3}, UNCLIPPED),
+        "entropy_quantile": Feature("`top_entropy_quantile`", {"top_entropy_quantile": 0.5}),
+        "entropy_bonus": Feature("`entropy_coef`", {"entropy_coef": 0.5}),
+        "entropy_adaptive": Feature(
+            "`use_adaptive_entropy`",
+            {"use_adaptive_entropy": True, "entropy_target": 10.0},
+            check=both(changes, logs("entropy_coef")),
+        ),
+        "scale_batch": Feature('`scale_rewards="batch"`', {"scale_rewards": "batch"}, FOUR_GROUPS),
+        "scale_none": Feature('`scale_rewards="none"`', {"scale_rewards": "none"}, FOUR_GROUPS),
+        "normalize_then_sum": Feature(
+            '`multi_objective_aggregation="normalize_then_sum"`',
+            {"multi_objective_aggregation": "normalize_then_sum"},
+            make=rewards(that_logs),
+        ),
+    },
+    "Reference": {
+        "beta": Feature("`beta`", {"beta": 0.3}, check=both(changes, logs("kl"))),
+        "bias_correction": Feature(
+            "`use_bias_correction_kl=False`", {"use_bias_correction_kl": False}, {**LATER, **KL}
+        ),
+        "sync_ref_model": Feature(
+            "`sync_ref_model`",
+            {"sync_ref_model": True, "ref_model_sync_steps": 1},
+            KL,
+            check=both(changes, reference_moved),
+        ),
+    },
+    "Rewards": {
+        "reward_model": Feature(
+            "a reward model by name", make=scored_by_a_model, check=both(changes, logs("rewards/scorer/mean"))
+        ),
+        "reward_model_loaded": Feature(
+            "a loaded one, `reward_processing_classes`",
+            make=scored_by_a_loaded_model,
+            check=both(changes, logs("rewards/scorer/mean")),
+        ),
+        "async_reward": Feature(
+            "async rewards", make=rewards(asynchronous), check=both(changes, logs("rewards/asynchronous/mean"))
+        ),
+        "none_rewards": Feature(
+            "`None` rewards",
+            beside=FOUR_GROUPS,
+            make=rewards(of_some),
+            check=both(changes, logs("rewards/of_some/mean")),
+        ),
+        "weights": Feature("`reward_weights`", {"reward_weights": [0.3, 0.7]}, make=rewards(that_logs)),
+        "log_extra": Feature(
+            "`trainer_state`, `log_extra`, `log_metric`",
+            make=rewards(that_logs),
+            check=both(changes, logs("rewards/that_logs/mean", "steps"), extra_is_of_its_rows),
+        ),
+    },
+    "Data and evaluation": {
+        "conversational": Feature("conversational prompts", make=conversations, check=are_messages),
+        "chat_template_kwargs": Feature(
+            "`chat_template_kwargs`",
+            {"chat_template_kwargs": {"brief": True}},
+            make=conversations,
+            check=begin_with("bb"),
+        ),
+        "stream": Feature("a streamed dataset", make=stream, check=was_a_stream),
+        "shuffle": Feature("`shuffle_dataset`", {"shuffle_dataset": True}, FOUR_GROUPS),
+        "workers": Feature("`dataloader_num_workers`", {"dataloader_num_workers": 1}, check=changes_nothing),
+        "evaluation": Feature(
+            "evaluation", EVALUATION, make=held_out(lambda: tiny_models.prompts(4)), check=evaluated()
+        ),
+        "eval_sets": Feature(
+            "several sets to evaluate on",
+            EVALUATION,
+            make=held_out(lambda: {"near": tiny_models.prompts(4), "far": tiny_models.prompts(2)}),
+            check=both(evaluated(sets=2), logs("eval_near_loss", "eval_far_loss")),
+        ),
+        "eval_on_start": Feature(
+            "`eval_on_start`",
+            {**EVALUATION, "eval_on_start": True},
+            make=held_out(lambda: tiny_models.prompts(4)),
+            check=evaluated(before=1),
+        ),
+        "num_generations_eval": Feature(
+            "`num_generations_eval`",
+            {**EVALUATION, "num_generations_eval": 2},
+            make=held_out(lambda: tiny_models.prompts(4)),
+            check=both(evaluated(), generated_in_evaluation(2)),
+        ),
+    },
+    "Sampling": {
+        "sampling": Feature(
+            "`temperature`, `top_p`, `top_k`, `min_p`, `repetition_penalty`",
+            {"temperature": 0.9, "top_p": 0.9, "top_k": 10, "min_p": 0.01, "repetition_penalty": 1.1},
+        ),
+        "generation_kwargs": Feature(
+            "`generation_kwargs`", {"generation_kwargs": {"num_beams": 2, "length_penalty": -0.1}}
+        ),
+        "cache": Feature("`cache_implementation`", {"cache_implementation": "static"}, check=changes_nothing),
+        "padding": Feature("`pad_to_multiple_of`", {"pad_to_multiple_of": 16}, check=padded_to_16),
+        "rollout_func": Feature(
+            "`rollout_func`, with `env_mask` and more columns", make=is_rolled_out, check=was_rolled_out
+        ),
+        "tools": Feature("`tools`", {"max_completion_length": 48}, make=calling(add), check=tools_were_called),
+        "async_tools": Feature(
+            "async `tools`", {"max_completion_length": 48}, make=calling(add_later), check=tools_were_called
+        ),
+        "environments": Feature(
+            "`environment_factory`, with `get_reward`",
+            {"max_completion_length": 48},
+            make=in_environments,
+            check=both(tools_were_called, logs("rewards/Asker/mean")),
+        ),
+        "images": Feature(
+            "images",
+            {"generation_kwargs": {"suppress_tokens": list(range(2, len(SPECIAL)))}},
+            make=pictures,
+            check=pictures_are_of_their_rows,
+        ),
+    },
+    "Model": {
+        "peft": Feature("`peft_config`", make=new_adapter, check=only_the_adapter_moved),
+        "peft_beta": Feature(
+            "`peft_config` with `beta`",
+            {"beta": 0.1},
+            make=new_adapter,
+            check=both(only_the_adapter_moved, logs("kl")),
+        ),
+        "peft_model": Feature("a `PeftModel`", make=own_adapter, check=only_the_adapter_moved),
+        "peft_model_beta": Feature(
+            "a `PeftModel` with `beta`",
+            {"beta": 0.1},
+            make=own_adapter,
+            check=both(only_the_adapter_moved, logs("kl")),
+        ),
+        "moe": Feature(
+            "Mixture of Experts, `router_aux_loss_coef`",
+            {"router_aux_loss_coef": 0.5},
+            {"router_aux_loss_coef": 0.0},
+            make=experts,
+            check=both(changes, logs("aux_loss")),
+        ),
+        "checkpointing": Feature(
+            "`gradient_checkpointing`", {"gradient_checkpointing": True}, check=both(changes_nothing, is_checkpointing)
+        ),
+        "head": Feature(
+            "`cast_lm_head_to_fp32`", {"cast_lm_head_to_fp32": True}, make=half_precision, check=head_is_fp32
+        ),
+    },
+    "Logs": {
+        "log_completions": Feature(
+            "`log_completions`, `num_completions_to_print`, `log_unique_prompts`",
+            {"log_completions": True, "num_completions_to_print": 1, "log_unique_prompts": True},
+            check=completions_were_logged,
+        ),
+        "card": Feature("the model card", make=card, check=card_is_there),
+    },
+}
+ALL = {key: feature for rows in FEATURES.values() for key, feature in rows.items()}
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A row that other tests prove: `file::test` by mode, in tests/; and why it was not run in the others."""
+
+    name: str
+    proofs: Mapping[str, str] = field(default_factory=dict)
+    others: str = "no test in these modes yet"
+
+
+COLOCATE, SERVER = "with_vllm/test_vllm_colocate.py", "with_vllm/test_vllm_server.py"
+RANKS, SHARDED = "process/test_distributed.py", "process/test_accelerate_configs.py"
+ELSEWHERE = {
+    "vLLM": [
+        Elsewhere(
+            '`vllm_mode="colocate"`',
+            {
+                "off": f"{COLOCATE}::test_each_batch_is_whole",
+                "drop": f"{COLOCATE}::test_each_batch_is_whole",
+                "resample": f"{COLOCATE}::test_each_batch_is_whole",
+                "kl_in_reward": f"{COLOCATE}::test_kl_in_the_reward",
+                "kl_estimator": f"{COLOCATE}::test_kl_in_the_loss",
+                "traces": f"{COLOCATE}::test_traces_hold_every_attempt",
+            },
+        ),
+        Elsewhere(
+            '`vllm_mode="server"`',
+            {"drop": f"{SERVER}::test_each_batch_is_whole", "resample": f"{SERVER}::test_each_batch_is_whole"},
+        ),
+        Elsewhere(
+            "vLLM on two processes: an engine each, one engine, a server",
+            {
+                "drop": "with_vllm/test_vllm_ranks.py::test_drop",
+                "resample": "with_vllm/test_vllm_ranks.py::test_resample",
+            },
+        ),
+        Elsewhere(
+            "`vllm_importance_sampling_correction`",
+            dict.fromkeys(
+                ("off", "drop", "resample"), f"{COLOCATE}::test_sampling_metrics_are_of_the_batch_that_is_trained_on"
+            )
+            | {"kl_in_reward": f"{COLOCATE}::test_kl_in_the_reward"},
+        ),
+        Elsewhere("vLLM with LoRA", {"resample": f"{COLOCATE}::test_lora"}),
+        Elsewhere("vLLM with tools", {"resample": f"{COLOCATE}::test_a_policy_that_calls_a_tool"}),
+        Elsewhere("vLLM with a `rollout_func`", {"resample": f"{COLOCATE}::test_rollout_func"}),
+        Elsewhere("vLLM with evaluation", {"resample": f"{COLOCATE}::test_evaluation"}),
+        Elsewhere("`vllm_enable_sleep_mode`", others=GPU),
+        Elsewhere("`vllm_structured_outputs_regex`"),
+    ],
+    "At scale": [
+        Elsewhere(
+            "several processes (DDP)",
+            {
+                "off": f"{RANKS}::test_defaults_are_trl",
+                "drop": f"{RANKS}::test_dropping_is_training_on_the_live_groups_alone",
+                "resample": f"{RANKS}::test_resampling_is_collective",
+                "belief": f"{RANKS}::test_ranks_agree",
+                "kl_in_reward": f"{RANKS}::test_ranks_agree",
+                "advantage_estimator": f"{RANKS}::test_ranks_agree",
+                "traces": f"{RANKS}::test_traces_are_those_of_one_process",
+            },
+        ),
+        Elsewhere(
+            "FSDP, DeepSpeed ZeRO 1 to 3",
+            {
+                "drop": f"{SHARDED}::test_a_configuration_trains_what_ddp_trains",
+                "resample": f"{SHARDED}::test_a_configuration_trains_what_ddp_trains",
+                "kl_in_reward": f"{SHARDED}::test_a_configuration_trains_what_ddp_trains",
+                "traces": f"{SHARDED}::test_traces_are_those_of_ddp",
+            },
+        ),
+        Elsewhere("`use_liger_kernel`", others=GPU),
+        Elsewhere("`use_transformers_continuous_batching`", others=GPU),
+        Elsewhere("`quantization_config`", others=GPU),
+    ],
+}
+
+# (feature, mode) -> a piece of the refusal.
+REFUSED: dict[tuple[str, str], str] = {
+    ("scale_batch", "advantage_estimator"): "which makes the advantages in the place of a baseline and a scale",
+    ("scale_none", "advantage_estimator"): "which makes the advantages in the place of a baseline and a scale",
+    ("normalize_then_sum", "advantage_estimator"): "which is given each reward and the weights",
+    (
+        "normalize_then_sum",
+        "kl_in_reward",
+    ): "there is no total reward to subtract the KL from when each reward function is normalised by itself",
+    ("stream", "resample"): "needs a map-style dataset to draw other prompts from",
+}
+# (feature, mode) -> why the model is the same without it.
+IDLE: dict[tuple[str, str], str] = {
+    ("bias_correction", "kl_in_reward"): "the KL is not in the loss",
+    ("shuffle", "belief"): "the prompts are chosen, from pools that are shuffled",
+}
+
+
+# -- the page
+
+HEAD = """# What works with what
+
+What TRL's documentation of GRPO names, down the side, in each mode of this package, across. `make what-works` writes
+this page from the table that the tests run, tests/helpers/compatibility_matrix.py. Each **yes** is a run of two or
+three steps of a tiny model, on a CPU and in one process, after which the weights had moved, the losses were finite,
+and both the feature and the mode were seen to have had their effect; of a feature that is about speed or memory, that
+nothing of what was learned changed. **yes\\*** is shown by [other tests](#other-tests), – was [not run](#not-run). A
+number leads to [why not](#why-not).
+"""
+
+
+def page() -> str:
+    """docs/what_works.md."""
+    why = list(dict.fromkeys([*REFUSED.values(), *IDLE.values()]))
+
+    def cell(key: str, mode: str) -> str:
+        if reason := REFUSED.get((key, mode)):
+            return f"refused ({why.index(reason) + 1})"
+        if reason := IDLE.get((key, mode)):
+            return f"no effect ({why.index(reason) + 1})"
+        return "yes"
+
+    parts = [HEAD]
+    for title, rows in FEATURES.items():
+        parts += [f"## {title}\n", table((f.name, [cell(key, mode) for mode in MODES]) for key, f in rows.items())]
+    for title, others in ELSEWHERE.items():
+        cells = ((row.name, [r"yes\*" if mode in row.proofs else "–" for mode in MODES]) for row in others)
+        parts += [f"## {title}\n", table(cells)]
+    quoted = [f"“… {reason} …”" if reason in REFUSED.values() else reason for reason in why]
+    numbered = [f"{number}. {reason}" for number, reason in enumerate(quoted, 1)]
+    parts += ["## Why not\n", "\n".join(numbered) + "\n"]
+    rows = [row for others in ELSEWHERE.values() for row in others]
+    files = {proof.partition("::")[0]: None for row in rows for proof in row.proofs.values()}
+    shown = {f"tests/{file}": [row.name for row in rows if file in " ".join(row.proofs.values())] for file in files}
+    parts += ["## Other tests\n", "Those with vLLM are run by `make test-vllm`, on its CPU build.\n", bullets(shown)]
+    left = [row for row in rows if MODES.keys() - row.proofs.keys()]
+    reasons = {row.others: [other.name for other in left if other.others == row.others] for row in left}
+    parts += ["## Not run\n", bullets(reasons)]
+    return "\n".join(parts)
+
+
+def bullets(lists: Mapping[str, list[str]]) -> str:
+    return "".join(f"- {name}: {'; '.join(items)}\n" for name, items in lists.items())
+
+
+def table(rows: Iterable[tuple[str, list[str]]]) -> str:
+    heads = ["", *(mode.head for mode in MODES.values())]
+    lines = [heads, ["---"] * len(heads), *([name, *cells] for name, cells in rows)]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page())

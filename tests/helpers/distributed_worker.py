@@ -1,0 +1,698 @@
+"""Run by tests/process/test_distributed.py on two processes: `distributed_worker.py OUT SCENARIO...`.
+
+Each scenario returns plain data; each rank writes what it got to OUT/<scenario>-<rank>.json, to be compared.
+"""
+
+import functools
+import gc
+import hashlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
+
+import numpy as np
+import tiny_models
+import tool_models
+import torch
+import vision_models
+from accelerate import PartialState
+from transformers import Qwen2ForCausalLM, TrainerCallback
+from trl import GRPOTrainer
+
+from trl_grpo_plus.registry import Step
+from trl_grpo_plus.trainer import batch
+from trl_grpo_plus.trainer.checkpoint_integrity import lacking
+from trl_grpo_plus.utils import folder_lock
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+LOSS_TYPES = ["grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"]
+CASES = [(loss_type, with_kl) for loss_type in LOSS_TYPES for with_kl in (False, True)]
+# Each way in which a loss is scaled over the processes; the others are for where all tests are run.
+OFTEN = [("grpo", True), ("dr_grpo", True), ("dapo", False), ("dapo", True), ("bnpo", True)]
+CASES = [case for case in CASES if (case in OFTEN) == ("REST" not in os.environ)]
+RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2, "max_steps": 4}
+
+
+def fingerprint(trained):
+    digest = hashlib.sha256()
+    for _, value in sorted(tiny_models.weights(trained).items()):
+        digest.update(value.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def result(trained, **more):
+    return {
+        "weights": fingerprint(trained),
+        "losses": tiny_models.losses(trained),
+        "alive": tiny_models.logged(trained, "groups/alive"),
+        "rounds": tiny_models.logged(trained, "groups/rounds"),
+        "trained": tiny_models.logged(trained, "groups/trained"),
+        "step": trained.state.global_step,
+        **more,
+    }
+
+
+def train(folder, reward=tiny_models.digits, **options):
+    return tiny_models.trained(folder, reward, **options)
+
+
+def world(folder):
+    return {"size": PartialState().num_processes, "kind": str(PartialState().distributed_type)}
+
+
+def each_case(compare, beta, **options):
+    """What comes of each case, by its name."""
+    cases = {f"{loss} {with_kl}": {"loss_type": loss, "beta": beta * with_kl} for loss, with_kl in CASES}
+    return {name: compare(**options, **case) for name, case in cases.items()}
+
+
+def parity(folder):
+    def compare(**options):
+        return {"ours": result(train(folder, **options)), "theirs": result(train(folder, cls=GRPOTrainer, **options))}
+
+    batches = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 5}
+    return each_case(compare, 0.1, per_device_train_batch_size=6, **batches)
+
+
+def distances(folder, reward, rows, alone, alone_rows, own=None, **options):
+    """From dropping groups, so many rows a rank and with options of our `own`, to TRL on the live prompts alone."""
+    options = {**tiny_models.EXACT, **options}
+    own = {"zero_variance_groups": "drop", **(own or {})}
+    ours = train(folder, reward, per_device_train_batch_size=rows, **own, **options)
+    theirs = train(folder, cls=GRPOTrainer, data=alone, per_device_train_batch_size=alone_rows, **options)
+    first, second = tiny_models.weights(ours), tiny_models.weights(theirs)
+    return {
+        "weights": max((first[name] - second[name]).abs().max().item() for name in first),
+        "loss": max(
+            abs(a - b) / max(1, abs(b))
+            for a, b in zip(tiny_models.losses(ours), tiny_models.losses(theirs), strict=True)
+        ),
+        "trained": tiny_models.logged(ours, "groups/trained"),
+    }
+
+
+def drop(folder):
+    """4 groups of 4 on 2 ranks, 2 of them live."""
+    live = tiny_models.prompts(40).filter(lambda row: row["number"] % 4 < 2)
+    return each_case(functools.partial(distances, folder, tiny_models.half_dead, 8, live, 4), 0.5)
+
+
+def filler_distances(folder):
+    """4 groups of 3, one live: its 3 rows do not divide between 2 ranks, so a dead group stays on, masked."""
+    live = tiny_models.prompts(40).filter(lambda row: row["number"] % 4 == 0)
+    # TRL cannot split one group of 3 between 2 ranks: each gets the whole group of its own copy.
+    twice = live.select([i for i in range(len(live)) for _ in range(2)])
+    return functools.partial(distances, folder, tiny_models.one_live_in_four, 6, twice, 3, num_generations=3)
+
+
+def environments(folder):
+    """Dropping, 4 groups of 4 on 2 ranks of which 2 live, against TRL on these alone; and resampling."""
+    policy = os.environ["POLICY"]
+    mine, alone, again = (
+        tool_models.World(dead) for dead in (lambda n: n % 4 > 1, lambda n: False, lambda n: n % 4 > 1)
+    )
+    ours = tool_models.acting(mine, policy, folder, per_device_train_batch_size=8, zero_variance_groups="drop")
+    live = tool_models.numbers(30).filter(lambda row: row["number"] % 4 < 2)
+    theirs = tool_models.acting(alone, policy, folder, GRPOTrainer, per_device_train_batch_size=4, data=live)
+    first, second = tiny_models.weights(ours), tiny_models.weights(theirs)
+    resampled = tool_models.acting(
+        again, policy, folder, per_device_train_batch_size=8, **RESAMPLE | {"max_steps": 2, "max_resample_rounds": 8}
+    )
+    return {
+        "distance": max((first[name] - second[name]).abs().max().item() for name in first),
+        "trained": tiny_models.logged(ours, "groups/trained"),
+        "resampled": result(resampled),
+        "generated": sum(tiny_models.logged(resampled, "groups/generated")),
+        "resets": [number for what, _, number in again.events if what == "reset"],
+    }
+
+
+def pictures(folder):
+    """Dropping against TRL, as `environments`, with no chance; and resampling as it is sampled."""
+    distance = vision_models.distance(folder, "qwen2.5-vl", rows=8, alone=4)
+    options = {**RESAMPLE, "max_steps": 2, "max_resample_rounds": 8, "per_device_train_batch_size": 6}
+    resampled = vision_models.trained(folder, "qwen2.5-vl", vision_models.some_dead, **options)
+    rows = vision_models.kept(resampled, "qwen2.5-vl")
+    wrong = vision_models.wrong(rows, "qwen2.5-vl")
+    # The live groups of rank 0 are of text alone, those of rank 1 of pictures.
+    mixed = vision_models.questions(30, lambda number: number % 4 > 1)
+    options = {"data": mixed, "shuffle_dataset": False, "max_steps": 2, "per_device_train_batch_size": 8}
+    options |= {"trace_every": 1, "trace_thumbnails": 8}
+    uneven = vision_models.trained(
+        folder, "qwen2.5-vl", vision_models.odd_dead, **options, zero_variance_groups="drop"
+    )
+    seen = [len(pixels) > 0 for _, pixels in vision_models.kept(uneven, "qwen2.5-vl")]
+    return {"distance": distance, "resampled": result(resampled), "rows": len(rows), "wrong": wrong, "seen": seen}
+
+
+def filler(folder):
+    return each_case(filler_distances(folder), 0.5)
+
+
+def filler_entropy(folder):
+    """As `filler`, with an entropy bonus; the live rows are all on one rank. And the coefficient over steps of which
+    some hold nothing but filler, on all ranks."""
+    compare = filler_distances(folder)
+    losses = dict.fromkeys(loss_type for loss_type, _ in CASES)
+    alone = {loss_type: compare(loss_type=loss_type, entropy_coef=0.5) for loss_type in losses}
+    options = {**tiny_models.EXACT, "use_adaptive_entropy": True, "entropy_coef_delta": 0.01, "entropy_target": 10.0}
+    options |= {"steps_per_generation": 4, "gradient_accumulation_steps": 1, "num_generations": 2, "max_steps": 8}
+    one_in_eight = tiny_models.dead_where(lambda n: n % 8 > 0, "one_in_eight")
+    ours = train(folder, one_in_eight, zero_variance_groups="drop", **options, per_device_train_batch_size=2)
+    rows = [batch["live_rows"] for batch in ours._buffered_inputs]
+    adapted = {
+        "coefficients": tiny_models.logged(ours, "entropy_coef"),
+        "rows": rows,
+        "last": ours._last_world_entropy,
+    }
+    return {"alone": alone, "adapted": adapted, "weights": fingerprint(ours)}
+
+
+class CountingReward:
+    """Dead for two prompts in three; remembers each call's prompts."""
+
+    __name__ = "counting"
+
+    def __init__(self, dead):
+        self.dead = dead
+        self.calls = []
+
+    def __call__(self, completions, number, trainer_state, **kwargs):
+        self.calls.append((trainer_state.global_step, number))
+        pairs = enumerate(zip(number, tiny_models.digits(completions), strict=True))
+        return [0.3 if self.dead(n) else share + 0.01 * i for i, (n, share) in pairs]
+
+
+def resample(folder, dead=lambda n: n % 3 > 0, **options):
+    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    reward = CountingReward(dead)
+    options = {"per_device_train_batch_size": 6, **RESAMPLE, **options}
+    trained = train(folder, reward, **options)
+    table = [list(trained._logs[name]) for name in ("prompt", "completion", "advantages")]
+    return result(trained, calls=reward.calls, table=table, kept=kept(trained))
+
+
+def kept(trained):
+    """What a belief head has read, and may read next."""
+    memory = trained._prompts.memory
+    known = memory.state_dict()["states"].get("prompts", {}) if memory else {}
+    return {name: value.tolist() if torch.is_tensor(value) else value for name, value in known.items()}
+
+
+def resample_iterations(folder):
+    return resample(folder, num_iterations=2, steps_per_generation=2, beta=0.1)
+
+
+def set_column(folder):
+    """A column that each process writes in an order of its own. 10 prompts, up to 9 a step: most drawn were seen."""
+    data = tiny_models.prompts(10).with_transform(
+        lambda rows: {**rows, "tags": [{f"{n}", *"abc"} for n in rows["number"]]}
+    )
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
+class Picture:
+    """Known by its address alone."""
+
+
+def object_column(folder):
+    data = tiny_models.prompts(10).with_transform(
+        lambda rows: {**rows, "picture": [Picture() for _ in rows["number"]]}
+    )
+    return resample(folder, data=data, max_resample_rounds=3)
+
+
+def drop_straddling(folder):
+    return resample(folder, zero_variance_groups="drop")
+
+
+def brought_by_one_rank(folder):
+    """A `rollout_func` that brings an environment's mask and log-probs on rank 1 only, whose completions begin with a
+    "b". The first of four groups is dead, so that rows of rank 1 move to rank 0."""
+    letter = tiny_models.tokenizer().convert_tokens_to_ids("ab"[PartialState().process_index])
+
+    def rollout(prompts, trainer):
+        output = tiny_models.scripted(prompts, trainer)
+        output["completion_ids"] = ids = [[letter, *row] for row in output["completion_ids"]]
+        if PartialState().process_index == 1:
+            output["env_mask"] = [[0] + [1] * (len(row) - 1) for row in ids]
+            output["logprobs"] = [[-1.0] * len(row) for row in ids] if tiny_models.KNOWS_NAN else None
+        return output
+
+    options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "extra": {"rollout_func": rollout}}
+    trained = tiny_models.trainer(folder, CountingReward(lambda n: n % 4 == 0), **options, max_steps=2)
+    if tiny_models.KNOWS_NAN:  # what TRL does with the log-probs of an engine, without one
+        trained.use_vllm, trained._last_loaded_step = True, -1
+        trained.vllm_generation = SimpleNamespace(sync_weights=lambda: None)
+    trained.train()
+    (batch,) = trained._buffered_inputs
+    ones = torch.ones_like(batch["completion_mask"])
+    return result(
+        trained,
+        moved=(batch["completion_ids"][:, 0] == tiny_models.tokenizer().convert_tokens_to_ids("b")).tolist(),
+        masked=(batch["tool_mask"][:, 0] == 0).tolist(),
+        masked_later=(batch["tool_mask"][:, 1:] == 0).any().item(),
+        unknown=batch.get("sampling_per_token_logps", ones)[:, 0].isnan().tolist(),
+        corrected=(batch.get("importance_sampling_ratio", ones)[:, 0] != 1).tolist(),
+    )
+
+
+def one_rank_all_dead(folder):
+    """Without shuffling rank 0 begins each batch with dead groups only, rank 1 with live ones."""
+    return resample(folder, dead=lambda n: n % 4 < 2, shuffle_dataset=False, per_device_train_batch_size=8)
+
+
+def logs_on_one_rank(folder):
+    """A reward that calls log_extra on rank 0 only."""
+
+    def reward(completions, prompts, number, log_extra, **kwargs):
+        if PartialState().process_index == 0:
+            log_extra("note", list(prompts))
+        return tiny_models.dead_for_most(completions, number)
+
+    trained = train(folder, reward, **RESAMPLE)
+    return result(trained, notes=list(trained._logs["extra"]["note"]), prompts=list(trained._logs["prompt"]))
+
+
+def cut_off(prompts, trainer):
+    """As `tiny_models.scripted`; at every other prompt all attempts run into the limit, elsewhere those on the first
+    rank."""
+    sampled = tiny_models.scripted(prompts, trainer)
+    for prompt, ids in zip(prompts, sampled["completion_ids"], strict=True):
+        if int(prompt[:2]) % 2 or trainer.accelerator.process_index == 0:
+            del ids[-1]  # the end of sequence
+    return sampled
+
+
+def truncated(folder):
+    """3 groups of 4 on 2 ranks: the middle one lies on both, and on one of them nothing of it is trained on."""
+    options = {"per_device_train_batch_size": 6, "mask_truncated_completions": True, "zero_variance_groups": "drop"}
+    trained = train(folder, **{**tiny_models.EXACT, **options, "extra": {"rollout_func": cut_off}, "max_steps": 4})
+    return result(trained, truncated=tiny_models.logged(trained, "groups/truncated"))
+
+
+def beliefs(folder):
+    options = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+    return resample(folder, **options, belief_key="number", belief_head="prompt", failed_reward=0.3)
+
+
+def streamed(folder, rows, **options):
+    """3 groups of 4 on 2 ranks of 6 rows: the middle group lies on both."""
+    options |= {
+        "advantage_baseline": "belief",
+        "scale_rewards": "prior",
+        "zero_variance_groups": "drop",
+        "max_steps": 4,
+    }
+    options |= {"belief_key": "number", "belief_head": "prompt", "per_device_train_batch_size": 6}
+    trained = train(folder, tiny_models.digits, **options, data=tiny_models.prompts(rows).to_iterable_dataset())
+    kept = trained._prompts.memory.state_dict()["beliefs"]["total"]["shared"]
+    rows = {"window": [row["prompt"] for row in trained._prompts.window.rows], "known": kept["known"]}
+    return result(trained, **rows, learned=kept["by_key"].tolist(), prompts=list(trained._logs["prompt"]))
+
+
+def ahead(folder):
+    """Windows of 9, 9 and 7 rows, then of the next pass."""
+    return streamed(folder, 25, prompt_selection="belief", selection_pool=3)
+
+
+def behind(folder):
+    """TRL's own rows are remembered."""
+    return streamed(folder, 30)
+
+
+OWN = Path(__file__).with_name("user_advantages.py")
+
+
+def estimated(folder):
+    """Advantages of tokens, which draw at random; the ranks' completions are not of one length."""
+    options = {"advantage_estimator": {"name": f"{OWN}:ramp", "args": {"noise": 0.5}}, "num_iterations": 2}
+    return resample(folder, **options)
+
+
+def entropies(folder):
+    """What is all right or all wrong stays, and learns by the policy's entropies, which each rank has for its rows."""
+    options = {"advantage_estimator": "zvp", "filtered_verdicts": ["tied", "unscored", "truncated"]}
+    return resample(folder, **options, failed_reward=0.3, solved_reward=1.1)
+
+
+def estimated_alone(folder):
+    """As `filler`, with a function's own advantages of tokens, which are TRL's."""
+    compare = filler_distances(folder)
+    own = {"advantage_estimator": f"{OWN}:like_grpo"}
+    return {loss_type: compare(loss_type=loss_type, own=own) for loss_type in ("dapo", "grpo")}
+
+
+def estimator_fails(folder):
+    wrong = ("fails_on_one_rank", "differs_by_rank")
+    return {
+        name: failing(folder, tiny_models.digits, ValueError, advantage_estimator=f"{OWN}:{name}") for name in wrong
+    }
+
+
+def kl_to_go(folder):
+    options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
+    options |= {"kl_target": 0.01, "kl_horizon": 50, "num_iterations": 2, "max_steps": 4}
+    options |= {"zero_variance_groups": "drop", "per_device_train_batch_size": 6}
+    return result(train(folder, tiny_models.dead_for_most, **options))
+
+
+def steps_of_characters(completions, number, **kwargs):
+    """A step a character, right where it is a digit; of most prompts all are alike."""
+    return [
+        [Step(i + 1, 0.3 if n % 3 else float(c.isdigit())) for i, c in enumerate(text)] or 0.0
+        for text, n in zip(completions, number, strict=True)
+    ]
+
+
+def steps(folder):
+    """3 groups of 4 on 2 ranks, of which one lies on both; fresh groups move between them. And what one rank's text
+    has no tokens for stops both."""
+    options = {"per_device_train_batch_size": 6, **RESAMPLE, "step_reward_credit": "to_go", "num_iterations": 2}
+    options |= {"save_strategy": "steps", "save_steps": 3}
+    trained = train(folder, steps_of_characters, **options)
+    again = tiny_models.trainer(folder, steps_of_characters, **options)
+    again.train(resume_from_checkpoint=str(folder / "run" / "checkpoint-3"))
+    another = mock.patch.object(batch, "content_of", return_value="another text")
+    with another if PartialState().process_index == 1 else nullcontext():
+        broken = failing(folder, steps_of_characters, step_reward_credit="own", output_dir=str(folder / "broken"))
+    return result(trained, resumed=fingerprint(again), broken=broken)
+
+
+def failing(folder, reward, errors=RuntimeError, **options):
+    start = time.monotonic()
+    try:
+        train(folder, reward, **options)
+    except errors as error:
+        return {"error": str(error), "took": time.monotonic() - start}
+    return {"error": None}
+
+
+def fallback_raise(folder):
+    return failing(folder, tiny_models.always_dead, **RESAMPLE, resample_fallback="raise")
+
+
+def held_by_another(folder):
+    """As by another run: the second rank, which is not asked, has the lock of the folder; then it gives it back."""
+    path, alone = folder.resolve() / "run" / folder_lock.FILE, PartialState().process_index == 1
+    if alone:
+        folder_lock._take(path)
+    PartialState().wait_for_everyone()
+    told = failing(folder, tiny_models.digits, ValueError)
+    if alone:
+        folder_lock._give_back(path)
+    PartialState().wait_for_everyone()
+    return {**told, **result(train(folder, tiny_models.digits)), "pid": os.getpid()}
+
+
+def nonfinite(folder):
+    """The second rank's loss alone is not finite, its gradient is; then its state in the checkpoint is damaged."""
+    compute = GRPOTrainer._compute_loss
+
+    def broken(self, model, inputs):
+        alone = self.accelerator.process_index == 1 and self.state.global_step == 3
+        return compute(self, model, inputs) + (float("inf") if alone else 0.0)
+
+    options = {"save_strategy": "steps", "save_steps": 3, "max_steps": 5, "gradient_accumulation_steps": 2}
+    options |= {"beta": 0.1, "kl_target": 0.01}
+    trained = tiny_models.trainer(folder, tiny_models.half_dead, **options)
+    start = time.monotonic()
+    with mock.patch.object(GRPOTrainer, "_compute_loss", broken):
+        try:
+            trained.train()
+        except FloatingPointError as error:
+            message = str(error)
+    stopped = {"error": message, "took": time.monotonic() - start, "weights": fingerprint(trained)}
+    checkpoint = folder / "run" / "checkpoint-3"
+    saved = Qwen2ForCausalLM.from_pretrained(checkpoint).state_dict()
+    stopped["saved"] = tiny_models.same_weights(tiny_models.weights(trained), saved)
+    state = torch.load(checkpoint / "grpo_plus_state_1.pt", weights_only=True)
+    lacking = [{name: value for name, value in state.items() if name != part} for part in ("running_variance", "beta")]
+    stopped["refused"] = [resuming_with(damaged, folder, options) for damaged in ([], *lacking)]
+    return stopped
+
+
+def resuming_with(state, folder, options):
+    """What is said where the second rank's state is this."""
+    PartialState().wait_for_everyone()
+    if PartialState().process_index == 1:
+        torch.save(state, folder / "run" / "checkpoint-3" / "grpo_plus_state_1.pt")
+    PartialState().wait_for_everyone()
+    try:
+        tiny_models.trainer(folder, tiny_models.half_dead, **options).train(resume_from_checkpoint=True)
+    except ValueError as error:
+        return str(error)
+    return None
+
+
+def nonfinite_groups(folder):
+    """Of one group the log-probs in the loss are NaN; it lies on the second rank, whose text it is."""
+    forward = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def broken(self, model, input_ids, *args, **kwargs):
+        logps, *rest = forward(self, model, input_ids, *args, **kwargs)
+        texts = self.processing_class.batch_decode(input_ids, skip_special_tokens=True)
+        return logps * torch.tensor([[float("nan") if text.startswith("03+") else 1.0] for text in texts]), *rest
+
+    with mock.patch.object(GRPOTrainer, "_get_per_token_logps_and_entropies", broken):
+        return failing(folder, tiny_models.half_dead, FloatingPointError, shuffle_dataset=False)
+
+
+def saved_by_one_rank(folder):
+    """The second rank's state has no room; then one that was saved by a run of one process lies beside a leftover."""
+    options = {"save_strategy": "steps", "save_steps": 1, "max_steps": 3, "steps_per_generation": 4}
+    options |= {"gradient_accumulation_steps": 1, "save_only_model": False}
+    write, trained = torch.save, tiny_models.trainer(folder, tiny_models.digits, **options)
+    alone = trained.accelerator.process_index == 1
+
+    def full(what, path, *args, **kwargs):
+        if alone and "checkpoint-2/grpo_plus_state" in str(path):
+            raise OSError(28, "No space left on device")
+        return write(what, path, *args, **kwargs)
+
+    error = None
+    with mock.patch.object(torch, "save", full):
+        try:
+            trained.train()
+        except RuntimeError as failed:
+            error = str(failed)
+    PartialState().wait_for_everyone()
+    lacks = [lacking(folder / "run" / f"checkpoint-{step}") for step in (1, 2)]
+    PartialState().wait_for_everyone()
+    if not alone:
+        path = folder / "run" / "checkpoint-1" / "grpo_plus_state_0.pt"
+        state = torch.load(path, weights_only=True)
+        write({**state, "layout": [1, *state["layout"][1:]]}, path)
+    PartialState().wait_for_everyone()
+    again = tiny_models.trainer(folder, tiny_models.digits, **options)
+    again.train(resume_from_checkpoint=True)
+    return {"error": error, "lacks": lacks, **result(again)}
+
+
+class Exhausted:
+    """A stream that deals once."""
+
+    def __init__(self, train_set, seed):
+        self.rows = list(range(4))
+
+    def take(self, count, wanted, multiple_of=1, patience=None, believe=None):
+        if not self.rows:
+            raise RuntimeError("there are no more rows")
+        return [self.rows.pop() for _ in range(count)]
+
+    def observe(self, rows, rewards, verdicts):
+        pass
+
+    def metrics(self):
+        return {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Unteachable(Exhausted):
+    """A stream that learns from nothing."""
+
+    def observe(self, rows, rewards, verdicts):
+        raise RuntimeError("nothing can be learnt from these rows")
+
+
+class Unsavable(Exhausted):
+    """A stream whose state cannot be had."""
+
+    def state_dict(self):
+        raise RuntimeError("this stream is of the moment")
+
+
+class FromBehind(Exhausted):
+    """A stream that counts rows from the end."""
+
+    def take(self, *asked, **more):
+        return [row - 4 for row in super().take(*asked, **more)]
+
+
+class Unloadable(Exhausted):
+    """A stream whose state no checkpoint can hold."""
+
+    def state_dict(self):
+        return {"rows": np.array(self.rows)}
+
+
+def stream_fails(folder):
+    options, errors = {"save_strategy": "steps", "save_steps": 1}, (RuntimeError, ConfigError)
+    streams = (Exhausted, Unteachable, Unsavable, FromBehind, Unloadable)
+    failed = [
+        failing(folder, tiny_models.digits, errors, prompt_selection=f"{__file__}:{kind.__name__}", **options)
+        for kind in streams
+    ]
+    options = {
+        "prompt_selection": "belief",
+        "belief_key": "number",
+        "shuffle_dataset": False,
+        "per_device_train_batch_size": 6,
+    }
+    data = tiny_models.prompts(25).to_iterable_dataset().map(out_of_reach)
+    return [*failed, failing(folder, tiny_models.digits, (RuntimeError, OSError), **options, data=data)]
+
+
+def out_of_reach(row):
+    """A row that the second rank cannot read, beyond those that the first batches would begin with."""
+    if PartialState().process_index == 1 and row["number"] == 8:
+        raise OSError("this row is out of reach")
+    return row
+
+
+def unsendable(folder):
+    """Rows that no process can send to another. All that live are of the second rank, half of which are to move."""
+    data = tiny_models.prompts(30).with_transform(
+        lambda rows: {**rows, "lock": [threading.Lock() for _ in rows["number"]]}
+    )
+    options = {"zero_variance_groups": "drop", "shuffle_dataset": False, "per_device_train_batch_size": 8}
+    dead = tiny_models.dead_where(lambda n: n % 4 < 2, "dead_on_the_first_rank")
+    return failing(folder, dead, ValueError, **options, data=data)
+
+
+def rollout_fails(folder):
+    """A `rollout_func` that returns too few completions, too many or none at all, on the second rank alone."""
+
+    def uneven(more, prompts, trainer):
+        output = tiny_models.scripted(prompts, trainer)
+        if PartialState().process_index == 1:
+            if more is None:
+                raise ConnectionError("the environment's server is gone")
+            rows = output["completion_ids"]
+            output["completion_ids"] = [*rows, *rows[:more]] if more > 0 else rows[:more]
+        return output
+
+    errors, rollouts = (ValueError, RuntimeError, OSError), [functools.partial(uneven, more) for more in (-1, 1, None)]
+    return [
+        failing(folder, tiny_models.digits, errors, zero_variance_groups="drop", extra={"rollout_func": rollout})
+        for rollout in rollouts
+    ]
+
+
+def fails_on_one_rank(completions, **kwargs):
+    if PartialState().process_index == 1:
+        raise KeyError("a bug on the second rank")
+    return tiny_models.digits(completions)
+
+
+def infinite_on_one_rank(completions, **kwargs):
+    scores = tiny_models.digits(completions)
+    return [float("inf"), *scores[1:]] if PartialState().process_index == 1 else scores
+
+
+def reward_fails(folder):
+    """On one rank alone; the other one is in the midst of its batch."""
+    return {reward.__name__: failing(folder, reward) for reward in (fails_on_one_rank, infinite_on_one_rank)}
+
+
+def outcomes(folder):
+    """A reward in workers, where prompt 3 hangs: on one rank or the other, and both log the same rate."""
+    judge = {"name": f"{Path(__file__).with_name('user_rewards.py')}:hangs_on_one", "timeout": 0.5}
+    options = {"data": tiny_models.prompts(6), "per_device_train_batch_size": 12, "max_steps": 1}
+    trained = train(folder, [tiny_models.digits, judge], **options)
+    return result(trained, timeout=tiny_models.logged(trained, "rewards/hangs_on_one/timeout"))
+
+
+TRACED = {**tiny_models.EXACT, "max_steps": 4, "logging_steps": 3, "eval_strategy": "steps", "eval_steps": 2}
+TRACED |= {"num_generations_eval": 2, "beta": 0.1, "kl_placement": "reward", "kl_estimator": "k1"}
+TRACED_MODES = {"keep": {}, "drop": {}, "resample": {"max_resample_rounds": 2}}
+
+
+def traces(folder, rows=8, modes=tuple(TRACED_MODES)):
+    for mode in modes:
+        options = {**TRACED, **TRACED_MODES[mode], "zero_variance_groups": mode, "output_dir": str(folder / mode)}
+        options |= {"per_device_train_batch_size": rows, "per_device_eval_batch_size": rows}
+        options["extra"] = {**options["extra"], "eval_dataset": tiny_models.prompts(9).select(range(1, 9))}
+        train(folder, tiny_models.half_dead, **options)
+    return {}
+
+
+# An epoch is 4 steps of 2 generation batches: the checkpoint lies in the second epoch, in the midst of a batch.
+LONG = {**RESAMPLE, "max_steps": 9, "save_strategy": "steps", "save_steps": 5, "steps_per_generation": 2}
+LONG |= {"per_device_train_batch_size": 6, "data": tiny_models.prompts(13)}
+
+
+class KillAt(TrainerCallback):
+    """The hardest stop there is, on the last rank first, once the first has written what was sampled."""
+
+    def __init__(self, step, recorder):
+        self.step, self.recorder = step, recorder
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == self.step:
+            self.recorder.settle()
+            PartialState().wait_for_everyone()
+            if PartialState().process_index == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def whole(folder):
+    return result(train(folder, tiny_models.dead_for_most, **LONG))
+
+
+def killed(folder):
+    trained = tiny_models.trainer(folder, tiny_models.dead_for_most, **LONG)
+    trained.add_callback(KillAt(7, trained._recorder))
+    trained.train()
+    return {}
+
+
+def resumed(folder):
+    trained = tiny_models.trainer(folder, tiny_models.dead_for_most, **LONG)
+    torch.manual_seed(99 + PartialState().process_index)
+    trained.train(resume_from_checkpoint=True)
+    return result(trained)
+
+
+def resumed_elsewhere(folder):
+    """On a machine that has the first process's files only: the batch in flight is generated anew, by both."""
+    return resumed(folder)
+
+
+def main():
+    gc.freeze()  # as in conftest.py
+    out, names = Path(sys.argv[1]), sys.argv[2:]
+    state = PartialState(cpu=True)
+    for name in names:
+        folder = out / {"resumed": "killed", "resumed_elsewhere": "copied"}.get(name, name)
+        folder.mkdir(exist_ok=True)
+        outcome = globals()[name](folder)
+        (out / f"{name}-{state.process_index}.json").write_text(json.dumps(outcome))
+        state.wait_for_everyone()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,355 @@
+"""Mistakes that users make in a recipe, each one change to a recipe that is right, and what they must be told.
+
+`tests/launch/test_mistakes.py` makes them in this process, `benchmarks/mistakes.py` on the real command line, with
+a clock.
+"""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+
+RIGHT = {
+    "model_name_or_path": "./model",
+    "dataset_name": "data.jsonl",
+    "reward_funcs": ["exact_answer"],
+    "output_dir": "out",
+    "per_device_train_batch_size": 8,
+    "num_generations": 4,
+    "max_completion_length": 8,
+    "max_steps": 1,
+    "use_cpu": True,
+    "bf16": False,
+    "report_to": "none",
+}
+TASK = """
+from datasets import Dataset, DatasetDict
+
+
+def prepare(script_args, training_args, model_args, *, rows=12):
+    return DatasetDict(train=Dataset.from_dict({"prompt": ["1+1="] * rows, "answer": ["2"] * rows}))
+"""
+REWARDS = """
+def even(completions, **kwargs):
+    return [float(len(text) % 2 == 0) for text in completions]
+
+
+def _helper():
+    pass
+
+
+def odd(completion, answer):
+    return float(len(completion) % 2)
+"""
+BELIEF = {"advantage_baseline": "belief", "scale_rewards": "prior"}
+
+
+@dataclass(frozen=True)
+class Mistake:
+    """One.
+
+    Args:
+        name (`str`): what it is.
+        says (`tuple[str, ...]`): what the refusal must say: the value, what is allowed or near it, the fix.
+        keys (`dict[str, Any]`): of the recipe that differ; `...` takes one out.
+        options (`tuple[str, ...]`): of the command line.
+        recipe (`str`): what is named on it.
+        text (`str`, *optional*): the whole YAML, in place of `keys`.
+        by (`str`): who refuses it before a model is loaded, besides `check`: "run", before anything is launched;
+            "script", which `run` launches; "": only `check`.
+        status (`int`): `check`'s; 0 where another machine may have what this one lacks.
+    """
+
+    name: str
+    says: tuple[str, ...]
+    keys: dict[str, Any] = field(default_factory=dict)
+    options: tuple[str, ...] = ()
+    recipe: str = "my_run.yaml"
+    text: str | None = None
+    by: str = "run"
+    status: int = 1
+
+    def write(self, folder: Path) -> None:
+        """The YAML."""
+        keys = {name: value for name, value in {**RIGHT, **self.keys}.items() if value is not ...}
+        folder.joinpath("my_run.yaml").write_text(yaml.safe_dump(keys) if self.text is None else self.text)
+
+
+# fmt: off
+MISTAKES = (
+    Mistake("a mistyped key", ("unknown key lerning_rate", "Did you mean learning_rate"), {"lerning_rate": 1e-5}),
+    Mistake("keys of older releases", ("unknown key torch_dtype. Use dtype instead.",
+            "unknown key max_prompt_length. TRL no longer cuts prompts"),
+            {"torch_dtype": "bfloat16", "max_prompt_length": 512}),
+    Mistake("an option of older releases", ("--warmup_ratio. Use warmup_steps instead: a value below 1 is a share",),
+            options=("--warmup_ratio", "0.1")),
+    Mistake("an option of the launch in the file",
+            ("unknown key num_processes. Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",),
+            {"num_processes": 4}),
+    Mistake("a preset that is none", ("preset='dappo' is not one of 'grpo', 'dapo', ", "Did you mean dapo"),
+            {"preset": "dappo"}),
+    Mistake("a mistyped option", ("--max_stps", "--max_steps"), options=("--max_stps", "5")),
+    Mistake("not YAML", ("my_run.yaml is not YAML",), text="a: b: c"),
+    Mistake("a list in the place of keys", ("my_run.yaml must hold `key: value` lines.",), text="- a\n- b"),
+    Mistake("an empty file", ("my_run.yaml must hold `key: value` lines.",), text=""),
+    Mistake("a choice that is none", ("zero_variance_groups='resampel'", "'keep', 'drop', 'resample'",
+            "Did you mean resample?"), {"zero_variance_groups": "resampel"}),
+    Mistake("a loss that is none", ("loss_type='grop'", "Did you mean grpo"), {"loss_type": "grop"}),
+    Mistake("a mode of vLLM that is none", ("vllm_mode='collocate'", "'colocate', 'server'", "Did you mean colocate?"),
+            {"use_vllm": True, "vllm_mode": "collocate"}),
+    Mistake("a schedule that is none", ("lr_scheduler_type='linaer'", "'cosine'", "Did you mean linear?"),
+            {"lr_scheduler_type": "linaer"}),
+    Mistake("a text for a number", ("learning_rate='fast' must be a number.",), {"learning_rate": "fast"}),
+    Mistake("a fraction for a count", ("max_steps=100.0 must be an integer. Write 100.",), {"max_steps": 100.0}),
+    Mistake("neither true nor false", ("bf16='maybe' must be true or false.",), {"bf16": "maybe"}),
+    Mistake("a list of texts for numbers", ("reward_weights=['a lot'] must be a list",),
+            {"reward_weights": ["a lot"]}),
+    Mistake("a bare no for a text", ("report_to=False", "Without quotes YAML reads"), {"report_to": False}),
+    Mistake("a key without a value", ("beta has no value. Write one, or remove the line.",), {"beta": None}),
+    Mistake("a null that is no value", ("num_generations: null is not allowed. Give a value",),
+            {"num_generations": None}),
+    Mistake("a tracker that is none", ("report_to: 'wandbb' is not one of", "Did you mean wandb"),
+            {"report_to": "wandbb"}),
+    Mistake("numbers out of bounds", ("gradient_accumulation_steps=0 must be an integer and >= 1.",
+            "top_p=1.5 must be a finite number and >= 0 and <= 1."), {"gradient_accumulation_steps": 0, "top_p": 1.5}),
+    Mistake("no steps", ("num_train_epochs=0 must be above 0",), {"max_steps": -1, "num_train_epochs": 0}),
+    Mistake("a key that is there twice", ("my_run.yaml is not YAML: the key beta appears twice, in lines 1 and 3.",),
+            text="beta: 0.1\nmax_steps: 1\nbeta: 0.2\n"),
+    Mistake("a package that is not installed", ("report_to: mlflow", "not installed", "pip install mlflow"),
+            {"report_to": "mlflow"}, status=0),
+    Mistake("a tracker without a name", ("report_to: None is not one of", "none"), {"report_to": None}),
+    Mistake("a file in the place of a folder", ("output_dir: data.jsonl is a file.",), {"output_dir": "data.jsonl"}),
+    Mistake("a run that would save over the model it starts from",
+            ("output_dir: ./model/ holds the model that the run starts from", "Choose another folder."),
+            {"output_dir": "./model/"}),
+    Mistake("a start from what would be moved away",
+            ("earlier/checkpoint-10 belongs to the earlier run in output_dir (earlier)", "Choose another output_dir."),
+            {"output_dir": "earlier", "model_name_or_path": "earlier/checkpoint-10"}),
+    Mistake("an environment variable without a value", ("must map names of environment variables to values.",),
+            {"env": {"A": None}}),
+    Mistake("two sources of data", ("datasets does not go with dataset_name. Remove one.",),
+            {"datasets": [{"path": "json", "data_files": "data.jsonl"}]}),
+    Mistake("a mixture that is none", ("datafiles",),
+            {"datasets": [{"path": "json", "datafiles": "data.jsonl"}], "dataset_name": ...}),
+    Mistake("a temperature of 0", ("temperature=0 must be a finite number and > 0",), {"temperature": 0}),
+    Mistake("a reward that is none", ("there is no reward named 'exact_answr'", "Did you mean exact_answer"),
+            {"reward_funcs": ["exact_answr"]}),
+    Mistake("a reward's argument that it has not", ("'cosine_length' has no argument 'curect'",
+            "Did you mean correct"),
+            {"reward_funcs": [{"name": "cosine_length", "args": {"curect": "exact_answer"}}]}),
+    Mistake("a reward's key that is none", ("unknown key 'wieght'. Did you mean weight",),
+            {"reward_funcs": [{"name": "exact_answer", "wieght": 2}]}),
+    Mistake("a reward cut short on the command line",
+            ("reward_funcs: '{name: exact_answer' is not {name: ..., weight: ...} in YAML or JSON.",),
+            options=("--reward_funcs", "{name: exact_answer")),
+    Mistake("a reward's path that leads nowhere",
+            ("trl_grpo_plus.rewards.exact_answer has no function 'exact_answe'. Did you mean exact_answer?",),
+            {"reward_funcs": ["trl_grpo_plus.rewards.exact_answer.exact_answe"]}),
+    Mistake("a reward's file that is not there", ("reward_funcs: there is no file rewards.py.",),
+            {"reward_funcs": ["rewards.py:mine"]}),
+    Mistake("a reward's file without a function",
+            ("my_rewards.py is a file. Name a function in it: my_rewards.py:even or my_rewards.py:odd.",),
+            {"reward_funcs": ["my_rewards.py"]}),
+    Mistake("a reward's file in a folder, likewise",
+            ("./my_rewards.py is a file. Name a function in it: ./my_rewards.py:even or ",),
+            {"reward_funcs": ["./my_rewards.py"]}),
+    Mistake("a reward that has another word for completions", ("reward 'odd' needs the column 'completion'",
+            "Did you mean completions"), {"reward_funcs": ["my_rewards.py:odd"]}),
+    Mistake("no rewards", ("reward_funcs is empty: name at least one",), {"reward_funcs": []}),
+    Mistake("a column that the data has not", ("needs the column 'solution', the data has prompt, answer",
+            "column: NAME"), {"reward_funcs": [{"name": "exact_answer", "args": {"column": "solution"}}]}),
+    Mistake("gold answers that the reward cannot read", ("train_dataset: ", "answer=2"),
+            {"dataset_name": "numbers.jsonl"}, by="script"),
+    Mistake("weights that disagree",
+            ("gives 'exact_answer' the weight 2, reward_weights 1.0. Leave one of the two out.",),
+            {"reward_funcs": [{"name": "exact_answer", "weight": 2}], "reward_weights": [1.0]}),
+    Mistake("too many weights", ("reward_weights has 2 values for 1 reward_funcs. Give one weight per reward.",),
+            {"reward_weights": [1.0, 2.0]}),
+    Mistake("a metric that is none", ("filter_metric='acuracy' is neither 'total' nor 'any'", "'exact_answer'"),
+            {"filter_metric": "acuracy", "zero_variance_groups": "drop"}),
+    Mistake("a filter by rewards without weight", ("reward_weights=[0.0] are all 0: no group could be alive.",
+            "zero_variance_groups='keep' (now 'drop')"), {"reward_weights": [0.0], "zero_variance_groups": "drop"}),
+    Mistake("a batch that does not divide", ("generation_batch_size (8)", "num_generations (16)", "x 1 process."),
+            {"num_generations": 16}),
+    Mistake("a batch that does not divide among three processes", ("generation_batch_size (24)",
+            "num_generations (16)", "x 3 processes."), {"num_generations": 16, "gradient_accumulation_steps": 1},
+            ("--num_processes", "3")),
+    Mistake("evaluation in parts of groups",
+            ("per_device_eval_batch_size (6) x processes (1) must be divisible by num_generations_eval", "(4)"),
+            {"eval_on_start": True, "per_device_eval_batch_size": 6}),
+    Mistake("an engine on more processes than there are",
+            ("vllm_tensor_parallel_size=2 must divide the number of processes, 1", "--num_processes"),
+            {"use_vllm": True, "vllm_mode": "colocate", "vllm_tensor_parallel_size": 2}),
+    Mistake("a backend for one process",
+            ("ddp_backend='gloo' needs several processes, and this run has one (--num_processes)",),
+            {"ddp_backend": "gloo"}, ("--num_processes", "1")),
+    Mistake("a configuration of DeepSpeed that is not there", ("deepspeed: there is no file zero.json.",),
+            {"deepspeed": "zero.json"}, ("--num_processes", "2")),
+    Mistake("no processes", ("--num_processes: 0 must be 1 or more.",), options=("--num_processes", "0"), status=2),
+    Mistake("one attempt a prompt", ("at least 2 generations", "provided 1"), {"num_generations": 1}),
+    Mistake("no model", ("model_name_or_path is missing.",), {"model_name_or_path": ...}),
+    Mistake("a prepare function that makes no model", ("model_name_or_path is missing.",),
+            {"model_name_or_path": ..., "dataset_name": ..., "prepare": "task.py:prepare"}, by="script"),
+    Mistake("a model that is not there", ("model_name_or_path: there is no folder ./modle. Did you mean model?",),
+            {"model_name_or_path": "./modle"}),
+    Mistake("a checkpoint that is not there",
+            ("model_name_or_path: there is no folder outputs/first/checkpoint-100.",),
+            {"model_name_or_path": "outputs/first/checkpoint-100"}),
+    Mistake("no data", ("There is no data: set dataset_name, datasets or prepare.",), {"dataset_name": ...}),
+    Mistake("a data file that is not there",
+            ("dataset_name: there is no file or folder dta.jsonl. Did you mean data.jsonl",),
+            {"dataset_name": "dta.jsonl"}),
+    Mistake("a broken line of data",
+            ("dataset_name: broken.jsonl, line 4 is not JSON (Expecting ',' delimiter at column 33)", '"answer": "3"'),
+            {"dataset_name": "broken.jsonl"}),
+    Mistake("a broken line in a folder of data", ("folder/rows.jsonl, line 2 is not a JSON object", ": [1]"),
+            {"dataset_name": "./folder"}),
+    Mistake("a broken array of data", ("broken.json is not JSON: ",), {"dataset_name": "broken.json"}),
+    Mistake("data without a row", ("dataset_name: empty.jsonl is empty.",), {"dataset_name": "empty.jsonl"}),
+    Mistake("a data file of another kind", ("data.tsv cannot be read: a data file ends in one of .jsonl",),
+            {"dataset_name": "data.tsv"}),
+    Mistake("semicolons between columns",
+            ("semicolons.csv has only one column, 'prompt;answer'. Separate columns with commas", "sep=';'"),
+            {"dataset_name": "semicolons.csv"}),
+    Mistake("a line with a column too many", ("ragged.csv cannot be read: ParserError",
+            "Expected 2 fields in line 3, saw 3"), {"dataset_name": "ragged.csv"}),
+    Mistake("an empty prompt", ("train_dataset: 1 of 7 prompts is empty, row 6 (counted from 0).",
+            "Remove these rows from the file, or use dataset.filter"), {"dataset_name": "blank.jsonl"}),
+    Mistake("prompts that are null", ("train_dataset: 2 of 8 prompts are empty, row 0, 7 (counted from 0).",),
+            {"dataset_name": "null.jsonl"}),
+    Mistake("prompts without a message", ("train_dataset: 1 of 7 prompts is empty, row 6",),
+            {"dataset_name": "silent.jsonl"}),
+    Mistake("no column of prompts", ("train_dataset has no column 'prompt', only question, answer",
+            "prepare: file.py:function"), {"dataset_name": "questions.jsonl"}),
+    Mistake("a split that is not there",
+            ("dataset_train_split: the data has no split 'trian', only train. Did you mean train?",),
+            {"dataset_train_split": "trian"}),
+    Mistake("evaluation without a split for it",
+            ("Evaluation is on, but the data has no split other than the training split.", "eval_strategy"),
+            {"eval_strategy": "steps", "eval_steps": 1}),
+    Mistake("a prepare function that is not there",
+            ("prepare: task.py has no function 'prepar'. Did you mean prepare?",),
+            {"dataset_name": ..., "prepare": "task.py:prepar"}),
+    Mistake("an argument that prepare has not",
+            ("prepare_args: prepare has no argument 'row', only rows. Did you mean rows?",),
+            {"dataset_name": ..., "prepare": "task.py:prepare", "prepare_args": {"row": 3}}),
+    Mistake("arguments for no prepare function",
+            ("prepare_args needs prepare, the function that takes them.",),
+            {"prepare_args": {"rows": 3}}),
+    Mistake("arguments of prepare that are no JSON", ("prepare_args: '{rows: 3' is not JSON.",),
+            {"dataset_name": ..., "prepare": "task.py:prepare"}, ("--prepare_args", "{rows: 3")),
+    Mistake("arguments of prepare without names",
+            ("prepare_args: [3] must map names of prepare's arguments to values.",),
+            {"dataset_name": ..., "prepare": "task.py:prepare"}, ("--prepare_args", "[3]")),
+    Mistake("too few rows for a step", ("the training set has 6 rows, and a generation batch takes 16 prompts",
+            "a smaller generation batch"), {"per_device_train_batch_size": 64}),
+    Mistake("a stream without an end", ("a stream has no length: set max_steps",),
+            {"dataset_streaming": True, "max_steps": -1}),
+    Mistake("a stream to resample from", ("zero_variance_groups='resample' needs a map-style dataset",
+            "set zero_variance_groups='drop'"), {"dataset_streaming": True, "zero_variance_groups": "resample"}),
+    Mistake("too few rows to resample from", ("zero_variance_groups='resample' needs more prompts than the 6",
+            "the dataset has 6", "'drop'"), {"per_device_train_batch_size": 24, "zero_variance_groups": "resample"}),
+    Mistake("a stream to choose from by a class", ("prompt_selection='my_rewards.py:even' needs a map-style dataset",
+            "or set prompt_selection='belief', which reads a stream ahead"),
+            {"dataset_streaming": True, "prompt_selection": "my_rewards.py:even"}),
+    Mistake("a key that is no column", ("belief_key='anser' is no column of the training set, which has 'prompt', "
+            "'answer'. Did you mean answer?",), {"belief_key": "anser", **BELIEF}),
+    Mistake("levels in a column that is not there",
+            ("prompt_selection: column='level' is none of the training set, which has 'prompt', 'answer'",),
+            {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}}),
+    Mistake("an order that is none", ("prompt_selection: order='easy' is not one of 'easy_first'",),
+            {"prompt_selection": {"name": "by_column", "column": "answer", "order": "easy"}}),
+    Mistake("a stream's class that is not there", ("my_rewards.py has no function 'evn'. Did you mean even?",),
+            {"prompt_selection": "my_rewards.py:evn"}),
+    Mistake("an advantage function that is not there", ("my_rewards.py has no function 'evn'. Did you mean even?",),
+            {"advantage_estimator": "my_rewards.py:evn"}),
+    Mistake("an advantage function without its argument", ("advantage_estimator='pkpo': it needs k",),
+            {"advantage_estimator": "pkpo"}),
+    Mistake("beliefs divided by the std of a group",
+            ("advantage_baseline='belief' does not go with scale_rewards='group'", "'prior'"),
+            {"advantage_baseline": "belief"}),
+    Mistake("prompts longer than the context", ("301 at most", "max_completion_length=8 that is 309",
+            "the 64 of the model's context", "Lower"), {"dataset_name": "long.jsonl"}, by=""),
+    Mistake("messages without a chat template",
+            ("the prompts are messages, but the tokenizer of ./model has no chat template", "plain texts"),
+            {"dataset_name": "chat.jsonl"}),
+    Mistake("KL options without KL", ("kl_estimator='k2' has no effect with beta=0.0", "Set beta to a positive value"),
+            {"kl_estimator": "k2"}),
+    Mistake("vLLM's options without vLLM",
+            ("vllm_gpu_memory_utilization has no effect without use_vllm. Set use_vllm: true",),
+            {"vllm_gpu_memory_utilization": 0.5}),
+    Mistake("an adapter's options without an adapter",
+            ("lora_alpha, lora_r have no effect without use_peft. Set use_peft: true",),
+            {"lora_r": 32, "lora_alpha": 64}),
+    Mistake("an adapter on layers that are not there", ("q_prj", "not found in the base model"),
+            {"use_peft": True, "lora_target_modules": ["q_prj"]}, by=""),
+    Mistake("quantised weights without an adapter", ("load_in_4bit: quantised weights cannot be trained",
+            "Set use_peft: true."), {"load_in_4bit": True}),
+    Mistake("a checkpoint to resume from that is not there",
+            ("resume_from_checkpoint: out/checkpoint-9 is not a checkpoint.",), options=("--resume_from_checkpoint",
+            "out/checkpoint-9")),
+    Mistake("a resumption where there is nothing", ("resume_from_checkpoint is true, but out holds no checkpoint.",),
+            {"resume_from_checkpoint": True}),
+    Mistake("a run to resume from in place of its checkpoint",
+            ("resume_from_checkpoint: earlier is a run, not a checkpoint. "
+             "Its last checkpoint is earlier/checkpoint-10.",),
+            {"resume_from_checkpoint": "earlier"}),
+    Mistake("an accelerate_config that is none",
+            ("'zero4' is neither a file nor one of TRL's configurations", "Did you mean zero"),
+            options=("--accelerate_config", "zero4"), status=2),
+    Mistake("a recipe that is none", ("'aritmetic_cpu' is neither a file nor a recipe", "Did you mean arithmetic_cpu"),
+            recipe="aritmetic_cpu", status=2),
+    Mistake("a script in the place of a recipe", ("task.py is a Python script.",
+            "a YAML file, or one of arithmetic_cpu", "accelerate launch task.py"), recipe="task.py", status=2),
+    Mistake("a file that is not there", ("'my_rn.yaml' is neither a file nor a recipe",), recipe="my_rn.yaml",
+            status=2),
+)
+# fmt: on
+
+
+def make_place(folder: Path) -> None:
+    """What the right recipe names, and what some of the wrong ones do."""
+    from tiny_models import model_path, tokenizer
+
+    Path(model_path(folder)).rename(folder / "model")
+    tokenizer().save_pretrained(folder / "model")
+    sums = [(f"{i}+{i}=", str(2 * i)) for i in range(1, 7)]
+    write_rows(folder / "data.jsonl", [{"prompt": prompt, "answer": answer} for prompt, answer in sums])
+    write_rows(folder / "numbers.jsonl", [{"prompt": prompt, "answer": int(answer)} for prompt, answer in sums])
+    write_rows(folder / "questions.jsonl", [{"question": prompt, "answer": answer} for prompt, answer in sums])
+    write_rows(folder / "long.jsonl", [{"prompt": prompt + "1" * 297, "answer": answer} for prompt, answer in sums])
+    chat = [{"prompt": [{"role": "user", "content": prompt}], "answer": answer} for prompt, answer in sums]
+    write_rows(folder / "chat.jsonl", chat)
+    write_broken(folder)
+    (folder / "task.py").write_text(TASK)
+    (folder / "my_rewards.py").write_text(REWARDS)
+    for checkpoint in ("checkpoint-5", "checkpoint-10", "."):
+        (folder / "earlier" / checkpoint).mkdir(parents=True, exist_ok=True)
+        (folder / "earlier" / checkpoint / "trainer_state.json").write_text("{}")
+
+
+def write_broken(folder: Path) -> None:
+    """Data that cannot be read, or trained on."""
+    right = [{"prompt": f"{i}+0=", "answer": str(i)} for i in range(6)]
+    write_rows(folder / "broken.jsonl", right)
+    whole = (folder / "broken.jsonl").read_text()
+    (folder / "data.tsv").write_text(whole)
+    (folder / "broken.jsonl").write_text(whole.replace('"3"}', '"3"'))
+    (folder / "broken.json").write_text(json.dumps(right, indent=1)[:-4])
+    (folder / "folder").mkdir()
+    (folder / "folder" / "rows.jsonl").write_text(whole.partition("\n")[0] + "\n[1]\n")
+    (folder / "empty.jsonl").touch()
+    write_rows(folder / "blank.jsonl", [*right, {"prompt": " ", "answer": "1"}])
+    write_rows(folder / "null.jsonl", [nothing := {"prompt": None, "answer": "1"}, *right, nothing])
+    chat = [{**row, "prompt": [{"role": "user", "content": row["prompt"]}]} for row in right]
+    write_rows(folder / "silent.jsonl", [*chat, {"prompt": [], "answer": "1"}])
+    (folder / "semicolons.csv").write_text("prompt;answer\n" + "1+1=;2\n" * 6)
+    (folder / "ragged.csv").write_text("prompt,answer\n1+1=,2\n1+1=,2,3\n")
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> None:
+    """As JSON lines."""
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))

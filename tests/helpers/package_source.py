@@ -1,0 +1,43 @@
+"""The source of the package: its modules, their syntax trees, and the layers of its rooms."""
+
+import ast
+from importlib.resources import files
+from pathlib import Path
+
+import trl_grpo_plus
+
+
+ROOT = Path(trl_grpo_plus.__file__).parent
+LAYERS = (  # from the bottom up
+    "utils",
+    "rollouts scoring sandbox",
+    "curriculum traces",
+    "objective view",
+    "config registry",
+    "rewards",
+    "trainer",
+    "trl_grpo_plus",  # the package's own face
+    "launch",
+    "cli recipes",
+)
+LAYER = {room: number for number, rooms in enumerate(LAYERS) for room in rooms.split()}
+
+
+def modules():
+    """Module -> file, of the package and of the two folders that install into it."""
+    parts = {"": ROOT} | {f".{name}": Path(str(files(f"trl_grpo_plus.{name}"))) for name in ("rewards", "recipes")}
+    files_of = {}
+    for suffix, folder in parts.items():
+        for path in folder.rglob("*.py"):
+            stem = ".".join(path.relative_to(folder).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+            files_of[f"trl_grpo_plus{suffix}" + (f".{stem}" if stem else "")] = path
+    return files_of
+
+
+MODULES = modules()
+TREES = {name: ast.parse(path.read_text()) for name, path in MODULES.items()}
+
+
+def room(module):
+    """`trl_grpo_plus.launch.train` is of `launch`, `trl_grpo_plus.registry` of `registry`."""
+    return module.split(".")[1] if "." in module else module

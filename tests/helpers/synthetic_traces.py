@@ -1,0 +1,126 @@
+"""Runs that were never run: traces made up by rule, for tests of what reads them."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from trl_grpo_plus.rollouts.groups import Plan, Round
+from trl_grpo_plus.traces import Row, Sampled
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    """One attempt, as a line of a trace."""
+    return {
+        "step": 0,
+        "split": "train",
+        "batch": 0,
+        "round": 0,
+        "group": 0,
+        "attempt": 0,
+        "size": 4,
+        "prompt": "What is 6 times 7?",
+        "completion": "<think>six sevens</think> <answer>42</answer>",
+        "reference": {"answer": "42"},
+        "rewards": {"accuracy": 1.0, "format": 1.0},
+        "steps": {},
+        "outcomes": {"accuracy": "ok", "format": "ok"},
+        "reward": 2.0,
+        "advantage": 0.0,
+        "verdict": "all_good",
+        "kept": True,
+        "reason": None,
+        "tokens": 12,
+        "truncated": False,
+        "kl": None,
+        "extra": {},
+        "alarms": [],
+        **changes,
+    }
+
+
+def sampled(rounds: list[Round], weights: dict[str, float], size: int, **changes: Any) -> Sampled:
+    """A batch of the training at step 0, all of which is trained on; its total is the weighted sum."""
+    rewards = torch.cat([one.rewards for one in rounds])
+    values = {
+        **{"split": "train", "step": 0, "size": size, "weights": weights, "rounds": rounds},
+        "plan": Plan.as_sampled(len(rounds[0].verdicts)),
+        "totals": (rewards * torch.tensor(list(weights.values()))).nansum(dim=1),
+        "advantages": torch.zeros(len(rewards)),
+        **{"kl": None, "alike": True, "failing": {}, "entropy": None},
+    }
+    return Sampled(**{**values, **changes})
+
+
+def group(scores: list[float], length: int = 40, seed: int = 0, **changes: Any) -> list[dict[str, Any]]:
+    """The attempts on one prompt: `scores` are their accuracies; each writes about `length` words."""
+    rng = random.Random(f"{seed} {changes}")
+    mean = sum(scores) / len(scores)
+    spread = max(scores) - min(scores)
+    alike = "all_good" if scores[0] >= 1 else "all_bad" if scores[0] <= 0 else "tied"
+    answers = [42 if score >= 1 else rng.randrange(40) for score in scores]
+    return [
+        row(
+            attempt=attempt,
+            size=len(scores),
+            completion=f"<think>{_prose(rng, length)}</think> <answer>{answers[attempt]}</answer>",
+            rewards={"accuracy": score, "format": 1.0},
+            reward=score + 1.0,
+            advantage=score - mean,
+            verdict="alive" if spread > 0 else alike,
+            kept=spread > 0,
+            reason=None if spread > 0 else "zero_variance",
+            tokens=length + 10,
+            **changes,
+        )
+        for attempt, score in enumerate(scores)
+    ]
+
+
+def write_run(folder: Path, steps: int = 4, groups: int = 6, size: int = 4, length: int = 40, seed: int = 0) -> Path:
+    """A run of `steps` batches of `groups` groups in `folder`, with metrics, whose accuracy rises."""
+    rng = random.Random(seed)
+    about = {"rewards": {"accuracy": 1.0, "format": 1.0}, "num_generations": size, "max_steps": steps}
+    metrics, written = [], []
+    for step in range(steps):
+        ability = 0.2 + 0.6 * step / max(steps - 1, 1)
+        rewards = []
+        for number in range(groups):
+            chance = min(1.0, max(0.0, ability + rng.choice([-1.0, 0.0, 0.0, 1.0])))
+            scores = [float(rng.random() < chance) for _ in range(size)]
+            place = {"step": step, "group": number, "prompt": f"Problem {step}.{number}: what is 6 times 7?"}
+            written.append(group(scores, length, seed, **place))
+            rewards += [score + 1.0 for score in scores]
+        mean = sum(rewards) / len(rewards)
+        metrics.append({"step": step + 1, "reward": mean, "kl": 0.001 * step, "entropy": 1.0 - 0.5 * step / steps})
+    return write_traces(folder, written, metrics=metrics, about=about)
+
+
+def write_traces(
+    folder: Path, groups: Any, alarms: Any = (), metrics: Any = (), about: Any = None, first_prompt: Any = ()
+) -> Path:
+    """A run in `folder` that holds these groups and journals."""
+    files: dict[str, list[Row]] = {"alarms": list(alarms), "metrics": list(metrics)}
+    files |= {"first_prompt": list(first_prompt)} if first_prompt else {}
+    for rows in groups:
+        files.setdefault(f"{rows[0]['split']}-{rows[0]['step']:08d}", []).extend(rows)
+    (folder / "rollouts").mkdir(parents=True, exist_ok=True)
+    for name, lines in files.items():
+        (folder / "rollouts" / f"{name}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if about is not None:
+        (folder / "rollouts" / "run.json").write_text(json.dumps(about))
+    return folder
+
+
+SYLLABLES = ["ka", "to", "mi", "re", "su", "no", "ha", "li"]
+# As many of one syllable as of two and of three: to draw a word is to draw from here.
+WORDS = [
+    "".join(made) for n in (1, 2, 3) for made in itertools.product(SYLLABLES, repeat=n) for _ in range(8 ** (3 - n))
+]
+
+
+def _prose(rng: random.Random, length: int) -> str:
+    return " ".join(rng.choices(WORDS, k=length))

@@ -1,0 +1,214 @@
+"""Processes that have imported TRL before they are asked for: what takes seconds cold is there in milliseconds.
+
+A fork server of this test process, started by exec, imports what is heavy and nothing of this package. `Popen` and
+`run` take a command of Python's as `subprocess` does and fork it from there; `run_ranks` starts several, as torchrun
+would. tests/process/test_warm_processes.py holds them to what a cold process does. Two things differ: variables that
+are read at import must be those of the tests, and processes of one `PYTHONHASHSEED` order their sets alike.
+"""
+
+import atexit
+import contextlib
+import functools
+import os
+import runpy
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import types
+import weakref
+from pathlib import Path
+from unittest import mock
+
+
+PRELOAD = ["torch", "torch.distributed", "datasets", "accelerate", "transformers", "peft", "trl"]
+PRELOAD += ["trl.trainer.grpo_trainer", "trl.scripts.utils", "transformers.models.auto.modeling_auto"]
+PRELOAD += ["transformers.models.qwen2.modeling_qwen2", "transformers.models.llama.modeling_llama"]
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TRL_", "TORCH_", "OMP_", "MKL_", "TOKENIZERS_", "TRACKIO_", "PYTHON")
+READ_LATER = {"PYTHONPATH", "PYTHONHASHSEED", "PYTHONUNBUFFERED", "TRL_GRPO_PLUS_RUN_AS", "TRL_GRPO_PLUS_RACER"}
+ENVIRONMENT = dict(os.environ)  # of the tests, before one of them changes it for itself
+
+
+@functools.cache
+def _zygote(hash_seed):
+    from trl_grpo_plus.utils.fork_client import ForkServer
+
+    seed = {} if hash_seed is None else {"PYTHONHASHSEED": hash_seed}
+    with mock.patch.dict(os.environ, ENVIRONMENT, clear=True):
+        return ForkServer(f"{__file__}:become", preload=PRELOAD, env=seed)
+
+
+@functools.cache
+def _path():
+    """Where Python looks for modules when nobody tells it more."""
+    command = [sys.executable, "-I", "-c", "import sys; print(*sys.path, sep='\\n')"]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
+
+
+class Popen:
+    """As `subprocess.Popen` of `[sys.executable, "-m" MODULE | "-c" CODE | FILE, ...]`, in a process group of its own.
+
+    `stdout` and `stderr` are files to append to, by path; there is no `stdin`.
+    """
+
+    def __init__(self, command, *, cwd=".", env=None, stdout=os.devnull, stderr=os.devnull):
+        self.args, self.returncode = [str(word) for word in command], None
+        env = dict(os.environ if env is None else env)
+        early = {name for name in env.keys() | ENVIRONMENT.keys() if name.startswith(READ_AT_IMPORT)} - READ_LATER
+        if changed := sorted(name for name in early if env.get(name) != ENVIRONMENT.get(name)):
+            raise ValueError(f"{', '.join(changed)}: read at import, so another value needs a cold process.")
+        places = {"cwd": cwd, "stdout": stdout, "stderr": stderr}
+        options = {name: os.path.abspath(place) for name, place in places.items()}
+        self._zygote = _zygote(env.get("PYTHONHASHSEED"))
+        self._child = self._zygote.fork({"argv": self.args, "env": env, "path": _path(), **options})
+        self.pid = self._child.pid
+        self._pidfd = os.pidfd_open(self.pid)
+
+    def poll(self, timeout=0.0):
+        """The exit status, or `None` where there is none for so many seconds."""
+        if self.returncode is None:
+            poll = select.poll()
+            poll.register(self._pidfd, select.POLLIN)
+            if poll.poll(None if timeout is None else 1000 * timeout):
+                os.close(self._pidfd)
+                self.returncode = os.waitstatus_to_exitcode(self._zygote.end(self._child))
+        return self.returncode
+
+    def wait(self, timeout=None):
+        if self.poll(timeout) is None:
+            raise subprocess.TimeoutExpired(self.args, timeout)
+        return self.returncode
+
+    def kill(self):
+        """It, and its group."""
+        if self.poll() is None:
+            os.killpg(self.pid, signal.SIGKILL)
+            self.wait()
+
+
+def cold(command, *, stdout=os.devnull, stderr=os.devnull, **options):
+    """The same, of any command, and started by exec."""
+    with open(stdout, "a") as out, open(stderr, "a") as err:
+        streams = {"stdin": subprocess.DEVNULL, "stdout": out, "stderr": err}
+        return subprocess.Popen(command, **streams, **options, start_new_session=True)
+
+
+def run(command, *, cwd=".", env=None, timeout=300):
+    """As `subprocess.run` of text, with the output captured."""
+    return run_ranks(command, 1, cwd=cwd, env=env, timeout=timeout)
+
+
+def run_ranks(command, count=2, *, cwd=".", env=None, timeout=300, end_all=True):
+    """Run `command` as `count` processes that find each other, each with its own order of a set.
+
+    As torchrun does, it ends all where one fails (or waits for all, without `end_all`), and returns the status of one
+    that failed; and what each printed, one by one.
+    """
+    env = dict(os.environ if env is None else env)
+    own, free = [{}], socket.socket()
+    if count > 1:
+        # Held while they run: no other process is given it. Who asks for it, as a store does, may listen on it.
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", 0))
+        env |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+        env |= {"WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count)}
+        own = [{"RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(count)]
+        own[1:] = [{**place, "PYTHONHASHSEED": place["RANK"]} for place in own[1:]]
+    with free, tempfile.TemporaryDirectory() as folder:
+        files = {name: [Path(folder, f"{name}{rank}") for rank in range(count)] for name in ("stdout", "stderr")}
+        running, end = [], time.monotonic() + timeout
+        try:
+            for rank in range(count):
+                streams = {name: paths[rank] for name, paths in files.items()}
+                running.append(Popen(command, cwd=cwd, env={**env, **own[rank]}, **streams))
+            while None in (statuses := {process.poll(0.05) for process in running}):
+                if end_all and not statuses <= {None, 0}:
+                    break
+                if time.monotonic() > end:
+                    raise subprocess.TimeoutExpired(command, timeout)
+        finally:
+            for process in running:
+                process.kill()
+        status = next(iter(statuses - {None, 0}), 0)
+        printed = {name: "".join(path.read_text() for path in paths) for name, paths in files.items()}
+    return subprocess.CompletedProcess(command, status, **printed)
+
+
+def accelerate(command, environment, limit_s=None):
+    """Status and stderr of the processes that an `accelerate launch` would start, as accelerate reads the command."""
+    from accelerate.commands import launch
+    from accelerate.utils.launch import prepare_multi_gpu_env, prepare_simple_launcher_cmd_env
+
+    with mock.patch.dict(os.environ, environment, clear=True):
+        args, _, _ = launch._validate_launch_command(launch.launch_command_parser().parse_args(command[2:]))
+        env = prepare_multi_gpu_env(args) if args.multi_gpu else prepare_simple_launcher_cmd_env(args)[1]
+    script = [sys.executable, "-m", args.training_script, *args.training_script_args]
+    done = run_ranks(script, args.num_processes, env=env)
+    return done.returncode, done.stderr
+
+
+# -- in a forked process
+
+
+def become(control, options):
+    """Be the process that was asked for, from its first line to its exit."""
+    control.close()
+    for number, stream in enumerate((sys.stdout, sys.stderr), 1):
+        file = os.open(options[stream.name.strip("<>")], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.dup2(file, number)
+        os.close(file)
+    os.chdir(options["cwd"])
+    os.environ.clear()
+    os.environ.update(options["env"])
+    sys.stdout.reconfigure(line_buffering=False, write_through=bool(os.environ.get("PYTHONUNBUFFERED")))
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell's background ignores
+    sys.modules["numpy"].random.seed()  # seeded at import, all of them; `random` sees to itself
+    sys.modules["torch"].default_generator.seed()
+    for finalizer in list(weakref.finalize._registry):  # wandb makes a folder at import, to be removed at exit
+        if isinstance(folder := finalizer.peek()[0], tempfile.TemporaryDirectory):
+            finalizer()
+            folder.__init__()
+    status = _status_of(options["argv"], options["path"])
+    for finish in (threading._shutdown, atexit._run_exitfuncs):
+        with contextlib.suppress(KeyboardInterrupt):  # a cold process reports it, and exits
+            finish()
+    sys.stdout.flush()
+    if status == -signal.SIGINT:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    os._exit(status)
+
+
+def _status_of(argv, path):
+    try:
+        _run_main(argv, path)
+    except SystemExit as end:
+        if isinstance(end.code, int | None):
+            return (end.code or 0) & 0xFF
+        print(end.code, file=sys.stderr)
+        return 1
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
+        return -signal.SIGINT if isinstance(error, KeyboardInterrupt) else 1
+    return 0
+
+
+def _run_main(argv, path):
+    sys.orig_argv, (kind, *rest) = argv, argv[1:]
+    main = sys.modules["__main__"] = types.ModuleType("__main__")
+    added = os.environ.get("PYTHONPATH")
+    first = {"-m": os.getcwd(), "-c": ""}.get(kind, os.path.dirname(os.path.abspath(kind)))
+    sys.path[:] = [first, *(added.split(os.pathsep) if added else []), *path]
+    if kind == "-m":
+        sys.argv = rest
+        runpy._run_module_as_main(rest[0])
+        return
+    sys.argv = ["-c", *rest[1:]] if kind == "-c" else [kind, *rest]
+    code = rest[0] if kind == "-c" else Path(kind).read_text()
+    if kind != "-c":
+        main.__file__ = os.path.abspath(kind)
+    exec(compile(code, "<string>" if kind == "-c" else kind, "exec"), main.__dict__)

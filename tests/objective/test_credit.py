@@ -1,0 +1,128 @@
+"""From a batch's rewards to its advantages: what is handed on, filler, and the running std."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.curriculum.beliefs import Belief
+from trl_grpo_plus.objective import advantages, kl, scales
+from trl_grpo_plus.objective.credit import Credit
+
+
+def credit(**options):
+    names = ("multi_objective_aggregation", "advantage_baseline", "scale_rewards", "std_ddof", "std_eps", "std_floor")
+    names += ("zero_variance_tolerance", "running_std_decay", "advantage_clip", "kl_reward_form")
+    names += ("solved_reward", "failed_reward", "advantage_estimator")
+    defaults = {name: GRPOPlusConfig.__dataclass_fields__[name].default for name in names}
+    return Credit(SimpleNamespace(**{**defaults, **options}))
+
+
+REWARDS = torch.tensor([[0.9, 1.0], [0.2, 0.0], [0.4, 1.0], [0.1, 0.0], [0.7, 0.0], [0.7, 1.0]])
+LENGTHS = torch.tensor([3, 1, 4, 1, 5, 9])
+WEIGHTS = torch.tensor([1.0, 0.0])  # the second is a monitor
+BELIEF = Belief(torch.tensor([0.5, 0.1]), torch.tensor([0.25, 0.001]), torch.tensor([2.0, 20.0]))
+
+
+@pytest.mark.parametrize("baseline", advantages.BASELINES)
+@pytest.mark.parametrize("scale", [name for name, scale in scales.SCALES.items() if scale.over != "run"])
+def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
+    """Two live groups of two, and one of filler."""
+    options = {"advantage_baseline": baseline, "scale_rewards": scale, "std_ddof": 0, "std_eps": 1e-6}
+    of_batch = ((2, 2), REWARDS, WEIGHTS, LENGTHS)
+    known = {"beliefs": [BELIEF], "teaching": [True, False]}
+    values = credit(**options, std_floor=0.05).advantages(*of_batch, **known)
+    groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
+    floor = 0.02**0.5 if baseline == "belief" else 0.05  # of rewards from 0 to 1
+    about = {"lengths": groups[1], "belief": BELIEF, "teaching": torch.tensor([True, False])}
+    expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, floor, **about)
+    torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
+    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages(*of_batch, **known)
+    torch.testing.assert_close(clipped, values.clamp(-0.1, 0.1))
+    assert values.abs().max() > 0.1
+
+
+def test_each_reward_by_itself():
+    weights, by_itself = torch.tensor([1.0, 0.5]), credit(multi_objective_aggregation="normalize_then_sum")
+    values = by_itself.advantages((3, 2), REWARDS, weights, LENGTHS)
+    expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), weights)
+    torch.testing.assert_close(values, expected.flatten())
+
+
+@pytest.mark.parametrize("form", ["sequence", "reward_to_go"])
+def test_the_kl_is_subtracted_where_it_is_given(form):
+    to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    values = credit(kl_reward_form=form).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    groups = REWARDS[:4, 0].view(2, 2), to_go[:4].view(2, 2, 5)
+    expected = advantages.compute_with_kl(*groups, 0.3, per_token=form == "reward_to_go").flatten(0, 1)
+    torch.testing.assert_close(values, torch.cat([expected, expected.new_zeros(2, *expected.shape[1:])]))
+
+
+def test_the_running_std_is_that_of_the_batches_so_far():
+    running = credit(scale_rewards="running", running_std_decay=0.75, std_eps=0.0)
+    first = running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
+    variance = REWARDS[:, 0].double().var().item()
+    assert running.running_variance == pytest.approx(variance)
+    centred = advantages.compute(REWARDS[:, 0].view(3, 2), scale="none").flatten()
+    torch.testing.assert_close(first, centred / variance**0.5)
+    running.advantages((3, 2), 2 * REWARDS, WEIGHTS, LENGTHS)
+    assert running.running_variance == pytest.approx(0.75 * variance + 0.25 * 4 * variance)
+    resumed = credit(scale_rewards="running")
+    resumed.load_state_dict(running.state_dict())
+    assert resumed.running_variance == running.running_variance
+
+
+@pytest.mark.parametrize("scale", ["batch", "running", "prior", "none"])
+def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
+    """All was solved, and not all of it was believed to be: a batch without a spread divides it by no 0."""
+    belief = Belief(torch.tensor([0.5, 0.9]), torch.tensor([0.25, 0.09]), torch.tensor([2.0, 8.0]))
+    shaping = {"advantage_baseline": "belief", "scale_rewards": scale}
+    of_batch = ((2, 2), torch.ones(4, 2), WEIGHTS, LENGTHS[:4])
+    values = credit(**shaping).advantages(*of_batch, beliefs=[belief], teaching=[True, True])
+    assert (values > 0).all()
+    assert values.max() <= 1 / 0.02**0.5
+
+
+@pytest.mark.parametrize("scale", ["batch", "prior"])
+@pytest.mark.parametrize("rewards", [REWARDS[:4], torch.ones(4, 2)], ids=["some", "all alike"])
+def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
+    """What a surprise is bounded by is of the range of rewards: from -5 to 15 are twenty times 0 to 1."""
+    belief = Belief(torch.tensor([0.5, 0.99]), torch.tensor([0.25, 0.0099]), torch.tensor([2.0, 8.0]))
+    scaled = Belief(20 * belief.mean - 5, 400 * belief.variance, belief.count)
+    shaping = {"advantage_baseline": "belief", "scale_rewards": scale, "std_eps": 0.0}
+    wide = {**shaping, "failed_reward": -5.0, "solved_reward": 15.0}
+    plain, other = (
+        credit(**options).advantages((2, 2), values, WEIGHTS, LENGTHS[:4], beliefs=[about], teaching=[True, True])
+        for options, values, about in ((shaping, rewards, belief), (wide, 20 * rewards - 5, scaled))
+    )
+    torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-5)
+    assert plain.abs().max() > 0.1
+
+
+def test_batches_that_say_nothing_leave_the_running_std():
+    """No live group, and rewards that are all alike: their spread is the KL's, and beta would be divided by itself."""
+    running = credit(scale_rewards="running", std_eps=0.0)
+    to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
+    tied = torch.ones(6, 2)
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    assert running.running_variance is None
+    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # divided by 1
+    running.advantages((0, 2), REWARDS, WEIGHTS, LENGTHS)
+    assert running.running_variance is None
+    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    before = running.running_variance
+    assert before == pytest.approx((REWARDS[:, 0] - 0.3 * to_go[:, 0]).var().item(), rel=1e-5)
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    assert running.running_variance == before > 0
+    torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)
+
+
+def test_the_tables_of_the_modules_name_every_entry():
+    for name in (*advantages.BASELINES, *scales.SCALES):
+        assert f"| {name} |" in advantages.__doc__
+    for name, estimator in kl.ESTIMATORS.items():
+        rows = [line for line in kl.__doc__.splitlines() if line.startswith(f"| {name} ")]
+        assert len(rows) == 1
+        assert ("refused" in rows[0]) == bool(estimator.unweighted_refused)
+        assert f" {name} = " in kl.__doc__

@@ -1,0 +1,75 @@
+"""What filler is weighed by: the loss of a batch that holds some is that of its live rows alone."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis_strategies import tried
+
+from trl_grpo_plus.config.validation import TRL_CHOICES
+from trl_grpo_plus.objective import padding
+
+
+ROWS, TOKENS = 4, 3
+
+
+def loss(loss_type, values, mask, tokens):
+    """TRL's, of a micro-batch (rows, T); `tokens` is `num_items_in_batch` for one micro-batch of one rank."""
+    sums, lengths = (values * mask).sum(dim=1), mask.sum(dim=1)
+    return {
+        "grpo": (sums / lengths.clamp(min=1)).mean(),
+        "sapo": (sums / lengths.clamp(min=1)).mean(),
+        "luspo": sums.mean(),
+        "dr_grpo": sums.mean() / TOKENS,
+        "bnpo": sums.sum() / lengths.sum().clamp(min=1),
+    }.get(loss_type, sums.sum() / tokens)
+
+
+@pytest.mark.parametrize("loss_type", TRL_CHOICES["loss_type"])
+@tried
+@given(st.integers(1, 2), st.integers(1, 3), st.data())
+def test_the_loss_is_that_of_the_live_rows_alone(loss_type, ranks, micro, data):
+    generator, rows = torch.Generator().manual_seed(data.draw(st.integers(0, 999))), ranks * micro * ROWS
+    live = torch.tensor(data.draw(st.lists(st.booleans(), min_size=rows, max_size=rows))).view(ranks, micro, ROWS)
+    values = torch.rand(*live.shape, TOKENS, dtype=torch.float64, generator=generator)
+    lengths = torch.randint(1, TOKENS + 1, (*live.shape, 1), generator=generator)
+    mask = (torch.arange(TOKENS) < lengths) * live.unsqueeze(-1)
+    tokens = mask.sum().clamp(min=1) / (ranks * micro)
+    weight = padding.loss_weight(loss_type, live.sum(dim=-1), ROWS)
+    each = [[loss(loss_type, values[r, m], mask[r, m], tokens) for m in range(micro)] for r in range(ranks)]
+    found = weight * torch.tensor(each).mean()  # over accumulated micro-batches, then over ranks
+    if loss_type == "bnpo":  # each micro-batch has its own mean
+        some = live.any(dim=-1)
+        expected = torch.tensor(each)[some].mean() if some.any() else torch.tensor(0.0)
+    else:
+        expected = loss(loss_type, values[live], mask[live], tokens * ranks * micro) if live.any() else torch.zeros(())
+    torch.testing.assert_close(found, expected.to(found.dtype), rtol=1e-6, atol=1e-7)
+    assert live.all() <= (weight == 1.0)
+
+
+@tried
+@given(st.lists(st.lists(st.integers(0, 9), min_size=3, max_size=3), min_size=1, max_size=2))
+def test_the_entropy_is_a_mean_over_live_tokens(counts):
+    tokens = torch.tensor(counts)
+    means = torch.rand(tokens.shape, generator=torch.Generator().manual_seed(0))
+    found = (padding.entropy_weights(tokens) * means).mean()
+    torch.testing.assert_close(found, (tokens * means).sum() / tokens.sum().clamp(min=1))
+
+
+def test_what_a_micro_batch_says_of_itself():
+    """On rank 1 of 2, whose micro-batches have 2 live rows of 3 tokens, and none."""
+    batch = {"completion_mask": torch.ones(4, 3), "completion_ids": torch.zeros(4, 3)}
+    everyone = SimpleNamespace(device="cpu", process_index=1, gather=lambda own: own * 2)
+    padding.mask_rows(batch, torch.tensor([True, True, False, False]), everyone)
+    assert batch["tool_mask"].tolist() == [[1.0] * 3] * 2 + [[0.0] * 3] * 2
+    assert batch["completion_mask"].all()  # the forward pass attends by it
+    assert batch["num_items_in_batch"] == 12
+    halves = [{name: value[part] for name, value in batch.items() if value.ndim} for part in (slice(2), slice(2, 4))]
+    everyone.gather = lambda own: torch.cat([torch.tensor([[[1, 2], [3, 5]]]), own.long()])
+    padding.weigh(halves, "grpo", everyone)
+    weighed = ("filler_weight", "entropy_weight", "live_rows", "live_tokens")
+    first, second = ({name: half[name] for name in weighed} for half in halves)
+    assert first == pytest.approx({"filler_weight": 1.6, "live_rows": 3, "live_tokens": 9, "entropy_weight": 24 / 14})
+    assert second == pytest.approx({"filler_weight": 1.6, "live_rows": 2, "live_tokens": 5, "entropy_weight": 0.0})

@@ -1,0 +1,376 @@
+"""Two real processes (gloo): no deadlock, the same verdicts and weights on both, and TRL's results where TRL has some.
+
+They are forked warm and find each other as torchrun's do; tests/process/test_recipes.py has two of a real launcher.
+"""
+
+import itertools
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from pathlib import Path
+
+import distributed_worker
+import pytest
+import tiny_models
+import warm_processes
+
+from trl_grpo_plus.traces import reader as traces
+
+
+WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
+RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
+AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
+AGREEING += ["estimated", "entropies", "steps"]
+OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
+OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
+OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank", "held_by_another"]
+
+
+def launch(out, *scenarios, ok=True, **environment):
+    # A deadlock would last for ever; this is far beyond what the scenarios take.
+    command = [sys.executable, WORKER, out, *scenarios]
+    done = warm_processes.run_ranks(
+        command, env={**os.environ, "ACCELERATE_USE_CPU": "true", **environment}, timeout=900
+    )
+    assert (done.returncode == 0) == ok, done.stderr[-5000:]
+
+
+def results(out, scenario):
+    return [json.loads((out / f"{scenario}-{rank}.json").read_text()) for rank in range(2)]
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ranks")
+    launch(folder, *AGREEING, *OTHERS)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def rest(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("rest")
+    launch(folder, "parity", "drop", "filler", "filler_entropy", REST="1")
+    return folder
+
+
+EACH_LOSS = [("out", 5), pytest.param("rest", 11, marks=pytest.mark.full)]
+
+
+def test_there_are_two_processes(out):
+    assert results(out, "world") == [{"size": 2, "kind": "DistributedType.MULTI_CPU"}] * 2
+
+
+@pytest.mark.parametrize(("losses", "cases"), EACH_LOSS)
+def test_defaults_are_trl(request, losses, cases):
+    first, second = results(request.getfixturevalue(losses), "parity")
+    assert len(first) == cases
+    for case, runs in first.items():
+        assert runs["ours"]["weights"] == runs["theirs"]["weights"], case
+        assert runs["ours"]["losses"] == runs["theirs"]["losses"], case
+        assert second[case]["ours"]["weights"] == runs["ours"]["weights"], case
+
+
+def assert_live_alone(distances, cases, trained):
+    assert len(distances) == cases
+    for case, distance in distances.items():
+        assert distance["trained"] == [trained] * 2, case
+        assert max(distance["weights"], distance["loss"]) < 5e-6, case
+
+
+@pytest.mark.parametrize(("losses", "cases"), EACH_LOSS)
+@pytest.mark.parametrize(("scenario", "trained"), [("drop", 2), ("filler", 1)])
+def test_dropping_is_training_on_the_live_groups_alone(request, losses, cases, scenario, trained):
+    for distances in results(request.getfixturevalue(losses), scenario):
+        assert_live_alone(distances, cases, trained)
+
+
+@pytest.mark.parametrize(("losses", "cases"), [("out", 4), pytest.param("rest", 7, marks=pytest.mark.full)])
+def test_filler_is_not_in_the_entropy_bonus(request, losses, cases):
+    for rank in results(request.getfixturevalue(losses), "filler_entropy"):
+        assert_live_alone(rank["alone"], cases, trained=1)
+
+
+def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out):
+    first, second = results(out, "filler_entropy")
+    assert first["weights"] == second["weights"]
+    adapted = first["adapted"]
+    assert adapted == second["adapted"]
+    assert adapted["rows"].count(0) >= 2
+    assert sum(adapted["rows"]) == 2
+    steps = [after - before for before, after in itertools.pairwise([0.0, *adapted["coefficients"]])]
+    assert steps[4:] == pytest.approx([0.01 if live else 0.0 for live in adapted["rows"]])
+    assert adapted["last"] > 1.0
+
+
+def test_a_functions_advantages_of_tokens_are_those_of_the_live_groups_alone(out):
+    for distances in results(out, "estimated_alone"):
+        assert_live_alone(distances, 2, trained=1)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("fails_on_one_rank", "KeyError: 'a bug on"), ("differs_by_rank", "different advantages")]
+)
+def test_an_advantage_function_that_fails_on_one_rank_stops_both_with_one_message(out, name, words):
+    first, second = (rank[name] for rank in results(out, "estimator_fails"))
+    assert f"{name}'" in first["error"]
+    assert words in first["error"]
+    assert first["error"] == second["error"]
+    assert first["took"] < 60
+
+
+@pytest.mark.parametrize("scenario", AGREEING)
+def test_ranks_agree(out, scenario):
+    first, second = results(out, scenario)
+    assert first["weights"] == second["weights"]
+    assert first["step"] == second["step"] == 4
+    assert first["alive"]
+
+
+def test_ranks_keep_the_same_states_and_may_read_as_many(out):
+    first, second = (rank["kept"] for rank in results(out, "beliefs"))
+    assert first == second
+    assert len(first["rows"]) > 8
+
+
+@pytest.mark.parametrize(("scenario", "size", "known"), [("ahead", 9, 25), ("behind", 3, 12)])
+def test_ranks_read_a_stream_alike(out, scenario, size, known):
+    first, second = results(out, scenario)
+    assert [first[name] for name in ("window", "known", "learned")] == [
+        second[name] for name in ("window", "known", "learned")
+    ]
+    assert len(set(first["window"])) == size
+    assert len(first["known"]) == known
+    # Each of the last batch's three is of the window.
+    assert set(first["prompts"][-12:]) <= set(first["window"])
+    assert [first["prompts"][-12:].count(prompt) for prompt in set(first["prompts"][-12:])] == [4] * 3
+
+
+@pytest.mark.parametrize("scenario", RESAMPLED)
+def test_resampling_is_collective(out, scenario):
+    first, second = results(out, scenario)
+    by_step: dict = {}
+    for (step, mine), (other_step, other) in zip(first["calls"], second["calls"], strict=True):
+        assert (step, len(mine)) == (other_step, len(other))
+        by_step.setdefault(step, []).append(mine + other)
+    assert max(first["rounds"]) > 0
+    for calls in by_step.values():
+        for rows in calls:  # whole groups in global order
+            assert all(len(set(rows[i : i + 4])) == 1 for i in range(0, len(rows), 4))
+        numbers = [rows[i] for rows in calls for i in range(0, len(rows), 4)]
+        assert len(numbers) == len(set(numbers)), "a prompt twice in a step"
+
+
+def test_the_batch_holds_whole_groups_in_order(out):
+    """After the exchange each group of four rows has one prompt, and its advantages sum to 0."""
+    for rank in results(out, "resample"):
+        prompts, completions, advantages = rank["table"]
+        assert len(prompts) == len(completions) == len(advantages) > 0
+        for i in range(0, len(prompts), 4):
+            assert len(set(prompts[i : i + 4])) == 1
+            assert sum(advantages[i : i + 4]) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_steps_travel_resume_and_are_traced_on_both_ranks(out):
+    first, second = results(out, "steps")
+    assert first["resumed"] == second["resumed"] == first["weights"]
+    assert max(first["rounds"]) > 0
+    assert first["broken"]["error"] == second["broken"]["error"]
+    assert "cannot be credited. The text" in first["broken"]["error"]
+    rows = [row for group in traces.groups(out / "steps" / "run") for row in group]
+    for row in rows:
+        (scored,) = distributed_worker.steps_of_characters([row["completion"]], [row["reference"]["number"]])
+        assert row["steps"].get("steps_of_characters") == ([[s.end, s.reward] for s in scored] if scored else None)
+    assert len({row["prompt"] for row in rows if row["round"]}) > 1
+
+
+def test_ranks_agree_on_what_is_truncated(out):
+    """At prompts 0 to 2 the last group is alive, at 3 to 5 the one on both ranks, of which one masks all it has."""
+    for rank in results(out, "truncated"):
+        assert rank["truncated"] == pytest.approx([2 / 3] * 4)
+        assert rank["trained"] == [1] * 4
+
+
+def test_a_column_logged_on_one_rank_does_not_hang(out):
+    first, _ = results(out, "logs_on_one_rank")
+    pairs = {(note, prompt) for note, prompt in zip(first["notes"], first["prompts"], strict=True) if note}
+    assert pairs
+    assert all(note == prompt for note, prompt in pairs)
+
+
+def test_masks_and_log_probs_that_one_rank_brings_are_kept(out):
+    first, second = ranks = results(out, "brought_by_one_rank")
+    assert first["weights"] == second["weights"]
+    assert sum(first["moved"]) == 2
+    for rank in ranks:
+        assert all(loss == loss for loss in rank["losses"])
+        assert rank["trained"] == [3, 3]
+        assert rank["masked"] == rank["moved"]
+        assert not rank["masked_later"]
+        assert rank["unknown"] == [tiny_models.KNOWS_NAN and not row for row in rank["moved"]]
+        assert rank["corrected"] == [tiny_models.KNOWS_NAN and row for row in rank["moved"]]
+
+
+def test_every_rank_raises(out):
+    for rank in results(out, "fallback_raise"):
+        assert "are still dead" in rank["error"]
+
+
+@pytest.mark.parametrize(
+    ("reward", "words"),
+    [("fails_on_one_rank", "KeyError: 'a bug on the second rank'"), ("infinite_on_one_rank", "or None, got inf")],
+)
+def test_a_reward_that_fails_on_one_rank_stops_both_with_one_message(out, reward, words):
+    first, second = (rank[reward] for rank in results(out, "reward_fails"))
+    assert f"reward '{reward}' failed" in first["error"]
+    assert words in first["error"]
+    assert first["error"] == second["error"]
+    assert first["took"] < 60  # a rank alone in a collective waits for half an hour
+
+
+def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
+    first, second = results(out, "nonfinite")
+    assert first["error"] == second["error"]
+    assert re.match(r"Step 4: the norm of the gradient is nan \(loss \S+, inf on ranks 0 to 1\)", first["error"])
+    assert "nonfinite/run/rollouts/train-00000003.jsonl" in first["error"]
+    assert "Of each attempt log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
+    assert first["took"] < 60
+    assert first["weights"] == second["weights"]
+    assert first["saved"]
+    assert second["saved"]
+
+
+def test_a_group_of_the_second_rank_is_named_on_both(out):
+    first, second = results(out, "nonfinite_groups")
+    assert "Not finite of attempts of group 3 of round 0, sampled at step 0 ('03+03='): log-probs. " in first["error"]
+    assert first["error"] == second["error"]
+
+
+def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
+    """Else one rank goes on where the others end."""
+    first, second = results(out, "saved_by_one_rank")
+    assert "checkpoint-2 was not saved whole: trainer_state.json is missing" in first["error"]
+    assert "No space left on device" in second["error"]
+    for rank in (first, second):
+        assert rank["lacks"] == ["", "trainer_state.json is missing, which is written last"]
+
+
+def test_ranks_whose_states_are_of_several_runs_all_generate_anew(out):
+    """A leftover of a run on two processes, beside what one process has saved since."""
+    first, second = results(out, "saved_by_one_rank")
+    assert first["step"] == 3
+    assert first["weights"] == second["weights"]
+
+
+def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
+    first, second = results(out, "nonfinite")
+    unreadable, *lacking = first["refused"]
+    assert "grpo_plus_state_1.pt cannot be read" in unreadable
+    for part, told in zip(("running_variance", "beta"), lacking, strict=True):
+        assert f"grpo_plus_state_1.pt does not hold what this release reads (KeyError: '{part}')" in told
+    assert first["refused"] == second["refused"]
+
+
+def test_a_rank_that_is_killed_ends_the_other_with_an_error(tmp_path):
+    """Where nobody watches over both, as torchrun does. One that hangs is waited for `ddp_timeout` long."""
+    command, start = [sys.executable, WORKER, tmp_path, "killed"], time.monotonic()
+    environment = {**os.environ, "ACCELERATE_USE_CPU": "true"}
+    done = warm_processes.run_ranks(command, env=environment, timeout=300, end_all=False)
+    assert time.monotonic() - start < 120
+    assert done.returncode
+    assert re.search(r"RuntimeError: .*(closed by peer|reset by peer)", done.stderr, re.IGNORECASE), done.stderr[
+        -3000:
+    ]
+    assert {group[0]["step"] for group in traces.groups(tmp_path / "killed" / "run")} >= {0, 2, 4, 6}
+
+
+def test_a_folder_that_another_run_holds_is_refused_on_both_with_one_message(out):
+    first, second = results(out, "held_by_another")
+    assert first["error"] == second["error"]
+    assert f"held_by_another/run: process {second['pid']} on " in first["error"]
+    assert first["weights"] == second["weights"]
+
+
+def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
+    for in_take, in_observe, in_its_state, *_ in results(out, "stream_fails"):
+        assert "there are no more rows" in in_take["error"]
+        assert "nothing can be learnt from these rows" in in_observe["error"]
+        assert "checkpoint-1 was not saved whole" in in_its_state["error"]
+        assert "RuntimeError: this stream is of the moment" in in_its_state["error"]
+
+
+def test_what_a_stream_hands_over_is_refused_on_both_ranks_in_the_same_words(out):
+    told = [[refused["error"] for refused in refusals] for _, _, _, *refusals, _ in results(out, "stream_fails")]
+    assert "FromBehind.take dealt row -1: a row is a whole number" in told[0][0]
+    assert "Unloadable.state_dict()['rows'] holds a numpy.ndarray" in told[0][1]
+    assert told[0] == told[1]
+
+
+def test_rows_that_the_second_rank_alone_cannot_read_ahead_stop_both(out):
+    for *_, streamed in results(out, "stream_fails"):
+        assert "this row is out of reach" in streamed["error"]
+
+
+def test_rows_of_the_second_rank_that_cannot_be_sent_stop_both(out):
+    for rank in results(out, "unsendable"):
+        assert "cannot be sent to the process that trains on it (TypeError: cannot pickle" in rank["error"]
+
+
+def test_a_rollout_func_that_fails_on_the_second_rank_stops_both(out):
+    for rank in results(out, "rollout_fails"):
+        *uneven, failed = (told["error"] for told in rank)
+        assert [told.partition(".")[0] for told in uneven] == [
+            f"rollout_func returned {count} completions for 8 prompts" for count in (7, 9)
+        ]
+        assert "the environment's server is gone" in failed
+
+
+def test_outcome_rates_are_of_all_ranks(out):
+    first, second = results(out, "outcomes")
+    assert first["timeout"] == second["timeout"] == pytest.approx([4 / 24])
+    assert first["weights"] == second["weights"]
+
+
+@pytest.mark.parametrize("mode", distributed_worker.TRACED_MODES)
+def test_traces_are_those_of_one_process(out, tmp_path, mode):
+    """The same prompts and completions, on one process and on two: the same rows, whoever sampled them."""
+    distributed_worker.traces(tmp_path, rows=16, modes=[mode])
+    ours, theirs = list(traces.groups(tmp_path / mode)), list(traces.groups(out / "traces" / mode))
+    assert len(ours) == len(theirs) > 16
+    for mine, other in zip(itertools.chain(*ours), itertools.chain(*theirs), strict=True):
+        for key in ("kl", "advantage"):
+            assert mine.pop(key) == pytest.approx(other.pop(key), abs=1e-4), key
+    assert ours == theirs
+
+
+@pytest.fixture(scope="module")
+def killed(out):
+    """SIGKILL two steps after a checkpoint in the midst of a generation batch, in the second epoch."""
+    launch(out, "killed", ok=False)
+    assert [path.name for path in (out / "killed" / "run").glob("checkpoint-*")] == ["checkpoint-5"]
+    shutil.copytree(out / "killed", out / "copied")
+    (out / "copied" / "run" / "checkpoint-5" / "grpo_plus_state_1.pt").unlink()
+    launch(out, "resumed", "resumed_elsewhere")
+    return out
+
+
+def test_killed_and_resumed_is_uninterrupted(killed):
+    expected = results(killed, "whole")[0]
+    for rank in results(killed, "resumed"):
+        assert rank["weights"] == expected["weights"]
+    assert results(killed, "resumed")[0]["losses"] == expected["losses"]
+    assert expected["step"] == 9
+
+
+def test_killed_and_resumed_traces_are_uninterrupted(killed):
+    assert list(traces.groups(killed / "killed" / "run")) == list(traces.groups(killed / "whole" / "run"))
+    superseded = killed / "killed" / "run" / "rollouts" / "superseded-1"
+    assert [path.name for path in superseded.glob("train*")] == ["train-00000006.jsonl"]
+
+
+def test_resumed_without_a_rank_s_state_the_ranks_still_agree(killed):
+    first, second = results(killed, "resumed_elsewhere")
+    assert first["step"] == 9
+    assert first["weights"] == second["weights"]

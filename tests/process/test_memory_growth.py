@@ -1,0 +1,67 @@
+"""The short form of benchmarks/load.py: batch after batch leaves nothing behind."""
+
+import importlib.util
+import os
+from pathlib import Path
+
+import pytest
+
+
+SIZES = {"groups": 8, "size": 4, "length": 400}
+
+
+@pytest.fixture(scope="module")
+def load():
+    return imported()
+
+
+def imported():
+    spec = importlib.util.spec_from_file_location("load", Path(__file__).parents[2] / "benchmarks" / "load.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def cheap(load):
+    """The rewards of the benchmark but for `math_answer`, whose libraries take longest to load."""
+    return [reward for reward in load.REWARDS if reward["name"] != "math_answer"]
+
+
+def test_thirty_steps_leave_no_object_process_thread_or_file_behind(load, cheap, tmp_path):
+    figures = load.measure(tmp_path, 30, **SIZES, rewards=cheap)
+    assert figures["left_behind"].keys() == {"threads", "files", "processes"}
+    assert max(figures["left_behind"].values()) <= 0  # what an earlier test left may end meanwhile
+    assert figures["attempts_a_step"] > 8 * 4  # some were resampled
+    first, *_, last = figures["python_blocks_every_ten"]
+    assert last - first < 3000  # in twenty steps; their batches are many times that
+
+
+@pytest.mark.parametrize("ended_in", [1, pytest.param(2, marks=pytest.mark.full), 3])
+def test_ended_in_the_first_steps(load, cheap, tmp_path, monkeypatch, ended_in):
+    step, left = load.Load.step, iter(range(ended_in - 1))
+
+    def until_then(self):
+        if next(left, None) is None:
+            raise KeyboardInterrupt
+        step(self)
+
+    monkeypatch.setattr(load.Load, "step", until_then)
+    figures = load.measure(tmp_path, 30, **SIZES, rewards=cheap)
+    assert (figures and figures["steps"]) == (ended_in - 1 or None)
+
+
+def test_where_nothing_was_measured_a_sentence_says_so(load, monkeypatch):
+    monkeypatch.setattr(load, "measure", lambda *args, **sizes: None)
+    monkeypatch.setattr("sys.argv", ["load.py"])
+    monkeypatch.setenv("ACCELERATE_USE_CPU", "false")
+    with pytest.raises(SystemExit, match="Nothing was measured"):
+        load.main()
+    assert os.environ["ACCELERATE_USE_CPU"] == "true"
+
+
+def test_what_imports_it_goes_on_as_it_was(monkeypatch):
+    """As a worker of the tests does, in which others run."""
+    monkeypatch.delenv("ACCELERATE_USE_CPU", raising=False)
+    imported()
+    assert "ACCELERATE_USE_CPU" not in os.environ

@@ -1,0 +1,145 @@
+"""The rooms of the package: how many there are, how large they are, and who may import whom.
+
+Each check reads the imports themselves. An import between rooms goes down the layers, never up and never sideways.
+"""
+
+import ast
+import re
+
+import pytest
+from package_source import LAYER, MODULES, ROOT, TREES, room
+from trl_private_names import ATTRIBUTES, METHODS
+
+
+MOST_ON_TOP = 14
+MOST_FILES = 18  # of a room, the files of its inner folders not among them
+MOST_LINES = 450
+# Rooms that others enter by their face alone.
+BY_THE_FACE = {"sandbox", "scoring", "traces", "view"}
+# The trainer, and that of the smoke test, which plants gold answers among what is sampled.
+TRAINERS = {"trl_grpo_plus.trainer.grpo_plus_trainer", "trl_grpo_plus.cli.check.smoke_run"}
+
+
+def imports(module):
+    """Modules of the package that `module` imports anywhere in its code; a name of a module counts as that module."""
+    package = module if MODULES[module].name == "__init__.py" else module.rpartition(".")[0]
+    for node in ast.walk(TREES[module]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package.split(".")[: len(package.split(".")) - node.level + 1] if node.level else []
+            origin = ".".join([*parents, *([node.module] if node.module else [])])
+            for alias in node.names:
+                inside = f"{origin}.{alias.name}"
+                if inside in MODULES:
+                    yield inside
+                elif origin in MODULES and alias.name != "__version__":
+                    yield origin
+
+
+ARROWS = {module: sorted(set(imports(module)) - {module}) for module in MODULES}
+BETWEEN = [(module, other) for module, others in ARROWS.items() for other in others if room(module) != room(other)]
+
+
+def test_the_top_has_few_entries():
+    on_top = [path for path in ROOT.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    assert len(on_top) <= MOST_ON_TOP, sorted(path.name for path in on_top)
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES.values()}), ids=lambda path: path.name)
+def test_a_room_has_few_files(folder):
+    if folder.name == "recipes":  # one recipe, one file
+        return
+    inside = sorted(path.name for path in folder.glob("*.py"))
+    # A reward that is registered is one file; those are not counted.
+    counted = [name for name in inside if folder.name != "rewards" or name.startswith("_")]
+    assert len(counted) <= MOST_FILES, counted
+
+
+def test_files_are_cohesive_and_not_endless():
+    lines = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    long = {module: count for module, count in lines.items() if count > MOST_LINES}
+    # One class, TRL's methods in the order in which TRL calls them.
+    assert set(long) <= {"trl_grpo_plus.trainer.grpo_plus_trainer"}, long
+
+
+def test_every_room_has_a_layer():
+    assert {room(module) for module in MODULES} <= set(LAYER)
+
+
+def test_imports_go_down():
+    up = [
+        f"{module} -> {other}"
+        for module, other in BETWEEN
+        if LAYER[room(other)] >= LAYER[room(module)]
+        # The package's face hands on what is behind it, when it is asked. That of rewards is a list of names.
+        and module != "trl_grpo_plus"
+        and (other != "trl_grpo_plus.rewards" or ARROWS[other])
+    ]
+    assert up == []
+
+
+def test_there_is_no_circle():
+    left = {module: set(others) for module, others in ARROWS.items()}
+    while leaves := [module for module, others in left.items() if not others]:
+        for leaf in leaves:
+            del left[leaf]
+        left = {module: others - set(leaves) for module, others in left.items()}
+    assert left == {}
+
+
+def test_rooms_are_entered_by_their_face():
+    faces = {f"trl_grpo_plus.{name}" for name in BY_THE_FACE} | {"trl_grpo_plus.traces.alarms"}
+    inside = [arrow for arrow in BETWEEN if room(arrow[1]) in BY_THE_FACE and arrow[1] not in faces]
+    assert inside == []
+
+
+@pytest.mark.parametrize(
+    "face",
+    sorted(module for module, path in MODULES.items() if path.name == "__init__.py" and module.count(".") > 0),
+)
+def test_a_face_names_each_file_behind_it(face):
+    if face in ("trl_grpo_plus.rewards", "trl_grpo_plus.recipes", "trl_grpo_plus.sandbox.child"):
+        return  # each file of the first two is what it is called; the third has no face
+    named = re.findall(r"[\w/]+", ast.get_docstring(TREES[face]) or "")
+    behind = {module.rpartition(".")[2] for module in MODULES if module.rpartition(".")[0] == face}
+    assert {name for name in behind if name not in named and f"{name}/" not in named} == set()
+
+
+def test_nobody_reaches_for_the_recipes():
+    """Their names serve to launch and to read YAMLs; no module of the core imports one, not by name either."""
+    for module, tree in TREES.items():
+        if room(module) == "recipes":
+            continue
+        assert not [other for other in ARROWS[module] if room(other) == "recipes"], module
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and re.search(r"import_module$|__import__$", ast.unparse(node.func)):
+                assert "recipes" not in ast.unparse(node).lower(), f"{module}: {ast.unparse(node)}"
+
+
+def imports_trl(node):
+    if isinstance(node, ast.ImportFrom):
+        return not node.level and bool(re.match(r"trl(\.|$)", node.module or ""))
+    return isinstance(node, ast.Import) and any(re.match(r"trl(\.|$)", alias.name) for alias in node.names)
+
+
+def test_the_trainer_alone_knows_what_is_private_to_trl():
+    private = {name for name in [*METHODS, *ATTRIBUTES] if name.startswith("_")}
+    for module, tree in TREES.items():
+        if module in TRAINERS:
+            continue
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom | ast.Import):
+                names = ".".join([getattr(node, "module", None) or "", *(alias.name for alias in node.names)])
+                assert not (imports_trl(node) and any(part.startswith("_") for part in names.split("."))), module
+            if isinstance(node, ast.Attribute) and ast.unparse(node.value) != "self":
+                assert node.attr not in private, f"{module}: {ast.unparse(node)}"
+                assert not (node.attr.startswith("_") and ast.unparse(node.value).endswith("trainer")), module
+            if isinstance(node, ast.ClassDef) and "Trainer" in "".join(map(ast.unparse, node.bases)):
+                assert not {part.name for part in node.body if isinstance(part, ast.FunctionDef)} & private, module
+
+
+def test_trl_is_imported_where_it_is_extended_or_launched():
+    """What judges, scores, traces and shows does without it."""
+    importing = {room(module) for module, tree in TREES.items() for node in ast.walk(tree) if imports_trl(node)}
+    assert importing <= {"trainer", "config", "rollouts", "launch", "cli"}

@@ -1,0 +1,296 @@
+"""The verdict on a group, and which groups make up a batch."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis_strategies import NAN, NON_DYADIC, groups, tried
+from trl.trainer.utils import nanstd
+
+from trl_grpo_plus.rollouts.groups import (
+    VERDICTS,
+    Attempt,
+    Plan,
+    Round,
+    extremes,
+    judge,
+    judge_any,
+    judge_batch,
+    monitors,
+    plan_batch,
+    shares,
+    totals,
+)
+
+
+DTYPES = [torch.float32, torch.float64]
+
+
+def verdict(rewards, dtype=torch.float32, **limits):
+    return judge(torch.tensor([rewards], dtype=dtype), **limits)[0]
+
+
+def sampled(*verdicts):
+    return Round((), torch.zeros(0), verdicts)
+
+
+# -- judge
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_identical_rewards_are_dead_whatever_their_std(dtype):
+    rewards = torch.tensor(NON_DYADIC, dtype=dtype).unsqueeze(1)
+    for size in range(2, 33):
+        alike = rewards.expand(-1, size)
+        assert "alive" not in judge(alike) + judge(alike, tolerance=0.0)
+    assert nanstd(rewards.float().expand(-1, 7), dim=1).count_nonzero() > 5, "these fool no std"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_equal_sums_of_parts_are_dead(dtype):
+    # Each is 0.3 or 0.6 by another route; in binary they differ in the last place.
+    assert verdict([0.1 + 0.2, 0.3, 0.4 - 0.1, 0.3], dtype) == "tied"
+    assert verdict([3 * 0.2, 0.6, 0.7 - 0.1, 2 * 0.3], dtype) == "tied"
+
+
+@pytest.mark.parametrize(
+    ("expected", "cases"),
+    {
+        "alive": [
+            [1, 0, 0, 0], [1, 1, 1, 0], [0] + [0.95] * 7, [0.95] * 7 + [0], [1, -1, 1, -1], [0.3, 0.30001],
+            [1e-5, 0, 0, 0], [-1, -1, -1, -2], [0.5] * 31 + [0.51], [NAN, 1.0, 0.0, NAN],
+        ],
+        "all_good": [[1.0] * 4, [2.0] * 4, [1 - 5e-7] * 4, [1.0], [1.0, NAN, NAN, NAN], [NAN, 1.0, 1.0, NAN]],
+        "all_bad": [[0.0] * 4, [-1.0] * 4, [5e-7] * 4, [0.0], [NAN, NAN, NAN, 0.0], [NAN, -1.0, -1.0, NAN]],
+        "tied": [
+            [0.5] * 4, [0.9] * 4, [1 - 1e-5] * 4, [1e-5] * 4, [0.3], [NAN, 0.7, NAN, NAN], [0.3, NAN, 0.3, 0.3],
+        ],
+        "unscored": [[NAN] * 4, [NAN]],
+    }.items(),
+)  # fmt: skip
+def test_verdicts(expected, cases):
+    """Unscored attempts are left out."""
+    for rewards in cases:
+        assert verdict(rewards, torch.float64) == expected, rewards
+        assert verdict(rewards) == expected, rewards
+
+
+def test_thresholds_can_be_moved_and_are_reached_up_to_rounding():
+    expected = {0.5: "all_good", 0.3: "all_good", 0.1: "tied", -0.5: "all_bad", -0.7: "all_bad"}
+    assert {reward: verdict([reward] * 4, solved_reward=0.3, failed_reward=-0.5) for reward in expected} == expected
+    for dtype in DTYPES:
+        assert verdict([0.3] * 4, dtype, solved_reward=0.1 + 0.2) == "all_good"
+        assert verdict([0.1 + 0.2] * 4, dtype, failed_reward=0.3) == "all_bad"
+
+
+def test_tolerance_is_the_largest_difference_of_a_dead_group():
+    assert verdict([0.0, 0.5], tolerance=0.5) != "alive"
+    assert verdict([0.0, 0.5, 0.25], tolerance=0.49) == "alive"
+    assert verdict([0.0, 1e-30], torch.float64, tolerance=0.0) == "alive"
+
+
+SCORES = st.sampled_from([0.0, 0.3, 1.0, NAN])
+
+
+@tried
+@given(groups(SCORES, size=st.just(4), most=20), st.randoms(use_true_random=False))
+def test_the_verdict_does_not_depend_on_the_order_or_on_the_other_groups(rewards, chance):
+    assert judge(rewards) == [verdict(chance.sample(group, 4), torch.float64) for group in rewards.tolist()]
+
+
+@tried
+@given(groups(SCORES), st.data())
+def test_a_group_with_nothing_to_train_on_is_truncated_whatever_its_rewards(rewards, data):
+    """One of which some attempts are trained on is not: the rewards of the others are in the mean, too."""
+    trainable = torch.tensor([[data.draw(st.booleans()) for _ in group] for group in rewards])
+    alone = judge(rewards)
+    expected = [kind if some else "truncated" for kind, some in zip(alone, trainable.any(dim=1), strict=True)]
+    assert judge(rewards, trainable=trainable) == expected
+    assert judge_any(rewards.unsqueeze(-1), rewards, trainable=trainable) == expected
+
+
+@pytest.mark.parametrize("shape", [(3, 2), (2, 3), (6,)])
+def test_what_is_trainable_has_the_rewards_shape(shape):
+    with pytest.raises(ValueError, match=r"trainable must be \(2, 2\)"):
+        judge(torch.zeros(2, 2), trainable=torch.ones(shape, dtype=torch.bool))
+
+
+def test_integers_and_half_precision_are_judged_too():
+    assert verdict([1, 0], torch.int64) == "alive"
+    assert verdict([1, 1], torch.int64) == "all_good"
+    assert verdict([0.3] * 8, torch.bfloat16) == "tied"
+    assert verdict([0.3, 0.6], torch.float16) == "alive"
+
+
+@pytest.mark.parametrize("shape", [(4,), (2, 2, 2), ()])
+def test_rewards_of_another_shape_are_refused(shape):
+    assert judge(torch.zeros(0, 4)) == []
+    with pytest.raises(ValueError, match=r"\(P, G\)"):
+        judge(torch.zeros(shape))
+
+
+def test_extremes_ignore_unscored_attempts_and_are_float64():
+    low, high = extremes(torch.tensor([[NAN, 0.5, -2.0], [NAN, NAN, NAN]]))
+    assert low.dtype == high.dtype == torch.float64
+    assert low.tolist() == [-2.0, math.inf]
+    assert high.tolist() == [0.5, -math.inf]
+
+
+# -- as a configuration says
+
+
+COLUMNS = {"rising": [0.0, 0.1], "falling": [0.1, 0.0], "tied": [0.3, 0.3], "elsewhere": [NAN, NAN]}
+
+
+@pytest.mark.parametrize(
+    ("metric", "by_itself", "weights", "expected"),
+    [
+        ("total", False, [1, 1, 1, 1], "tied"),
+        ("total", True, [1, 1, 1, 1], "alive"),
+        ("total", True, [0, 0, 1, 1], "tied"),
+        ("any", False, [1, 1, 1, 1], "alive"),
+        ("any", False, [0, 0, 1, 1], "tied"),
+        ("rising", False, [0, 0, 1, 1], "alive"),
+        ("tied", False, [1, 0, 1, 1], "tied"),
+        ("elsewhere", False, [1, 0, 1, 1], "alive"),
+        ("elsewhere", False, [1, 1, 1, 1], "tied"),
+    ],
+)
+def test_what_the_verdict_looks_at(metric, by_itself, weights, expected):
+    """A metric that applies to none of a group's attempts leaves it to the total."""
+    limits = {"zero_variance_tolerance": 1e-6, "solved_reward": 1.0, "failed_reward": 0.0}
+    aggregation = "normalize_then_sum" if by_itself else "sum_then_normalize"
+    config = SimpleNamespace(filter_metric=metric, multi_objective_aggregation=aggregation, **limits)
+    rewards = torch.tensor(list(COLUMNS.values())).T
+    arguments = (config, rewards, torch.tensor(weights), list(COLUMNS), 2)
+    assert judge_batch(*arguments) == [expected]
+    assert judge_batch(*arguments, torch.tensor([False, False])) == ["truncated"]
+
+
+def test_totals_are_of_the_rewards_with_a_weight():
+    rewards = torch.tensor([[1.0, 2.0, 9.0], [NAN, 2.0, 9.0], [NAN, NAN, 9.0]])
+    weights = torch.tensor([1.0, -0.5, 0.0])
+    torch.testing.assert_close(totals(rewards, weights), torch.tensor([0.0, -1.0, NAN]), equal_nan=True)
+    assert monitors(weights) == [2]
+    assert monitors(torch.zeros(3)) == []  # trained on the KL alone
+
+
+# -- judge_any
+
+
+def test_equal_totals_of_differing_components_are_alive_only_through_judge_any():
+    components = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [1.0, 0.0], [0.0, 1.0]]])
+    assert judge(components.sum(dim=-1)) == ["all_good"]
+    assert judge_any(components, components.sum(dim=-1)) == ["alive"]
+
+
+def test_judge_any_takes_a_dead_groups_verdict_from_its_total():
+    components = torch.tensor([[pair] * 3 for pair in ([0.5, 0.5], [0.0, 0.0], [0.1, 0.2], [NAN, NAN], [1.0, NAN])])
+    totals = components.nansum(dim=-1).masked_fill(components.isnan().all(dim=-1), NAN)
+    assert judge_any(components, totals) == ["all_good", "all_bad", "tied", "unscored", "all_good"]
+
+
+def test_judge_any_keeps_a_group_for_whichever_component_varies():
+    for varying in range(3):
+        components = torch.full((3, 4, 3), 0.3)
+        components[1, 2, varying] = 0.9
+        assert judge_any(components, torch.full((3, 4), 0.9)) == ["tied", "alive", "tied"]
+    for_one = torch.tensor([[[0.3, NAN], [0.3, 0.9], [0.3, NAN]]])  # applies to one attempt: varies in none
+    assert judge_any(for_one, torch.full((1, 3), 0.3)) == ["tied"]
+
+
+def test_judge_any_passes_the_limits_on():
+    components = torch.tensor([[[0.2], [0.3]]])
+    assert judge_any(components, components[..., 0]) == ["alive"]
+    assert judge_any(components, components[..., 0], tolerance=0.2, solved_reward=0.2) == ["all_good"]
+    assert judge_any(components, components[..., 0], tolerance=0.2, failed_reward=0.3, solved_reward=9) == ["all_bad"]
+
+
+# -- plan_batch
+
+
+@st.composite
+def rounds(draw):
+    """A unit, a target that it divides, and rounds of which the first has as many groups."""
+    unit, parts = draw(st.integers(1, 4)), draw(st.integers(1, 5))
+    verdicts = st.one_of(st.just("alive"), st.sampled_from(VERDICTS))
+    first = draw(st.lists(verdicts, min_size=unit * parts, max_size=unit * parts))
+    later = draw(st.lists(st.lists(verdicts, max_size=unit * parts + 2), max_size=3))
+    return unit, unit * parts, [sampled(*one) for one in (first, *later)]
+
+
+@settings(tried, max_examples=200)
+@given(rounds(), st.booleans())
+def test_plan_properties(drawn, keep_dead):
+    unit, target, rounds = drawn
+    plan = plan_batch(rounds, target, unit, keep_dead)
+    assert len(set(plan.order)) == len(plan.order) == len(plan.live)
+    assert unit <= len(plan.order) <= target
+    assert len(plan.order) % unit == 0
+    alive = {(r, g) for r, sampled_round in enumerate(rounds) for g in sampled_round.where(alive=True)}
+    trained = [key for key, live in zip(plan.order, plan.live, strict=True) if live]
+    filler = plan.order[len(trained) :]
+    assert list(plan.live) == sorted(plan.live, reverse=True)  # filler comes last
+    # Every live group of the first round is trained on, in order; later ones in the order they were found.
+    first = [key for key in trained if key in alive and key[0] == 0]
+    later = [key for key in trained if key in alive and key[0] > 0]
+    assert first == [(0, g) for g in rounds[0].where(alive=True)]
+    assert later == sorted(alive - set(first))[: len(later)]
+    assert len(first) + len(later) == min(target, len(alive))
+    # Dead groups: from the first round only, trained on only under keep_dead, else no more than are needed.
+    assert all(key[0] == 0 and key not in alive for key in filler)
+    dead = [key for key in trained if key not in alive]
+    if keep_dead:
+        assert len(trained) == target
+        assert all(plan.order[g] == (0, g) for _, g in (*first, *dead))
+    else:
+        assert not dead
+        assert len(filler) == (unit if not trained else -len(trained) % unit)
+
+
+def test_live_groups_keep_their_place_and_found_ones_take_the_dead_ones_places():
+    rounds = [sampled("all_bad", "alive", "tied", "alive"), sampled("tied", "alive"), sampled("alive", "alive")]
+    assert plan_batch(rounds, 4, 1, False) == Plan(order=((1, 1), (0, 1), (2, 0), (0, 3)), live=(True,) * 4)
+
+
+def test_the_deficit_leaves_or_is_filled_with_dead_groups():
+    rounds = [sampled("tied", "alive", "all_bad", "all_good"), sampled("alive")]
+    assert plan_batch(rounds, 4, 1, False) == Plan(((1, 0), (0, 1)), (True, True))
+    assert plan_batch(rounds, 4, 1, True) == Plan(((1, 0), (0, 1), (0, 2), (0, 3)), (True,) * 4)
+
+
+def test_filler_completes_a_unit_and_no_more():
+    rounds = [sampled("alive", "tied", "alive", "tied", "alive", "tied")]
+    assert plan_batch(rounds, 6, 2, False) == Plan(((0, 0), (0, 2), (0, 4), (0, 1)), (True, True, True, False))
+    assert plan_batch(rounds, 6, 3, False) == Plan(((0, 0), (0, 2), (0, 4)), (True,) * 3)
+
+
+@pytest.mark.parametrize("unit", [1, 2, 4])
+def test_a_dead_batch_is_one_unit_of_filler(unit):
+    plan = plan_batch([sampled(*["tied"] * 8), sampled("all_bad")], 8, unit, keep_dead=False)
+    assert plan.live == (False,) * unit
+    assert plan.order == tuple((0, g) for g in range(unit))
+
+
+# -- the rest
+
+
+def test_shares_are_of_all_groups_sampled():
+    some = {"alive": 0.5, "all_bad": 0.25, "tied": 0.25}
+    assert shares([sampled("alive", "tied", "all_bad"), sampled("alive")]) == {**dict.fromkeys(VERDICTS, 0.0), **some}
+
+
+def test_where_lists_groups_by_verdict():
+    mixed = sampled("tied", "alive", "unscored", "alive", "all_good")
+    assert [mixed.where(alive=alive) for alive in (True, False)] == [[1, 3], [0, 2, 4]]
+
+
+def test_tokens_of_an_attempt_are_those_that_the_policy_wrote():
+    whole, *masked = (Attempt({}, "p", [1], [2, 3, 4], "c", tool_mask=m) for m in (None, [1, 0, 1], [0, 0, 0]))
+    assert [attempt.num_tokens for attempt in (whole, *masked)] == [3, 2, 0]
+    assert whole.trainable(masked=True)
+    assert not masked[1].trainable(masked=False)
+    assert [Attempt({}, "p", [1], [2], "c", truncated=True).trainable(masked) for masked in (0, 1)] == [True, False]

@@ -1,0 +1,209 @@
+"""Groups lie where their rows are, as far as that goes; and the rows that must move get where they belong."""
+
+import math
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis_strategies import tried
+
+from trl_grpo_plus.rollouts import exchange as hand_over
+from trl_grpo_plus.rollouts.exchange import at_home, exchange
+from trl_grpo_plus.rollouts.groups import VERDICTS, Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.rollouts.resampling import settle
+
+
+def moved(order, held, size, ranks):
+    """Rows that change rank, one by one."""
+    share = len(order) * size // ranks
+    rows = [(r, group * size + k) for r, group in order for k in range(size)]
+    return sum(row // held[r] != place // share for place, (r, row) in enumerate(rows))
+
+
+@st.composite
+def batches(draw, most_size=6):
+    """Size of a group, ranks, the number that a batch's groups are a multiple of, and verdicts of some rounds."""
+    size, ranks = draw(st.integers(1, most_size)), draw(st.integers(1, 8))
+    least = ranks // math.gcd(size, ranks)  # of groups, which all ranks share alike
+    unit = least * draw(st.integers(1, 2))
+    verdicts = st.one_of(st.just("alive"), st.sampled_from(VERDICTS))
+
+    def one_round(groups):
+        return tuple(draw(st.lists(verdicts, min_size=groups, max_size=groups)))
+
+    first = unit * draw(st.integers(1, 4))
+    later = draw(st.lists(st.integers(1, max(1, first // least)), max_size=2))
+    return size, ranks, unit, [one_round(first), *(one_round(least * parts) for parts in later)]
+
+
+def plans(drawn, keep_dead):
+    """As planned, as it is placed, and the rows that each rank has of each round."""
+    size, ranks, unit, verdicts = drawn
+    rounds = [Round((), torch.zeros(0), of_one) for of_one in verdicts]
+    held = [len(of_one) * size // ranks for of_one in verdicts]
+    plan = plan_batch(rounds, len(verdicts[0]), unit, keep_dead)
+    return plan, at_home(plan, held, size, ranks), held
+
+
+@settings(tried, max_examples=200)
+@given(batches(), st.booleans())
+def test_the_same_groups_are_trained_on_and_no_more_rows_move(drawn, keep_dead):
+    size, ranks, *_ = drawn
+    plan, placed, held = plans(drawn, keep_dead)
+    assert placed.live == plan.live
+    live = sum(plan.live)
+    for part in (slice(live), slice(live, None)):  # filler stays behind
+        assert Counter(placed.order[part]) == Counter(plan.order[part])
+    before, now = (moved(one.order, held, size, ranks) for one in (plan, placed))
+    assert now <= before
+    assert (placed == plan) == (now == before)
+    assert ranks > 1 or placed == plan
+
+
+@settings(tried, max_examples=200)
+@given(batches(), st.booleans())
+def test_where_groups_are_whole_on_their_ranks_as_few_move_as_can(drawn, keep_dead):
+    """A rank trains on as many of its own as it has room for."""
+    size, ranks, *_ = drawn
+    plan, placed, held = plans(drawn, keep_dead)
+    share = len(plan.order) * size // ranks
+    if share % size or any(rows % size for rows in held):
+        return
+    live, staying = sum(plan.live), 0
+    for part in (range(live), range(live, len(plan.order))):
+        own = Counter(plan.order[i][1] * size // held[plan.order[i][0]] for i in part)
+        room = Counter(i * size // share for i in part)
+        staying += size * (own & room).total()
+    assert moved(placed.order, held, size, ranks) == len(plan.order) * size - staying
+
+
+def test_live_groups_keep_their_places_and_found_ones_go_where_they_were_sampled():
+    """Four groups on two ranks, one dead on each, one found on each: planned in order they would change places."""
+    first = Round((), torch.zeros(0), ("alive", "tied", "tied", "alive"))
+    found = Round((), torch.zeros(0), ("tied", "alive", "alive", "alive"))
+    plan = plan_batch([first, found], 4, 2, False)
+    assert plan.order == ((0, 0), (1, 1), (1, 2), (0, 3))
+    assert at_home(plan, [4, 4], 2, 2) == plan
+    found_first = Plan(((1, 2), (0, 1), (1, 1), (0, 3)), (True,) * 4)
+    assert at_home(found_first, [4, 4], 2, 2).order == ((1, 1), (0, 1), (1, 2), (0, 3))
+
+
+def test_groups_that_lie_on_two_ranks_go_where_most_of_their_rows_are():
+    """Of four groups of four, one a rank, two are left: each has half its rows at home in one of the two places."""
+    plan = Plan(((0, 2), (0, 0)), (True, True))
+    assert at_home(plan, [4], 4, 4) == Plan(((0, 0), (0, 2)), (True, True))
+    assert moved(plan.order, [4], 4, 4) == 8
+    assert moved(((0, 0), (0, 2)), [4], 4, 4) == 4
+
+
+def test_a_place_goes_to_the_group_that_has_most_rows_there():
+    """The group of four in the midst of two ranks of six fits each place by half."""
+    assert at_home(Plan(((0, 1), (0, 2), (0, 0)), (True,) * 3), [6], 4, 2).order == ((0, 0), (0, 1), (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("held", "ranks", "order", "placed"),
+    [
+        # Groups of two, of a round of six groups. Each place has a group half of whose rows are there: of some the
+        # first row, of some the second one.
+        (3, 4, [4, 3, 1, 0], [0, 1, 3, 4]),
+        (3, 4, [4, 5, 1, 2], [1, 2, 4, 5]),
+        (2, 4, [3, 1], [1, 3]),
+    ],
+)
+def test_each_row_of_a_group_that_lies_on_two_ranks_counts(held, ranks, order, placed):
+    plan = Plan(tuple((0, group) for group in order), (True,) * len(order))
+    found = at_home(plan, [held], 2, ranks)
+    assert found.order == tuple((0, group) for group in placed)
+    assert moved(found.order, [held], 2, ranks) == 2 < moved(plan.order, [held], 2, ranks)
+
+
+def test_filler_stays_behind_the_live_even_where_a_rank_would_have_it_first():
+    plan = Plan(((0, 3), (0, 0), (0, 1), (0, 2)), (True, False, False, False))
+    placed = at_home(plan, [1], 1, 4)
+    assert placed == Plan(((0, 3), (0, 1), (0, 2), (0, 0)), plan.live)
+
+
+# -- the rows themselves
+
+
+def everyone(monkeypatch, call, ranks):
+    """What `call(rank)` gives on each rank, each seeing what all send; and what they sent."""
+    sent: list = []
+
+    class Sent(Exception):
+        pass
+
+    def keep(own):
+        sent.append(own)
+        raise Sent
+
+    for rank in range(ranks):
+        monkeypatch.setattr(hand_over, "gather_object", keep)
+        try:
+            call(rank)
+        except Sent:
+            continue
+        sent.append([])
+    monkeypatch.setattr(hand_over, "gather_object", lambda own: [one for of_rank in sent for one in of_rank])
+    return [call(rank) for rank in range(ranks)], sent
+
+
+def attempts_of(rank, r, groups, size, ranks):
+    rows = range(groups * size // ranks * rank, groups * size // ranks * (rank + 1))
+    return tuple(Attempt({"row": row}, f"{r} {row // size}", [r], [row], f"{r} {row}") for row in rows)
+
+
+@pytest.mark.parametrize(("size", "ranks"), [(4, 2), (3, 2), (2, 8), (16, 8), (5, 1)])
+def test_each_rank_trains_on_its_rows_of_the_plan(monkeypatch, size, ranks):
+    least = ranks // math.gcd(size, ranks)
+    first, found = 4 * least, 2 * least
+    dead = [group % 3 == 1 for group in range(first)]
+    verdicts = [tuple("tied" if is_dead else "alive" for is_dead in dead), ("tied", "alive") * (found // 2)]
+
+    def of(rank):
+        return [
+            Round(attempts_of(rank, r, len(of_one), size, ranks), torch.zeros(len(of_one) * size, 1), of_one)
+            for r, of_one in enumerate(verdicts)
+        ]
+
+    plans = {settle(of(rank), "drop", 0, least) for rank in range(ranks)}
+    assert len(plans) == 1
+    (plan,) = plans
+    planned = plan_batch(of(0), first, least, False)
+    held = [len(of_one) * size // ranks for of_one in verdicts]
+    assert plan == at_home(planned, held, size, ranks)
+    assert plan != planned or (size, ranks) != (2, 8)
+    rows, sent = everyone(monkeypatch, lambda rank: exchange(of(rank), plan.order, size, rank, ranks), ranks)
+    assert {len(of_rank) for of_rank in rows} == {len(plan.order) * size // ranks}
+    expected = [(f"{r} {group}", f"{r} {group * size + k}") for r, group in plan.order for k in range(size)]
+    assert [(attempt.prompt, attempt.completion) for of_rank in rows for attempt in of_rank] == expected
+    # A row that stays is not sent, and what is sent says to whom.
+    written = [len(hand_over.pickle.loads(parcel)) for of_rank in sent for _, parcel in of_rank]
+    assert sum(written) == moved(plan.order, held, size, ranks)
+    for rank, of_rank in enumerate(sent):
+        assert rank not in {to for to, _ in of_rank}
+
+
+def test_a_rank_reads_nothing_that_is_for_another(monkeypatch):
+    """Else what a rank reads would grow with all ranks' rows, not with its own."""
+    reads = []
+    loads = hand_over.pickle.loads
+    monkeypatch.setattr(
+        hand_over,
+        "pickle",
+        SimpleNamespace(dumps=hand_over.pickle.dumps, loads=lambda p: (reads.append(p), loads(p))[1]),
+    )
+    order = [(0, group) for group in reversed(range(8))]
+    rows, sent = everyone(
+        monkeypatch,
+        lambda rank: exchange(
+            [Round(attempts_of(rank, 0, 8, 2, 8), torch.zeros(16, 1), ("alive",) * 8)], order, 2, rank, 8
+        ),
+        8,
+    )
+    assert [attempt.prompt for of_rank in rows for attempt in of_rank] == [f"0 {7 - row // 2}" for row in range(16)]
+    assert len(reads) == 8 == len([parcel for of_rank in sent for parcel in of_rank])

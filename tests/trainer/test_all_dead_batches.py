@@ -1,0 +1,59 @@
+"""Fifty steps in which every group is dead: nothing is learnt, and nothing grows, breaks or falls out of step."""
+
+import gc
+
+import pytest
+import tiny_models
+import torch
+from transformers import TrainerCallback
+
+
+MODES = {
+    "drop": {"zero_variance_groups": "drop"},
+    "resample, drop": {"zero_variance_groups": "resample", "max_resample_rounds": 1},
+    "resample, keep": {"zero_variance_groups": "resample", "max_resample_rounds": 1, "resample_fallback": "keep"},
+}
+STEPS = 50
+
+
+class Held(TrainerCallback):
+    """What is held at each step's end: bytes in tensors, and objects."""
+
+    def __init__(self):
+        self.bytes, self.objects = [], []
+
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step % 10 == 0:
+            gc.collect()
+            objects = gc.get_objects()
+            tensors = [thing for thing in objects if isinstance(thing, torch.Tensor)]
+            self.bytes.append(sum(tensor.numel() * tensor.element_size() for tensor in tensors))
+            self.objects.append(len(objects))
+
+
+@pytest.mark.parametrize("mode", ["drop", *(pytest.param(name, marks=pytest.mark.full) for name in list(MODES)[1:])])
+def test_nothing_grows_and_the_schedule_goes_on(tmp_path, mode):
+    options = {
+        **MODES[mode],
+        "max_steps": STEPS,
+        "save_strategy": "steps",
+        "save_steps": 40,
+        "data": tiny_models.prompts(9),
+    }
+    trained, held = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options), Held()
+    before = tiny_models.weights(trained)
+    trained.add_callback(held)
+    trained.train()
+
+    assert tiny_models.same_weights(tiny_models.weights(trained), before)
+    assert tiny_models.losses(trained) == [0.0] * STEPS
+    rates = tiny_models.logged(trained, "learning_rate")
+    assert rates == pytest.approx([1e-2 * (1 - step / STEPS) for step in range(STEPS)])
+    # Each step adds a line to the log, its numbers apart.
+    assert held.bytes[-1] <= held.bytes[1] * 1.02 + 1000
+    assert held.objects[-1] - held.objects[1] < 30 * 20
+
+    resumed = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options)
+    resumed.train(resume_from_checkpoint=str(tmp_path / "run" / "checkpoint-40"))
+    tiny_models.assert_same(resumed, trained)
+    assert tiny_models.logged(resumed, "learning_rate") == rates

@@ -1,0 +1,300 @@
+"""Dropped groups cost nothing and change nothing: the step is that of a batch that holds the live groups alone."""
+
+import itertools
+
+import pandas as pd
+import pytest
+import tiny_models
+import torch
+from trl import GRPOTrainer
+
+from trl_grpo_plus.config.validation import TRL_CHOICES
+
+
+pytestmark = pytest.mark.long
+
+
+LOSS_TYPES = TRL_CHOICES["loss_type"]
+NOT_BNPO = [name for name in LOSS_TYPES if name != "bnpo"]
+EIGHT = {"num_generations": 2, "data": tiny_models.prompts(40)}  # groups a batch, of two attempts
+IN_FOUR = {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 4}  # micro-batches
+BONUS = {"entropy_coef": 0.5}
+
+
+def train(tmp_path, reward=tiny_models.half_dead, **options):
+    return tiny_models.trained(tmp_path, reward, **{**tiny_models.EXACT, **options})
+
+
+def live_alone(tmp_path, batch_size, live=lambda n: n % 4 < 2, **options):
+    """TRL's trainer on the live prompts only."""
+    options["data"] = tiny_models.prompts(40).filter(lambda row: live(row["number"]))
+    return train(tmp_path, tiny_models.digits, cls=GRPOTrainer, per_device_train_batch_size=batch_size, **options)
+
+
+def assert_close(ours, theirs):
+    expected = tiny_models.weights(theirs)
+    for name, value in tiny_models.weights(ours).items():
+        torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=2e-6)
+    assert tiny_models.losses(ours) == pytest.approx(tiny_models.losses(theirs), rel=1e-5, abs=2e-6)
+
+
+@pytest.mark.parametrize("loss_type", LOSS_TYPES)
+@pytest.mark.parametrize("beta", [0.0, 0.5])
+def test_equals_the_live_groups_alone(tmp_path, loss_type, beta):
+    options = {"loss_type": loss_type, "beta": beta}
+    ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="drop", **options)
+    assert_close(ours, live_alone(tmp_path, 8, **options))
+    assert tiny_models.logged(ours, "groups/trained") == [2, 2]
+
+
+def test_keeping_them_is_another_step(tmp_path):
+    """The comparison above can fail."""
+    ours = train(tmp_path, per_device_train_batch_size=16, zero_variance_groups="keep")
+    theirs = live_alone(tmp_path, 8)
+    assert tiny_models.losses(ours) != pytest.approx(tiny_models.losses(theirs), rel=1e-5, abs=2e-6)
+
+
+def test_the_gradient_is_trls_but_for_what_it_is_divided_by(tmp_path):
+    """TRL divides by the tokens of dead groups too, whose advantages are 0."""
+    options = {"per_device_train_batch_size": 16, "max_steps": 1, "optim": "sgd", "learning_rate": 1.0}
+    options |= {"max_grad_norm": 1e9, "weight_decay": 0.0}
+    before = {
+        name: value.clone()
+        for name, value in tiny_models.weights(tiny_models.trainer(tmp_path, tiny_models.half_dead)).items()
+    }
+    ours, theirs = (train(tmp_path, zero_variance_groups=mode, **options) for mode in ("drop", "keep"))
+    share = tiny_models.logged(ours, "tokens/trained")[0] / tiny_models.logged(ours, "tokens/generated")[0]
+    assert 0.2 < share < 0.8
+    after = tiny_models.weights(theirs)
+    for name, value in tiny_models.weights(ours).items():
+        moved = (value - before[name]) * share
+        torch.testing.assert_close(moved, after[name] - before[name], rtol=1e-4, atol=1e-6)
+    assert max((after[name] - before[name]).abs().max() for name in before) > 1e-3
+
+
+first_three_of_eight = tiny_models.dead_where(lambda n: n % 8 > 2, "first_three_of_eight")
+
+
+@pytest.mark.parametrize(
+    ("loss_type", "rows", "steps", "term"),
+    [
+        *((name, 4, 4, term) for name in NOT_BNPO for term in ({"beta": 0.0}, {"beta": 0.5}, BONUS)),
+        *(("dapo", 2, 8, BONUS), ("grpo", 16, 1, BONUS)),
+    ],
+)
+def test_filler_rows_change_nothing(tmp_path, loss_type, rows, steps, term):
+    """3 of 8 groups of 2 live, 4 micro-batches: two filler rows make the rows divide."""
+    batching = {"per_device_train_batch_size": rows, "gradient_accumulation_steps": steps}
+    options = {**EIGHT, **term, "loss_type": loss_type}
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **batching, **options)
+    theirs = live_alone(tmp_path, 6, live=lambda n: n % 8 <= 2, **options)
+    assert tiny_models.logged(ours, "groups/trained") == [3, 3]
+    assert_close(ours, theirs)
+    assert tiny_models.logged(ours, "entropy_coef") == tiny_models.logged(theirs, "entropy_coef")
+
+
+# One live group of 3 of 4, on two micro-batches of 6: a dead group stays on as filler.
+FILLED = {"num_generations": 3, "per_device_train_batch_size": 6, "gradient_accumulation_steps": 2}
+FILLED |= {"zero_variance_groups": "drop", "max_steps": 1, "learning_rate": 0.0}
+
+
+def test_filler_under_bnpo_leaves_each_micro_batch_its_own_mean(tmp_path):
+    """bnpo divides by each micro-batch's own tokens: the loss is the mean over the micro-batches with live rows."""
+    ours = train(tmp_path, **FILLED, loss_type="bnpo", data=tiny_models.prompts(3).select([0, 2, 2, 2]))
+    micro_losses = []
+    for batch in ours._buffered_inputs:
+        live = batch["live"]
+        rows = {name: value[live] for name, value in batch.items() if getattr(value, "ndim", 0)}
+        if live.any():
+            ours.model.train()
+            rows["num_items_in_batch"] = batch["num_items_in_batch"]
+            ours.current_gradient_accumulation_steps = 1
+            micro_losses.append(GRPOTrainer._compute_loss(ours, ours.model, rows).item())
+    assert [batch["live"].tolist().count(False) for batch in ours._buffered_inputs] in ([1, 2], [2, 1])
+    assert len(micro_losses) == 2
+    assert tiny_models.losses(ours)[0] == pytest.approx(sum(micro_losses) / 2, abs=1e-4)
+    assert abs(tiny_models.losses(ours)[0]) > 1e-2
+
+
+def test_dropped_rows_cost_no_forward_pass(tmp_path, monkeypatch):
+    """Rows through old log-probs, reference and policy: those of the live groups only."""
+    seen = []
+    original = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def counting(self, model, input_ids, *args, **kwargs):
+        seen.append(len(input_ids))
+        return original(self, model, input_ids, *args, **kwargs)
+
+    monkeypatch.setattr(GRPOTrainer, "_get_per_token_logps_and_entropies", counting)
+    options = {"beta": 0.1, "num_iterations": 2, "per_device_train_batch_size": 16}
+    train(tmp_path, zero_variance_groups="drop", **options)
+    assert sum(seen) == 4 * 8  # old, reference, two passes: 2 live groups of 4 each
+    seen.clear()
+    train(tmp_path, zero_variance_groups="keep", **options)
+    assert sum(seen) == 4 * 16
+
+
+def test_the_rewards_logged_are_those_sampled(tmp_path):
+    dropped = train(tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16)
+    kept = train(tmp_path, zero_variance_groups="keep", per_device_train_batch_size=16)
+    for key in ["reward", "reward_std", "rewards/half_dead/mean", "rewards/half_dead/std", "frac_reward_zero_std"]:
+        assert tiny_models.logged(dropped, key)[0] == pytest.approx(tiny_models.logged(kept, key)[0], abs=1e-6), key
+    assert tiny_models.logged(dropped, "groups/alive") == [0.5, 0.5]
+    assert tiny_models.logged(dropped, "groups/tied") == [0.5, 0.5]
+    assert tiny_models.logged(dropped, "groups/generated") == [4, 4]
+    generated, trained = tiny_models.logged(dropped, "tokens/generated"), tiny_models.logged(dropped, "tokens/trained")
+    assert generated == tiny_models.logged(kept, "tokens/generated")
+    assert 0 < trained[0] < generated[0]
+
+
+def test_completion_table_holds_this_step_only(tmp_path):
+    trained = train(tmp_path, zero_variance_groups="drop", per_device_train_batch_size=16, max_steps=3)
+    columns = [trained._logs["prompt"], trained._logs["completion"], trained._logs["advantages"]]
+    columns += list(trained._logs["rewards"].values())
+    assert {len(column) for column in columns} == {8}
+    grouped = torch.tensor(trained._logs["advantages"]).view(2, 4)
+    assert grouped.sum(dim=1).abs().max() < 1e-5
+    assert (grouped.abs().sum(dim=1) > 0).all()
+
+
+def test_filler_rows_are_forwarded_as_they_were_sampled(tmp_path):
+    """Behind another mask their log-probs would be far from the old ones, and inf * 0 would reach the loss."""
+    trained = train(tmp_path, tiny_models.one_live_in_four, **FILLED, num_iterations=2)
+    filler = 0
+    for batch in trained._buffered_inputs:
+        filler += (~batch["live"]).sum().item()
+        shown = batch["completion_mask"].bool()
+        torch.testing.assert_close(trained._policy_logps(batch)[shown], batch["old_per_token_logps"][shown])
+        assert not batch["tool_mask"][~batch["live"]].any()
+    assert filler == 3
+
+
+@pytest.mark.parametrize("loss_type", ["bnpo", "grpo", "dapo"])  # one of each way to divide
+def test_filler_leaves_the_entropy_bonus_as_it_is_where_there_is_nothing_else(tmp_path, loss_type):
+    """bnpo too, of which the other part depends on the micro-batches."""
+
+    def small(completions, number, **kwargs):
+        return [1e-5 * value for value in first_three_of_eight(completions, number)]
+
+    options = {**EIGHT, **BONUS, "loss_type": loss_type, "scale_rewards": "none"}
+    ours = train(tmp_path, small, zero_variance_groups="drop", zero_variance_tolerance=1e-9, **IN_FOUR, **options)
+    alone = {"data": EIGHT["data"].filter(lambda row: row["number"] % 8 <= 2), "per_device_train_batch_size": 6}
+    theirs = train(tmp_path, small, cls=GRPOTrainer, **{**options, **alone})
+    assert_close(ours, theirs)
+    assert tiny_models.losses(ours)[0] == pytest.approx(-0.5 * tiny_models.logged(theirs, "entropy")[0], rel=1e-3)
+
+
+ADAPTIVE = {"use_adaptive_entropy": True, "entropy_coef": 0.0, "entropy_coef_delta": 0.01}
+
+
+@pytest.mark.parametrize("mode", ["keep", "drop"])
+def test_batches_without_a_live_group_do_not_move_the_entropy_coefficient(tmp_path, mode):
+    """The entropy of no tokens is no entropy of 0."""
+    trained = train(
+        tmp_path, tiny_models.always_dead, zero_variance_groups=mode, per_device_train_batch_size=16, **ADAPTIVE
+    )
+    assert tiny_models.logged(trained, "entropy_coef") == [0.0, 0.0]
+    assert trained.entropy_coef == 0.0
+    assert trained._last_world_entropy > 1.0
+
+
+def test_steps_of_filler_do_not_move_the_entropy_coefficient(tmp_path):
+    """One live group of 8 on 8 steps: two steps have a row to measure, and the coefficient rises at these alone."""
+    options = {"num_generations": 2, "per_device_train_batch_size": 2, "steps_per_generation": 8, "max_steps": 8}
+    options |= {"zero_variance_groups": "drop", "gradient_accumulation_steps": 1, "entropy_target": 10.0}
+    trained = train(tmp_path, tiny_models.dead_where(lambda n: n > 0, "the_first"), **options, **ADAPTIVE)
+    live = [batch["live_rows"] for batch in trained._buffered_inputs]
+    assert sorted(live) == [0] * 6 + [1] * 2
+    moved = [0.0, *tiny_models.logged(trained, "entropy_coef")]
+    assert len(moved) == 9
+    assert [round(after - before, 6) for before, after in itertools.pairwise(moved)] == [0.01 * rows for rows in live]
+    assert type(trained.entropy_coef) is float
+
+
+def test_a_step_that_fails_leaves_the_entropy_coefficient(tmp_path, monkeypatch):
+    def out_of_memory(self, model, inputs):
+        assert self.entropy_coef * 1.0 != 0.5  # weighed: there is filler
+        raise RuntimeError("out of memory")
+
+    monkeypatch.setattr(GRPOTrainer, "_compute_loss", out_of_memory)
+    trainer = tiny_models.trainer(
+        tmp_path, first_three_of_eight, zero_variance_groups="drop", **IN_FOUR, **EIGHT, **BONUS
+    )
+    with pytest.raises(RuntimeError, match="out of memory"):
+        trainer.train()
+    assert type(trainer.entropy_coef) is float
+    assert trainer.entropy_coef == 0.5
+
+
+def test_an_adapted_entropy_coefficient_has_the_bonus_of_the_live_groups_alone(tmp_path):
+    options = {**EIGHT, **ADAPTIVE, "entropy_coef": 0.3, "entropy_coef_delta": 0.1, "entropy_target": 10.0}
+    options["max_steps"] = 3
+    ours = train(tmp_path, first_three_of_eight, zero_variance_groups="drop", **IN_FOUR, **options)
+    theirs = live_alone(tmp_path, 6, live=lambda n: n % 8 <= 2, **options)
+    assert_close(ours, theirs)
+    assert (
+        tiny_models.logged(ours, "entropy_coef")
+        == tiny_models.logged(theirs, "entropy_coef")
+        == pytest.approx([0.4, 0.5, 0.6])
+    )
+    assert ours._last_world_entropy == pytest.approx(theirs._last_world_entropy, rel=1e-5)
+
+
+def test_micro_batches_of_filler_are_in_no_mean(tmp_path):
+    """8 micro-batches of one row, two of them live: TRL logs an entropy of 0 for the six others."""
+    options = {"num_generations": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 8, "beta": 0.1}
+    options["data"] = tiny_models.prompts(16)
+    trained = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="drop", **options)
+    # Of four prompts in a row one is alive: 2 of the 8 groups, 4 of 8 rows.
+    whole = train(tmp_path, tiny_models.one_live_in_four, zero_variance_groups="keep", **options)
+    assert tiny_models.logged(trained, "groups/trained") == [2, 2]
+    assert tiny_models.logged(trained, "entropy")[0] > 0.8 * tiny_models.logged(whole, "entropy")[0]
+    assert len(trained._metrics["train"]["entropy"]) == 0
+
+
+@pytest.mark.parametrize("placement", ["loss", "reward"])
+def test_batches_without_a_live_group_do_not_move_beta(tmp_path, placement):
+    options = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": placement, "kl_target": 0.01, "kl_horizon": 20}
+    trained = train(
+        tmp_path, tiny_models.always_dead, zero_variance_groups="drop", per_device_train_batch_size=16, **options
+    )
+    assert trained.beta == 0.1
+    assert tiny_models.logged(trained, "beta") == []
+
+
+def test_says_when_nothing_can_be_saved(tmp_path, caplog):
+    options = {"zero_variance_groups": "drop", "per_device_train_batch_size": 1, "gradient_accumulation_steps": 16}
+    tiny_models.trainer(tmp_path, **options)
+    assert "cannot make a batch smaller with per_device_train_batch_size=1" in caplog.text
+    caplog.clear()
+    tiny_models.trainer(tmp_path, **{**options, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 4})
+    assert "cannot make a batch smaller" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("mode", "logged"), [("drop", "train"), ("drop", "eval"), ("drop", "every second call"), ("resample", "train")]
+)
+def test_tables_of_completions_with_a_column_that_is_logged_at_times_only(tmp_path, mode, logged):
+    """TRL prints and saves one table of training's and evaluation's rows: a column must be as long as the others."""
+    calls = []
+
+    def reward(completions, prompts, number, log_extra, trainer_state, **kwargs):
+        calls.append(len(prompts))
+        training = trained.model.training
+        if {"train": training, "eval": not training}.get(logged, len(calls) % 2):
+            log_extra("note", [f"{n}" for n in number])
+        return tiny_models.half_dead(completions, number)
+
+    options = {"zero_variance_groups": mode, "log_completions": True, "per_device_train_batch_size": 16}
+    options |= {"eval_strategy": "steps", "eval_steps": 2, "eval_on_start": True, "per_device_eval_batch_size": 8}
+    extra = {"eval_dataset": tiny_models.prompts(5)}
+    trained = tiny_models.trainer(tmp_path, reward, **options, max_steps=5, num_generations_eval=2, extra=extra)
+    trained.train()
+    tables = [pd.read_parquet(path) for path in sorted((tmp_path / "run" / "completions").glob("*.parquet"))]
+    assert len(tables) == 6
+    notes = 0
+    for table in tables:
+        for prompt, note in zip(table["prompt"], table.get("note", [None] * len(table)), strict=True):
+            assert pd.isna(note) or int(prompt[:2]) == int(note)
+            notes += not pd.isna(note)
+    assert notes

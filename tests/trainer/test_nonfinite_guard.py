@@ -1,0 +1,174 @@
+"""A step whose loss or gradient is not finite is not taken: weights, traces, and what a scaler of float16 may skip."""
+
+import math
+from unittest import mock
+
+import pytest
+import tiny_models
+import torch
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer.nonfinite_guard import not_finite
+
+
+WRONG = {  # what becomes of a micro-batch's loss: its value, its gradient
+    "loss": lambda loss, weight: loss * math.nan,
+    "infinite loss": lambda loss, weight: loss + math.inf,  # with a finite gradient
+    "gradient": lambda loss, weight: loss + (0 * weight).sqrt().sum(),  # of a finite loss
+    "large": lambda loss, weight: 30 * loss,
+}
+
+
+class Steps(TrainerCallback):
+    """The weights at each step's end, and how often the optimizer was asked."""
+
+    def __init__(self):
+        self.weights, self.asked, self.scales = [], 0, []
+
+    def on_pre_optimizer_step(self, args, state, control, **kwargs):
+        self.asked += 1
+
+    def on_step_end(self, args, state, control, model, **kwargs):
+        self.weights.append({name: value.detach().clone() for name, value in model.state_dict().items()})
+
+
+def broken_at(calls, how):
+    """TRL's loss, wrong at the `calls`-th micro-batches."""
+    compute, count = GRPOTrainer._compute_loss, iter(range(1000))
+
+    def broken(self, model, inputs):
+        loss = compute(self, model, inputs)
+        return WRONG[how](loss, next(model.parameters())) if next(count) in calls else loss
+
+    return mock.patch.object(GRPOTrainer, "_compute_loss", broken)
+
+
+@pytest.mark.parametrize(
+    ("how", "accumulated", "call", "number"),
+    [("loss", 1, 2, "nan"), ("loss", 3, 6, "nan"), ("infinite loss", 3, 7, "inf"), ("gradient", 1, 2, "nan")],
+)
+@pytest.mark.parametrize("max_grad_norm", [1.0, pytest.param(0.0, marks=pytest.mark.full)])
+def test_the_run_stops_before_the_step(tmp_path, how, accumulated, call, number, max_grad_norm):
+    """`call` is the first or a later micro-batch of the third step."""
+    options = {"max_steps": 5, "gradient_accumulation_steps": accumulated, "max_grad_norm": max_grad_norm}
+    options |= {"save_strategy": "steps", "save_steps": 2, "zero_variance_groups": "drop", "logging_steps": 10}
+    trained, steps = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options), Steps()
+    trained.add_callback(steps)
+    with broken_at({call}, how), pytest.raises(FloatingPointError) as stopped:
+        trained.train()
+    message, path = str(stopped.value), tmp_path / "run" / "rollouts" / "train-00000002.jsonl"
+    assert message.startswith("Step 3: the norm of the gradient is nan (loss ")
+    assert str(path) in message
+    assert (f"(loss {number})" in message) == (how != "gradient")
+    assert steps.asked == 2
+    assert tiny_models.same_weights(tiny_models.weights(trained), steps.weights[1])
+    assert all(torch.isfinite(value).all() for value in tiny_models.weights(trained).values())
+    assert {group[0]["step"] for group in traces.groups(tmp_path / "run")} == {0, 1, 2}
+    with path.open() as lines:
+        assert len(lines.readlines()) == 8 * accumulated
+
+    again = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)  # by chance alone it was not finite
+    again.train(resume_from_checkpoint=True)
+    assert again.state.global_step == 5
+
+
+def test_it_is_taken_where_that_is_asked_for(tmp_path):
+    trained, steps = tiny_models.trainer(tmp_path, max_steps=2, nonfinite_step="ignore"), Steps()
+    trained.add_callback(steps)
+    with broken_at({1}, "loss"):
+        trained.train()
+    assert steps.asked == 2
+    assert all(torch.isnan(value).any() for value in tiny_models.weights(trained).values())
+
+
+@pytest.mark.parametrize(("trace_every", "words"), [(0, "No attempts are traced."), (2, "train-00000000.jsonl.gz.")])
+def test_what_is_not_traced_is_not_promised(tmp_path, trace_every, words):
+    trained = tiny_models.trainer(tmp_path, trace_every=trace_every, trace_compress=True)
+    with broken_at({1}, "loss"), pytest.raises(FloatingPointError, match=words):
+        trained.train()
+
+
+def with_scaler(folder, scale, **options):
+    """A trainer with the scaler that fp16 brings, on the CPU."""
+    trained, steps = tiny_models.trainer(folder, tiny_models.digits, **options), Steps()
+    trained.accelerator.scaler = scaler = torch.amp.GradScaler("cpu", init_scale=scale)
+    trained.accelerator.unscale_gradients = lambda: scaler.unscale_(trained.optimizer.optimizer)  # as under fp16
+    steps.on_step_begin = lambda *args, **kwargs: steps.scales.append(scaler.get_scale())
+    trained.add_callback(steps)
+    return trained, steps
+
+
+def test_steps_that_a_scaler_skips_stop_nothing(tmp_path):
+    """It begins with a scale at which every gradient overflows, and halves it until none does."""
+    trained, steps = with_scaler(tmp_path, 2.0**127, max_steps=20)
+    with broken_at(range(100), "large"):
+        trained.train()
+    assert steps.scales[-1] < steps.scales[0]
+    skipped = [tiny_models.same_weights(*pair) for pair in zip(steps.weights, steps.weights[1:], strict=False)]
+    assert skipped[:2] == [True, True]
+    assert skipped[-2:] == [False, False]
+
+
+def test_what_is_not_finite_at_every_scale_stops_it(tmp_path):
+    trained, steps = with_scaler(tmp_path, 4.0, max_steps=12)
+    with broken_at(range(2, 100), "loss"), pytest.raises(FloatingPointError, match="Step 6: "):
+        trained.train()
+    assert steps.scales[-4:] == [4.0, 2.0, 1.0, 0.5]
+    assert tiny_models.same_weights(tiny_models.weights(trained), steps.weights[1])
+
+
+def not_finite_for(numbers, step, parts):
+    """TRL's log-probs, NaN for these prompts: the "loss"'s, which have a gradient, or those that the "batch" holds."""
+    forward = GRPOTrainer._get_per_token_logps_and_entropies
+
+    def broken(self, model, input_ids, *args, **kwargs):
+        logps, *rest = forward(self, model, input_ids, *args, **kwargs)
+        if self.state.global_step == step and ("loss" if torch.is_grad_enabled() else "batch") in parts:
+            texts = self.processing_class.batch_decode(input_ids, skip_special_tokens=True)
+            wrong = torch.tensor([text.startswith(tuple(f"{n:02d}+" for n in numbers)) for text in texts])
+            logps = torch.where(wrong.unsqueeze(1), logps * math.nan, logps)
+        return logps, *rest
+
+    return mock.patch.object(GRPOTrainer, "_get_per_token_logps_and_entropies", broken)
+
+
+def test_what_overflows_of_log_probs_that_are_finite():
+    logps, old = torch.tensor([[-1.0, -2.0], [-100.0, 0.0]]), torch.tensor([[-1.0, -99.0], [-1.0, 0.0]])
+    parts = {"log-probs": logps, "log-probs when sampled": old, "log-probs of the reference": old}
+    of = {"log-probs": [False, False], "log-probs when sampled": [False, False]}
+    of |= {"log-probs of the reference": [False, False], "ratio to the policy that sampled": [True, False]}
+    assert not_finite(parts, kl=True) == {**of, "KL": [False, True]}
+    assert not_finite(parts, kl=False) == of
+
+
+@pytest.mark.parametrize(
+    ("parts", "options", "words"),
+    [
+        (["loss"], {}, "log-probs."),
+        (
+            ["loss", "batch"],
+            {"steps_per_generation": 4, "beta": 0.1},
+            "log-probs, log-probs when sampled, log-probs of the reference.",
+        ),
+        (["batch"], {"steps_per_generation": 4}, "log-probs when sampled."),
+        (["loss"], {"zero_variance_groups": "drop", "scale_rewards": "none"}, "log-probs."),
+    ],
+)
+def test_the_groups_are_named_of_which_it_comes(tmp_path, parts, options, words):
+    """A step of two micro-batches, over which the rows of a group are shuffled."""
+    options = {"gradient_accumulation_steps": 2, "shuffle_dataset": False, **options}
+    trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, **options)
+    step = 0 if "steps_per_generation" in options else 1
+    with not_finite_for([4, 5], step, parts), pytest.raises(FloatingPointError) as stopped:
+        trained.train()
+    wrong = {
+        f"group {group[0]['group']} of round 0, sampled at step {group[0]['step']} ('{group[0]['prompt']}'): {words}"
+        for group in traces.groups(tmp_path / "run")
+        if group[0]["prompt"][:2] in ("04", "05") and group[0]["kept"]
+    }
+    named = str(stopped.value).partition("Not finite of attempts of ")[2].partition("What was sampled")[0]
+    assert wrong
+    assert all(one.removesuffix(".") in named for one in wrong), (wrong, named)
+    assert named.count("group ") == len(wrong)

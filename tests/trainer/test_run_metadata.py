@@ -1,0 +1,79 @@
+"""What run.json says of a run."""
+
+import json
+from types import SimpleNamespace
+
+import tiny_models
+from accelerate import PartialState
+from datasets import Dataset
+
+from trl_grpo_plus import GRPOPlusConfig, traces
+from trl_grpo_plus.trainer.run_metadata import changed_options, dataset_name, describe
+
+
+PLAIN = {"report_to": "none", "use_cpu": True}
+
+
+def test_of_the_options_those_are_told_that_are_not_at_their_defaults():
+    assert changed_options(GRPOPlusConfig("out", **PLAIN)) == {"use_cpu": True}
+    options = {"learning_rate": 1e-4, "steps_per_generation": 2, "bf16": False, "zero_variance_groups": "drop"}
+    options |= {
+        "scale_rewards": "batch",
+        "advantage_baseline": "belief",
+        "belief_key": "topic",
+        "eval_strategy": "steps",
+        "eval_steps": 5.0,
+    }
+    assert changed_options(GRPOPlusConfig("out", **PLAIN, **options)) == {**options, "use_cpu": True}
+    told = changed_options(GRPOPlusConfig("out", **PLAIN, advantage_estimator=tell))
+    assert told == json.loads(json.dumps(told)) == {"use_cpu": True, "advantage_estimator": f"{__name__}:tell"}
+
+
+def tell(rewards, weights, about):
+    return rewards
+
+
+def test_options_hold_no_secret_and_no_place():
+    secret = {"hub_token": "hf_1", "hub_model_id": "me/hidden", "push_to_hub": True, "run_name": "hidden"}
+    secret |= {"vllm_server_base_url": "http://hidden", "logging_dir": "/hidden", "resume_from_checkpoint": "/hidden"}
+    secret = {name: value for name, value in secret.items() if name in GRPOPlusConfig.__dataclass_fields__}
+    secret |= {"model_init_kwargs": {"dtype": "float32", "token": "hf_2", "deep": [{"api_key": "sk_3"}]}}
+    told = changed_options(GRPOPlusConfig("/hidden", **PLAIN, **secret))
+    assert told == {"use_cpu": True, "model_init_kwargs": {"dtype": "float32", "not shown": 1}}
+
+
+def test_a_data_set_of_the_hub_is_named_and_one_from_code_is_not():
+    rows = Dataset.from_list([{"prompt": "a"}])
+    assert dataset_name(rows) is None
+    rows.info.dataset_name = "json"
+    assert dataset_name(rows) is None
+    rows.info.dataset_name = "gsm8k"
+    assert dataset_name(rows.map(lambda row: {"b": 1})) == "gsm8k"
+    rows.info.download_checksums = {"hf://datasets/openai/gsm8k@abc/main/train.parquet": {}}
+    assert dataset_name(rows) == "openai/gsm8k"
+    assert dataset_name([{"prompt": "a"}]) is None
+
+
+def test_a_run_is_described_without_another_configuration():
+    args = GRPOPlusConfig("out", **PLAIN)
+    before = dict(PartialState._shared_state)
+    model = SimpleNamespace(config=SimpleNamespace(_name_or_path="me/model"))
+    told = describe(args, model, iter(()), {"easy": [1, 2], "streamed": iter(())})
+    assert PartialState._shared_state == before
+    assert (told["model"], told["dataset"]) == ("me/model", {"name": None, "rows": None})
+    assert told["evaluations"] == {"eval_easy": 2, "eval_streamed": None}
+    assert {"trl_grpo_plus", "trl", "torch"} <= set(told["versions"])
+    assert "vllm" not in told["versions"]
+    assert describe(args, object(), [1], [1])["evaluations"] == {"eval": 1}
+    assert describe(args, object(), [1])["evaluations"] == {}
+    assert describe(args, object(), [1])["model"] == "object"
+
+
+def test_a_runs_folder_has_it(tmp_path):
+    trained = tiny_models.trainer(tmp_path, tiny_models.half_dead, max_steps=1, zero_variance_groups="drop")
+    trained.train()
+    about = traces.about(tmp_path / "run")
+    assert about["options"]["zero_variance_groups"] == "drop"
+    assert about["dataset"]["rows"] == len(trained.train_dataset)
+    assert about["rewards"] == {"half_dead": 1.0}
+    assert about["model"]

@@ -1,0 +1,189 @@
+"""A run that is stopped after a checkpoint and resumed ends with the weights of one that never stopped."""
+
+import json
+import os
+import shutil
+
+import pytest
+import tiny_models
+import torch
+import user_advantages
+
+from trl_grpo_plus.trainer.checkpoint_integrity import lacking
+from trl_grpo_plus.utils.validation import ConfigError
+
+
+pytestmark = pytest.mark.long
+
+
+RESAMPLE = {"zero_variance_groups": "resample", "max_resample_rounds": 2}
+BELIEFS = {"prompt_selection": "belief", "advantage_baseline": "belief", "scale_rewards": "prior"}
+NOISY = {"advantage_estimator": {"name": f"{user_advantages.__file__}:ramp", "args": {"noise": 0.5}}}
+CASES = {
+    "resample": RESAMPLE,
+    "drop": {"zero_variance_groups": "drop"},
+    "in the midst of a generation batch": {**RESAMPLE, "steps_per_generation": 4},
+    "in the midst of iterations": {**RESAMPLE, "num_iterations": 3},
+    "accumulation": {**RESAMPLE, "gradient_accumulation_steps": 2},
+    "in a later epoch": {**RESAMPLE, "data": tiny_models.prompts(6)},
+    "at the start of an epoch": {**RESAMPLE, "data": tiny_models.prompts(10)},
+    "adaptive beta": {"beta": 0.1, "kl_target": 0.05, "kl_horizon": 30},
+    "running std": {"scale_rewards": "running"},
+    "an advantage function that draws": {**RESAMPLE, **NOISY, "steps_per_generation": 4},
+    "beliefs, a head": {**BELIEFS, "belief_head": "prompt", "zero_variance_groups": "drop", "num_iterations": 2},
+    "beliefs, resampled": {**BELIEFS, **RESAMPLE, "belief_key": "number"},
+    "all defaults": {},
+    "all defaults, in the midst of a batch in a later epoch": {
+        "steps_per_generation": 2,
+        "data": tiny_models.prompts(8),
+    },
+}
+
+
+@pytest.fixture(scope="module", params=CASES.values(), ids=CASES.keys())
+def whole(request, tmp_path_factory):
+    """A run that never stopped, and its options."""
+    options = {"max_steps": 9, "save_strategy": "steps", "save_steps": 5, **request.param}
+    trained = tiny_models.trained(tmp_path_factory.mktemp("whole"), **options)
+    return trained, options
+
+
+@pytest.mark.parametrize("stop", [pytest.param(5, marks=pytest.mark.full), 6])
+def test_resumed_is_uninterrupted(tmp_path, whole, stop):
+    whole, options = whole
+    stopped = tiny_models.trainer(tmp_path, **options)
+    stopped.add_callback(tiny_models.StopAt(stop))
+    with pytest.raises(InterruptedError):
+        stopped.train()
+    resumed = tiny_models.trainer(tmp_path, **options)
+    torch.manual_seed(12345)
+    resumed.train(resume_from_checkpoint=True)
+
+    tiny_models.assert_same(resumed, whole)
+    for metric in ("groups/alive", "beliefs/skill", "selection/resting", "rollouts"):
+        assert tiny_models.logged(resumed, metric) == tiny_models.logged(whole, metric)
+    assert resumed._recorder.state_dict() == whole._recorder.state_dict()  # what the alarms remember
+    assert not tiny_models.same_weights(tiny_models.weights(stopped), tiny_models.weights(whole))
+
+
+def checkpointed(tmp_path, **options):
+    tiny_models.trained(tmp_path, save_strategy="steps", save_steps=2, max_steps=2, **options)
+    return tmp_path / "run" / "checkpoint-2"
+
+
+def resumed(checkpoint, **options):
+    trained = tiny_models.trainer(checkpoint.parents[1], **RESAMPLE, max_steps=4, **options)
+    trained.train(resume_from_checkpoint=str(checkpoint))
+    return trained
+
+
+def test_resuming_with_another_dataset_says_so(tmp_path):
+    with pytest.raises(ValueError, match="saved with 30 training prompts, the dataset now has 29"):
+        resumed(checkpointed(tmp_path, **RESAMPLE), data=tiny_models.prompts(29))
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (
+            {"reward_weights": [-1.0]},
+            "about rewards={'dead_for_most': 1.0}, this run has rewards={'dead_for_most': -1.0}",
+        ),
+        (
+            {"data": tiny_models.prompts(30).select(range(29, -1, -1))},
+            "of 30 rows that were compared 30 differ, first row 0",
+        ),
+    ],
+)
+def test_beliefs_do_not_go_on_with_other_rewards_or_rows_but_afresh_without_their_files(tmp_path, now, words):
+    checkpoint = checkpointed(tmp_path, **BELIEFS)
+    options = {**BELIEFS, "max_steps": 4, **now}
+    with pytest.raises(ValueError, match=words) as refused:
+        tiny_models.trainer(tmp_path, **options).train(resume_from_checkpoint=str(checkpoint))
+    assert "remove the checkpoint's grpo_plus_state_*.pt files" in str(refused.value)
+    for path in checkpoint.glob("grpo_plus_state_*.pt"):
+        path.unlink()
+    resumed = tiny_models.trainer(tmp_path, **options)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert resumed.state.global_step == 4
+
+
+def test_a_checkpoint_of_stock_trl_resumes(tmp_path, caplog):
+    checkpoint = checkpointed(tmp_path)
+    (checkpoint / "grpo_plus_state_0.pt").unlink()
+    assert resumed(checkpoint).state.global_step == 4
+    assert "was not saved by GRPOPlusTrainer" in caplog.text
+
+
+def test_another_batch_layout_generates_anew(tmp_path, caplog):
+    checkpoint = checkpointed(tmp_path, **RESAMPLE, steps_per_generation=4)
+    assert resumed(checkpoint, steps_per_generation=2).state.global_step == 4
+    assert "batch layout differs" in caplog.text
+
+
+def test_a_batch_of_another_layout_is_used_up_like_any_other(tmp_path):
+    """Saved in the midst of a batch of four steps; resumed with batches of three, one is made for the next three."""
+    checkpoint = checkpointed(tmp_path, steps_per_generation=4)
+    resumed = tiny_models.trainer(tmp_path, steps_per_generation=3, max_steps=5)
+    resumed.train(resume_from_checkpoint=str(checkpoint))
+    assert tiny_models.logged(resumed, "rollouts") == [4 * 8, 4 * 8 + 3 * 8]
+
+
+def test_the_state_is_there_before_the_checkpoint_counts(tmp_path):
+    """trainer_state.json, the last file that a resume needs, comes after ours: a kill between leaves no half state."""
+    folder = checkpointed(tmp_path, **RESAMPLE)
+    assert json.loads((folder / "trainer_state.json").read_text())["global_step"] == 2
+    ours, last = (folder / name for name in ("grpo_plus_state_0.pt", "trainer_state.json"))
+    assert ours.stat().st_mtime_ns < last.stat().st_mtime_ns
+
+
+def test_no_state_beside_bare_weights(tmp_path):
+    assert not list(checkpointed(tmp_path, save_only_model=True).glob("grpo_plus*"))
+
+
+FOLLOWED = {
+    "reward": tiny_models.digits,
+    "beta": 0.1,
+    "sync_ref_model": True,
+    "ref_model_sync_steps": 2,
+    "max_steps": 6,
+}
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory):
+    """A run whose reference model follows the policy, with a checkpoint of each step."""
+    return tiny_models.trained(tmp_path_factory.mktemp("followed"), **FOLLOWED, save_strategy="steps", save_steps=1)
+
+
+def test_a_reference_that_follows_is_resumed_exactly_from_every_checkpoint(tmp_path, followed):
+    references = set()
+    for step in range(1, 6):
+        resumed = tiny_models.trainer(tmp_path, **FOLLOWED)
+        torch.manual_seed(12345)
+        resumed.train(resume_from_checkpoint=f"{followed.args.output_dir}/checkpoint-{step}")
+        tiny_models.assert_same(resumed, followed)
+        assert tiny_models.same_weights(resumed.ref_model.state_dict(), followed.ref_model.state_dict())
+        saved = torch.load(f"{followed.args.output_dir}/checkpoint-{step}/grpo_plus_reference.pt", weights_only=True)
+        references.add(saved["lm_head.weight"].sum().item())
+    assert len(references) == 3  # as it began, and after steps 2 and 4
+
+
+def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_told(tmp_path, followed, caplog):
+    checkpoint = tmp_path / "run" / "checkpoint-3"
+    shutil.copytree(f"{followed.args.output_dir}/checkpoint-3", checkpoint)
+    reference = checkpoint / "grpo_plus_reference.pt"
+    os.truncate(reference, reference.stat().st_size // 2)
+    assert lacking(checkpoint) == "grpo_plus_reference.pt cut off"
+    reference.unlink()
+    with pytest.raises(
+        ConfigError, match=r"grpo_plus_reference.pt cannot be read \(FileNotFoundError.*sync_ref_model"
+    ):
+        tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
+    (checkpoint / "grpo_plus_state_0.pt").unlink()
+    tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
+    assert "saved without the reference model: it starts afresh" in caplog.text
+
+
+def test_a_reference_is_saved_where_it_moves_alone(tmp_path):
+    assert not list(checkpointed(tmp_path, beta=0.1).glob("grpo_plus_reference*"))

@@ -1,0 +1,110 @@
+"""A group whose every token is masked has nothing to train on: it is dead, whatever its rewards."""
+
+import pytest
+import tiny_models
+from trl import GRPOTrainer
+
+from trl_grpo_plus.traces import reader as traces
+
+
+MASKED = {**tiny_models.EXACT, "mask_truncated_completions": True, "per_device_train_batch_size": 16}
+MASKED["data"] = tiny_models.prompts(40)
+
+
+def cut_off(prompts, trainer):
+    """As `tiny_models.scripted`; of four prompts in a row all attempts at the third run into the limit, and the first
+    two attempts at the fourth."""
+    sampled = tiny_models.scripted(prompts, trainer)
+    first_row = trainer.accelerator.process_index * len(prompts)
+    for i, (prompt, ids) in enumerate(zip(prompts, sampled["completion_ids"], strict=True)):
+        attempt = (first_row + i) % trainer.num_generations
+        if int(prompt[:2]) % 4 == 2 or (int(prompt[:2]) % 4 == 3 and attempt < 2):
+            del ids[-1]  # the end of sequence
+    return sampled
+
+
+def outside(prompts, trainer):
+    """As `tiny_models.scripted`; at every other prompt the policy writes no token itself."""
+    sampled = tiny_models.scripted(prompts, trainer)
+    pairs = zip(prompts, sampled["completion_ids"], strict=True)
+    return {**sampled, "env_mask": [[int(prompt[:2]) % 2] * len(ids) for prompt, ids in pairs]}
+
+
+def differing(completions, **kwargs):
+    """Another reward for each of four attempts."""
+    return [0.1 * (i % 4) for i in range(len(completions))]
+
+
+def train(tmp_path, rollout=cut_off, reward=differing, **options):
+    return tiny_models.trained(tmp_path, reward, **{**MASKED, **options, "extra": {"rollout_func": rollout}})
+
+
+def groups(trained, *names):
+    return {name: tiny_models.logged(trained, f"groups/{name}")[0] for name in names}
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory):
+    return train(tmp_path_factory.mktemp("kept"))
+
+
+def test_it_is_told_apart(kept):
+    assert groups(kept, "alive", "truncated", "tied") == {"alive": 0.75, "truncated": 0.25, "tied": 0.0}
+    rows = [row for group in traces.groups(kept.args.output_dir) for row in group]
+    traced = {(row["reference"]["number"] % 4 == 2, row["verdict"], row["kept"], row["reason"]) for row in rows}
+    assert traced == {(True, "truncated", False, "truncated"), (False, "alive", True, None)}
+    assert tiny_models.logged(kept, "groups/trained") == [3, 3]
+
+
+def test_trls_share_of_equal_rewards_is_about_rewards(kept, tmp_path):
+    theirs = train(tmp_path, cls=GRPOTrainer)
+    assert (
+        tiny_models.logged(kept, "frac_reward_zero_std")
+        == tiny_models.logged(theirs, "frac_reward_zero_std")
+        == [0.0, 0.0]
+    )
+    tiny_models.assert_same(kept, theirs)
+
+
+@pytest.mark.parametrize(
+    ("options", "verdicts"),
+    [
+        ({"mask_truncated_completions": False}, {"alive": 1.0, "truncated": 0.0, "tied": 0.0}),
+        # Nothing to train on wins over equal rewards.
+        ({"reward": tiny_models.always_dead}, {"alive": 0.0, "truncated": 0.25, "tied": 0.75}),
+    ],
+)
+def test_it_takes_the_mask_and_no_rewards(tmp_path, options, verdicts):
+    assert groups(train(tmp_path, max_steps=1, **options), *verdicts) == verdicts
+
+
+@pytest.mark.parametrize("loss_type", ["dapo", "grpo"])
+def test_it_is_dropped(tmp_path, loss_type):
+    """The step is that of the other groups alone."""
+    dropped = train(tmp_path, zero_variance_groups="drop", loss_type=loss_type)
+    assert groups(dropped, "truncated", "trained") == {"truncated": 0.25, "trained": 3}
+    rows = [row for group in traces.groups(tmp_path / "run") for row in group]
+    assert {(row["kept"], row["reason"]) for row in rows if row["verdict"] == "truncated"} == {(False, "truncated")}
+    data = tiny_models.prompts(40).filter(lambda row: row["number"] % 4 != 2)
+    alone = train(tmp_path, cls=GRPOTrainer, loss_type=loss_type, data=data, per_device_train_batch_size=12)
+    assert tiny_models.losses(dropped) == pytest.approx(tiny_models.losses(alone), rel=1e-5, abs=2e-6)
+
+
+def test_it_is_replaced(tmp_path):
+    trained = train(tmp_path, zero_variance_groups="resample", max_resample_rounds=5)
+    assert sum(tiny_models.logged(trained, "groups/truncated")) > 0
+    assert tiny_models.logged(trained, "groups/trained") == [4, 4]
+    assert all(rounds > 0 for rounds in tiny_models.logged(trained, "groups/rounds"))
+
+
+def test_a_rollout_that_wrote_no_token_is_nothing_to_train_on(tmp_path):
+    trained = train(tmp_path, outside, zero_variance_groups="drop", mask_truncated_completions=False)
+    assert groups(trained, "alive", "truncated", "trained") == {"alive": 0.5, "truncated": 0.5, "trained": 2}
+
+
+def test_evaluations_are_judged_too(kept, tmp_path):
+    extra = {"rollout_func": cut_off, "eval_dataset": tiny_models.prompts(4)}
+    options = {"mask_truncated_completions": True, "per_device_eval_batch_size": 8, "extra": extra}
+    tiny_models.trainer(tmp_path, differing, **options).evaluate()
+    verdicts = [group[0]["verdict"] for group in traces.groups(tmp_path / "run")]
+    assert sorted(verdicts) == ["alive"] * 3 + ["truncated"]

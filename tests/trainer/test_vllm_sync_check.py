@@ -1,0 +1,436 @@
+"""What log-probs tell of the weights that vLLM samples with, on policies and engines that are simulated."""
+
+import contextlib
+import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from trl import GRPOConfig
+
+from trl_grpo_plus.config.sampling_distribution import processed
+from trl_grpo_plus.trainer.vllm_sync_check import LIMIT, Seen, VLLMCheck, apart
+
+
+CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
+PROMPTS, TOKENS, LENGTH, ROWS = 64, 30, 40, 16
+MEAN, MOST, MOVED = "sampler/logp_difference/mean", "sampler/logp_difference/max", "sampler/policy_moved"
+
+
+# -- the decision
+
+
+KEPT = {"kept": 3, "agreed": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("seen", "case"),
+    [
+        ({"difference": 0.0}, None),
+        ({"difference": LIMIT}, None),
+        ({"difference": 0.11}, "apart"),
+        ({"difference": 0.11, "base": 0.03}, "adapter"),
+        ({"difference": 0.11, "base": 0.05}, "apart"),
+        ({"difference": 0.04, **KEPT, "moved": 0.04}, None),  # so little may be noise
+        ({"difference": 0.06, **KEPT, "moved": 0.06}, "stale"),
+        ({"difference": 0.06, "kept": 3, "agreed": 0.03, "moved": 0.06}, None),  # it was half of it already
+        ({"difference": 0.04, "kept": 3, "agreed": 1e-6, "moved": 0.04}, None),
+        ({"difference": 0.06, "kept": 3, "agreed": 1e-6, "moved": 0.06}, "stale"),
+        ({"difference": 0.06, **KEPT, "moved": 0.2}, None),  # it would be farther off
+        ({"difference": 0.06, **KEPT, "moved": 0.01}, None),  # it cannot be so far off
+        ({"difference": 0.5, **KEPT, "moved": 0.2}, "stale"),
+        ({"difference": 0.5, **KEPT, "moved": 1.4}, "stale"),
+        ({"difference": 0.5, **KEPT, "moved": 0.9, "base": 0.01}, "adapter"),
+        ({"difference": 0.5, **KEPT, "moved": 0.9, "base": 0.5}, "stale"),
+        ({"difference": 0.5, **KEPT, "moved": 0.1}, "part"),
+        ({"difference": 0.5, **KEPT, "moved": 2.0}, "part"),
+        ({"difference": 0.5, **KEPT, "moved": 0.1, "base": 0.02}, "adapter"),
+    ],
+    ids=str,
+)
+def test_the_case(seen, case):
+    assert Seen(most=1.0, **seen).case == case
+
+
+def test_the_text_has_the_numbers_and_where_to_look():
+    stale = Seen(0.512, 2.25, kept=30, agreed=0.0104, near=40, moved=0.47).text()
+    parts = ["0.51 nats", "up to 2.2;", "At step 30 they agreed to 0.01.", "moved by 0.47", "sync_weights", "a server"]
+    parts.append("it has weights of about step 30 to 40,")
+    assert [part for part in parts if part not in stale] == []
+    assert "of about step 30," in Seen(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
+    assert "without its adapter, to 0.004:" in Seen(0.5, 2.0, base=0.004).text()
+    assert "--logprobs-mode processed_logprobs" in Seen(0.5, 2.0).text()
+
+
+@pytest.mark.parametrize(
+    ("seen", "agrees"),
+    [
+        ({"difference": 0.05}, True),
+        ({"difference": 0.06}, False),
+        ({"difference": 0.02, **KEPT, "moved": 0.2}, True),
+        ({"difference": 0.02, **KEPT, "moved": 0.19}, False),  # not certain yet
+        ({"difference": 0.06, **KEPT, "moved": 5.0}, False),
+    ],
+    ids=str,
+)
+def test_what_is_kept_to_compare_by(seen, agrees):
+    assert Seen(most=1.0, **seen).agrees == agrees
+
+
+def test_apart():
+    nan = float("nan")
+    first = torch.tensor([[-1.0, -2.0, nan, 0.0], [-3.0, 7.0, 0.0, 0.0]])
+    second = torch.tensor([[-1.5, -1.0, -1.0, -9.0], [-3.0, nan, -9.0, -9.0]])
+    mask = torch.tensor([[1, 1, 1, 0], [1, 1, 0, 0]])
+    assert apart(first, second, mask).tolist() == [1.5, 3.0, 1.0]
+    assert apart(first, second, mask * 0).tolist() == [0.0, 0.0, 0.0]
+    assert apart(first.bfloat16(), first, mask).dtype == torch.float32
+
+
+# -- when it can be told
+
+
+PLAIN = [{}, {"temperature": 0.7}, {"top_k": -1}, {"generation_kwargs": {"seed": 3, "stop": ["\n"]}}]
+PLAIN += [{"temperature": 0.7, "vllm_mode": "server"}]
+PLAIN += [{"vllm_mode": "server", "vllm_importance_sampling_correction": False}]
+OTHERS = [{"top_p": 0.9}, {"top_k": 20}, {"min_p": 0.1}, {"repetition_penalty": 1.1}]
+OTHERS += [{"generation_kwargs": {"min_tokens": 5}}, {"vllm_structured_outputs_regex": "a+"}]
+
+
+@pytest.mark.parametrize("options", [*PLAIN, *OTHERS], ids=str)
+def test_what_makes_log_probs_of_another_distribution(tmp_path, options):
+    assert processed(GRPOConfig(str(tmp_path), **CPU, **options)) == (list(options) if options in OTHERS else [])
+
+
+def test_a_server_may_leave_the_temperature_out(tmp_path):
+    options = {"temperature": 0.7, "vllm_mode": "server", "vllm_importance_sampling_correction": False}
+    assert processed(GRPOConfig(str(tmp_path), **CPU, **options)) == ["temperature"]
+
+
+# -- whole runs, of a policy that has logits for each prompt, (PROMPTS, TOKENS), and of an engine that is `off` by some
+
+
+class Simulated(torch.nn.Module):
+    """A policy that moves, an engine of its own, and the trainer's part. `world`: processes, all alike but for what is
+    done to them."""
+
+    def __init__(self, seed=0, every=1, text_only=True, corrected=True, **options):
+        super().__init__()
+        self.random = torch.Generator().manual_seed(seed)
+        self.base = self.normal(PROMPTS, TOKENS) * 1.5
+        self.moves = torch.zeros_like(self.base)
+        self.engine = self.base.clone()
+        self.noise, self.corrected, self.step, self.forwards = 0.01, corrected, 0, 0
+        self.alone = SimpleNamespace(num_processes=1, gather=lambda found: found)
+        neutral = {"top_p": 1.0, "top_k": 0, "min_p": None, "repetition_penalty": 1.0, "generation_kwargs": None}
+        neutral |= {"vllm_structured_outputs_regex": None, "temperature": 1.0, "vllm_mode": "colocate"}
+        args = {**neutral, "use_vllm": True, "vllm_check_every": every, **options}
+        self.check = VLLMCheck(SimpleNamespace(**args), self.alone, self.forward, text_only)
+
+    def normal(self, *shape):
+        return torch.randn(*shape, generator=self.random)
+
+    def forward(self, rows):
+        self.forwards += 1
+        return self.logps(self.base + self.moves, rows)
+
+    def logps(self, logits, rows):
+        return logits.log_softmax(-1)[rows["prompt_ids"]].gather(1, rows["completion_ids"])
+
+    def move(self, size=0.05):
+        self.moves += size * self.normal(PROMPTS, TOKENS)
+        self.step += 1
+
+    def sync(self):
+        self.engine = self.base + self.moves
+
+    def batch(self, lengths=None):
+        prompts = torch.randint(PROMPTS, (ROWS,), generator=self.random)
+        tokens = torch.multinomial(self.engine.softmax(-1)[prompts], LENGTH, True, generator=self.random)
+        lengths = torch.full((ROWS,), LENGTH) if lengths is None else torch.tensor(lengths)
+        output = {"prompt_ids": prompts, "prompt_mask": prompts, "completion_ids": tokens}
+        output["completion_mask"] = (torch.arange(LENGTH) < lengths[:, None]).int()
+        sampled = self.logps(self.engine, output)
+        output["sampling_per_token_logps"] = sampled + self.noise * 1.25 * self.normal(ROWS, LENGTH)
+        if self.corrected:
+            output["old_per_token_logps"] = self.logps(self.base + self.moves, output)
+        return output
+
+    def look(self, **made):
+        return self.check.metrics(self.batch(**made), self, self.step)
+
+
+class WithAdapter(Simulated):
+    @contextlib.contextmanager
+    def disable_adapter(self):
+        moves, self.moves = self.moves, torch.zeros_like(self.moves)
+        yield
+        self.moves = moves
+
+
+@pytest.fixture
+def warned(caplog):
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.name == "trl_grpo_plus.trainer.vllm_sync_check"
+    ]
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.01, 0.04])
+@pytest.mark.parametrize("pace", [1e-3, 0.01, 0.1])
+@pytest.mark.parametrize("corrected", [True, False])
+def test_quiet_while_the_engine_follows(warned, noise, pace, corrected):
+    for seed in range(5):
+        run = WithAdapter(seed, corrected=corrected)
+        run.noise = noise
+        for _ in range(40):
+            assert run.look()[MEAN] == pytest.approx(noise, rel=0.2, abs=1e-5)
+            run.move(pace)
+            run.sync()
+    assert warned() == []
+
+
+STALE = re.compile(r"Step (\d+): .*At step (\d+) they agreed to .* it has weights of about step (\d+)(?: to (\d+))?,")
+
+
+@pytest.mark.parametrize("pace", [0.03, 0.1, 1.0])
+@pytest.mark.parametrize("kind", [Simulated, WithAdapter])
+@pytest.mark.parametrize("good", [1, 12])
+def test_weights_that_do_not_come(warned, caplog, kind, pace, good):
+    """It is told before the log-probs are a tenth of a nat off, and once."""
+    for seed in range(5):
+        caplog.clear()
+        run = kind(seed)
+        for step in range(60):
+            off = run.look()[MEAN]
+            assert warned() or off < 0.1 or pace == 1.0
+            run.move(pace)
+            if step < good - 1:
+                run.sync()
+        (text,) = warned()
+        if good == 1 and kind is WithAdapter:
+            assert "without its adapter" in text, text
+            continue
+        told, agreed, first = map(int, STALE.search(text).groups()[:3])
+        last = int(STALE.search(text)[4] or first)
+        assert agreed == first <= good - 1 <= last < told, text  # the engine's weights are of step good - 1
+
+
+def test_told_again_where_it_was_well_in_between(warned):
+    run = Simulated()
+    for _ in range(3):
+        for synced in (True, True, False, False):
+            run.move(0.5)
+            if synced:
+                run.sync()
+            run.look()
+    assert len(warned()) == 3
+
+
+def test_an_engine_of_another_model(warned):
+    run = Simulated()
+    run.engine = run.base + run.normal(PROMPTS, TOKENS)
+    for _ in range(3):
+        assert MOVED not in run.look()  # since when they agreed
+        run.move()
+        run.engine += run.moves
+    assert "They have not agreed in this run" in warned()[0]
+
+
+def test_half_of_the_weights(warned):
+    run = Simulated()
+    for _ in range(12):
+        run.look()
+        run.move(0.3)
+        run.engine = run.base + run.moves * (torch.arange(TOKENS) > 1)  # the rest is of the beginning
+    assert "which does not explain it" in warned()[0]
+
+
+def test_the_process_where_it_is_worst_decides(warned):
+    run = Simulated()
+    seen = []
+
+    def gather(found):
+        if found.dim() == 1:  # whether there are log-probs
+            return found.repeat(3)
+        seen.append(found.shape)
+        other = found.clone()
+        other[0, :, 0] = other[0, :, 1] * 0.5
+        return torch.cat([found, other, found])
+
+    run.check._accelerator = SimpleNamespace(num_processes=3, gather=gather)
+    assert run.look()[MEAN] == pytest.approx((0.5 + 0.01 + 0.01) / 3, rel=0.1)
+    assert "Step 0, process 1: vLLM does not sample" in warned()[0]
+    assert "by 0.5 nats" in warned()[0]
+    assert seen == [(1, 1, 3)]
+
+
+@pytest.mark.parametrize("synced", [0, 6])
+def test_a_process_that_kept_nothing_but_filler(warned, synced):
+    """What the others kept tells of it, and is kept anew once the policy has moved."""
+    ranks = Ranks(2)
+
+    def work(rank):
+        run = Simulated(rank)
+        run.noise = 0.02 - 0.01 * rank  # the first is farthest off
+        run.check._accelerator = ranks
+        for step in range(synced + 3):
+            run.look(lengths=[0] * ROWS if step == rank == 0 else None)
+            run.move(0.3)
+            if step < synced:
+                run.sync()
+        return run.check._kept.step
+
+    assert ranks.run(work) == [synced] * 2
+    assert f"it has weights of about step {synced}," in warned()[0]
+
+
+@pytest.mark.parametrize(("every", "expected"), [(1, range(10)), (3, [0, 3, 6, 9]), (0, []), (99, [0])])
+def test_which_batches_are_looked_at(every, expected):
+    run = Simulated(every=every)
+    assert [i for i in range(10) if run.look()] == list(expected)
+    assert run.forwards == max(len(expected) - 1, 0)  # of what was kept
+
+
+def test_without_trls_log_probs_a_few_attempts_are_forwarded():
+    run = Simulated(corrected=False)
+    rows = []
+    forward = run.check._forward
+    run.check._forward = lambda given: rows.append(len(given["prompt_ids"])) or forward(given)
+    run.look()
+    run.look()
+    assert rows == [8, 8, 8]
+
+
+def test_a_batch_without_a_token_that_counts_leaves_it_to_the_next():
+    run = Simulated(every=5)
+    assert run.look(lengths=[0] * ROWS) == {}
+    assert [MEAN in run.look() for _ in range(6)] == [True] + [False] * 4 + [True]
+
+
+@pytest.mark.parametrize("corrected", [True, False])
+def test_rows_with_tokens_are_taken(corrected):
+    """As many on each process, or sharded ones would not forward as often."""
+    for lengths in ([LENGTH] + [0] * 15, [0] * 15 + [LENGTH], [0, LENGTH] * 8):
+        run = Simulated(corrected=corrected)
+        assert run.look(lengths=lengths)[MEAN] == pytest.approx(0.01, rel=0.3)
+        kept = run.check._kept.rows
+        assert len(kept["prompt_ids"]) == 8
+        assert kept["completion_mask"].any(dim=1).sum() == min(8, sum(map(bool, lengths)))
+
+
+def test_tokens_of_tools_and_filler_do_not_count():
+    run = Simulated()
+    output = run.batch()
+    output["tool_mask"] = (torch.arange(LENGTH) % 2).expand(ROWS, LENGTH)
+    output["sampling_per_token_logps"][:, ::2] = 0.0
+    assert run.check.metrics(output, run, 0)[MEAN] == pytest.approx(0.01, rel=0.2)
+    assert run.look()[MOVED] == 0.0
+
+
+def test_pictures_are_not_forwarded(warned):
+    run = Simulated(text_only=False)
+    run.look()
+    run.move(1.0)
+    assert set(run.look()) == {MEAN, MOST}
+    assert run.forwards == 0
+    assert "not agreed" in warned()[0]
+    run = Simulated(text_only=False, corrected=False)
+    assert run.look() == {}
+
+
+@pytest.mark.parametrize("options", [{"use_vllm": False}, {"top_p": 0.9}])
+def test_nothing_where_nothing_can_be_compared(options):
+    run = Simulated(**options)
+    assert run.look() == {}
+
+
+def test_nothing_without_log_probs_of_the_engine():
+    run = Simulated()
+    output = run.batch()
+    del output["sampling_per_token_logps"]
+    assert run.check.metrics(output, run, 0) == {}
+
+
+class Ranks:
+    """Processes, a thread each, that wait for each other where they gather: ten seconds at most."""
+
+    def __init__(self, world):
+        self.num_processes, self.found = world, {}
+        self.barrier = threading.Barrier(world, timeout=10)
+        self.rank = threading.local()
+
+    def gather(self, found):
+        self.found[self.rank.number] = found
+        self.barrier.wait()
+        whole = torch.cat([self.found[rank] for rank in range(self.num_processes)])
+        self.barrier.wait()
+        return whole
+
+    def run(self, work):
+        def here(rank):
+            self.rank.number = rank
+            return work(rank)
+
+        with ThreadPoolExecutor(self.num_processes) as threads:
+            return list(threads.map(here, range(self.num_processes)))
+
+
+@pytest.mark.parametrize("without", [0, 1])
+def test_log_probs_on_one_process_alone(without):
+    """As a rollout_func may give them, where TRL computes none of its own: the others look all the same."""
+    ranks = Ranks(2)
+    runs = [Simulated(seed, corrected=False) for seed in range(2)]
+
+    def work(rank):
+        run, logged = runs[rank], []
+        run.check._accelerator = ranks
+        for _ in range(3):
+            output = run.batch()
+            if rank == without:
+                del output["sampling_per_token_logps"]
+            logged.append(run.check.metrics(output, run, run.step))
+            run.move(0.01)
+            run.sync()
+        return logged
+
+    first, second = ranks.run(work)
+    assert first == second
+    assert [entry[MEAN] for entry in first] == [pytest.approx(0.01, rel=0.2)] * 3
+
+
+def test_log_probs_on_no_process():
+    ranks = Ranks(2)
+
+    def work(rank):
+        run = Simulated(rank)
+        run.check._accelerator = ranks
+        output = run.batch()
+        del output["sampling_per_token_logps"]
+        return run.check.metrics(output, run, 0)
+
+    assert ranks.run(work) == [{}, {}]
+
+
+def test_what_is_logged():
+    run = Simulated()
+    run.noise = 0.0
+    run.look()
+    run.moves[:, 0] += 1.0
+    output = run.batch()
+    logged = run.check.metrics(output, run, 1)
+    expected = (output["sampling_per_token_logps"] - output["old_per_token_logps"]).abs()
+    assert logged[MEAN] == pytest.approx(expected.mean().item())
+    assert logged[MOST] == pytest.approx(expected.max().item())
+    assert 0.03 < logged[MOVED] < 1.0
+
+
+def test_the_policy_is_in_the_mode_it_was_in():
+    run = Simulated(corrected=False)
+    modes = []
+    forward = run.check._forward
+    run.check._forward = lambda rows: modes.append(run.training) or forward(rows)
+    run.look()
+    assert modes == [False]
+    assert run.training

@@ -1,0 +1,47 @@
+"""What fits an annotation, how it is spelled, and which numbers are finite."""
+
+import math
+from pathlib import Path
+from typing import Any, Literal, TypedDict
+
+import pytest
+
+from trl_grpo_plus.utils.validation import finite_or_none, fits, spelled
+
+
+class Unusual(TypedDict):
+    """What isinstance does not take."""
+
+    a: int
+
+
+@pytest.mark.parametrize(
+    ("value", "annotation", "is_right"),
+    [
+        (1, int, True), (1.0, int, False), (True, int, False), (1, float, True), ("1", float, False),
+        ("a", str, True), (True, bool, True), (0, bool, False), (None, int | None, True), (None, int, False),
+        (["a"], list[str], True), ("a", list[str], False), ([1], list[str], False), ((1, 2), list[int], False),
+        ([1, 2], tuple[int, ...], True), ({"a": 1}, dict[str, int], True), ({"a": "b"}, dict[str, int], False),
+        ("x", Literal["x", "y"], True), (1, Literal[True], False), (object(), Any, True), ([1], list, True),
+        ([], list[int] | None, True), (3, Path, False), ((1, "a"), tuple[int, str], True),
+        ((1, 2), tuple[int, str], False), ((1,), tuple[int, str], False), ({"a": 1}, Unusual, True),
+    ],
+)  # fmt: skip
+def test_what_fits_an_annotation(value, annotation, is_right):
+    assert fits(value, annotation) == is_right
+
+
+@pytest.mark.parametrize(
+    ("annotation", "words"),
+    [(int, "int"), (int | None, "int or None"), (Literal["a", "b"], "one of 'a', 'b'"), (list[str], "list[str]")],
+)
+def test_an_annotation_in_words(annotation, words):
+    assert spelled(annotation) == words
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [(1, 1.0), (-0.5, -0.5), *((other, None) for other in (True, "1", None, math.nan, -math.inf, 10**400))],
+)
+def test_a_finite_number_or_none(value, number):
+    assert finite_or_none(value) == number

@@ -1,0 +1,189 @@
+"""What run.json and the pages show of a run's options: several ways to hide a secret in them, and what must stay."""
+
+import base64
+import json
+from dataclasses import dataclass, fields
+
+import pytest
+import synthetic_traces
+import torch
+from test_links import served, told_in
+
+from trl_grpo_plus import GRPOPlusConfig, traces
+from trl_grpo_plus.traces import redaction
+from trl_grpo_plus.traces.alarms import Thresholds
+from trl_grpo_plus.trainer.run_metadata import _LEFT_OUT, changed_options, describe
+from trl_grpo_plus.view import write_comparison, write_page
+
+
+PLAIN = {"report_to": "none", "use_cpu": True}
+LONG = "Ab1cD2eF3gH4iJ5kL6mN7oP8qR9sT0uVwX"
+# Of each kind one that is made up.
+SECRETS = {
+    "hugging face": f"hf_{LONG}",
+    "openai": f"sk-proj-{LONG[:20]}",
+    "anthropic": "sk-ant-api03-aaaa-bbbbbbbbbb",
+    "stripe": "rk_live_abcdefghijklmnop",
+    "github": f"ghp_{LONG}",
+    "github, of one repository": f"github_pat_{LONG}",
+    "gitlab": "glpat-abcdefghijklmnopqrst",
+    "slack": "xoxb-123456789012-abcdef",
+    "aws": "AKIAABCDEFGHIJKLMNOP",
+    "aws, the other half": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYzzzzzzzzKEY",
+    "google": f"AIza{LONG}",
+    "wandb": "0123456789abcdef0123456789abcdef01234567",
+    "jwt": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.c2ln",
+    "a uuid": "123e4567-e89b-12d3-a456-426614174000",
+    "a private key": "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "in base64": base64.b64encode(f"hf_{LONG}".encode()).decode(),
+    "a header": "Authorization: Bearer abc",
+    "in a command": "--api-key=hunter2",
+    "in json": json.dumps({"password": "hunter2"}),
+    "in a sentence": f"the token is hf_{LONG}, do not tell",
+    "in a url": "https://me:hunter2@files.invalid/model",
+    "a url": "http://10.0.0.7:8000/v1",
+    "a bucket": "s3://my-bucket/run",
+    "an address": "10.0.0.7",
+    "an address and a port": "node-17:29500",
+    "an address of six": "fe80:0:0:0:1:2:3:4",
+    "a host": "gpu17.cluster.internal",
+    "this machine": "localhost",
+    "mail": "me@example.com",
+    "a share": "\\\\server\\share",
+    "a long text": "a" * 201,
+}
+
+
+def written(**options):
+    return changed_options(GRPOPlusConfig("out", **PLAIN, **options))
+
+
+@pytest.mark.parametrize("secret", SECRETS.values(), ids=SECRETS)
+def test_a_text_that_looks_like_a_secret_or_an_address_is_never_shown(secret):
+    deep = {"quantization_config": {"bnb_4bit_quant_type": [secret, {"dtype": secret}]}, secret: 1, "stop": (secret,)}
+    told = written(
+        model_init_kwargs={"dtype": secret, "revision": f"{secret} ", "deep": {"x": secret}},
+        generation_kwargs=deep,
+        chat_template_kwargs={"tools": [{"headers": {"Authorization": secret}}], "enable_thinking": secret},
+        optim_args=secret,
+        filter_metric=secret,
+        filtered_verdicts=None,
+    )
+    assert secret not in json.dumps(told)
+    assert json.dumps(secret)[1:-1] not in json.dumps(told)
+    assert told["optim_args"] == told["filter_metric"] == "not shown"
+    assert told["model_init_kwargs"] == {"dtype": "not shown", "revision": "not shown", "not shown": 1}
+    about = {"options": {"optim_args": secret, secret: 1}, "more": [{"deep": secret, secret: 2}]}
+    if secret != SECRETS["aws, the other half"]:  # which could be the name of a model, as far as its letters go
+        about |= {"model": secret, "dataset": {"name": secret, "rows": 3}}
+    assert json.dumps(secret)[1:-1] not in json.dumps(redaction.shown_about(about))
+
+
+KEYS = ["token", "api_key", "apiKey", "API-KEY", "Authorization", "pwd", "pin", "hf", "x", "use_auth_token", "proxies"]
+
+
+@pytest.mark.parametrize(
+    "key", [*KEYS, "access", "secret_access", "storage_options", "headers", "my.password", "user"]
+)
+@pytest.mark.parametrize("value", ["hunter2", 123456, {"dtype": "hunter2"}, ["hunter2"], b"hunter2", object()])
+def test_what_is_nested_is_shown_by_keys_that_are_known_to_be_harmless(key, value):
+    told = written(model_init_kwargs={"dtype": "bfloat16", "quantization_config": {key: value}, key: value})
+    text = json.dumps(told)
+    assert "hunter2" not in text
+    assert "123456" not in text
+    assert key not in text.replace('"not shown"', "")
+    assert told["model_init_kwargs"]["dtype"] == "bfloat16"
+
+
+def test_an_object_is_not_shown_whatever_it_says_of_itself():
+    class Credentials:
+        def __str__(self):
+            return "hunter2"
+
+        __repr__ = __str__
+
+    told = written(model_init_kwargs={"variant": Credentials(), "device_map": torch.float32})
+    assert told["model_init_kwargs"] == {"variant": "not shown", "device_map": "float32"}
+
+
+def test_options_of_a_class_of_ones_own_are_counted():
+    @dataclass
+    class Mine(GRPOPlusConfig):
+        wallet: str = ""
+        pin: int = 0
+
+    told = changed_options(Mine("out", **PLAIN, wallet="hunter2", pin=4711, beta=0.5))
+    assert told == {"use_cpu": True, "beta": 0.5, "not shown": 2}
+
+
+def test_every_option_that_may_be_a_text_is_shown_or_private_or_left_out():
+    # Not `field.type`, which a parser of transformers changes.
+    types = {name: str(kind) for base in GRPOPlusConfig.__mro__[:-1] for name, kind in base.__annotations__.items()}
+    names = {field.name for field in fields(GRPOPlusConfig)}
+    texts = {name for name in names if "str" in types[name] and "dict" not in types[name]}
+    undecided = {name for name in texts if not redaction.is_private(name)} - redaction.TEXTS - _LEFT_OUT
+    assert undecided == set()
+    assert vars(Thresholds()).keys() <= redaction.KEYS
+
+
+def test_what_a_run_is_compared_by_is_shown():
+    options = {
+        **{
+            "learning_rate": 1e-4,
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": 0.1},
+        },
+        **{"optim": "adamw_torch", "loss_type": "dr_grpo", "temperature": 0.9},
+        "model_init_kwargs": {"attn_implementation": "kernels-community/vllm-flash-attn3", "revision": "a" * 39 + "1"},
+        **{
+            "generation_kwargs": {"stop": ["</answer>", "\n\n"], "seed": 7},
+            "chat_template_kwargs": {"enable_thinking": False},
+        },
+        **{"advantage_estimator": {"name": "pkpo", "args": {"k": 4}}, "alarm_thresholds": {"length_drift": 2.0}},
+    }
+    told = written(**options)
+    assert {name: told[name] for name in options} == options
+    args = GRPOPlusConfig("out", **PLAIN)
+    for name in (
+        "meta-llama/Meta-Llama-3-8B-Instruct",
+        "Qwen/Qwen2.5-Math-1.5B",
+        "/data/models/first",
+        "deepseek-ai/x",
+    ):
+        model = torch.nn.Module()
+        model.config = type("Config", (), {"_name_or_path": name})
+        assert describe(args, model, [1])["model"] == name
+
+
+def test_pages_of_a_run_that_wrote_more_do_not_show_it(tmp_path):
+    """Its run.json is of a version that wrote it, or of someone's own hand."""
+    secret = SECRETS["hugging face"]
+    inside = {"dtype": "bf16", "auth": "hunter2", "deep": [{"x": secret}]}
+    about = {"options": {"model_init_kwargs": inside, "beta": 0.5, "vllm_server_base_url": "http://hunter2"}}
+    about |= {"rewards": {"accuracy": 1.0}, "model": "https://me:hunter2@files.invalid/m", "hub_token": "hunter2"}
+    runs = [synthetic_traces.write_run(tmp_path / name) for name in ("first", "second")]
+    for number, run in enumerate(runs):
+        (run / "rollouts" / "run.json").write_text(json.dumps({**about, "seed": number}))
+        (run / "race_settings.json").write_text(
+            json.dumps({"options": {"stop": f"{secret}{number}"}, "api_key": "hunter2"})
+        )
+    pages = [write_page(runs[0], tmp_path / "one.html"), write_comparison(runs, tmp_path / "two.html")]
+    for text in (
+        *(told_in(page.path.read_text()) for page in pages),
+        served(runs[0]),
+        json.dumps(traces.about(runs[0])),
+    ):
+        assert secret not in text
+        assert "hunter2" not in text
+        assert "0.5" in text
+    assert traces.about(runs[0])["options"]["model_init_kwargs"] == {"dtype": "bf16", "not shown": 1}
+
+
+def test_runs_of_which_something_is_not_shown_are_not_taken_for_seeds_of_one_setting(tmp_path):
+    runs = [synthetic_traces.write_run(tmp_path / name) for name in ("first", "second", "third")]
+    options = [{"beta": 0.5}, {"beta": 0.5}, {"beta": 0.5, "model_init_kwargs": {"mine": 1}}]
+    for run, of_one in zip(runs, options, strict=True):
+        (run / "rollouts" / "run.json").write_text(json.dumps({"options": of_one}))
+    page = told_in(write_comparison(runs).path.read_text())
+    assert '"settings":[[0,1],[2]]' in page
+    assert "Options of third are not known in full" in page

@@ -1,0 +1,150 @@
+"""Runs as they are laid beside each other: what is read of them, and what finds room."""
+
+import json
+
+import pytest
+import synthetic_traces
+
+from trl_grpo_plus.cli.main import main
+from trl_grpo_plus.view import compare, write_comparison
+from trl_grpo_plus.view.run_summary import Run, differing, open_runs, shared_folder
+
+
+EVALUATED = {"eval_easy_runtime": 1.0, "eval_reward": 0.25, "eval_easy_loss": 0.5, "step": 0}
+
+
+def a_log(folder, entries, **about):
+    return Run(
+        folder.name,
+        synthetic_traces.write_traces(folder, [synthetic_traces.group([0.0, 1.0])], metrics=entries, about=about),
+    )
+
+
+def a_state(folder, step, history):
+    folder.mkdir(parents=True)
+    text = json.dumps({"global_step": step, "max_steps": 9, "log_history": history})
+    (folder / "trainer_state.json").write_text(text)
+    return folder
+
+
+# -- what is read
+
+
+def test_metrics_of_an_evaluation_bear_its_split(tmp_path):
+    other = {"eval_hard_runtime": 1.0, "eval_reward": 0.5, "step": 2}
+    run = a_log(tmp_path / "a", [EVALUATED, {"reward": 1, "kl": None, "step": 2, "train_loss": 3.0}, other])
+    assert {name: run.series[name] for name in ("eval_easy/reward", "eval_hard/reward", "eval_easy/loss")} == {
+        "eval_easy/reward": [[0, 0.25]],
+        "eval_hard/reward": [[2, 0.5]],
+        "eval_easy/loss": [[0, 0.5]],
+    }
+    assert run.series["reward"] == [[2, 1.0]]
+    assert not {"kl", "train_loss", "eval_reward", "step"} & run.series.keys()
+
+
+def test_seconds_are_the_time_of_all_steps_between_two_entries(tmp_path):
+    logged = [{"step": 2, "step_time": 1.5, "num_tokens": 10}, {"step": 6, "step_time": 0.5, "num_tokens": 40}]
+    axes = a_log(tmp_path / "a", [EVALUATED, *logged]).axes
+    assert axes == {"seconds": [[0, 0], [2, 3.0], [6, 5.0]], "tokens": [[0, 0], [2, 10.0], [6, 40.0]]}
+
+
+def test_rollouts_of_stock_trl_come_from_a_race(tmp_path):
+    run = a_log(tmp_path / "a", [{"step": 2, "reward": 1.0}, {"step": 4, "reward": 1.0}])
+    (run.folder / "race_settings.json").write_text(json.dumps({"rollouts": 96, "num_generations": 8, "seed": 3}))
+    assert run.axes == {"rollouts": [[0, 0], [2, 192], [4, 384]]}
+    assert run.options["num_generations"] == 8
+    assert run.options["seed"] == 3
+    assert "rollouts" not in run.options
+
+
+def test_without_a_journal_the_furthest_state_is_read(tmp_path):
+    folder = a_state(tmp_path / "a", 4, [{"step": 4, "reward": 0.4}])
+    a_state(folder / "checkpoint-9", 9, [{"step": 4, "reward": 0.4}, {"step": 9, "reward": float("nan"), "kl": 0.1}])
+    (run,) = open_runs([folder])
+    assert run.series == {"reward": [[4, 0.4]], "kl": [[9, 0.1]]}
+    assert run.options["max_steps"] == 9
+    assert run.outcome["steps"] == 9
+    assert run.outcome["alarms"] is None
+
+
+def test_seeds_of_one_setting_are_known_by_their_options(tmp_path):
+    def run(name, **options):
+        model = str(tmp_path / name / "warm_start")
+        return a_log(tmp_path / name, [], rewards={"accuracy": 1.0}, options=options, model=model)
+
+    one, two, other = run("one", seed=1, beta=0.1), run("two", seed=2, beta=0.1), run("other", seed=1)
+    assert one.setting == two.setting != other.setting
+    assert differing([[one, two], [other]]) == [["beta", "0.1", "default"], ["seed", "1, 2", "1"]]
+
+
+def test_what_is_not_known_is_no_setting(tmp_path):
+    one, two = (a_log(tmp_path / name, [], num_generations=4) for name in ("one", "two"))
+    known = a_log(tmp_path / "known", [], options={"beta": 0.1})
+    assert one.setting != two.setting
+    assert ["beta", None, "0.1"] in differing([[one], [known]])
+
+
+# -- what is refused
+
+
+def test_one_that_is_no_run_is_named(tmp_path):
+    run = synthetic_traces.write_run(tmp_path / "run")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match=r"typo is not a folder\. Give the output_dir"):
+        write_comparison([run, tmp_path / "typo"])
+    with pytest.raises(ValueError, match=r"empty is no run: it has neither attempts \(rollouts/.*nor a log"):
+        write_comparison([run, tmp_path / "empty"])
+    with pytest.raises(ValueError, match=r"rollouts is the same run as .*run\. Name each run once"):
+        write_comparison([run, run / "rollouts"])
+    with pytest.raises(ValueError, match=r"is a folder\. Give the name"):
+        write_comparison([run, a_state(tmp_path / "log", 1, [{"step": 1, "reward": 1.0}])], tmp_path)
+    with pytest.raises(ValueError, match=r"leaves no room for the curves\. These runs need 0\.\d+ or more"):
+        write_comparison([run, tmp_path / "log"], max_mb=0.01)
+    assert not list(tmp_path.glob("*.html"))
+
+
+# -- where it goes, and what finds room
+
+
+def test_the_page_is_in_the_folder_that_the_runs_share(tmp_path, capsys):
+    runs = [synthetic_traces.write_run(tmp_path / name / "run", seed=seed) for seed, name in enumerate("ab")]
+    assert main(["view", *map(str, runs)]) == 0
+    told = f"{tmp_path}/compare.html: 2 runs, 24 prompts that two or more of them sampled, "
+    assert capsys.readouterr().out.startswith(told)
+    assert [run.name for run in open_runs(runs)] == ["a/run", "b/run"]
+
+
+def test_the_page_is_in_no_run(tmp_path):
+    assert shared_folder([tmp_path / "run", tmp_path / "run" / "earlier-1"]) == tmp_path
+
+
+def a_group(run, step, mean, size=100, prompt=0):
+    return compare.Kept(run, prompt, (step, 0, 0, 0), mean, 0, 0, size * 3 // 4, size)
+
+
+def test_prompts_that_differ_most_find_room_first_and_their_ends_before_what_is_between():
+    means = {0: (0.0, 0.25), 1: (1.0, 0.0), 2: (0.5, None), 3: (0.5, 0.0)}
+    groups = [a_group(run, 0, mean, prompt=p) for p, both in means.items() for run, mean in enumerate(both)]
+    groups += [a_group(0, step, 0.5, prompt=1) for step in (-2, -1)]
+    prompts = compare._prompts(groups)
+    cost = groups[0].cost
+
+    def chosen(room):
+        return [[(g.run, g.when[0]) for g in kept] for _, kept in compare.choose(prompts, room * cost)]
+
+    assert [next(g.prompt for g in prompt.ends) for prompt in prompts] == [1, 3, 0, 2]
+    assert chosen(5) == [[(0, -2), (0, 0), (1, 0)], [(0, 0), (1, 0)]]
+    assert [len(kept) for kept in chosen(9)] == [3, 2, 2, 2]
+    assert chosen(10)[0] == [(0, -2), (0, -1), (0, 0), (1, 0)]
+
+
+def test_the_command_says_what_found_no_room(tmp_path, capsys):
+    runs = [
+        synthetic_traces.write_run(tmp_path / name, steps=6, length=400, seed=seed) for seed, name in enumerate("ab")
+    ]
+    assert main(["view", *map(str, runs), "--max-mb", "0.2", "-o", str(tmp_path / "small.html")]) == 0
+    assert (tmp_path / "small.html").stat().st_size <= 200_000
+    out = capsys.readouterr().out
+    assert "prompts did not fit in the page. Raise --max-mb to include them." in out
+    assert ", 36 prompts" not in out
+    assert ", 0 prompts" not in out

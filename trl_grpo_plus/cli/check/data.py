@@ -1,0 +1,91 @@
+"""The part of a check that looks into data and rewards: rows, columns, examples, gold answers, time."""
+
+from typing import Any
+
+from ...launch.recipe import Recipe
+from ...launch.reward_inputs import load_data, reward_name, takes_smoke
+from ...registry import check_columns, list_rewards
+from ...scoring import Reward
+from ...utils.tables import FAILED, OK, UNSEEN, Row, in_a_line
+from ...utils.validation import ConfigError
+from . import hub
+from .rewards import Finding, check_examples, check_gold
+
+
+MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more than this is a reward that is wrong
+
+
+def load(recipe: Recipe) -> list[Row]:
+    """Whether the data can be read. Sets `recipe.splits`."""
+    name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
+    try:
+        loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)
+    except ConfigError as error:
+        return [Row("data", FAILED, str(error))]
+    except Exception as error:  # in somebody's prepare, or of the Hub
+        return [Row("data", FAILED, f"{name}: {in_a_line(error)}")]
+    if loaded is None:
+        return [Row("data", UNSEEN, f"{name}: {hub.unreachable()}, and no sample rows of it ship with this package")]
+    in_part = takes_smoke(recipe.script)
+    recipe.splits, recipe.seen, recipe.complete = loaded.what, loaded.seen, loaded.seen and not in_part
+    counts = ", ".join(f"{split} {_count(rows)}" for split, rows in loaded.what.items())
+    if loaded.seen:
+        return [Row("data", OK, f"{counts} rows" + (", of those that prepare makes for a check" if in_part else ""))]
+    instead = f"sample rows that ship with this package stand in ({counts})"
+    return [Row("data", UNSEEN, f"{hub.unreachable()}: {instead}")]
+
+
+def _count(rows: Any) -> str:
+    return f"{len(rows):,}" if hasattr(rows, "__len__") else "a stream of"
+
+
+def score(recipe: Recipe, limit: int = 200) -> list[Row]:
+    """Each reward's examples, columns, and gold answers in the training set. Sets `recipe.reward_seconds`."""
+    rows = []
+    for reward in recipe.rewards:
+        row, ms = _score(recipe, reward, limit)
+        rows.append(row)
+        recipe.reward_seconds += (
+            ms / 1000 * recipe.training.per_device_train_batch_size * recipe.training.steps_per_generation
+        )
+    return rows
+
+
+def _score(recipe: Recipe, reward: Any, limit: int) -> tuple[Row, float]:
+    name = reward_name(reward)
+    if isinstance(reward, str) or not callable(reward):
+        return Row(name, UNSEEN, "a reward model, which is not loaded here"), 0.0
+    try:
+        for what, rows in recipe.sets.items():
+            check_columns(reward, rows, what)
+    except ConfigError as error:
+        return Row(name, FAILED, str(error)), 0.0
+    if not isinstance(reward, Reward):
+        return Row(name, OK, "a function that is not registered: no examples and no gold answers to try it on"), 0.0
+    has_examples = reward.definition.examples and reward.definition.name in list_rewards()
+    findings = [check_examples(reward.definition.name)] if has_examples else []
+    if recipe.train_set is not None and reward.definition.gold is not None and hasattr(recipe.train_set, "__len__"):
+        try:
+            findings += check_gold(reward, recipe.train_set, limit)
+        except Exception as error:  # of a user's gold function or reward
+            return Row(name, FAILED, f"on the recipe's data: {in_a_line(error)}"), 0.0
+    return _row(name, findings)
+
+
+def _row(name: str, findings: list[Finding]) -> tuple[Row, float]:
+    bearable = [finding for finding in findings if 0 < _wrong_gold(finding) <= MOST_WRONG_GOLD * finding.total]
+    failed = [finding for finding in findings if finding.problems and finding not in bearable]
+    problems = [f"{finding.what}: {problem}" for finding in failed for problem in finding.problems[:3]]
+    ms = next((finding.ms for finding in reversed(findings) if finding.ms == finding.ms), 0.0)
+    if problems:
+        return Row(name, FAILED, "\n".join(problems)), ms
+    words = {"examples": "its examples", "gold": "gold answers score full marks", "shuffled": "another row's do not"}
+    parts = [f"{finding.right}/{finding.total} {words[finding.what]}" for finding in findings]
+    parts += [f"no attempt can earn them in the others, such as: {finding.problems[0]}" for finding in bearable]
+    forms = [finding.form for finding in findings if finding.form]
+    text = "\n".join(["; ".join([*parts, f"{ms:.2g} ms a sample"]), *forms])
+    return Row(name, OK, text if parts else "nothing to try it on"), ms
+
+
+def _wrong_gold(finding: Finding) -> int:
+    return finding.total - finding.right if finding.what == "gold" else 0

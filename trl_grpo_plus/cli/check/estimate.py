@@ -1,0 +1,447 @@
+"""What a run takes of memory and time: arithmetic on its configuration, nothing is measured.
+
+Read it as the right order of magnitude and as a way to compare settings. N weights, T of them trained (all, or a LoRA
+adapter's); w bytes of a weight as it is loaded (`dtype`; TRL's default is float32, so 4), c bytes of one in a matrix
+product (2 under bf16 or fp16, else w); P processes; L layers of width H, queries of width Q, keys and values of width
+K, feed-forward width I, V words; B rows in a micro-batch and R in the batch that a process generates, each of S
+tokens, C of them completion. Of an adapter D is what goes into the maps of a layer that it changes, a the bytes of it.
+
+**Memory**, bytes of one GPU. All the time:
+
+    weights      N w      / P under ZeRO-3 and FSDP, 0 where offloaded. DeepSpeed casts them to 2 bytes, and keeps 4 T
+                          with the optimizer; under FSDP accelerate casts those that are trained to 4 bytes
+    optimizer    T 2 w    AdamW (an adapter's in float32); / P under ZeRO and FSDP; 2 T with 8 bits; 0 where offloaded
+    reference    N w      only with beta > 0, and not with an adapter, without which the model is the reference
+    DDP buckets  T w      several processes without sharding: a second copy of the gradients, to reduce in
+    vLLM         u M      `vllm_gpu_memory_utilization` of the GPU's M, where it is colocated and does not sleep
+
+while training, beside that:
+
+    gradients    T w      / P under ZeRO-2 and ZeRO-3, and FSDP; but T c where it accumulates them, unsharded
+    casts        N c      where c < w: autocast's copies of the weights; under FSDP those of two layers
+    activations  B S (L H w + A), without checkpointing B S L A, where A is what one layer keeps of a token:
+                 A = c (4 Q + 3 I + S) + 16 H + c (2 H + I), where c < w 5 H: autocast casts for each matrix product.
+                 With an adapter 8 H for 16 H (frozen norms keep less) and for the last term a D and its ranks,
+                 1 D more with dropout
+    head         min(B C, 4096) 32768 c + 4 V H + 4 B C H; TRL before 1.15 holds all logits, some 10 B C V
+
+while transformers generates (vLLM has its own share):
+
+    KV cache     R S L 2 K c
+    prompts      R (S - C) (2 I c + 3 H w): all of them go through a layer at once
+    gathered     2 N under ZeRO-3 with `ds3_gather_for_generation`
+
+The worse of the two counts. Attention is taken to be a fused kernel (sdpa, flash) that holds no S x S scores, which
+Gemma 2's is not; rows are padded, so sdpa is given a mask, and with it keys and values for each query. A is checked
+against PyTorch's saved tensors in tests/cli/test_estimate.py. OVERHEAD is for CUDA, its libraries and the holes that
+the allocator leaves.
+
+**Memory on a CPU** is the resident size of one process. The same but for
+
+    head         min(B S, 4096) min(V, 32768) (29 + c) + B S H (4 + c) + 4 V H: without Triton TRL scores the prompts'
+                 positions too, in PyTorch operations, seven float32 tensors and a mask of a tile at a time
+    dropout      of an adapter keeps its noise as numbers: D (a + 4) for the D (a + 1) of a GPU
+    holes        up to B S L D 4 with an adapter and dropout or checkpointing: what goes into its maps is freed between
+                 tensors that stay, and glibc (2.36) fills few of these holes
+    base         BASE, for Python and what is imported, as measured
+
+What a phase frees in blocks below 32 MiB glibc keeps for the next one, larger ones it gives back. So of activations,
+gradients (which come as activations go; those of several micro-batches stay) and what generating holds the largest
+counts, and beside it the head.
+
+**Time.** A token costs 2 N operations forward and 4 N backward (2 N with LoRA: frozen weights need no gradient), 2 N
+more to recompute under checkpointing, and 2 N for each pass that only scores: old log-probs (vLLM, or several updates
+a batch), the reference's. N counts active experts only. Generation reads all weights and the cache for each token of
+the longest completion, so it is bound by memory: bytes / bandwidth, but no less than what Python and the launch of
+kernels take. Every completion is taken to be as long as it may be, and no group to be dropped.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from ...utils.validation import ConfigError, did_you_mean
+
+
+GIB = 2**30
+OVERHEAD = 2 * GIB
+BASE = 0.52 * GIB  # see benchmarks/memory.py
+GIVEN_BACK = 32 * 2**20  # blocks that glibc gives back to the system, on 64-bit machines
+EFFICIENCY = 0.4  # of the peak while training; 0.3 to 0.5 is what large models reach
+BANDWIDTH_USED = 0.6  # of the peak while generating
+LAUNCH_S = 1e-3  # a layer and token, transformers' generate
+VLLM_STEP_S = 5e-3  # a token
+TILE_TOKENS, TILE_WORDS = 4096, 32768  # of TRL's fused head
+
+
+class GPU(NamedTuple):
+    """A kind of GPU: dense 16-bit TFLOP/s, GB/s of memory, GiB, as published."""
+
+    name: str
+    tflops: float
+    bandwidth: float
+    memory: float
+
+
+GPUS = (
+    GPU("B200", 2250, 8000, 180),
+    GPU("H200", 989, 4800, 141),
+    GPU("GH200", 989, 4000, 96),
+    GPU("H100", 989, 3350, 80),
+    GPU("H20", 148, 4000, 96),
+    GPU("A100", 312, 2039, 80),
+    GPU("L40S", 362, 864, 48),
+    GPU("L40", 181, 864, 48),
+    GPU("A40", 150, 696, 48),
+    GPU("RTX 6000 Ada", 364, 960, 48),
+    GPU("RTX A6000", 155, 768, 48),
+    GPU("RTX 5090", 210, 1792, 32),
+    GPU("V100", 125, 900, 32),
+    GPU("L4", 121, 300, 24),
+    GPU("A10G", 70, 600, 24),
+    GPU("A10", 125, 600, 24),
+    GPU("RTX 4090", 165, 1008, 24),
+    GPU("RTX 3090", 71, 936, 24),
+    GPU("T4", 65, 320, 16),
+)
+DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
+
+
+def gpu_of(name: str) -> GPU | None:
+    """The kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if unknown."""
+    words = name.lower().replace("-", " ")
+    for gpu in GPUS:
+        known = gpu.name.lower()
+        if f" {known} " in f" {words} " or words.replace(" ", "") in (known.replace(" ", ""), known.split()[-1]):
+            return gpu
+    return None
+
+
+class Card(NamedTuple):
+    """The GPU to estimate for, why that one, and whether anybody or this machine named it."""
+
+    gpu: GPU
+    why: str
+    named: bool
+
+
+def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card:
+    """The GPU to estimate for.
+
+    Args:
+        asked (`str`, *optional*): `--gpu`.
+        asked_gib (`float`, *optional*): `--gpu_memory`.
+        here (`list[str]`): name and memory of each of this machine's, see [`~trl_grpo_plus.cli.env.gpus`].
+
+    Raises:
+        ConfigError: nothing is known of the GPU asked for.
+    """
+    card = asked or (here[0] if here else "")
+    kind = gpu_of(card)
+    if asked and kind is None:
+        known = [gpu.name for gpu in GPUS]
+        raise ConfigError(
+            f"--gpu: nothing is known of {asked!r}, only of {', '.join(known)}.{did_you_mean(asked, known)}"
+        )
+    gpu = kind or DEFAULT_GPU
+    why = f"--gpu {asked}" if asked else card or "no GPU here"
+    why += "" if kind else f": reckoned as {gpu.name}; --gpu names another"
+    if asked_gib is not None:
+        return Card(gpu._replace(memory=asked_gib), f"{why}; --gpu_memory", True)
+    if here and not asked:
+        gpu = gpu._replace(memory=float(card.rpartition(", ")[2].removesuffix(" GiB")))
+    return Card(gpu, why, bool(card))
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A model in numbers."""
+
+    parameters: int
+    active: int  # those that a token passes through
+    trained: int
+    layers: int  # L, H, Q, K, I (of active experts together) and V
+    hidden: int
+    queries: int
+    keys: int
+    feed_forward: int
+    words: int
+    adapted: tuple[
+        int, ...
+    ] = ()  # of each map that an adapter changes, the width of what goes in; those of a layer are D
+    ranks: int = 0  # of all of them together
+
+    @property
+    def adapter(self) -> bool:
+        """Whether only an adapter is trained."""
+        return self.trained < self.parameters
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a run does with it."""
+
+    rows: int  # B
+    generated: int  # R
+    prompt: int  # tokens, at most
+    completion: int
+    micro_batches: int = 1  # per optimizer step and process
+    generations: float = 1.0  # generation batches per optimizer step
+    weight_bytes: float = 4  # w
+    compute_bytes: float = 2  # c
+    autocast: bool = True  # whether it computes in 16 bits whatever the weights are in
+    dropout: bool = False  # of an adapter
+    on_cpu: bool = False
+    optimizer_bytes: float = 8  # of a trained weight
+    processes: int = 1  # P
+    sharding: str = "none"  # as in [`~trl_grpo_plus.launch.Distribution`]
+    offloads: str = ""
+    checkpointing: bool = True  # recompute in the backward pass
+    reference: bool = False  # a model of its own for the KL term
+    scoring_passes: int = 0  # forward passes over a generation batch besides: old log-probs, reference
+    gathers: bool = True  # ZeRO-3 gathers all weights to generate
+    fused_head: bool = True  # TRL >= 1.15
+    vllm: str = ""  # transformers generates; or "colocate", "sleep" (likewise, asleep while training), "server"
+    vllm_share: float = 0.3  # `vllm_gpu_memory_utilization`
+    vllm_parallel: int = 1  # `vllm_tensor_parallel_size`
+    reward_seconds: float = 0.0  # per generation batch
+
+    @property
+    def tokens(self) -> int:
+        """S."""
+        return self.prompt + self.completion
+
+    def shards(self, *kinds: str) -> int:
+        """Over how many GPUs something is spread under these kinds of sharding."""
+        return self.processes if self.sharding in kinds else 1
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Bytes of one GPU, or of one process on a CPU, by what they are for."""
+
+    always: Mapping[str, float]
+    training: Mapping[str, float]
+    generating: Mapping[str, float]
+    overhead: tuple[str, float] = ("CUDA and holes", OVERHEAD)
+
+    @property
+    def total(self) -> float:
+        """At the worse of the two moments."""
+        worse = max(sum(self.training.values()), sum(self.generating.values()))
+        return sum(self.always.values()) + worse + self.overhead[1]
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """What is there at the worse of the two moments, the largest first."""
+        worse = max(self.training, self.generating, key=lambda part: sum(part.values()))
+        parts = {**self.always, **worse, self.overhead[0]: self.overhead[1]}
+        return {name: size for name, size in sorted(parts.items(), key=lambda item: -item[1]) if size}
+
+
+def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
+    """The memory that a run takes of each GPU, which has `gpu_bytes`; on a CPU, of each process."""
+    deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
+    weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
+    if fsdp and job.compute_bytes == 2 and not shape.adapter:
+        weight = 4
+    master = 4 if deepspeed and weight == 2 else 0
+    everywhere = ("zero3", "fsdp")
+    weights = shape.parameters * weight
+    trained = shape.trained * (4 if shape.adapter else weight)  # an adapter is in float32
+    optimizer = 0 if job.offloads else shape.trained * (job.optimizer_bytes + master)
+    always = {
+        "weights": 0 if job.offloads == "weights" else weights / job.shards(*everywhere),
+        "optimizer": optimizer / job.shards("zero1", "zero2", *everywhere),
+        "reference": weights / job.shards(*everywhere) if job.reference and not shape.adapter else 0,
+        "DDP's buckets": trained if job.sharding == "ddp" else 0,
+        "vLLM": gpu_bytes * job.vllm_share if job.vllm == "colocate" else 0,
+    }
+    casts = shape.parameters * job.compute_bytes if job.compute_bytes < weight else 0
+    gradients = trained / job.shards("zero2", *everywhere)
+    if fsdp and job.micro_batches > 1:
+        gradients = shape.trained * job.compute_bytes
+    training = {
+        "gradients": gradients,
+        "bf16 casts": 2 * casts / shape.layers if fsdp else casts,
+        "activations": activations(shape, job),
+        "head": head(shape, job),
+    }
+    generating = _generating(shape, job, gpu_bytes)
+    return _on_cpu(shape, job, always, training, generating) if job.on_cpu else Memory(always, training, generating)
+
+
+def _on_cpu(
+    shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
+) -> Memory:
+    """What stays with the process, and of what is given back the largest."""
+    forward = {name: training[name] for name in ("activations", "bf16 casts")}
+    if job.dropout or job.checkpointing:
+        freed = [job.rows * job.tokens * width * 4 for width in shape.adapted]
+        forward["holes"] = sum(size for size in freed if size < GIVEN_BACK)
+    backward = {"gradients": training["gradients"]}
+    if job.micro_batches > 1:  # those of the last one are there
+        forward |= backward
+    staying = max(forward, backward, generating, key=lambda part: sum(part.values()))
+    return Memory(always, {**staying, "head": training["head"]}, {}, ("Python and libraries", BASE))
+
+
+def activations(shape: Shape, job: Job) -> float:
+    """Bytes that the forward pass of a micro-batch keeps for the backward pass, the head's left out."""
+    c = job.compute_bytes
+    kept = c * (4 * shape.queries + 3 * shape.feed_forward + job.tokens) + _of_maps(shape, job)
+    kept += (8 if shape.adapter else 16) * shape.hidden
+    layers = (1 + shape.layers * shape.hidden * job.weight_bytes / kept) if job.checkpointing else shape.layers
+    return job.rows * job.tokens * kept * layers
+
+
+def _of_maps(shape: Shape, job: Job) -> float:
+    """Bytes that are kept of a token for the weights of a layer's linear maps: what goes into them."""
+    casts = job.compute_bytes < job.weight_bytes
+    inputs = 2 * shape.hidden + shape.feed_forward  # each once, though several maps take it
+    if not shape.adapter:
+        return job.compute_bytes * (inputs + (3 * shape.hidden if casts else 0))
+    own, adapted = 2 if job.autocast else 4, sum(shape.adapted) / shape.layers
+    noise = 0
+    if job.dropout:  # each map has its own
+        noise = 4 if job.on_cpu else 1
+    elif own == job.weight_bytes:
+        adapted = min(inputs, adapted)
+    return adapted * (own + noise) + own * shape.ranks / shape.layers
+
+
+def head(shape: Shape, job: Job) -> float:
+    """Bytes for the log-probs of a micro-batch."""
+    positions = job.rows * job.completion
+    if not job.fused_head:
+        return 10 * positions * shape.words
+    gradient = 0 if shape.adapter else 4 * shape.words * shape.hidden
+    positions = job.rows * job.tokens if job.on_cpu else positions
+    tile = min(positions, TILE_TOKENS) * min(TILE_WORDS, shape.words)
+    if job.on_cpu:
+        return tile * (29 + job.compute_bytes) + gradient + positions * shape.hidden * (4 + job.compute_bytes)
+    return tile * job.compute_bytes + gradient + 4 * positions * shape.hidden
+
+
+def cache(shape: Shape, job: Job) -> float:
+    """Bytes of keys and values of one whole sequence."""
+    return job.tokens * shape.layers * 2 * shape.keys * job.compute_bytes
+
+
+def _generating(shape: Shape, job: Job, gpu_bytes: float) -> dict[str, float]:
+    if job.vllm:
+        return {"vLLM": gpu_bytes * job.vllm_share if job.vllm == "sleep" else 0}
+    through = 2 * shape.feed_forward * job.compute_bytes + 3 * shape.hidden * job.weight_bytes
+    return {
+        "KV cache": job.generated * cache(shape, job),
+        "prompts": job.generated * job.prompt * through,
+        "gathered weights": 2 * shape.parameters if job.sharding == "zero3" and job.gathers else 0,
+    }
+
+
+def vllm_room(shape: Shape, job: Job, gpu_bytes: float) -> float:
+    """Bytes of vLLM's share that are left for its cache, beside the weights in 16 bits."""
+    return gpu_bytes * job.vllm_share - 2 * shape.parameters / job.vllm_parallel
+
+
+def operations(shape: Shape, job: Job) -> float:
+    """Floating-point operations of one process in an optimizer step, without generation."""
+    passes = (4 if shape.adapter else 6) + 2 * job.checkpointing
+    trained = job.micro_batches * job.rows * job.tokens
+    scored = job.generations * job.generated * job.tokens * job.scoring_passes
+    return shape.active * (passes * trained + 2 * scored)
+
+
+def seconds(shape: Shape, job: Job, gpu: GPU) -> dict[str, float]:
+    """Seconds of an optimizer step, by what they go to."""
+    peak = gpu.tflops * 1e12 * EFFICIENCY * (1 if job.compute_bytes == 2 else 1 / 16)
+    return {
+        "generating": job.generations * _seconds_generating(shape, job, gpu, peak),
+        "training": operations(shape, job) / peak,
+        "rewards": job.generations * job.reward_seconds,
+    }
+
+
+def _seconds_generating(shape: Shape, job: Job, gpu: GPU, peak: float) -> float:
+    bandwidth = gpu.bandwidth * 1e9 * BANDWIDTH_USED
+    prefill = 2 * shape.active * job.generated * job.prompt / peak
+    half_full = job.generated * cache(shape, job) * (job.prompt + job.completion / 2) / job.tokens
+    if not job.vllm:
+        # Under autocast a float32 weight is read, written in 16 bits and read again, for each token.
+        read = job.weight_bytes + (2 * job.compute_bytes if job.compute_bytes < job.weight_bytes else 0)
+        step = (shape.parameters * read + half_full) / bandwidth
+        return prefill + job.completion * max(step, shape.layers * LAUNCH_S)
+    room = vllm_room(shape, job, gpu.memory * GIB) * job.vllm_parallel
+    rows = job.generated * job.vllm_parallel
+    waves = math.ceil(rows * cache(shape, job) / room) if room > 0 else 1
+    step = (2 * shape.parameters / job.vllm_parallel + half_full / waves) / bandwidth
+    return prefill + waves * job.completion * max(step, VLLM_STEP_S)
+
+
+def rounded(value: float, digits: int = 2) -> str:
+    """A number with as many digits as can be meant: 1234 is 1200, 0.0123 is 0.012."""
+    if not value or not math.isfinite(value):
+        return "0" if not value else str(value)
+    places = digits - 1 - math.floor(math.log10(abs(value)))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a config, by the kind of model
+
+
+def count(config: Any, peft_config: Any = None) -> Shape:
+    """The shape of a causal language model.
+
+    Args:
+        config (`PretrainedConfig`): of the model.
+        peft_config (`peft.PeftConfig`, *optional*): of the adapter that is trained.
+
+    Raises:
+        ValueError: the installed transformers cannot build it, or the adapter does not fit it.
+    """
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+        if peft_config is not None:
+            from peft import get_peft_model
+
+            model = get_peft_model(model, peft_config)
+    named = list(model.named_parameters())
+    parameters = sum(weight.numel() for _, weight in named)
+    text = config.get_text_config()
+    # Of linear maps: what an embedding looks up has no width, and its adapter is in `lora_embedding_A`.
+    adapted = [module for module in model.modules() if getattr(module, "lora_A", None)]
+    experts = sum(weight.numel() for name, weight in named if ".experts." in name)
+    per_token, all_experts = _experts(text)
+    embedding = 0 if text.tie_word_embeddings else text.vocab_size * text.hidden_size  # looked up, not multiplied by
+    heads = text.num_attention_heads
+    head_dim = getattr(text, "head_dim", None) or text.hidden_size // heads
+    feed_forward = getattr(text, "moe_intermediate_size", None) if experts else None
+    return Shape(
+        parameters=parameters,
+        active=round(parameters - embedding - experts * (1 - per_token / all_experts)),
+        trained=sum(weight.numel() for _, weight in named if weight.requires_grad),
+        layers=text.num_hidden_layers,
+        hidden=text.hidden_size,
+        queries=heads * head_dim,
+        keys=(getattr(text, "num_key_value_heads", None) or heads) * head_dim,
+        feed_forward=(feed_forward or getattr(text, "intermediate_size", None) or 4 * text.hidden_size) * per_token,
+        words=text.vocab_size,
+        adapted=tuple(module.in_features for module in adapted),
+        ranks=sum(sum(module.r.values()) for module in adapted),
+    )
+
+
+def context_of(config: Any) -> int | None:
+    """Most tokens that the model was made for, where its config tells."""
+    return getattr(config.get_text_config(), "max_position_embeddings", None)
+
+
+def _experts(text: Any) -> tuple[int, int]:
+    """How many a token passes through, and how many there are."""
+    every = next((count for name in NUM_EXPERTS if (count := getattr(text, name, None))), None)
+    return ((getattr(text, "num_experts_per_tok", None) or 1), every) if every else (1, 1)

@@ -1,0 +1,189 @@
+"""The Hub, where it can be reached, and what stands in for it: sample rows, models' facts, a tokenizer of bytes.
+
+Ask [`settle`] before transformers or datasets is imported: without a network each of their look-ups retries for half a
+minute, unless `HF_HUB_OFFLINE` was set by then.
+"""
+
+import contextlib
+import os
+import threading
+import urllib.error
+import urllib.request
+from typing import Any, NamedTuple
+
+from ...launch.datasets_by_name import BUILDERS, looks_local
+from ...utils.validation import ConfigError
+from . import samples
+
+
+TIMEOUT_S = 2.0
+# Errors by the names of their classes, which several libraries have.
+ANSWERS = {"RepositoryNotFoundError", "GatedRepoError", "RevisionNotFoundError", "DatasetNotFoundError"}
+NO_NETWORK = {"OfflineModeIsEnabled", "ConnectionError", "ConnectError", "TimeoutException", "TimeoutError"}
+NO_NETWORK |= {"LocalEntryNotFoundError"}
+_REASON: list[str] = []  # why it did not answer, once it was asked
+
+
+class Loaded(NamedTuple):
+    """What was asked for, or what stands in for it, and where it is from: "here", "Hub", "cache" or "stand-in"."""
+
+    what: Any
+    origin: str
+
+    @property
+    def seen(self) -> bool:
+        """Whether it is what was asked for."""
+        return self.origin != "stand-in"
+
+
+def settle() -> None:
+    """Find out whether the Hub answers; where it does not, everything is told to stay offline."""
+    if online() and (why := _no_answer()):
+        os.environ["HF_HUB_OFFLINE"] = "1"
+        _REASON.append(why)
+
+
+def online() -> bool:
+    """Whether the Hub is asked."""
+    return os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON")
+
+
+def unreachable() -> str:
+    """That it cannot be reached, and why, as far as that is known."""
+    why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
+    return "the Hub cannot be reached" + (f" ({why})" if why else "")
+
+
+def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded | None:
+    """A model's config; `None` where the Hub cannot be asked and nothing is known of it.
+
+    Raises:
+        ConfigError: there is no such model, or it may not be read.
+    """
+    from transformers import AutoConfig
+
+    if loaded := _from_hub(AutoConfig, "model_name_or_path", name, revision, trust_remote_code):
+        return loaded
+    facts = samples.config_of(name)
+    return Loaded(AutoConfig.for_model(**facts), "stand-in") if facts else None
+
+
+def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
+    """A model's generation_config, from config.json where it has no file of its own, as transformers loads it; empty
+    where neither can be read."""
+    from transformers import GenerationConfig
+
+    for of_a_model in (False, True):
+        file = {"config_file_name": "config.json", "_from_model_config": True} if of_a_model else {}
+        with contextlib.suppress(OSError, ValueError):
+            return GenerationConfig.from_pretrained(name, revision=revision, **file).to_dict()
+    return {}
+
+
+def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded:
+    """A model's tokenizer, or one of bytes.
+
+    Raises:
+        ConfigError: the model is there and has none, or may not be read.
+    """
+    from transformers import AutoTokenizer
+
+    from .tiny_model import byte_tokenizer
+
+    loaded = _from_hub(AutoTokenizer, "model_name_or_path: the tokenizer", name, revision, trust_remote_code)
+    return loaded or Loaded(byte_tokenizer(), "stand-in")
+
+
+def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remote_code: bool) -> Loaded | None:
+    """`None` where the Hub cannot be asked for it."""
+    is_folder = os.path.isdir(os.path.expanduser(name))
+    try:
+        loaded = kind.from_pretrained(name, revision=revision, trust_remote_code=trust_remote_code)
+    except Exception as error:
+        kinds = _kinds(error)
+        if "GatedRepoError" in kinds:
+            raise ConfigError(
+                f"{what}: {name} is gated: ask for access on its page, then run  hf auth login."
+            ) from error
+        if kinds & {"RepositoryNotFoundError", "RevisionNotFoundError"}:
+            raise ConfigError(
+                f"{what}: the Hub has no model {name}, or not this revision, or it is private."
+            ) from error
+        if is_folder or not _is_unreachable(error):
+            raise ConfigError(f"{what} of {name} cannot be read: {str(error).partition(chr(10))[0]}") from error
+        return None
+    return Loaded(loaded, "here" if is_folder else "Hub" if online() else "cache")
+
+
+def data(
+    load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
+) -> Loaded | None:
+    """The run's data; from sample rows where they are on the Hub and that cannot be asked.
+
+    Args:
+        load_data (`Callable`): the launch script's.
+        script_args, training_args, model_args, dataset_args: its arguments. `dataset_name` and `datasets` are changed
+            where samples stand in.
+        smoke (`bool`, *optional*, defaults to `True`): passed to `prepare`.
+
+    Returns:
+        [`Loaded`] or `None`: splits by name; `None` where the Hub cannot be asked and there are no sample rows.
+    """
+    args = (script_args, training_args, model_args, dataset_args)
+    named = script_args.dataset_name and not looks_local(script_args.dataset_name) and not dataset_args.datasets
+    try:
+        return Loaded(load_data(*args, smoke=smoke), "Hub" if named or dataset_args.datasets else "here")
+    except Exception as error:
+        if not _is_unreachable(error):
+            raise
+    if dataset_args.datasets:
+        parts = [part for part in dataset_args.datasets if part.path not in BUILDERS.values()]
+        away = [part for part in parts if not looks_local(part.path) and not os.path.exists(part.path)]
+        stand_ins = [samples.sample_of(part.path, part.name) for part in away]
+        if not away or None in stand_ins:
+            return None
+        for part, sample in zip(away, stand_ins, strict=True):
+            part.path, part.name, part.data_files, part.split = "json", None, sample, "train"
+    elif named and (sample := samples.sample_of(script_args.dataset_name, script_args.dataset_config)):
+        script_args.dataset_name, script_args.dataset_config = sample, None
+    else:
+        return None
+    return Loaded(load_data(*args, smoke=smoke), "stand-in")
+
+
+def _no_answer() -> str:
+    """Why there was none; empty where there was one."""
+    # A name server that is silent is waited for without a limit, so in a thread.
+    answers: list[str] = []
+    thread = threading.Thread(target=lambda: answers.append(_asked()), daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_S)
+    return answers[0] if answers else f"no answer from {_endpoint()} in {TIMEOUT_S:g} s"
+
+
+def _asked() -> str:
+    try:
+        with urllib.request.urlopen(f"{_endpoint()}/api/models?limit=1", timeout=TIMEOUT_S):
+            return ""
+    except urllib.error.HTTPError as error:
+        # It may be there, if in no mood to answer; what else is said is a proxy's.
+        return "" if error.code in (401, 404, 429) else f"{_endpoint()}: {error}"
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        return f"{_endpoint()}: {getattr(reason, 'strerror', None) or reason}"
+
+
+def _endpoint() -> str:
+    return os.environ.get("HF_ENDPOINT", "https://huggingface.co").rstrip("/")
+
+
+def _kinds(error: BaseException | None) -> set[str]:
+    """Names of an error's classes, and of those of what it comes from."""
+    own = {kind.__name__ for kind in type(error).__mro__}
+    return own | _kinds(error.__cause__ or error.__context__) if error else set()
+
+
+def _is_unreachable(error: BaseException) -> bool:
+    """Whether it was the network, and not an answer of the Hub's or a bug."""
+    kinds = _kinds(error)
+    return bool(kinds & NO_NETWORK) and not kinds & ANSWERS

@@ -1,0 +1,282 @@
+"""The part of a check that looks at the model: is it there, do the prompts fit, what does it take of the machine."""
+
+import statistics
+from functools import partial
+from importlib.metadata import version
+from importlib.util import find_spec
+from typing import Any
+
+from packaging.version import Version
+
+from ...config import sampling_distribution
+from ...launch.recipe import Recipe, total_steps
+from ...scoring import default_size
+from ...traces import ADDS_SYSTEM, as_given
+from ...utils.resources import memory_bytes
+from ...utils.tables import FAILED, OK, UNSEEN, WARNED, Row
+from ...utils.validation import ConfigError
+from . import hub
+from .estimate import GIB, GPU, Card, Job, Shape, cache, context_of, count, memory, rounded, seconds, vllm_room
+from .hub import Loaded
+
+
+MOST_PROMPTS, LONGEST_PROMPTS = 1000, 100
+TIGHT, TOO_MUCH = 0.9, 1.1  # of the memory there is: the estimate is not better than that
+WORKER = GIB / 64  # of a reward's process, the most that one of those that ship was measured to have of its own
+
+
+def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
+    """Whether the model is there, and its config."""
+    name = recipe.model.model_name_or_path
+    try:
+        loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
+    except ConfigError as error:
+        return [Row("model", FAILED, str(error))], None
+    recipe.kind = loaded.what.model_type if loaded else None
+    if loaded is None:
+        text = f"{name}: {hub.unreachable()}, and this package knows nothing of it: no estimate"
+        return [Row("model", UNSEEN, text)], None
+    if loaded.seen:
+        shown = "what prepare made" if recipe.prepared else name
+        return [Row("model", OK, f"{shown}, a {loaded.what.model_type} ({loaded.origin})")], loaded
+    text = f"{name}: {hub.unreachable()}; the estimates are from what this package knows of it"
+    return [Row("model", UNSEEN, text)], loaded
+
+
+def sampled(recipe: Recipe) -> list[Row]:
+    """What makes attempts be sampled from another distribution than the policy's; the trainer warns of it too."""
+    own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
+    return [Row("sampling", WARNED, text) for text in sampling_distribution.warnings(recipe.training, own)]
+
+
+def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
+    """Whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
+    name = recipe.model.model_name_or_path
+    try:
+        loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
+    except ConfigError as error:
+        return [Row("tokenizer", FAILED, str(error))], None
+    if not loaded.seen:
+        return [Row("tokenizer", UNSEEN, f"of {name}: the Hub cannot be reached; one of bytes stands in")], loaded
+    recipe.tokenizer = lambda: loaded.what
+    text = f"ends with {loaded.what.eos_token!r}, pads with {loaded.what.pad_token or loaded.what.eos_token!r}"
+    return [Row("tokenizer", OK, text + (", has a chat template" if loaded.what.chat_template else ""))], loaded
+
+
+def lengths(recipe: Recipe, tokens: Any) -> list[int]:
+    """Tokens of the prompts; of many, those of a thousand taken evenly and of the hundred with the most characters."""
+    prompts = list(recipe.train_set["prompt"])
+    if len(prompts) > MOST_PROMPTS:
+        longest = sorted(prompts, key=_characters, reverse=True)[:LONGEST_PROMPTS]
+        prompts = [*prompts[:: -(-len(prompts) // MOST_PROMPTS)], *longest]
+    return [len(ids) for ids in _encoded(recipe, tokens, prompts)]
+
+
+def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
+    """The first row's prompt as the model is given it."""
+    whose = "the first prompt" if recipe.seen else "the first prompt of the sample rows"
+    if not tokens.seen:
+        name = recipe.model.model_name_or_path
+        return [Row("given", UNSEEN, f"{whose} is not shown: that takes the tokenizer of {name}")]
+    (ids,) = _encoded(recipe, tokens.what, [recipe.first_prompt])
+    told = as_given(ids, recipe.first_prompt, tokens.what, recipe.training.chat_template_kwargs or {})
+    about = [f"{whose}, as the model is given it, in {told['tokens']:,} tokens", *told["flags"]]
+    # That is how most such models were trained; the others are mistakes.
+    status = WARNED if set(told["flags"]) - {ADDS_SYSTEM} else OK
+    return [Row("given", status, "; ".join(about) + f":\n{told['text']}")]
+
+
+def _encoded(recipe: Recipe, tokens: Any, prompts: list[Any]) -> list[list[int]]:
+    """As TRL's trainer does it."""
+    if isinstance(prompts[0], str):
+        return tokens(prompts)["input_ids"]
+    own = recipe.training.chat_template_kwargs or {}
+    apply = partial(tokens.apply_chat_template, add_generation_prompt=True, tokenize=True, return_dict=True)
+    return [apply(prompt, **own)["input_ids"] for prompt in prompts]
+
+
+def _characters(prompt: Any) -> int:
+    return len(prompt) if isinstance(prompt, str) else sum(len(str(turn.get("content") or "")) for turn in prompt)
+
+
+def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[Row]:
+    """Whether prompts and completions fit into the model's context and vLLM's."""
+    args = recipe.training
+    completion = args.max_completion_length or 0
+    limits = {"the model's context (max_position_embeddings)": context_of(config.what) if config else None}
+    if args.use_vllm:
+        limits["vllm_max_model_length"] = args.vllm_max_model_length
+    unit = "tokens" if tokens.seen else "bytes"
+    whose = "" if recipe.seen else "of the sample rows "
+    summary = f"prompts {whose}have {statistics.median(counts):,.0f} {unit} in the median, {max(counts):,} at most"
+    need = max(counts) + completion
+    for what, limit in limits.items():
+        if limit is None or need <= limit:
+            continue
+        over = (
+            f"{summary}; with max_completion_length={completion:,} that is {need:,}, more than the {limit:,} of "
+            f"{what}. Lower max_completion_length, leave out the longest prompts, or raise the limit."
+        )
+        certain = (tokens.seen and recipe.seen) or completion >= limit
+        return [Row("context", FAILED if certain else UNSEEN, over)]
+    known = [f"{limit:,} of {what}" for what, limit in limits.items() if limit]
+    if not known:
+        return [Row("context", UNSEEN, f"{summary}; the model's context is not known")]
+    fits = f"with {completion:,} of completion they fit into the {' and the '.join(known)}"
+    # A token is a byte or more, so what fits in bytes fits.
+    return [Row("context", OK if recipe.seen else UNSEEN, f"{summary}; {fits}")]
+
+
+def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:
+    """The model counted, with the adapter that the recipe trains."""
+    if recipe.model.use_peft and find_spec("peft") is None:
+        return [Row("weights", UNSEEN, "peft is not installed here")], None
+    try:
+        from trl import get_peft_config
+
+        counted = count(config.what, get_peft_config(recipe.model))
+    except Exception as error:  # peft's own, of an adapter that does not fit, say
+        reason = str(error).partition("\n")[0]
+        status = FAILED if recipe.model.use_peft else UNSEEN
+        return [Row("weights", status, f"a {config.what.model_type} cannot be counted: {reason}")], None
+    text = f"{_many(counted.parameters)} weights"
+    if counted.adapter:
+        text += f", of which the adapter's {_many(counted.trained)} are trained"
+    return [Row("weights", OK, text)], counted
+
+
+def _many(number: float) -> str:
+    return f"{rounded(number / 1e9)} billion" if number >= 1e9 else f"{rounded(number / 1e6)} million"
+
+
+def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
+    """What the run does, in numbers."""
+    args, spread = recipe.training, recipe.spread
+    weight = _weight_bytes(recipe, config)
+    every = args.steps_per_generation * args.num_iterations
+    scores_old = args.gradient_accumulation_steps % every != 0 or (
+        args.use_vllm and args.vllm_importance_sampling_correction
+    )
+    vllm = ("sleep" if args.vllm_enable_sleep_mode else "colocate") if args.vllm_mode == "colocate" else "server"
+    return Job(
+        rows=args.per_device_train_batch_size,
+        generated=args.per_device_train_batch_size * args.steps_per_generation,
+        prompt=prompt,
+        completion=args.max_completion_length or 0,
+        micro_batches=args.gradient_accumulation_steps,
+        generations=args.gradient_accumulation_steps / every,
+        weight_bytes=weight,
+        compute_bytes=2 if args.bf16 or args.fp16 else max(weight, 2),
+        autocast=bool(args.bf16 or args.fp16),
+        dropout=recipe.model.use_peft and recipe.model.lora_dropout > 0,
+        on_cpu=recipe.on_cpu,
+        optimizer_bytes=_optimizer_bytes(str(args.optim.value), shape, spread, weight),
+        offloads=spread.offloads,
+        processes=spread.processes,
+        sharding=spread.sharding,
+        checkpointing=bool(args.gradient_checkpointing),
+        reference=args.beta != 0,
+        scoring_passes=int(scores_old) + (args.beta != 0),
+        gathers=args.ds3_gather_for_generation,
+        fused_head=_has_fused_head(),
+        vllm=vllm if args.use_vllm else "",
+        vllm_share=args.vllm_gpu_memory_utilization,
+        vllm_parallel=args.vllm_tensor_parallel_size,
+        reward_seconds=recipe.reward_seconds,
+    )
+
+
+def costs(recipe: Recipe, shape: Shape, job: Job, card: Card, granted: str) -> list[Row]:
+    """About how much memory and time the run takes, on `card`; `granted` says what else was taken for granted."""
+    # Where nobody said how many GPUs there are, or which, too few or too small ones are no failure.
+    lacking = FAILED if card.named or recipe.spread.named else UNSEEN
+    return [*_memory(shape, job, card.gpu, f"{card.why}; {granted}", lacking), _speed(recipe, shape, job, card.gpu)]
+
+
+def _memory(shape: Shape, job: Job, gpu: GPU, granted: str, lacking: str) -> list[Row]:
+    size = gpu.memory * GIB
+    needed = memory(shape, job, size)
+    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
+    summary = f"about {rounded(needed.total / GIB)} GiB of the {gpu.memory:g} of each GPU ({granted}): {parts}"
+    rows = []
+    if needed.total > TOO_MUCH * size:
+        advice = (
+            "Lower per_device_train_batch_size or max_completion_length, spread the model (--accelerate_config "
+            "zero3, with dtype: bfloat16), or train an adapter (use_peft). Another GPU: --gpu."
+        )
+        where = "Say what there is (--accelerate_config, --num_processes, --gpu). " if lacking == UNSEEN else ""
+        rows.append(Row("memory", lacking, f"{summary}. {where}{advice}"))
+    else:
+        rows.append(Row("memory", OK, f"tight: {summary}" if needed.total > TIGHT * size else summary))
+    if job.vllm in ("colocate", "sleep") and vllm_room(shape, job, size) < cache(shape, job):
+        share = f"vllm_gpu_memory_utilization={job.vllm_share:g} is {rounded(job.vllm_share * gpu.memory)} GiB"
+        weights = rounded(2 * shape.parameters / job.vllm_parallel / GIB)
+        beside = f"no sequence of {job.tokens:,} tokens fits beside them. Raise it, or vllm_tensor_parallel_size."
+        small = f"{share}: the weights take {weights}, and {beside}"
+        rows.append(Row("vllm", lacking, small))
+    return rows
+
+
+def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[Row]:
+    """About how much memory the run takes of this machine. Its time is measured, in a smoke run, or not known."""
+    needed, here = memory(shape, job), memory_bytes()
+    parts = ", ".join(f"{name} {rounded(part / GIB)}" for name, part in needed.parts.items() if part >= 0.05 * GIB)
+    workers = _reward_workers(recipe)
+    total = (needed.total + workers * WORKER) * job.processes
+    summary = f"about {rounded(total / GIB)} GiB of the {rounded(here / GIB)} of this machine ({granted}): {parts}"
+    if workers:
+        least, most = rounded(WORKER / GIB, 1), rounded(recipe.training.reward_worker_memory_mb / 1024)
+        summary += f"; {workers} reward workers, {least} each where a reward holds little, {most} at most"
+    if job.processes > 1:
+        summary += f"; in each of {job.processes} processes"
+    if total <= TOO_MUCH * here:
+        return [Row("memory", OK, f"tight: {summary}" if total > TIGHT * here else summary)]
+    advice = (
+        "It does not fit. Lower per_device_train_batch_size (and raise gradient_accumulation_steps) or "
+        "max_completion_length, or set gradient_checkpointing: true."
+    )
+    return [Row("memory", FAILED, f"{summary}. {advice}")]
+
+
+def _reward_workers(recipe: Recipe) -> int:
+    """Those of one process."""
+    limited = any(getattr(reward, "timeout", None) is not None for reward in recipe.rewards)
+    return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
+
+
+def _speed(recipe: Recipe, shape: Shape, job: Job, gpu: GPU) -> Row:
+    spent = seconds(shape, job, gpu)
+    step = sum(spent.values())
+    parts = ", ".join(f"{name} {rounded(part, 1)}" for name, part in spent.items() if part > 0.02 * step)
+    summary = f"about {rounded(step, 1)} s a step ({parts}), {rounded(86_400 / step, 1)} steps a day"
+    if total := total_steps(recipe):
+        summary += f"; all {total:,} steps: about {rounded(total * step / 3600, 1)} h"
+    assumed = f"{gpu.name}, 40 % of its peak in training, 60 % of its bandwidth in generation, completions as long as"
+    engines = ", a server's engines as many and as large as colocated ones" if job.vllm == "server" else ""
+    return Row("speed", OK, f"{summary}. Taken for granted: {assumed} they may be, no group dropped{engines}.")
+
+
+def _weight_bytes(recipe: Recipe, config: Loaded) -> float:
+    if recipe.model.load_in_4bit:
+        return 0.56  # 4 bits and a 32-bit scale for each 64 of them
+    if recipe.model.load_in_8bit:
+        return 1
+    dtype = (recipe.training.model_init_kwargs or {}).get("dtype", recipe.model.dtype)
+    if dtype in (None, "auto"):
+        dtype = str(getattr(config.what.get_text_config(), "dtype", None) or "float32").removeprefix("torch.")
+    return 2 if dtype in ("bfloat16", "float16") else 4
+
+
+def _optimizer_bytes(name: str, shape: Shape, spread: Any, weight: float) -> float:
+    if "paged" in name or name == "sgd":
+        return 0
+    if "8bit" in name or "4bit" in name:
+        return 2
+    if "adafactor" in name:
+        return 0.1
+    own = 4 if shape.adapter or spread.sharding.startswith(("zero", "fsdp")) else weight
+    return own * (1 if "lion" in name or "rmsprop" in name or "adagrad" in name else 2)
+
+
+def _has_fused_head() -> bool:
+    return Version(version("trl")) >= Version("1.15")

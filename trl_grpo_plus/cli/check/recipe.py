@@ -1,0 +1,205 @@
+"""`trl-grpo-plus check RECIPE`: everything that can be known before the GPU-hours.
+
+The list of refusals ([`~trl_grpo_plus.launch.preflight`]) is asked, and what else can be known, one after another
+about the same [`~trl_grpo_plus.launch.recipe.Recipe`]; what fails stops only what needs it. Nothing is written to the
+recipe's `output_dir`.
+"""
+
+import gc
+import importlib
+import os
+import tempfile
+from collections.abc import Sequence
+
+from ...launch import preflight
+from ...launch.accelerate import Distribution, distribution, on_cpu
+from ...launch.preflight import on_data, on_paper
+from ...launch.recipe import Recipe, batches, read
+from ...utils import optional_packages
+from ...utils.tables import FAILED, OK, UNSEEN, Row, failures, in_a_line
+from ..env import gpus
+from . import data as check_data
+from . import hub
+from . import model as check_model
+from .estimate import Card, gpu_for
+from .hub import Loaded
+from .smoke import clocked as run_clocked
+from .smoke import smoke as run_smoke
+
+
+# What fails on a GPU, or with long prompts, works in small.
+FINE_IN_SMALL = ("memory", "vllm", "context", "dtype")
+UNKNOWN_PROMPT, BYTES_A_TOKEN = 512, 3
+
+
+def check_recipe(
+    name: str,
+    options: Sequence[str] = (),
+    num_processes: int | None = None,
+    accelerate_config: str | None = None,
+    gpu: str | None = None,
+    gpu_memory: float | None = None,
+    smoke: bool = False,
+) -> list[Row]:
+    """Look at all that a recipe needs.
+
+    Args:
+        name (`str`): a file, or the name of a recipe that ships with this package.
+        options (`Sequence[str]`, *optional*): of the launch script, as `run` takes them.
+        num_processes (`int`, *optional*): else the configuration's, else as many as there are GPUs here, else one.
+        accelerate_config (`str`, *optional*): one of TRL's configurations, or a file of accelerate's.
+        gpu (`str`, *optional*): the kind to estimate for, such as "A100"; else this machine's, else an H100.
+        gpu_memory (`float`, *optional*): GiB of each GPU, where it is not that kind's.
+        smoke (`bool`, *optional*, defaults to `False`): whether to run two steps on a tiny model.
+
+    Returns:
+        `list[Row]`: a row a check, in order.
+
+    Raises:
+        ConfigError: there is no such recipe or configuration, or nothing is known of the GPU.
+    """
+    hub.settle()  # before what asks it is imported
+    _import_libraries()
+    here = gpus()
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(name, options) else len(here))
+    card = gpu_for(gpu, gpu_memory, here)
+    recipe = read(name, options, spread)
+    rows = on_paper(recipe)
+    if not recipe.readable:
+        return rows
+    with tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder:
+        recipe.training.output_dir = os.path.join(folder, "prepared")  # where a prepare function may write
+        recipe.training.disable_tqdm = True
+        if not any(row.name == "data" for row in failures(rows)):
+            rows += check_data.load(recipe)
+        more, config, tokens = _model(recipe)
+        rows += [*more, *on_data(recipe), *check_data.score(recipe)]
+        if recipe.stands:
+            rows.append(Row("batches", OK, batches(recipe)))
+        rows += [*_given(recipe, tokens), *_costs(recipe, config, tokens, card)]
+        rows = list(dict.fromkeys(rows))  # what two of them came upon
+        ran = _smoked(recipe, folder, rows) if smoke else []
+        if recipe.on_cpu and recipe.stands and config is not None:
+            rows += _speed_on_cpu(recipe, folder, [*rows, *ran[:1]], config.origin, smoke)
+    return [*rows, *ran]
+
+
+def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
+    """What the launch script would refuse, found without launching it, as far as that needs no network and no prepare
+    function.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    environment = dict(os.environ)
+    try:
+        _import_libraries()
+        recipe = read(name, options, spread, launching=True)
+        rows = on_paper(recipe)
+        if not failures(rows) and _lies_here(recipe):
+            rows += check_data.load(recipe)
+            if os.path.isdir(os.path.expanduser(recipe.model.model_name_or_path)):
+                rows += check_model.tokenizer(recipe)[0]
+            rows += on_data(recipe)
+    finally:  # what libraries set here must not reach the launcher
+        os.environ.clear()
+        os.environ.update(environment)
+    return [row.text for row in failures(rows)]
+
+
+def _import_libraries() -> None:
+    """TRL and all that it brings: nearly all of the time until a mistake is told. A sixth of that would go to the
+    garbage collection, which finds nothing."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        from ...launch.progress import hush
+
+        hush()
+        importlib.import_module("datasets").disable_progress_bars()
+        from ...launch import arguments  # noqa: F401
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _lies_here(recipe: Recipe) -> bool:
+    name = os.path.expanduser(recipe.script.dataset_name or "")
+    return not recipe.script.prepare and not recipe.data.datasets and os.path.exists(name)
+
+
+def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
+    """Whether it can be read, its config and its tokenizer."""
+    if not recipe.model.model_name_or_path or any(preflight.model(recipe)):
+        return [], None, None
+    rows, config = check_model.model(recipe)
+    if failures(rows):
+        return rows, None, None
+    if recipe.stands:
+        rows += check_model.sampled(recipe)
+    more, tokens = check_model.tokenizer(recipe)
+    return [*rows, *more], config, tokens
+
+
+def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
+    """The first prompt as the model is given it, where it can be written."""
+    if tokens is None or recipe.first_prompt is None or any(preflight.template(recipe)):
+        return []
+    try:
+        return check_model.given(recipe, tokens)
+    except Exception as error:  # of a chat template, on messages that it was not written for
+        return [Row("given", UNSEEN, f"the first prompt cannot be tokenized: {in_a_line(error)}")]
+
+
+def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
+    """Whether the prompts fit the model, and the model the GPUs."""
+    rows = []
+    prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
+    if tokens and recipe.prompted and not any(preflight.template(recipe)):
+        try:
+            lengths = check_model.lengths(recipe, tokens.what)
+        except Exception as error:  # of a chat template, on messages that it was not written for
+            return [Row("context", FAILED, f"the prompts cannot be tokenized: {in_a_line(error)}")]
+        if recipe.stands:
+            rows += check_model.context(recipe, config, tokens, lengths)
+        if recipe.seen:
+            prompt = max(lengths) if tokens.seen else max(lengths) // BYTES_A_TOKEN
+            prompt_from = "the longest prompt" + ("" if tokens.seen else f", at {BYTES_A_TOKEN} bytes a token")
+    if config is None or not recipe.stands:
+        return rows
+    counted, shape = check_model.shape(recipe, config)
+    rows += counted
+    if shape is not None:
+        job = check_model.job_of(recipe, config, shape, prompt)
+        granted = f"{prompt:,} tokens for {prompt_from}"
+        on_cpu = recipe.on_cpu
+        rows += check_model.costs_on_cpu(recipe, shape, job, granted) if on_cpu else []
+        rows += [] if on_cpu else check_model.costs(recipe, shape, job, card, granted)
+    return rows
+
+
+def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
+    if any(row.name not in FINE_IN_SMALL for row in failures(rows)):
+        return [Row("smoke", UNSEEN, "not run: it needs what FAILED above")]
+    away = [reward for reward in recipe.rewards if isinstance(reward, str) and not os.path.isdir(reward)]
+    if away and not hub.online():
+        return [Row("smoke", UNSEEN, f"not run: the reward model {away[0]} cannot be reached")]
+    if recipe.splits is None:
+        return [Row("smoke", UNSEEN, "not run: the data cannot be reached")]
+    if recipe.model.use_peft and not optional_packages.is_installed("peft"):
+        return [Row("smoke", UNSEEN, "not run: peft is not installed here")]
+    return run_smoke(recipe, folder)
+
+
+def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
+    """How long a run on a CPU takes, which nothing but steps of the model itself can tell."""
+    if not smoke:
+        return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
+    if failures(rows) or rows[-1].status != OK:
+        return [Row("speed", UNSEEN, "not measured: it needs what FAILED, or the smoke run, which was not run")]
+    if any(row.name == "machine" and row.status == UNSEEN for row in rows):
+        return [Row("speed", UNSEEN, "not measured: it needs what this machine lacks")]
+    if origin != "here":
+        away = f"{recipe.model.model_name_or_path} is in no folder here"
+        return [Row("speed", UNSEEN, f"not measured: {away}, and the tiny model tells nothing of its time")]
+    return [run_clocked(recipe, folder)]

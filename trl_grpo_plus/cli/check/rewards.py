@@ -1,0 +1,200 @@
+"""Whether rewards can be trusted, before a run depends on them.
+
+Each reward ships examples: completions and the rewards that they deserve. And on a dataset, the gold answers must
+score full marks, and the gold answers of other rows must not.
+"""
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ...registry import Example, Reward, check_columns, find, list_rewards
+from ...scoring import Definition, Outcome, columns_of
+from ...utils import optional_packages
+from ...utils.tables import FAILED, OK, aligned
+from ...utils.validation import ConfigError
+
+
+Pair = tuple[dict[str, Any], str]  # a row's columns and a gold completion
+
+_MOST_SHOWN = 60  # characters
+SHUFFLED_AT_MOST = 0.05  # two rows may have answers that are equal and written differently
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What was found of one reward; one line of the table."""
+
+    name: str
+    what: str  # "examples", "gold" or "shuffled"
+    right: int = 0  # how many scored as they should
+    total: int = 0
+    ms: float = math.nan  # a sample
+    problems: tuple[str, ...] = ()  # the check failed if there is any
+    unseen: str = ""  # why it could not be looked at here, which is no failure
+    form: str = ""  # in which form gold answers were posed, where that is not as the data has them
+
+
+def check_examples(name: str) -> Finding:
+    """Score the examples that a reward ships."""
+    try:
+        return _examples_of(name)
+    except Exception as error:  # one that is broken is no reason not to look at the others
+        return Finding(name, "examples", problems=(f"{type(error).__name__}: {error}",))
+
+
+def _examples_of(name: str) -> Finding:
+    definition = find(name)
+    if unseen := _unseen(definition):
+        return Finding(name, "examples", unseen=unseen)
+    rewards = [Reward(definition, example.args).prepare() for example in definition.examples]
+    if not rewards:
+        return Finding(name, "examples", problems=("it ships no examples: register it with examples=",))
+    problems = []
+    pairs = list(zip(rewards, definition.examples, strict=True))
+    _score(*pairs[0])  # what is loaded once is no sample's time
+    start = time.perf_counter()
+    for reward, example in pairs:
+        outcome = _score(reward, example)
+        if not _same(outcome.score, example.reward):
+            message = outcome.message.strip().rpartition("\n")[2]
+            wrong = f"{example.completion!r:.60} should score {example.reward}, not {outcome.score}. {message}"
+            problems.append(wrong.strip())
+    count = len(pairs)
+    ms = (time.perf_counter() - start) * 1000 / count
+    return Finding(name, "examples", count - len(problems), count, ms, tuple(problems))
+
+
+def _unseen(definition: Definition) -> str:
+    roots = [module.partition(".")[0] for module in definition.preload]
+    for root, how in optional_packages.missing({root: root for root in roots}).items():
+        return f"not installed: {root}. {how}"
+    if definition.name not in list_rewards():
+        return "not tried: a function that is not registered brings no examples, and no gold answers"
+    return ""
+
+
+def check_gold(reward: Reward, dataset: Any, limit: int = 200) -> list[Finding]:
+    """Score a dataset's gold answers in their own rows and in each other's.
+
+    Args:
+        reward ([`Reward`]): one whose definition has `gold`.
+        dataset: map-style, with the reward's columns.
+        limit (`int`, *optional*, defaults to `200`): most rows to score.
+    """
+    name, definition = reward.__name__, reward.definition
+    if definition.gold is None:
+        return [Finding(name, "gold", problems=("it cannot tell what a gold completion is: register it with gold=",))]
+    if limit < 2:
+        raise ConfigError(f"--limit: {limit} rows are not enough, use 2 or more.")
+    try:
+        check_columns(reward, dataset, "the dataset")
+        columns = columns_of(definition, dataset.column_names, reward.renamed, name)
+    except ValueError as error:
+        return [Finding(name, "gold", problems=(str(error),))]
+    # From all over it: some are sorted by answer.
+    raw_rows = (dataset[i] for i in range(0, len(dataset), max(1, -(-len(dataset) // limit))))
+    rows = [{name: raw[column] for name, column in columns.items()} for raw in raw_rows]
+    golds = [definition.gold(**row, **reward.all_args()) for row in rows]
+    pairs = [(row, text) for row, text in zip(rows, golds, strict=True) if text is not None]
+    if not pairs:
+        return [Finding(name, "gold", problems=("no row has a gold answer",))]
+    gold = replace(_gold(reward, pairs), form=_form(reward, pairs))
+    if not columns:  # the same completion for all
+        return [gold]
+    others = [(pairs[i][0], pairs[i - 1][1]) for i in range(len(pairs)) if pairs[i][1] != pairs[i - 1][1]]
+    return [gold, _shuffled(reward, others)]
+
+
+def _score(reward: Reward, example: Example) -> Outcome:
+    columns = {reward.renamed.get(name, name): [value] for name, value in example.columns.items()}
+    return reward.score(completions=[example.completion], **columns)[0]
+
+
+def findings_table(findings: Sequence[Finding]) -> str:
+    """The findings as text, problems below."""
+    rows = [("reward", "check", "right", "ms/sample", "")]
+    for finding in findings:
+        ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
+        verdict = FAILED if finding.problems else finding.unseen or OK
+        rows.append((finding.name, finding.what, f"{finding.right}/{finding.total}", ms, verdict))
+    lines = aligned(
+        (name, f"{what:<8}", f"{right:>9}", f"{ms:>9}", verdict) for name, what, right, ms, verdict in rows
+    )
+    for finding in findings:
+        lines += [f"\n{finding.name}, {finding.what}: {problem}" for problem in finding.problems[:5]]
+        if len(finding.problems) > 5:
+            lines.append(f"... and {len(finding.problems) - 5} more.")
+        lines += [f"\n{finding.name}: {finding.form}"] if finding.form else []
+    return "\n".join(lines)
+
+
+def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+    scores, ms = _timed(reward, pairs)
+    full = reward.definition.full_marks
+    problems = tuple(
+        f"the gold answer {text!r:.80} scores {score}, not {full}"
+        for (_, text), score in zip(pairs, scores, strict=True)
+        if not _same(score, full)
+    )
+    return Finding(reward.__name__, "gold", len(pairs) - len(problems), len(pairs), ms, problems)
+
+
+def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
+    """In which form the gold answers were posed, and what they score bare: as the one column has them that the reward
+    needs, if it needs just one."""
+    needed = reward.definition.needed
+    answers = [row[needed[0]] if len(needed) == 1 else None for row, _ in pairs]
+    bare = [
+        (row, str(answer))
+        for (row, _), answer in zip(pairs, answers, strict=True)
+        if isinstance(answer, str | int | float) and not isinstance(answer, bool)
+    ]
+    if bare == list(pairs):
+        return ""
+    posed = f"The gold answers were posed as {_start(pairs[0][1])}"
+    if not bare:
+        return f"{posed}."
+    scores, full = _timed(reward, bare)[0], reward.definition.full_marks
+    less = [text for (_, text), score in zip(bare, scores, strict=True) if not _same(score, full)]
+    if not less:
+        return f"{posed}; bare, such as '{_start(bare[0][1])}', they score full marks too."
+    right = f"{len(bare) - len(less)} of {len(bare)} score full marks"
+    return f"{posed}. Bare, such as '{_start(less[0])}', {right}: the prompt has to ask for that form."
+
+
+def _start(text: str) -> str:
+    """The beginning of a completion, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
+
+
+def _shuffled(reward: Reward, pairs: Sequence[Pair]) -> Finding:
+    if not pairs:
+        return Finding(reward.__name__, "shuffled", problems=("all rows have the same gold answer",))
+    scores, ms = _timed(reward, pairs)
+    passed = [
+        f"{text!r:.80} scores full marks in a row with {_shown(row)}"
+        for (row, text), score in zip(pairs, scores, strict=True)
+        if _same(score, reward.definition.full_marks)
+    ]
+    problems = tuple(passed) if len(passed) > SHUFFLED_AT_MOST * len(pairs) else ()
+    return Finding(reward.__name__, "shuffled", len(pairs) - len(passed), len(pairs), ms, problems)
+
+
+def _timed(reward: Reward, pairs: Sequence[Pair]) -> tuple[list[float | None], float]:
+    names = pairs[0][0]
+    columns = {reward.renamed.get(name, name): [row[name] for row, _ in pairs] for name in names}
+    start = time.perf_counter()
+    outcomes = reward.score(completions=[text for _, text in pairs], **columns)
+    return [outcome.score for outcome in outcomes], (time.perf_counter() - start) * 1000 / len(pairs)
+
+
+def _shown(row: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={value!r:.40}" for name, value in row.items())
+
+
+def _same(first: float | None, second: float | None) -> bool:
+    return first == second if None in (first, second) else math.isclose(first, second, abs_tol=1e-6)  # type: ignore[arg-type]

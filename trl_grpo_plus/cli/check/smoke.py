@@ -1,0 +1,242 @@
+"""The part of a check that runs, through the launch script: two steps of the recipe on a tiny model, on the CPU; and
+where the recipe is for the CPU and its model lies here, the first steps of the model itself, for their time."""
+
+import contextlib
+import json
+import math
+import os
+import signal
+import statistics
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from ...launch.accelerate import launch_command
+from ...launch.option_checks import evaluates
+from ...launch.recipe import Recipe, total_steps
+from ...launch.reward_inputs import takes_smoke
+from ...utils.tables import FAILED, OK, UNSEEN, Row
+from .estimate import GIB, rounded
+
+
+SCRIPT, CLOCKED = "trl_grpo_plus.cli.check.smoke_run", "trl_grpo_plus.cli.check.timed_run"
+CLOCK = "clock.json"  # that the clocked run leaves in its folder
+REPORT, ERROR = "smoke.json", "smoke-error.txt"  # that it leaves in its folder
+STEPS, GROUPS = 2, 6
+MOST_PROCESSES, MOST_GENERATIONS, COMPLETION = 2, 8, 24
+AS_FOR_A_CHECK = "The model is as prepare makes it for a check, before its warm-up; the warm-up's time is not counted."
+NEED_EVALUATION = ("reduce_lr_on_plateau", "greedy")  # between steps, of which there are few
+TIMEOUT_S, CLOCKED_S = 900, 300
+
+NOT_OF_A_STEP = ("eval_on_start", "load_best_model_at_end", "push_to_hub", "resume_from_checkpoint", "log_completions")
+OFF = ("bf16", "fp16", "use_vllm", "use_transformers_continuous_batching", "use_liger_kernel", "torch_compile")
+STEPS_ALONE: dict[str, Any] = {
+    **dict.fromkeys(NOT_OF_A_STEP, False),
+    "eval_strategy": "no",
+    "save_strategy": "no",
+    "report_to": "none",
+    "disable_tqdm": True,
+}
+ALWAYS: dict[str, Any] = {
+    **dict.fromkeys(OFF, False),
+    "max_steps": STEPS,
+    "warmup_steps": 0,
+    "logging_strategy": "steps",
+    "logging_steps": 1,
+    "trace_every": 1,
+    "trace_max_groups": None,
+    "vllm_check_every": 0,
+    "use_cpu": True,
+    "dtype": "float32",
+    "model_init_kwargs": "{}",
+    "dataloader_num_workers": 0,
+}
+# Refused without a GPU or beside what is above; not mentioned where the recipe does not.
+WHERE_SET: dict[str, Any] = {
+    "load_in_4bit": False,
+    "load_in_8bit": False,
+    "tf32": False,
+    "attn_implementation": "sdpa",
+    "dataloader_prefetch_factor": None,
+    "log_completions_hub_repo": "",
+}
+
+
+def smoke(recipe: Recipe, folder: str) -> list[Row]:
+    """Run it in `folder`, which is the caller's to remove."""
+    output = os.path.join(folder, "smoke")
+    processes = min(recipe.spread.processes, MOST_PROCESSES)
+    small = smaller(recipe.training, recipe.model, processes)
+    options = [*recipe.options, *small, *recipe.on_a_cpu, "--output_dir", output]
+    command = launch_command(recipe.name, options, None, processes, script=SCRIPT)
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+    status, errors = _launched(command, environment)
+    if status is None:
+        return [Row("smoke", FAILED, f"two steps of a tiny model were not done after {TIMEOUT_S // 60} minutes")]
+    if status:
+        return [Row("smoke", FAILED, _reason(Path(output), errors))]
+    report = json.loads(Path(output, REPORT).read_text())
+    if recipe.kind is None:
+        report["model"] += " in the place of a model that is not known"
+    on = "one process" if processes == 1 else f"{processes} processes"
+    if recipe.spread.sharding.startswith(("zero", "fsdp")):
+        on += f" without {recipe.spread.sharding}"
+    return rows_of(report, Path(output), on)
+
+
+def clocked(recipe: Recipe, folder: str) -> Row:
+    """Seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a check."""
+    output, args = Path(folder, "clocked"), recipe.training
+    every = args.steps_per_generation * args.num_iterations
+    around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
+    wanted = {**_steps_alone(args), "max_steps": 1 + around, "do_eval": False, "output_dir": str(output)}
+    options = [*recipe.options, *_words(wanted)]
+    command = launch_command(recipe.name, options, None, recipe.spread.processes, script=CLOCKED)
+    status, errors = _launched(command, {**os.environ, "CUDA_VISIBLE_DEVICES": ""}, CLOCKED_S)
+    if status:
+        return Row("speed", FAILED, _reason(output, errors))
+    report = json.loads((output / CLOCK).read_text()) if (output / CLOCK).exists() else {"seconds": []}
+    if status is None or len(report["seconds"]) < 2:
+        ended = f"were done in {CLOCKED_S // 60} minutes" if status is None else "were done when it ended by itself"
+        done = f"{len(report['seconds'])} of {1 + around} steps {ended}"
+        return Row("speed", UNSEEN, f"{done}, too few to tell how long the run takes")
+    pace = _pace(report, total_steps(recipe))
+    if recipe.prepared and takes_smoke(recipe.script):
+        pace += f" {AS_FOR_A_CHECK}"
+    return Row("speed", OK, pace)
+
+
+def _pace(report: dict[str, Any], total: int | None) -> str:
+    first, *others = report["seconds"]
+    step = statistics.fmean(others)
+    steps = "the second" if len(others) == 1 else f"the mean of {len(others)}"
+    text = f"{rounded(step)} s a step, {steps} after a first one of {rounded(first)} s, measured here"
+    if total:
+        whole = first + (total - 1) * step
+        text += f"; all {total:,} steps: about {rounded(whole / 3600)} h ({rounded(whole / 60)} minutes)"
+    peak = f"memory rose to {rounded(report['peak'] / GIB)} GiB"
+    return f"{text}; {peak}. Longer or shorter completions, dropped groups and evaluations change both."
+
+
+def _launched(command: list[str], environment: dict[str, str], limit_s: float = TIMEOUT_S) -> tuple[int | None, str]:
+    """Exit status, `None` where it took too long, and stderr. No process of it is left, however this ends."""
+    pipes: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, env=environment, start_new_session=True, **pipes) as launcher:
+        try:
+            errors = launcher.communicate(timeout=limit_s)[1]
+            return launcher.returncode, errors
+        except subprocess.TimeoutExpired:
+            return None, ""
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(launcher.pid, signal.SIGKILL)
+
+
+def smaller(args: Any, model: Any, processes: int) -> list[str]:
+    """Options that make a recipe's run short, small and fit for a CPU, and leave the rest of it as it is.
+
+    Args:
+        args ([`GRPOPlusConfig`]), model (`ModelConfig`): the recipe's own.
+        processes (`int`): of the run.
+    """
+    wanted = {
+        **_steps_alone(args),
+        **ALWAYS,
+        **_batches(args, processes),
+        "num_iterations": min(args.num_iterations, 2),
+        "max_completion_length": min(args.max_completion_length or COMPLETION, COMPLETION),
+        "do_eval": evaluates(args),
+        **{name: value for name, value in WHERE_SET.items() if getattr(args, name, getattr(model, name, None))},
+    }
+    if not args.optim.value.startswith(("adamw_torch", "sgd", "adafactor")) or "bit" in args.optim.value:
+        wanted |= {"optim": "adamw_torch", **({"optim_args": ""} if args.optim_args else {})}
+    return _words(wanted)
+
+
+def _steps_alone(args: Any) -> dict[str, Any]:
+    """Options that leave out all that is no step."""
+    schedule = {"lr_scheduler_type": "constant"} if args.lr_scheduler_type.value in NEED_EVALUATION else {}
+    return STEPS_ALONE | schedule
+
+
+def _words(options: dict[str, Any]) -> list[str]:
+    return [word for name, value in options.items() for word in (f"--{name}", _word(value))]
+
+
+def _batches(args: Any, processes: int) -> dict[str, Any]:
+    """Small ones, of whole groups, as many rows in each micro-batch of each process. A generation batch is as long as
+    an optimizer step, longer or shorter, as the recipe's is."""
+    generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
+    accumulation = min(args.gradient_accumulation_steps, 2)
+    ratio = args.steps_per_generation / args.gradient_accumulation_steps
+    every = accumulation if ratio == 1 else 2 * accumulation if ratio > 1 else max(accumulation // 2, 1)
+    unit = processes * every
+    groups = min(GROUPS, args.generation_batch_size // args.num_generations)
+    rows = math.lcm(generations, unit) * max(1, groups * generations // math.lcm(generations, unit))
+    eval_generations = min(args.num_generations_eval or generations, generations)
+    return {
+        "per_device_train_batch_size": rows // unit,
+        "num_generations": generations,
+        "gradient_accumulation_steps": accumulation,
+        "generation_batch_size": None,
+        "steps_per_generation": every,
+        "num_generations_eval": eval_generations,
+        "per_device_eval_batch_size": eval_generations,
+    }
+
+
+def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
+    """What came of it, in `folder`, `on` so many processes."""
+    from ... import traces
+
+    seconds = (
+        f"{report['steps']} steps in {report['seconds']:.0f} s on a tiny {report['model']} with random weights, {on}"
+    )
+    verdicts = ", ".join(f"{count} {verdict}" for verdict, count in report["verdicts"].items())
+    planted = f"gold answers planted as {report['planted']} of {report['attempts']} attempts"
+    if not report["planted"]:
+        planted = "no gold answers planted: no reward could tell one"
+    alive = report["verdicts"].get("alive", 0)
+    groups = Row("groups", OK, f"{verdicts}; {report['trained']} trained on; {planted}")
+    if report["planted"] and not alive:
+        why = "no group was alive, though half its attempts were gold answers: does the reward tell them from noise?"
+        groups = Row("groups", FAILED, f"{groups.text}: {why}")
+    try:
+        attempts = sum(len(group) for group in traces.groups(folder) if group[0]["split"] == "train")
+    except ValueError:  # there are none
+        attempts = 0
+    written = f"{attempts} attempts in rollouts/, and the page"
+    return [
+        Row("smoke", OK if report["steps"] == STEPS else FAILED, seconds),
+        groups,
+        learned(report, alive),
+        Row("traces", OK if attempts == report["attempts"] and (folder / "report.html").exists() else FAILED, written),
+    ]
+
+
+def learned(report: dict[str, Any], alive: int) -> Row:
+    """Whether the weights moved, and if not, whether there was something to move them."""
+    gradients = [norm for norm in report["gradients"] if norm == norm]
+    norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
+    if len(gradients) < len(report["gradients"]):
+        return Row("learning", FAILED, f"{norms}: not a number")
+    if report["moved"] > 0:
+        return Row("learning", OK, f"moved, by {report['moved']:.1g} at most; {norms}")
+    if not alive or not any(gradients):
+        why = f"did not move, and nothing was there to move them: {alive} groups alive; {norms}"
+        return Row("learning", UNSEEN, why)
+    return Row("learning", FAILED, f"did not move, though there was a gradient ({norms}): look at learning_rate")
+
+
+def _word(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool | None) else str(value)
+
+
+def _reason(folder: Path, errors: str) -> str:
+    error = folder / ERROR
+    if error.exists():
+        return error.read_text()
+    # It died without a word of its own; the launcher's traceback, which comes last, says nothing.
+    lines = [line for line in errors.splitlines() if line.strip()]
+    own = [line for line in lines if line.startswith("error: ")]
+    return "\n".join(own[-1:] or lines[-12:]) or "it ended without a word"

@@ -1,0 +1,174 @@
+"""Two steps of a recipe on a tiny model of the same architecture: `trl-grpo-plus check RECIPE --smoke` launches this.
+
+A random model earns nothing, so gold answers are planted: the rewards' own, as some attempts of some groups, so that
+groups are alive, solved and failed by turns and the filter, the advantages and the gradient have work to do. All else
+is the recipe's: rewards, filter, KL, adapter, traces. What came of it is written to `<output_dir>/smoke.json`.
+"""
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import TrainerCallback
+
+from ... import GRPOPlusTrainer
+from ...launch.reward_inputs import load_data
+from ...launch.train import main, run
+from ...scoring import Reward, columns_of
+from ...utils.validation import ConfigError
+from . import hub
+from .smoke import ERROR, REPORT
+from .tiny_model import write
+
+
+MOST_ROWS, EVAL_ROWS = 64, 2
+LONGEST_GOLD = 4096  # tokens
+
+
+class SmokeTrainer(GRPOPlusTrainer):
+    """The trainer, with gold answers among the attempts, and a report at the end."""
+
+    def __init__(self, *args: Any, **kwargs: Any):
+        super().__init__(*args, **kwargs)
+        self._rows: list[dict[str, Any]] = []  # of which completions are generated
+        self.planted = 0
+        self.verdicts: Counter[str] = Counter()
+        self.trained = 0
+        self.add_callback(_Watch(self))
+
+    def gold_of(self, row: dict[str, Any]) -> str | None:
+        """A completion that the weightiest reward that can tell gives full marks."""
+        weighed = zip(self.reward_funcs, self.reward_weights.tolist(), strict=True)
+        for reward, weight in sorted(weighed, key=lambda pair: -pair[1]):
+            if weight <= 0 or not isinstance(reward, Reward) or reward.definition.gold is None:
+                continue
+            columns = columns_of(reward.definition, row, reward.renamed, reward.__name__)
+            values = {name: row[column] for name, column in columns.items()}
+            if any(values[name] is None for name in reward.definition.needed):
+                continue
+            if (gold := reward.definition.gold(**values, **reward.all_args())) is not None:
+                return gold
+        return None
+
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Any:
+        self._rows = inputs
+        return super()._sample(inputs, prompts)
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        self._rows = inputs
+        return super()._generate_and_score_completions(inputs)
+
+    def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> tuple:
+        completion_ids, *rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)
+        if self.model.training and len(self._rows) == len(completion_ids):
+            first = self.accelerator.process_index * len(completion_ids)
+            for i, row in enumerate(self._rows):
+                group, attempt = divmod(first + i, self.num_generations)
+                if is_planted(group, attempt):
+                    completion_ids[i] = self._planted(row, completion_ids[i])
+        return completion_ids, *rest
+
+    def _planted(self, row: dict[str, Any], otherwise: list[int]) -> list[int]:
+        gold = self.gold_of(row)
+        ids = [] if gold is None else self._tokenizer(gold, add_special_tokens=False)["input_ids"]
+        if not 0 < len(ids) <= LONGEST_GOLD:
+            return otherwise
+        self.planted += 1
+        return [*ids, self._tokenizer.eos_token_id]
+
+    def _log_batch(self, output: dict[str, Any]) -> None:
+        super()._log_batch(output)
+        self.verdicts.update(verdict for sampled in self._batch.rounds for verdict in sampled.verdicts)
+        self.trained += sum(self._batch.plan.live)
+
+
+def is_planted(group: int, attempt: int) -> bool:
+    """Whether an attempt is replaced by a gold answer: every other one of the first group, all of the second, none of
+    the third, and so on."""
+    return (attempt % 2 == 0, True, False)[group % 3]
+
+
+class _Watch(TrainerCallback):
+    """Compares the weights before and after, and writes the report."""
+
+    def __init__(self, trainer: SmokeTrainer):
+        self._trainer = trainer
+        self._before: dict[str, torch.Tensor] = {}
+        self._began = 0.0
+
+    def _weights(self) -> dict[str, torch.Tensor]:
+        model = self._trainer.accelerator.unwrap_model(self._trainer.model)
+        return {name: weight.detach().clone() for name, weight in model.named_parameters() if weight.requires_grad}
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._began = time.monotonic()
+        self._before = self._weights()
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        trainer = self._trainer
+        planted = trainer.accelerator.reduce(torch.tensor(trainer.planted), reduction="sum").item()
+        moved = max((after - self._before[name]).abs().max().item() for name, after in self._weights().items())
+        report = {
+            "steps": state.global_step,
+            "seconds": time.monotonic() - self._began,
+            "model": trainer.model.config.model_type,
+            "verdicts": dict(trainer.verdicts),
+            "attempts": trainer.verdicts.total() * trainer.num_generations,
+            "trained": trainer.trained,
+            "planted": planted,
+            "moved": moved,
+            "gradients": [entry["grad_norm"] for entry in state.log_history if "grad_norm" in entry],
+        }
+        if trainer.accelerator.is_main_process:
+            Path(args.output_dir, REPORT).write_text(json.dumps(report))
+
+
+def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
+    """A few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process makes."""
+    loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
+    if loaded is None:
+        raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
+    name, options = model_args.model_name_or_path, (model_args.model_revision, training_args.trust_remote_code)
+    model_args.model_name_or_path, model_args.model_revision = str(Path(training_args.output_dir, "tiny")), "main"
+    if training_args.process_index == 0:
+        write(tiny_config(name, *options), hub.tokenizer(name, *options).what, model_args.model_name_or_path)
+    train = script_args.dataset_train_split
+    return type(loaded.what)(
+        {split: _some(rows, MOST_ROWS if split == train else EVAL_ROWS) for split, rows in loaded.what.items()}
+    )
+
+
+def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any:
+    """The config to make small: the model's own, else a Llama's."""
+    from transformers import LlamaConfig
+
+    loaded = hub.model_config(name, revision, trust_remote_code)
+    return loaded.what if loaded else LlamaConfig()
+
+
+def _some(rows: Any, most: int) -> Any:
+    """Rows from all over the set, so that a mixture's kinds are among them."""
+    if not hasattr(rows, "__len__"):
+        return rows.take(most)
+    return rows.select(range(0, len(rows), -(-len(rows) // most)))
+
+
+def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    folder = training_args.output_dir
+    try:
+        return main(script_args, training_args, model_args, dataset_args, SmokeTrainer, load)
+    except (Exception, SystemExit) as error:
+        os.makedirs(folder, exist_ok=True)
+        text = str(error) if isinstance(error, ConfigError) else "".join(traceback.format_exception_only(error))
+        Path(folder, ERROR).write_text(text.strip())
+        raise
+
+
+if __name__ == "__main__":
+    sys.exit(run(_main, "trl_grpo_plus.cli.check.smoke_run"))

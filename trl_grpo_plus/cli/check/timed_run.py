@@ -1,0 +1,72 @@
+"""The first steps of a recipe, its own model and batches, against the clock: `trl-grpo-plus check RECIPE --smoke`
+launches this for a run on a CPU. A model that a prepare function makes is made as for a check (`smoke=True`).
+
+How long each step took, and the memory that the process rose to, is written to `<output_dir>/clock.json`. Then it
+ends, without evaluating or saving.
+"""
+
+import json
+import resource
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from ... import GRPOPlusTrainer
+from ...launch.reward_inputs import load_data
+from ...launch.train import main, run
+from ...utils.files import replace
+from ...utils.validation import ConfigError
+from . import hub
+from .smoke import CLOCK
+
+
+class Done(Exception):
+    """All steps are."""
+
+
+class _Clock(TrainerCallback):
+    def __init__(self) -> None:
+        self._last, self._seconds = 0.0, list[float]()
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        self._last = time.monotonic()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        now = time.monotonic()
+        self._seconds.append(now - self._last)
+        self._last = now
+        if state.is_world_process_zero:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+            # Whole at any time: the clock may be stopped by a kill.
+            replace(Path(args.output_dir, CLOCK), [json.dumps({"seconds": self._seconds, "peak": peak}).encode()])
+        if state.global_step == args.max_steps:
+            raise Done
+
+
+def trainer(*args: Any, **kwargs: Any) -> GRPOPlusTrainer:
+    """The recipe's, with a clock."""
+    made = GRPOPlusTrainer(*args, **kwargs)
+    made.add_callback(_Clock())
+    return made
+
+
+def load(*args: Any) -> Any:
+    """The recipe's data, as a check reads it."""
+    loaded = hub.data(load_data, *args)
+    if loaded is None:
+        raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
+    return loaded.what
+
+
+def _main(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    try:
+        return main(script_args, training_args, model_args, dataset_args, trainer, load)
+    except Done:
+        return 0
+
+
+if __name__ == "__main__":
+    sys.exit(run(_main, "trl_grpo_plus.cli.check.timed_run"))

@@ -1,0 +1,52 @@
+"""What is installed here, what GPUs there are, and what is missing for what."""
+
+import platform
+import shutil
+from importlib.metadata import PackageNotFoundError, version
+
+from ..utils import optional_packages
+from ..utils.tables import aligned
+
+
+PACKAGES = ("trl-grpo-plus", "trl", "transformers", "accelerate", "datasets", "torch", "peft", "vllm", "deepspeed")
+NEEDED_FOR = {
+    "math_answer": "math_verify",
+    "json_schema": "jsonschema",
+    "reasoning_gym": "reasoning_gym",
+    "LoRA": "peft",
+    "use_vllm": "vllm",
+    "report_to: wandb": "wandb",
+    "report_to: trackio": "trackio",
+    "zero1, zero2 and zero3": "deepspeed",
+}
+
+
+def gpus() -> list[str]:
+    """A line a GPU: its name and memory."""
+    import torch
+
+    cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [f"{card.name}, {card.total_memory / 2**30:.0f} GiB" for card in cards]
+
+
+def described() -> str:
+    """The environment as text, for a terminal or a bug report."""
+    facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
+    facts |= {name: _version(name) for name in PACKAGES}
+    facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}
+    facts["bubblewrap"] = shutil.which("bwrap") or "not installed: python_tests uses another tier of its sandbox"
+    lines = aligned(facts.items())
+    if missing := optional_packages.missing(NEEDED_FOR):
+        lines += [
+            "",
+            "missing packages, by what needs them",
+            *aligned((f"  {what}", how) for what, how in missing.items()),
+        ]
+    return "\n".join(lines)
+
+
+def _version(name: str) -> str:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "-"

@@ -1,0 +1,78 @@
+"""The card of a dataset on the Hub: README.md with its head in YAML."""
+
+import re
+from collections.abc import Collection
+from typing import Any
+
+import yaml
+
+from ... import __version__
+from .columns import COLUMNS, clean
+from .schema import MESSAGES, Held
+
+
+_SIZES = {10**3: "n<1K", 10**4: "1K<n<10K", 10**5: "10K<n<100K", 10**6: "100K<n<1M", 10**7: "1M<n<10M"}
+
+
+def card(
+    run: str,
+    about: dict[str, Any],
+    held: Held,
+    dropped: Collection[str],
+    groups: dict[str, int],
+    attempts: int,
+    part: str,
+) -> str:
+    """The card.
+
+    Args:
+        run (`str`): its name.
+        about (`dict`): what `traces.about` tells of it.
+        held, dropped: what the run holds, and which columns and keys of the reference are left out.
+        groups (`dict[str, int]`): split, as its file is called -> groups; of all of them `attempts`.
+        part (`str`): which part of the run this is.
+    """
+    files = [{"split": split, "path": f"data/{split}-*.parquet"} for split in sorted(groups, key="train".__ne__)]
+    head = {
+        "pretty_name": f"Rollouts of {clean(run)}",
+        "configs": [{"config_name": "default", "data_files": files}],
+        "size_categories": [next((name for bound, name in _SIZES.items() if attempts < bound), "10M<n<100M")],
+        "tags": ["trl-grpo-plus", "grpo", "rollouts"],
+    }
+    weights = about.get("rewards") or dict.fromkeys(held.rewards)
+    rewards = [
+        (name, "not known" if (w := weights.get(name)) is None else w or "0, a monitor") for name in held.rewards
+    ]
+    shapes = " ".join(line for line in (held.shapes(dropped), held.warning(dropped)) if line)
+    left = sorted(dropped)
+    blocks = [
+        f"---\n{yaml.safe_dump(head, sort_keys=False, allow_unicode=True)}---",
+        f"# Rollouts of {_cell(run)}",
+        f"What the GRPO run {_cell(run)} sampled: {sum(groups.values())} groups of attempts on one prompt each, "
+        f"{attempts} attempts, a row each. Exported by trl_grpo_plus {__version__}: {part}"
+        + (f", without {', '.join(map(_cell, left))}." if left else "."),
+        re.sub(r"([\\`*_\[\]<>|#&])", r"\\\1", shapes),
+        _table(("split", "groups"), groups.items()),
+        _table(("reward", "weight"), rewards),
+        "## Columns",
+        _table(("column", "what it is"), [(name, _about(name, held)) for name in COLUMNS if name not in dropped]),
+        "JSON columns are texts for `json.loads`. U+FFFD stands for lone surrogates, which UTF-8 does not know.",
+    ]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _about(name: str, held: Held) -> str:
+    kind = held.written.get(name)
+    about = COLUMNS[name].about.replace("|", "\\|")
+    messages = "messages; `other` is JSON of what a message has beside role and content"
+    return about if kind is None else f"{about}; {messages if kind == MESSAGES else kind}"
+
+
+def _table(head: tuple[str, str], rows: Any) -> str:
+    lines = [head, ("---", "---"), *((f"`{_cell(name)}`", value) for name, value in rows)]
+    return "\n".join(f"| {first} | {second} |" for first, second in lines)
+
+
+def _cell(text: str) -> str:
+    """Of a name that anyone may have given: no markup, and on one line."""
+    return re.sub(r"[^\w./: -]", "_", clean(text))

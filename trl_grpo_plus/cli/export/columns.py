@@ -1,0 +1,149 @@
+"""A line of a trace as a row of a table. Types depend on nothing but the names of the rewards, and on whether prompts
+and completions are text or messages: tables of two runs of the same rewards can be joined."""
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from typing import Any, NamedTuple
+
+import orjson
+
+from ...traces import Row, told
+from ...utils.text import written
+
+
+_LONE = re.compile("[\ud800-\udfff]")
+_SPEAKER = {"prompt": "user", "completion": "assistant"}
+
+
+class Column(NamedTuple):
+    """`kind`: a key of [`KINDS`], or "written", for what the run's is. `about`: what the dataset card says of it."""
+
+    kind: str
+    about: str
+
+
+COLUMNS = {
+    "step": Column("int", "optimizer steps done when it was sampled"),
+    "split": Column("text", "`train`, or the evaluation's"),
+    "batch": Column("int", "which batch of that step"),
+    "round": Column("int", "0, or the resampling round"),
+    "group": Column("int", "place in the round; step, split, batch, round and group name a group"),
+    "attempt": Column("int", "place in the group"),
+    "size": Column("int", "attempts in the group"),
+    "prompt": Column("written", "what was asked"),
+    "completion": Column("written", "what the policy wrote"),
+    "reference": Column("json", "the other columns of the dataset's row; JSON"),
+    "rewards": Column("scores", "of each reward its score, null where it gave none"),
+    "outcomes": Column("statuses", "of each reward `ok`, `abstain`, `too_long`, `timeout`, `error` or `starved`"),
+    "steps": Column("json", "of each reward that scored steps `[[end, reward], ...]`, offsets in the text; JSON"),
+    "reward": Column("float", "the weighted total, null where nobody scored"),
+    "advantage": Column("float", "trained with; null for a live group that was not needed"),
+    "advantages": Column(
+        "pairs", "of tokens, where they have their own: `[[end, advantage], ...]`, offsets in the text"
+    ),
+    "verdict": Column("text", "on its group: `alive`, `all_good`, `all_bad`, `tied`, `unscored` or `truncated`"),
+    "kept": Column("flag", "whether its group was trained on"),
+    "reason": Column("text", "if not, why"),
+    "tokens": Column("int", "that the policy wrote"),
+    "truncated": Column("flag", "whether it ran into the limit"),
+    "kl": Column("float", "to the reference model when sampled, mean over tokens"),
+    "belief": Column("json", "of its prompt before it was sampled: mean and std of a reward; JSON"),
+    "extra": Column("json", "what reward functions logged of it; JSON"),
+    "alarms": Column("texts", "those that name its group"),
+}
+
+
+def clean(text: str) -> str:
+    """With U+FFFD for each lone surrogate, for which UTF-8 has no bytes: as long as it was, so that offsets hold."""
+    return _LONE.sub("\ufffd", text)
+
+
+def as_json(value: Any) -> str:
+    """As JSON that is valid UTF-8: lone surrogates become escapes, integers may be of any size."""
+    try:
+        return orjson.dumps(value).decode()
+    except TypeError:
+        return json.dumps(value, separators=(",", ":"))
+
+
+def listed(names: Iterable[str]) -> str:
+    """Names, one after another; those that are empty or no plain line as literals."""
+    return ", ".join(name if name.isprintable() and name else ascii(name) for name in names)
+
+
+def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: Collection[str]) -> Row:
+    """The row, of plain data.
+
+    Args:
+        row (`dict`): a line of a trace.
+        written_as (`dict[str, str]`): "prompt" and "completion" -> "text", "messages" or "JSON".
+        rewards (`Iterable[str]`): names of all rewards of the run.
+        dropped (`Collection[str]`): columns, and `reference.KEY`, to leave out.
+
+    Raises:
+        ValueError: a value is not what its column holds.
+    """
+    cells: Row = {}
+    for name, column in COLUMNS.items():
+        if name in dropped:
+            continue
+        value = row.get(name)
+        try:
+            if column.kind in ("scores", "statuses"):
+                cells[name] = _of_each(value or {}, rewards, _CELLS["float" if column.kind == "scores" else "text"])
+            elif value is None:
+                cells[name] = None
+            elif column.kind == "written":
+                cells[name] = _written(value, written_as[name], _SPEAKER[name])
+            elif name == "reference":
+                cells[name] = as_json({key: item for key, item in value.items() if f"{name}.{key}" not in dropped})
+            else:
+                cells[name] = _CELLS[column.kind](value)
+        except (TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"{name} of {told(row)} in the traces: {error}. Mend or remove that line.") from None
+    return cells
+
+
+def _of_each(values: dict[str, Any], rewards: Iterable[str], cell: Callable[[Any], Any]) -> Row:
+    return {clean(name): None if (value := values.get(name)) is None else cell(value) for name in rewards}
+
+
+def _written(value: Any, kind: str, speaker: str) -> Any:
+    if kind == "text":
+        return clean(value)
+    if kind == "JSON":
+        return as_json(value)
+    messages = [{"role": speaker, "content": value}] if isinstance(value, str) else value
+    return [_message(message) for message in messages]
+
+
+def _message(message: dict[str, Any]) -> dict[str, str | None]:
+    """`other` is JSON of what is neither: tool calls, names, and content in parts, whose text is `content` too."""
+    content = message.get("content")
+    plain = content is None or isinstance(content, str)
+    other = {key: value for key, value in message.items() if key != "role" and not (plain and key == "content")}
+    text = content if plain else written(content)
+    return {
+        "role": clean(message["role"]),
+        "content": None if text is None else clean(text),
+        "other": as_json(other) if other else None,
+    }
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"{value!r} is neither true nor false")
+    return value
+
+
+# Kind -> what makes a cell of a value.
+_CELLS: dict[str, Callable[[Any], Any]] = {
+    "int": int,
+    "float": float,
+    "flag": _flag,
+    "text": clean,
+    "texts": lambda values: [clean(value) for value in values],
+    "pairs": lambda values: [[float(number) for number in pair] for pair in values],
+    "json": as_json,
+}

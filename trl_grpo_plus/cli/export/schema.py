@@ -1,0 +1,101 @@
+"""What a run holds, as far as its schema and what may be asked of it depend on it."""
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...traces import Row
+from ...utils.validation import ConfigError, did_you_mean
+from .columns import COLUMNS, listed
+
+
+TEXT, MESSAGES, JSON = "text", "messages", "JSON"
+_HOW = {TEXT: "as text", MESSAGES: "as messages", JSON: "as JSON, since they are neither text nor messages"}
+
+
+@dataclass
+class Held:
+    """Of a whole run, whatever part of it is exported, so that all parts have one schema.
+
+    Attributes:
+        rewards (`dict[str, None]`): names of the rewards, in order.
+        written (`dict[str, str]`): "prompt" and "completion" -> "text", "messages" or "JSON". Where some are text and
+            some messages, all become messages.
+        reference (`dict[str, None]`): names of the dataset's other columns.
+        extra (`dict[str, None]`): names of what rewards logged.
+        steps (`dict[str, list[int]]`): split -> the steps at which it was sampled.
+        unknown (`dict[str, None]`): keys of lines that have no column.
+    """
+
+    rewards: dict[str, None] = field(default_factory=dict)
+    written: dict[str, str] = field(default_factory=lambda: {"prompt": TEXT, "completion": TEXT})
+    reference: dict[str, None] = field(default_factory=dict)
+    extra: dict[str, None] = field(default_factory=dict)
+    steps: dict[str, list[int]] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
+
+    def named(self, drop: Iterable[str]) -> frozenset[str]:
+        """What `drop` names, checked: columns, and keys of the reference, as `reference.KEY`.
+
+        Raises:
+            ConfigError: there is none of this name, or nothing would be left.
+        """
+        named = set()
+        keys = {f"reference.{key}" for key in self.reference}
+        for name in drop:
+            # A name of both is both: what should stay at home does.
+            meant = {name, f"reference.{name}"} & {*COLUMNS, *keys}
+            if not meant:
+                guess = did_you_mean(name, filter(str.isprintable, [*COLUMNS, *self.reference]))
+                known = f"A column is one of {', '.join(COLUMNS)}; a key of the reference, of this run, "
+                known += f"one of {listed(self.reference)}." if self.reference else "none, since it has none."
+                raise ConfigError(f"--drop: there is no {name!r}.{guess} {known}")
+            named |= meant
+        if named >= COLUMNS.keys():
+            raise ConfigError("--drop: no column is left. Name fewer.")
+        return frozenset(named)
+
+    def shapes(self, dropped: Collection[str]) -> str:
+        """How prompts and completions are written."""
+        said = [f"{name}s {_HOW[kind]}" for name, kind in self.written.items() if name not in dropped]
+        text = " and ".join(said)
+        return f"{text[0].upper()}{text[1:]}." if text else ""
+
+    def warning(self, dropped: Collection[str]) -> str:
+        """What is in it that not everyone may be meant to read."""
+        inside = [f"{name}s" for name in ("prompt", "completion") if name not in dropped]
+        keys = [key for key in self.reference if f"reference.{key}" not in dropped]
+        if "reference" not in dropped and keys:
+            inside.append(f"the reference, with any gold answers ({listed(keys)})")
+        if "extra" not in dropped and self.extra:
+            inside.append(f"what rewards logged ({listed(self.extra)})")
+        return f"Whoever gets it can read: {', '.join(inside)}." if inside else ""
+
+
+def look(groups: Iterable[Sequence[Row]]) -> Held:
+    """What a run holds. Reads all of it, once."""
+    held, kinds = Held(), {"prompt": {TEXT: 0}, "completion": {TEXT: 0}}
+    steps: dict[str, set[int]] = {}
+    for group in groups:
+        steps.setdefault(group[0]["split"], set()).add(group[0]["step"])
+        for row in group:
+            held.rewards.update(dict.fromkeys([*(row.get("rewards") or {}), *(row.get("outcomes") or {})]))
+            held.reference.update(dict.fromkeys(row.get("reference") or {}))
+            held.extra.update(dict.fromkeys(row.get("extra") or {}))
+            held.unknown.update(dict.fromkeys(key for key in row if key not in COLUMNS))
+            for name, seen in kinds.items():
+                if row.get(name) is not None:
+                    seen[_kind(row[name])] = 1
+    for name, seen in kinds.items():
+        held.written[name] = JSON if JSON in seen else MESSAGES if MESSAGES in seen else TEXT
+    held.steps = {split: sorted(of_split) for split, of_split in steps.items()}
+    return held
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return TEXT
+    messages = isinstance(value, list) and all(
+        isinstance(one, dict) and isinstance(one.get("role"), str) for one in value
+    )
+    return MESSAGES if messages else JSON

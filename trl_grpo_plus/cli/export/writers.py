@@ -1,0 +1,244 @@
+"""Writes the table: JSON lines, or a folder with a parquet file a split. Some hundred attempts are held at once."""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+
+from ... import traces
+from ...traces import Row
+from ...utils.files import replace
+from ...utils.validation import ConfigError, Number, did_you_mean
+from .card import card
+from .columns import COLUMNS, clean, flat
+from .schema import MESSAGES, Held, look
+
+
+CHUNK = 500  # attempts; a row group of a parquet file
+_TYPES = {"int": pa.int64(), "float": pa.float64(), "flag": pa.bool_(), "text": pa.string(), "json": pa.string()}
+_TYPES |= {"texts": pa.list_(pa.string()), "pairs": pa.list_(pa.list_(pa.float64()))}
+_MESSAGES = pa.list_(pa.struct({"role": pa.string(), "content": pa.string(), "other": pa.string()}))
+_OURS = re.compile(r"README\.md|\.gitattributes|data|data/[^/]+\.parquet")
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What [`export`] wrote.
+
+    Attributes:
+        path (`Path`): the file or folder, of so many `bytes`.
+        held (`Held`): what the run holds; its columns in `dropped` are not in it.
+        groups (`dict[str, int]`): split -> groups; of all of them `attempts`.
+        upload (`str`, *optional*): the command that uploads it, where it is for that.
+    """
+
+    path: Path
+    bytes: int
+    held: Held
+    dropped: frozenset[str]
+    groups: dict[str, int]
+    attempts: int
+    upload: str | None
+
+
+def export(
+    run: str | Path,
+    to: str,
+    output: str | Path | None = None,
+    share: float = 1.0,
+    last: int | None = None,
+    split: str | None = None,
+    drop: Collection[str] = (),
+    overwrite: bool = False,
+) -> Exported:
+    """Write what a run sampled as one table, an attempt a row, in the order of the traces.
+
+    Args:
+        run (`str` or `Path`): a run's `output_dir`, or its `rollouts` folder. Where there are no traces, TRL's own
+            `completions/*.parquet` are read as far as they go.
+        to (`str`): "jsonl", "parquet" or "hf".
+        output (`str` or `Path`, *optional*): the file or folder. By default `<name of the run>-rollouts` here.
+        share (`float`, *optional*, defaults to `1.0`): of the groups, chosen by their places: the same each time, and
+            those of a smaller share are among those of a larger one.
+        last (`int`, *optional*): only so many last steps of each split.
+        split (`str`, *optional*): only "train", "eval" or "eval_<name>".
+        drop (`Collection[str]`, *optional*): columns, and keys of the reference, to leave out.
+        overwrite (`bool`, *optional*, defaults to `False`): whether to replace what an earlier export left.
+
+    Raises:
+        ConfigError: an argument cannot be used, or nothing was chosen.
+        ValueError: there are no traces, or they are damaged.
+    """
+    Number(above=0, at_most=1).check("--share", share)
+    Number(at_least=1, integer=True, optional=True).check("--last", last)
+    suffix = ".jsonl" if to == "jsonl" else ""
+    target = Path(output or f"{_name(run)}-rollouts{suffix}")
+    _check_free(target, run, to, overwrite)
+    held = look(_groups(run))
+    dropped = held.named(drop)
+    if not held.steps:
+        raise ConfigError(f"{run} holds no whole group of attempts: was it ended before its first step?")
+    if split is not None and split not in held.steps:
+        raise ConfigError(
+            f"--split: {run} has no {split!r}, only {', '.join(held.steps)}.{did_you_mean(split, held.steps)}"
+        )
+    steps = {
+        name: set(of_one[-last:] if last else of_one) for name, of_one in held.steps.items() if split in (None, name)
+    }
+    groups: dict[str, int] = {}
+    attempts = 0
+
+    def rows() -> Iterator[tuple[str, Row]]:
+        nonlocal attempts
+        for group in _groups(run):
+            place = group[0]
+            if place["step"] in steps.get(place["split"], ()) and (share == 1 or _at(place) < share):
+                groups[place["split"]] = groups.get(place["split"], 0) + 1
+                attempts += len(group)
+                for row in group:
+                    yield place["split"], flat(row, held.written, held.rewards, dropped)
+        if not groups:
+            raise ConfigError(f"--share={share} chose none of the run's groups. Raise it.")
+
+    if to == "jsonl":
+        size = replace(target, (orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE) for _, row in rows()))
+        return Exported(target, size, held, dropped, groups, attempts, None)
+
+    def fill(folder: Path) -> None:
+        names = split_names(held.steps)
+        _write_parquet(folder / "data", rows(), _schema(held, dropped), names)
+        if to == "hf":
+            part = f"the last {last} steps of each split" if last else f"{share:g} of the groups, chosen by a hash"
+            part = "all that was traced" if share == 1 and not last else part
+            of_split = {names[split]: count for split, count in groups.items()}
+            text = card(_name(run), _about(run), held, dropped, of_split, attempts, part)
+            (folder / "README.md").write_text(text, encoding="utf-8")
+
+    size = _replace_folder(target, fill)
+    words = ["hf", "upload", f"NAME/{target.resolve().name}", str(target), "--repo-type", "dataset", "--private"]
+    return Exported(target, size, held, dropped, groups, attempts, shlex.join(words) if to == "hf" else None)
+
+
+def _groups(run: str | Path) -> Iterable[list[Row]]:
+    return traces.trl_completions.groups(run) if _by_stock_trl(run) else traces.groups(run)
+
+
+def _about(run: str | Path) -> dict[str, Any]:
+    return {} if _by_stock_trl(run) else traces.about(run)
+
+
+def _by_stock_trl(run: str | Path) -> bool:
+    try:
+        traces.find(run)
+    except ValueError:
+        if not traces.trl_completions.files(run):
+            raise
+        return True
+    return False
+
+
+def _name(run: str | Path) -> str:
+    folder = Path(run).resolve()
+    return folder.parent.name if folder.name == traces.FOLDER else folder.name
+
+
+def _at(row: Row) -> float:
+    """Where a group's place falls, in [0, 1)."""
+    place = " ".join(str(row[key]) for key in ("split", "step", "batch", "round", "group"))
+    return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest(), "big") / 2**48
+
+
+def _check_free(target: Path, run: str | Path, to: str, overwrite: bool) -> None:
+    source = traces.trl_completions.files(run)[0].parent if _by_stock_trl(run) else traces.find(run)
+    if source.resolve() in (target.resolve(), *target.resolve().parents):
+        raise ConfigError(f"--output: {target} is among what the run wrote, in {source}. Give a place elsewhere.")
+    if not os.path.lexists(target):
+        return
+    if not overwrite:
+        raise ConfigError(f"{target} is there already. Give another --output, or --overwrite to replace it.")
+    if target.is_dir() == (to == "jsonl"):
+        kinds = ("a folder", "a file") if target.is_dir() else ("a file", "a folder")
+        raise ConfigError(f"--output: {target} is {kinds[0]}, and --to {to} writes {kinds[1]}. Give another --output.")
+    if target.is_dir():
+        inside = [path.relative_to(target).as_posix() for path in sorted(target.rglob("*"))]
+        if strange := [path for path in inside if not _OURS.fullmatch(path)]:
+            raise ConfigError(
+                f"--overwrite: {target} holds {strange[0]}, which is of no export. Give another --output."
+            )
+
+
+def _schema(held: Held, dropped: Collection[str]) -> pa.Schema:
+    fields = {}
+    for name, column in COLUMNS.items():
+        kind = column.kind
+        if kind in ("scores", "statuses"):
+            # Parquet knows no structs without fields.
+            of_one = pa.float64() if kind == "scores" else pa.string()
+            fields[name] = pa.struct({clean(reward): of_one for reward in held.rewards or ("none",)})
+        elif kind == "written":
+            fields[name] = _MESSAGES if held.written[name] == MESSAGES else pa.string()
+        else:
+            fields[name] = _TYPES[kind]
+    return pa.schema({name: of_one for name, of_one in fields.items() if name not in dropped})
+
+
+def split_names(splits: Iterable[str]) -> dict[str, str]:
+    """Split -> what `datasets`, which takes word characters alone, calls it; no two are alike."""
+    names: dict[str, str] = {}
+    for split in splits:
+        name = re.sub(r"\W", "_", split)
+        names[split] = next(n for i in count(1) if (n := f"{name}_{i}" if i > 1 else name) not in names.values())
+    return names
+
+
+def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Schema, names: dict[str, str]) -> None:
+    """A file a split, all of one schema."""
+    folder.mkdir()
+    with ExitStack() as stack:
+        writers: dict[str, Any] = {}
+        waiting: dict[str, list[Row]] = {}
+
+        def write(split: str) -> None:
+            if split not in writers:
+                path = folder / f"{names[split]}-00000-of-00001.parquet"
+                writers[split] = stack.enter_context(pq.ParquetWriter(path, schema, compression="zstd"))
+            writers[split].write_table(pa.Table.from_pylist(waiting.pop(split), schema))
+
+        for split, row in rows:
+            waiting.setdefault(split, []).append(row)
+            if len(waiting[split]) == CHUNK:
+                write(split)
+        for split in list(waiting):
+            write(split)
+
+
+def _replace_folder(target: Path, fill: Callable[[Path], None]) -> int:
+    """Have a folder filled beside `target` and rename it, so that nobody finds half of it. Returns bytes of files."""
+    target = target.resolve()
+    target.parent.mkdir(parents=True, exist_ok=True)
+    unfinished, before = (target.with_name(f".{target.name}.{os.getpid()}{end}") for end in ("", ".before"))
+    try:
+        unfinished.mkdir()
+        fill(unfinished)
+        try:
+            if target.exists():
+                target.rename(before)
+            unfinished.rename(target)
+        finally:
+            if before.exists() and not target.exists():
+                before.rename(target)
+    finally:
+        for leftover in (unfinished, before):
+            shutil.rmtree(leftover, ignore_errors=True)
+    return sum(path.stat().st_size for path in target.rglob("*") if path.is_file())

@@ -1,0 +1,346 @@
+"""The command line, `trl-grpo-plus`: ls, cp, run, race, check, view, rescore, export, env."""
+
+import argparse
+import os
+import shlex
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from .. import __version__
+from ..config.presets import PRESETS
+from ..launch import distribution, find_recipe, headline, launch_command, option_names, recipes
+from ..launch.accelerate import LAUNCHER, RUN_AS, on_cpu
+from ..launch.datasets_by_name import beside, load
+from ..utils.tables import FAILED, Row, aligned, failures, table
+from ..utils.terminal import say, tell_errors_visibly
+from ..utils.validation import ConfigError, did_you_mean, json_object
+from . import export, rescore, view
+from .env import described, gpus
+
+
+CHECK_HELP = """\
+Check everything that a recipe needs before you spend GPU-hours on it: keys and values, data, rewards, model, prompt
+lengths and batch sizes. Estimates memory and time. Reports all mistakes at once. What this machine cannot check
+(no network, no GPU, no vLLM) is marked "not seen". Options that are not listed here go to the recipe.
+
+  trl-grpo-plus check arithmetic_cpu --smoke
+  trl-grpo-plus check my_run.yaml --accelerate_config zero2 --gpu A100 --gpu_memory 40
+  trl-grpo-plus check my_run.yaml --num_processes 2 --smoke --learning_rate 2e-6
+
+To check rewards alone:  trl-grpo-plus check rewards
+"""
+
+REWARDS_HELP = """\
+Score the examples that each reward ships. With --dataset, also score the dataset's gold answers: each must get full
+marks in its own row, and at most 5 % of them may get full marks in another row.
+
+  trl-grpo-plus check rewards
+  trl-grpo-plus check rewards math_answer countdown my_rewards.py:judge
+  trl-grpo-plus check rewards math_answer --dataset data.jsonl --args '{"column": "solution"}'
+"""
+
+RUN_HELP = """\
+Launch a recipe with accelerate, and print the accelerate command first. Options that are not listed here go to the
+recipe.
+
+  trl-grpo-plus run arithmetic_cpu
+  trl-grpo-plus run my_run.yaml --learning_rate 2e-6 --output_dir outputs/second
+  trl-grpo-plus run my_run.yaml --accelerate_config zero2 --num_processes 4
+"""
+
+RACE_HELP = """\
+Train a recipe twice and compare: once with stock TRL's trainer, once with this package's trainer and all of the
+recipe's keys. Both runs have the same model, data, rewards, seed, learning rate and rollouts per step. A table and a
+picture show both held-out rewards by rollouts and by seconds, evaluations not counted. The runs go side by side on two
+CPU cores, and one after the other on GPUs. Options that are not listed here go to both runs, except num_generations,
+which goes to this package's run only.
+
+  trl-grpo-plus race arithmetic_cpu
+  trl-grpo-plus race arithmetic_cpu --baseline_generations 4 --seed 2 --output_dir outputs/second
+  trl-grpo-plus race arithmetic_cpu --resume
+"""
+
+
+CHECK_REWARDS = "check rewards"
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command.
+
+    Returns:
+        `int`: the exit status: 0, 1 where a check failed, 2 where the command line is wrong, 130 after Ctrl-C.
+    """
+    tell_errors_visibly()
+    parser = _parser()
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == CHECK_REWARDS.split():
+        words[:2] = [CHECK_REWARDS]
+    options, rest = parser.parse_known_args(_with_name(words))
+    if rest and options.run not in (_run, _race, _check):
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options.rest, options.words = rest, words
+    try:
+        status = options.run(options)
+        sys.stdout.flush()
+        return status
+    except BrokenPipeError:  # of `| head`, which has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        say("\nStopped.", file=sys.stderr)
+        return 128 + signal.SIGINT
+    except (ValueError, ImportError, OSError) as error:
+        say(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _with_name(words: list[str]) -> list[str]:
+    """`run --config FILE`, as the launch script takes it, is `run FILE`."""
+    if words[:1] not in (["run"], ["race"], ["check"]):
+        return words
+    for at, word in enumerate(words):
+        if word == "--config" and at + 1 < len(words):
+            return [words[0], words[at + 1], *words[1:at], *words[at + 2 :]]
+        if word.startswith("--config="):
+            return [words[0], word.partition("=")[2], *words[1:at], *words[at + 1 :]]
+    return words
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="trl-grpo-plus",
+        description="Train language models with GRPO on Hugging Face TRL.",
+        epilog="trl-grpo-plus COMMAND --help explains a command.",
+    )
+    parser.add_argument("--version", action="version", version=__version__)
+    commands = parser.add_subparsers(title="commands", required=True, metavar="COMMAND")
+
+    def command(name: str, run: Any, summary: str, description: str | None = None) -> argparse.ArgumentParser:
+        shape: dict[str, Any] = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False}
+        added = commands.add_parser(
+            name, help=summary, description=description or f"{summary[0].upper()}{summary[1:]}.", **shape
+        )
+        added.set_defaults(run=run)
+        return added
+
+    ls = command("ls", _ls, "list recipes, advantages, rewards and presets")
+    ls.add_argument(
+        "what", metavar="WHAT", nargs="?", choices=tuple(LISTS), help=f"one of {', '.join(LISTS)} (default: all)"
+    )
+    cp = command("cp", _cp, "copy a recipe to a file that you can edit")
+    cp.add_argument("name", metavar="NAME", help="name of the recipe (trl-grpo-plus ls recipes)")
+    cp.add_argument("file", metavar="FILE", nargs="?", help="file to write (default: NAME.yaml in the current folder)")
+    run = command("run", _run, "launch a recipe", RUN_HELP)
+    _add_launch_options(run)
+    race = command("race", _race, "compare stock TRL's trainer with this package's on a recipe", RACE_HELP)
+    _add_launch_options(race)
+    race.add_argument(
+        "--baseline_generations",
+        type=int,
+        default=8,
+        metavar="N",
+        help="num_generations of stock TRL's run (default: 8)",
+    )
+    race.add_argument(
+        "--evaluations", type=int, default=10, metavar="N", help="evaluations during training (default: 10)"
+    )
+    race.add_argument("--resume", action="store_true", help="continue a race that was interrupted")
+    check = command("check", _check, "check a recipe before you run it", CHECK_HELP)
+    _add_launch_options(check)
+    check.add_argument(
+        "--gpu", metavar="NAME", help="GPU to estimate for, such as A100 (default: this machine's, else H100)"
+    )
+    check.add_argument(
+        "--gpu_memory", type=float, metavar="GIB", help="memory of each GPU (default: what that kind of GPU has)"
+    )
+    check.add_argument(
+        "--smoke",
+        action="store_true",
+        help="also train two real steps of a tiny random model on the CPU; if the recipe is for the CPU and its model "
+        "is here, also time that model",
+    )
+    rewards = command(
+        CHECK_REWARDS, _check_rewards, "check that rewards score examples and gold answers correctly", REWARDS_HELP
+    )
+    rewards.add_argument(
+        "names", nargs="*", metavar="REWARD", help="registered name or path (default: all registered rewards)"
+    )
+    rewards.add_argument(
+        "--dataset",
+        help="data with gold answers: a .jsonl, .json, .parquet or .csv file, a saved dataset, or a Hub id",
+    )
+    rewards.add_argument("--config", help="configuration of a dataset on the Hub")
+    rewards.add_argument("--split", default="train", help="split of the dataset (default: %(default)s)")
+    rewards.add_argument("--args", default="{}", help="arguments of the reward, as JSON")
+    rewards.add_argument("--limit", type=int, default=200, help="score at most so many rows (default: %(default)s)")
+    view.add_options(
+        command("view", view.run, "write a page of a run's curves and attempts, or compare runs", view.HELP)
+    )
+    rescore.add_options(command("rescore", rescore.run, "score a run's attempts with another reward", rescore.HELP))
+    export.add_options(command("export", export.run, "write a run's attempts as a dataset to share", export.HELP))
+    command("env", _env, "show versions, GPUs and missing packages")
+    return parser
+
+
+def _add_launch_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "name", metavar="NAME|FILE", help="name of a recipe (trl-grpo-plus ls recipes), or a YAML file"
+    )
+    command.add_argument(
+        "--accelerate_config",
+        metavar="NAME|FILE",
+        help="one of TRL's accelerate configurations, such as zero2, or a configuration file of accelerate",
+    )
+    command.add_argument(
+        "--num_processes",
+        type=int,
+        metavar="N",
+        help="number of processes (default: the configuration's, else one per GPU, else one)",
+    )
+
+
+def _ls(options: argparse.Namespace) -> int:
+    shown = [options.what] if options.what else LISTS
+    for number, what in enumerate(shown):
+        lines = aligned((f"  {name}", line) for name, line in LISTS[what]().items())
+        say("\n".join([*([""] if number else []), *([what] if len(shown) > 1 else []), *lines]))
+    return 0
+
+
+def _advantages() -> dict[str, str]:
+    from ..registry import list_advantages
+
+    return list_advantages()
+
+
+def _rewards() -> dict[str, str]:
+    from ..registry import find, list_rewards
+
+    return {name: (find(name).function.__doc__ or "").strip().partition("\n")[0] for name in list_rewards()}
+
+
+# What `ls` lists: name -> a line.
+LISTS: dict[str, Callable[[], dict[str, str]]] = {
+    "recipes": lambda: {name: headline(recipe) for name, recipe in recipes().items()},
+    "advantages": _advantages,
+    "rewards": _rewards,
+    "presets": lambda: {name: preset.changes for name, preset in PRESETS.items()},
+}
+
+
+def _cp(options: argparse.Namespace) -> int:
+    known = recipes()
+    if options.name not in known:
+        raise ConfigError(
+            f"There is no recipe {options.name!r}, only {', '.join(known)}.{did_you_mean(options.name, known)}"
+        )
+    target = options.file or f"{options.name}.yaml"
+    if os.path.isdir(target):
+        target = os.path.join(target, f"{options.name}.yaml")
+    try:
+        with open(target, "x") as file:
+            file.write(known[options.name].read_text())
+    except FileExistsError:
+        raise ConfigError(f"{target} already exists. Choose another name, or remove it.") from None
+    except FileNotFoundError:
+        folder = os.path.dirname(target)
+        if os.path.isdir(folder):
+            raise
+        raise ConfigError(f"there is no folder {folder}.{beside(folder)} Make it first: mkdir -p {folder}") from None
+    say(f"Wrote {target}. Edit it, then run:  trl-grpo-plus run {shlex.quote(target)}")
+    return 0
+
+
+def _run(options: argparse.Namespace) -> int:
+    _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        return _refuse(mistyped)
+    launcher = _launcher(options)
+    command = launch_command(options.name, options.rest, *launcher)
+    from .check.recipe import refused
+
+    if wrong := refused(options.name, options.rest, distribution(*launcher)):
+        return _refuse(wrong)
+    say(shlex.join(["accelerate", *command[1:]]), flush=True)
+    os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
+    os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
+
+
+def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
+    """accelerate's configuration, processes and GPUs."""
+    num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
+    return options.accelerate_config, options.num_processes, num_gpus
+
+
+def _race(options: argparse.Namespace) -> int:
+    _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        return _refuse(mistyped)
+    launcher = _launcher(options)
+    from .race.plan import plan
+
+    race = plan(options.name, options.rest, launcher, options.baseline_generations, options.evaluations)
+    from .check.recipe import refused
+
+    wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*launcher))]
+    if wrong:
+        return _refuse(list(dict.fromkeys(wrong)))
+    from .race.processes import run
+
+    again = [word for word in options.words if word != "--resume"]
+    return run(race, shlex.join(["trl-grpo-plus", *again, "--resume"]), options.resume)
+
+
+def _refuse(wrong: Sequence[str]) -> int:
+    say("\n".join(f"error: {why}" for why in wrong), file=sys.stderr)
+    return 2
+
+
+def _env(options: argparse.Namespace) -> int:
+    say(described())
+    return 0
+
+
+def _must_be_there(options: argparse.Namespace) -> None:
+    # Before what takes seconds to import.
+    find_recipe(options.name)
+    distribution(options.accelerate_config, options.num_processes, 0)
+
+
+def _check(options: argparse.Namespace) -> int:
+    _must_be_there(options)
+    if mistyped := option_names.refused(options.rest):
+        say(table([Row("keys", FAILED, why) for why in mistyped]))
+        return 1
+    from .check.recipe import check_recipe
+
+    how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)
+    rows = check_recipe(options.name, options.rest, *how)
+    say(table(rows))
+    return int(bool(failures(rows)))
+
+
+def _check_rewards(options: argparse.Namespace) -> int:
+    from ..registry import get_reward, list_rewards
+    from .check.rewards import check_examples, check_gold, findings_table
+
+    args = json_object("--args", options.args)
+    if options.dataset and len(options.names) != 1:
+        raise ConfigError("--dataset needs exactly one reward: trl-grpo-plus check rewards NAME --dataset DATASET.")
+    findings = [check_examples(name) for name in options.names or list_rewards()]
+    if options.dataset and not findings[0].unseen:
+        splits = load(options.dataset, options.config)
+        if options.split not in splits:
+            guess = did_you_mean(options.split, splits)
+            raise ConfigError(
+                f"--split: {options.dataset} has no split {options.split!r}, only {', '.join(splits)}.{guess}"
+            )
+        findings += check_gold(get_reward(options.names[0], **args), splits[options.split], options.limit)
+    say(findings_table(findings))
+    return int(any(finding.problems for finding in findings))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

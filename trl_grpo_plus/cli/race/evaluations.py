@@ -1,0 +1,186 @@
+"""How a race stands: looks at held-out problems against rollouts and seconds, as lines, a table and a picture."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from ...traces import evaluated
+
+
+COLOURS = ("#c4570a", "#0072b2")
+SHARES = (0.25, 0.5, 0.75, 1.0)  # of the longest run's rollouts, at which the table looks
+
+
+@dataclass(frozen=True)
+class Look:
+    """One evaluation of all splits: the mean reward of each, after so many steps, rollouts and seconds of training."""
+
+    step: int
+    rollouts: float
+    seconds: float
+    rewards: dict[str, float]
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far one run is.
+
+    Args:
+        name (`str`): of the run.
+        settings (`dict[str, Any]`): what it runs with, as [`trl_grpo_plus.cli.race.script`] writes it; empty before
+            that.
+        step (`int`), rollouts (`float`), seconds (`float`): so far. Seconds are TRL's `step_time`: sampling, scoring,
+            choosing and training, without evaluations and checkpoints.
+        looks (`tuple[Look, ...]`): in order.
+    """
+
+    name: str
+    settings: dict[str, Any] = field(default_factory=dict)
+    step: int = 0
+    rollouts: float = 0.0
+    seconds: float = 0.0
+    looks: tuple[Look, ...] = ()
+
+
+def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Standing:
+    """What a run's journal comes to.
+
+    Args:
+        name (`str`), settings (`dict[str, Any]`): of [`Standing`]. Needed are `rollouts` (of a step, without
+            resampling), `prompts` (of a generation batch) and `splits` (that are evaluated).
+        entries (`Iterable[dict[str, Any]]`): what the trainer logged, at each step.
+    """
+    step, seconds, rate = 0, 0.0, float(settings["rollouts"])
+    generated: list[float] = []  # groups in each generation batch, where the trainer counts them
+    rewards: dict[int, dict[str, float]] = {}
+    looks = []
+    for entry in entries:
+        if "step_time" in entry:
+            seconds += entry["step_time"] * (entry["step"] - step)
+            step = entry["step"]
+            if "groups/generated" in entry:
+                generated.append(entry["groups/generated"])
+                rate = settings["rollouts"] * sum(generated) / len(generated) / settings["prompts"]
+        elif (of_split := evaluated(entry)) is not None:
+            at = rewards.setdefault(entry["step"], {})
+            at[of_split[0].removeprefix("eval_")] = of_split[1]
+            if len(at) == settings["splits"]:
+                looks.append(Look(entry["step"], entry["step"] * rate, seconds, at))
+    return Standing(name, settings, step, step * rate, seconds, tuple(looks))
+
+
+def lines(standings: Sequence[Standing]) -> list[str]:
+    """A line a run, for a terminal that shows them in place."""
+    splits = list(dict.fromkeys(split for run in standings for look in run.looks for split in look.rewards))
+    rows = [["", "step", "rollouts", "seconds", *splits]]
+    for run in standings:
+        last = run.looks[-1].rewards if run.looks else {}
+        of = f"{run.step}/{run.settings['max_steps']}" if run.settings else "starting"
+        rewards = [f"{last[split]:.3f}" if split in last else "-" for split in splits]
+        rows.append([run.name, of, f"{run.rollouts:,.0f}", f"{run.seconds:.1f}", *rewards])
+    return _columns(rows)
+
+
+def line(name: str, look: Look) -> str:
+    """One look, for an output that is no terminal."""
+    rewards = "  ".join(f"{split} {reward:.3f}" for split, reward in look.rewards.items())
+    return f"{name:<14} step {look.step:>5}  rollouts {look.rollouts:>9,.0f}  seconds {look.seconds:>7.1f}  {rewards}"
+
+
+def moved_most(standings: Sequence[Standing]) -> str | None:
+    """The split whose reward moved most in any run: what there is to see of a race. `None` before any look."""
+    spans: dict[str, float] = {}
+    for run in standings:
+        for split in run.looks[0].rewards if run.looks else ():
+            rewards = [look.rewards[split] for look in run.looks]
+            spans[split] = max(spans.get(split, 0.0), max(rewards) - min(rewards))
+    return max(spans, key=lambda split: spans[split]) if spans else None
+
+
+def table(standings: Sequence[Standing], split: str) -> str:
+    """What a race came to: rewards of `split` at the same rollouts, what was spent, and with which settings."""
+    most = max(run.looks[-1].rollouts for run in standings if run.looks)
+    rows = [[split, "0", *(f"{share * most:,.0f}" for share in SHARES), "seconds"]]
+    for run in standings:
+        cells = [f"{at:.3f}" if (at := _reward_at(run, split, share * most)) is not None else "-"
+                 for share in (0.0, *SHARES)]  # fmt: skip
+        rows.append([run.name, *cells, f"{run.seconds:.1f}"])
+    texts = ["Held-out reward after so many rollouts:", "", *_columns(rows)]
+    others = [other for other in (standings[0].looks[-1].rewards if standings[0].looks else {}) if other != split]
+    for other in others:
+        ends = (f"{run.name} {run.looks[-1].rewards[other]:.3f}" for run in standings if run.looks)
+        texts.append(f"Final reward of {other}: {', '.join(ends)}")
+    texts += ["", *(caught_up(behind, ahead, split) for behind, ahead in pairwise(standings)), ""]
+    return "\n".join([*texts, *(f"{run.name}: {settings_of(run)}" for run in standings)])
+
+
+def caught_up(first: Standing, second: Standing, split: str) -> str:
+    """When the second run was where the first one ended: two looks in a row at least there, or the last."""
+    if not first.looks:
+        return f"{first.name} has no evaluation yet."
+    end = first.looks[-1]
+    target = end.rewards[split]
+    there = [look.rewards[split] >= target for look in second.looks] + [True]
+    for look, now, after in zip(second.looks, there, there[1:], strict=False):
+        if now and after:
+            reaches = f"{second.name} reaches {first.name}'s final reward ({target:.3f})"
+            spent = f"after {look.rollouts:,.0f} rollouts and {look.seconds:.1f} s"
+            return f"{reaches} {spent}. {first.name} took {end.rollouts:,.0f} rollouts and {end.seconds:.1f} s."
+    return f"{second.name} does not reach {first.name}'s final reward ({target:.3f})."
+
+
+def settings_of(run: Standing) -> str:
+    """What a run ran with, in a line."""
+    known = run.settings
+    if not known:
+        return "did not start"
+    options = "".join(f", {name} {value}" for name, value in known["options"].items())
+    return (
+        f"{known['trainer']}, {known['prompts']} prompts x num_generations {known['num_generations']} per batch, "
+        f"{known['max_steps']} steps, learning_rate {known['learning_rate']:g}, seed {known['seed']}{options}"
+    )
+
+
+def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
+    """Write the picture, rewards of `split` against rollouts and against seconds.
+
+    Returns:
+        `str`: what there is to say of it: its path, or how to get it where matplotlib is not installed.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        return "not drawn. Install matplotlib first: pip install matplotlib"
+    figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    for panel, by in zip(panels, ("rollouts", "seconds"), strict=True):
+        for run, colour in zip(standings, COLOURS, strict=False):
+            points = [(getattr(look, by), look.rewards[split]) for look in run.looks]
+            label = f"{run.name}, {run.settings['num_generations']} attempts per prompt" if run.settings else run.name
+            panel.plot(*zip(*points, strict=True), "o-", ms=3, color=colour, label=label) if points else None
+        panel.set(xlabel="seconds of training" if by == "seconds" else by, xlim=(0, None))
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.locator_params("x", nbins=5)
+        panel.xaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+    panels[0].set(ylabel=f"held-out reward, {split}")
+    panels[0].legend(frameon=False, fontsize=8, loc="lower right")
+    figure.savefig(target)
+    return str(target)
+
+
+def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
+    """Between two looks, in proportion; `None` beyond the last."""
+    for before, after in pairwise(run.looks):
+        if before.rollouts <= rollouts <= after.rollouts:
+            share = (rollouts - before.rollouts) / max(after.rollouts - before.rollouts, 1e-9)
+            return before.rewards[split] + share * (after.rewards[split] - before.rewards[split])
+    return run.looks[0].rewards[split] if run.looks and not rollouts else None
+
+
+def _columns(rows: list[list[str]]) -> list[str]:
+    """The first column to the left, numbers to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
+            for row in rows]  # fmt: skip

@@ -1,0 +1,117 @@
+"""What is run in a race: one recipe by stock TRL's trainer and by this package's.
+
+Both get the recipe's model, data, rewards, seed, learning rate and rollouts a step, and the command line's options.
+Stock TRL gets a group size of its own and nothing that this package adds.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...launch.accelerate import RUN_AS, launch_command, on_cpu, setting
+from ...utils.validation import ConfigError, Number
+
+
+STOCK, PLUS = "stock_trl", "trl_grpo_plus"  # folders of the two runs
+NAMES = {STOCK: "stock TRL", PLUS: "trl_grpo_plus"}
+RACER = "TRL_GRPO_PLUS_RACER"  # environment variable: which of the two a process is
+SCRIPT = "trl_grpo_plus.cli.race.script"
+SETTINGS, RESULT, PICTURE = "race_settings.json", "race.json", "race.png"
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One of the two runs.
+
+    Args:
+        name (`str`): `STOCK` or `PLUS`.
+        folder (`Path`): its output_dir.
+        options (`tuple[str, ...]`): of the launch script, beside the recipe.
+    """
+
+    name: str
+    folder: Path
+    options: tuple[str, ...]
+
+    @property
+    def log(self) -> Path:
+        """What it prints."""
+        return self.folder.with_suffix(".log")
+
+    @property
+    def finished(self) -> bool:
+        """Whether it ran to its end."""
+        return (self.folder / "summary.json").exists()
+
+
+@dataclass(frozen=True)
+class Race:
+    """What is run.
+
+    Args:
+        recipe (`str`): its name or file.
+        folder (`Path`): of both runs.
+        lanes (`tuple[Lane, ...]`): stock TRL first.
+        together (`bool`): whether side by side.
+        launcher (`tuple`): accelerate's configuration, processes and GPUs, as `launch_command` takes them.
+    """
+
+    recipe: str
+    folder: Path
+    lanes: tuple[Lane, ...]
+    together: bool
+    launcher: tuple[str | None, int | None, int]
+
+
+def plan(
+    recipe: str,
+    options: Sequence[str],
+    launcher: tuple[str | None, int | None, int],
+    baseline_generations: int = 8,
+    looks: int = 10,
+) -> Race:
+    """The race that a command line asks for.
+
+    Args:
+        recipe (`str`): a file, or the name of a recipe.
+        options (`Sequence[str]`): of the launch script, for both runs; `num_generations` for this package's alone.
+        launcher (`tuple`): accelerate's configuration, processes and GPUs.
+        baseline_generations (`int`, *optional*, defaults to `8`): `num_generations` of stock TRL.
+        looks (`int`, *optional*, defaults to `10`): evaluations on the way, at least 2.
+
+    Raises:
+        ConfigError: there is no such recipe, or an option that both cannot have.
+    """
+    Number(at_least=2, integer=True).check("--baseline_generations", baseline_generations)
+    Number(at_least=2, integer=True).check("--evaluations", looks)
+    given = {word.partition("=")[0].replace("-", "_").strip("_") for word in options if word.startswith("--")}
+    if "resume_from_checkpoint" in given:
+        raise ConfigError(
+            "--resume_from_checkpoint resumes one run, and a race has two. Use --resume to continue both."
+        )
+    folder = Path(str(setting("output_dir", recipe, options) or "trainer_output") + "_race")
+    attempts = setting("num_generations_eval", recipe, options) or setting("num_generations", recipe, options) or 8
+    # What a command line says last wins: a user may look more often, but not so that the two cannot be compared.
+    first = ["--eval_on_start", "true", "--eval_strategy", "steps", "--eval_steps", f"{1 / looks - 1e-9:.9f}"]
+    last = ["--logging_strategy", "steps", "--logging_steps", "1", "--num_generations_eval", str(attempts)]
+    own = {STOCK: ["--num_generations", str(baseline_generations)], PLUS: []}
+    lanes = tuple(
+        Lane(name, folder / name, (*first, *options, *last, *own[name], "--output_dir", str(folder / name)))
+        for name in (STOCK, PLUS)
+    )
+    config, processes, _ = launcher
+    alone = config is None and processes in (None, 1) and on_cpu(recipe, options)
+    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, launcher)
+
+
+def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
+    """The command of a run, and its environment."""
+    options = list(lane.options)
+    if list(lane.folder.glob("checkpoint-[0-9]*")):
+        options += ["--resume_from_checkpoint", "true"]
+    command = launch_command(race.recipe, options, *race.launcher, script=SCRIPT)
+    environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
+    if race.together:  # as much for one that goes on alone
+        environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(race.lanes)))
+    return command, environment

@@ -1,0 +1,141 @@
+"""The processes of a race: side by side where there is room for both, ended together."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from ...launch.accelerate import LAUNCHER
+from ...utils.files import unused
+from ...utils.terminal import say
+from ...utils.validation import ConfigError
+from .live import Live
+from .plan import NAMES, PICTURE, RESULT, Lane, Race, command
+
+
+PATIENCE = 0.25  # seconds between two looks at the journals
+STOPPING = 120.0  # seconds that a run has to end after a second Ctrl-C
+
+
+def run(race: Race, go_on_with: str, go_on: bool = False) -> int:
+    """Run both, show how they stand, and print what came of it.
+
+    Args:
+        race ([`Race`]): what to run.
+        go_on_with (`str`): the command that goes on with it.
+        go_on (`bool`, *optional*, defaults to `False`): whether this does, with what an interrupted race has left.
+
+    Returns:
+        `int`: the exit status: 0, 1 where a run failed, 130 after Ctrl-C.
+
+    Raises:
+        ConfigError: there is nothing to go on with.
+    """
+    _settle(race, go_on)
+    waiting = [lane for lane in race.lanes if not lane.finished]
+    names = " and ".join(NAMES[lane.name] for lane in waiting)
+    say(f"{race.folder}: {f'running {names}' if names else 'both runs have finished'}", flush=True)
+    batches = [waiting] if race.together else [[lane] for lane in waiting]
+    live, status = Live(race), 0
+    for batch in batches:
+        status = status or _run_together(race, batch, live, go_on_with)
+    say(live.ended(), flush=True)
+    if status == 130:
+        say(f"\nInterrupted. To continue:\n\n  {go_on_with}\n")
+    return status
+
+
+def _settle(race: Race, go_on: bool) -> None:
+    """Make room for the race, or see that there is something to go on with."""
+    there = [path for path in (race.folder.iterdir() if race.folder.is_dir() else ()) if _is_ours(path)]
+    if go_on and not there:
+        raise ConfigError(f"--resume: there is no race in {race.folder}. Start one without --resume.")
+    if there and not go_on:
+        earlier = unused(race.folder, "earlier")
+        earlier.mkdir()
+        for path in there:
+            path.rename(earlier / path.name)
+        say(f"Moved the earlier race in {race.folder} to {earlier}.")
+    race.folder.mkdir(parents=True, exist_ok=True)
+
+
+def _is_ours(path: Path) -> bool:
+    return path.stem in NAMES or path.name in (RESULT, PICTURE)
+
+
+def _run_together(race: Race, lanes: Sequence[Lane], live: Live, go_on_with: str) -> int:
+    running: dict[Lane, Any] = {}
+    try:
+        with _ended_like_ctrl_c():
+            try:
+                for lane in lanes:
+                    running[lane] = start(*command(race, lane, go_on_with), lane.log)
+                while _going(running):
+                    time.sleep(PATIENCE)
+                    live.show()
+                    if any(process.poll() not in (None, 0) for process in running.values()):
+                        _interrupt(running)  # what is left would race alone
+                        break
+            except KeyboardInterrupt:
+                say("\nFinishing the current step, then saving. Press Ctrl-C again to stop at once.", file=sys.stderr)
+                live.below()
+                _interrupt(running)
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    live.show()
+    failed = {lane: process.poll() for lane, process in running.items() if process.poll() not in (0, 130)}
+    for lane, status in failed.items():
+        tail = "\n".join(lane.log.read_text(errors="replace").replace("\r", "\n").splitlines()[-15:])
+        say(
+            f"\nerror: {NAMES[lane.name]} ended with status {status}. The last lines of {lane.log}:\n{tail}",
+            file=sys.stderr,
+        )
+    return 1 if failed else 0 if all(process.poll() == 0 for process in running.values()) else 130
+
+
+def _going(running: dict[Lane, Any]) -> list[Any]:
+    return [process for process in running.values() if process.poll() is None]
+
+
+def _interrupt(running: dict[Lane, Any]) -> None:
+    """Have them finish their step, save and end; at once where there comes another Ctrl-C."""
+    for process in _going(running):
+        os.kill(process.pid, signal.SIGINT)
+    try:
+        while _going(running):
+            time.sleep(PATIENCE)
+    except KeyboardInterrupt:
+        for process in _going(running):
+            os.kill(process.pid, signal.SIGINT)
+        end = time.monotonic() + STOPPING
+        while _going(running) and time.monotonic() < end:
+            time.sleep(PATIENCE)
+
+
+def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
+    """Start a command of accelerate's, away from the terminal: a Ctrl-C there is for the race, which passes it on."""
+    with open(log, "ab") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", LAUNCHER, *command[1:]],
+            stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
+        )  # fmt: skip
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[None]:
+    """A closed terminal or a supervisor's SIGTERM saves, too."""
+    numbers = (signal.SIGTERM, signal.SIGHUP)
+    before = [signal.signal(number, signal.default_int_handler) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)

@@ -1,0 +1,104 @@
+"""The script of one run of a race: the recipe as `run` launches it, with stock TRL's trainer or with this package's.
+
+The environment variable RACER says which. Beside what each run leaves, it writes what it runs with.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trl
+from transformers import TrainerCallback
+from trl import GRPOTrainer
+
+from ... import GRPOPlusTrainer
+from ...launch import train
+from ...registry import resolve
+from ...scoring import configure
+from ...traces import Writer, plain
+from ...utils.files import replace
+from .plan import RACER, SETTINGS, STOCK
+
+
+def main() -> int:
+    """Run it on this process's command line.
+
+    Returns:
+        `int`: as [`train.main`].
+    """
+    make = stock_trainer if os.environ[RACER] == STOCK else GRPOPlusTrainer
+    return train.run(partial(_train, make), prog="race")
+
+
+def stock_trainer(args: Any, reward_funcs: Any, **options: Any) -> GRPOTrainer:
+    """`trl.GRPOTrainer` with these rewards and with TRL's own options alone."""
+    rewards, args.reward_weights = resolve(reward_funcs, args.reward_weights)
+    configure(args.reward_workers, args.reward_worker_memory_mb)
+    return GRPOTrainer(args=args, reward_funcs=rewards, **options)
+
+
+def reset(training_args: Any) -> None:
+    """Set all that this package adds, but for what its rewards run in, to what leaves the trainer TRL's."""
+    defaults = {option.name: option.default for option in fields(training_args)}
+    for name in training_args.changed_options:
+        if not name.startswith("reward_worker"):
+            setattr(training_args, name, defaults[name])
+
+
+def _train(make: Callable[..., Any], script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> int:
+    if make is stock_trainer:
+        reset(training_args)
+    return train.main(script_args, training_args, model_args, dataset_args, trainer_class=partial(_made, make))
+
+
+def _made(make: Callable[..., Any], **options: Any) -> Any:
+    trainer = make(**options)
+    trainer.add_callback(AnnotatedScore(trainer))
+    return trainer
+
+
+class AnnotatedScore(TrainerCallback):
+    """Writes what a run runs with, and where the trainer keeps no journal, that.
+
+    Args:
+        trainer: of the run.
+    """
+
+    def __init__(self, trainer: Any):
+        args = trainer.args
+        self._settings = {
+            "trainer": f"{type(trainer).__name__} (TRL {trl.__version__})",
+            "num_generations": args.num_generations,
+            "prompts": args.generation_batch_size // args.num_generations,
+            "rollouts": args.generation_batch_size
+            * args.gradient_accumulation_steps
+            / (args.steps_per_generation * args.num_iterations),
+            "learning_rate": args.learning_rate,
+            "seed": args.seed,
+            "splits": len(trainer.eval_dataset) if isinstance(trainer.eval_dataset, dict) else 1,
+            "options": plain(args.changed_options),
+        }
+        main = trainer.accelerator.is_main_process
+        keeps = isinstance(trainer, GRPOPlusTrainer) and args.trace_every
+        self._writer = Writer(args.output_dir) if main and not keeps else None
+        self._folder = Path(args.output_dir) if main else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._writer is not None:
+            self._writer.begin(state.global_step, state.max_steps)
+        if self._folder is not None:
+            settings = {**self._settings, "max_steps": state.max_steps}
+            replace(self._folder / SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
+
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        if self._writer is not None:
+            self._writer.note("metrics", [plain(state.log_history[-1])])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

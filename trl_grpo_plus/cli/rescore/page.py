@@ -1,0 +1,87 @@
+"""What a page shows of what came of it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...traces import Row
+from ...view import Rescored, Tried
+from .compare import Agreement, agreement, kind, new_totals, totalled, verdicts
+from .requested_rewards import TOTAL, Asked
+from .scoring_loop import Group
+
+
+Place = tuple[int, ...]
+
+
+def rescored(
+    groups: Sequence[Group],
+    split: str,
+    asked: Sequence[Asked],
+    weights: Mapping[str, float],
+    limits: Mapping[str, Any],
+) -> Rescored:
+    """Of a page that opens on the disagreements.
+
+    Args:
+        groups (`Sequence[Group]`): that were scored.
+        split (`str`): of theirs.
+        asked (`Sequence[Asked]`): the rewards that they were scored with.
+        weights (`Mapping[str, float]`), limits (`Mapping`): as [`~trl_grpo_plus.cli.rescore.report.report`].
+    """
+    found = {one.label: agreement(groups, one.label, one.against) for one in asked}
+    turned = _turned(groups, asked, weights, limits)
+    by_place = {_place(group.place): group for group in groups}
+
+    def of(rows: Sequence[Row]) -> Tried | None:
+        place = _place(rows[0])
+        group = by_place.get(place)
+        if group is None or group.size != len(rows):
+            return None
+        return Tried([_scores(group, attempt, asked) for attempt in range(group.size)], turned.get(place, []))
+
+    told = [_told(one, found[one.label]) for one in asked]
+    kinds = [(one.label, name) for one in asked for name in found[one.label].differences]
+    return Rescored(split, " ".join(told), kinds, of)
+
+
+def _told(asked: Asked, found: Agreement) -> str:
+    of = "total" if asked.against == TOTAL else asked.against
+    lacking = f" {found.lacking:,} more recorded no {of}." if found.lacking else ""
+    return (
+        f"{asked.label} against the recorded {of}: "
+        f"{found.equal:,} of {found.attempts:,} attempts score the same.{lacking}"
+    )
+
+
+def _scores(group: Group, attempt: int, asked: Sequence[Asked]) -> list[list[Any]]:
+    scores = []
+    for one in asked:
+        outcome = group.outcomes[one.label][attempt]
+        if one.against not in group.recorded:
+            scores.append([one.label, None, None, outcome.score, None, ""])
+            continue
+        old = group.recorded[one.against][attempt]
+        message = (outcome.message or "").strip().rpartition("\n")[2]
+        differs = kind(old, outcome.score, outcome.status)
+        scores.append([one.label, one.against, old, outcome.score, differs, message[:200]])
+    return scores
+
+
+def _turned(
+    groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
+) -> dict[Place, list[list[str]]]:
+    """New verdicts, of the groups that would have another one."""
+    turned: dict[Place, list[list[str]]] = {}
+    for one in asked:
+        known = totalled(groups, one.against, weights)
+        for size in {group.size for group in known}:
+            alike = [group for group in known if group.size == size]
+            judged = verdicts(alike, new_totals(alike, one.label, one.against, weights), limits)
+            for group, new in zip(alike, judged, strict=True):
+                if new != group.verdict:
+                    turned.setdefault(_place(group.place), []).append([one.label, new])
+    return turned
+
+
+def _place(row: Mapping[str, Any]) -> Place:
+    return row["step"], row["batch"], row["round"], row["group"]

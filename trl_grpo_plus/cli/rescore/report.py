@@ -1,0 +1,175 @@
+"""What came of it, as text and as lines of JSON."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from ...rollouts.groups import VERDICTS
+from ...utils.tables import aligned
+from ...utils.terminal import quoted
+from .compare import Agreement, Difference, Effect, Pair, Score, agreement, effect, pearson, replaces, share_equal
+from .requested_rewards import TOTAL, Asked
+from .scoring_loop import Group
+
+
+EXAMPLES = 5  # of each kind
+
+
+def report(
+    groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
+) -> str:
+    """All that is told of these groups.
+
+    Args:
+        groups (`Sequence[Group]`): one or more.
+        asked (`Sequence[Asked]`): the rewards that they were scored with.
+        weights (`Mapping[str, float]`): of the recorded rewards.
+        limits (`Mapping`): of [`~trl_grpo_plus.rollouts.groups.judge`].
+    """
+    lines: list[str] = []
+    for one in asked:
+        found = agreement(groups, one.label, one.against)
+        lines += [*_agreement(one, found, groups), ""]
+        lines += [*_effect(one, effect(groups, one.label, one.against, weights, limits), weights), ""]
+    if len(asked) > 1:
+        lines += [*_pairs(groups, asked), ""]
+    return "\n".join(lines[:-1])
+
+
+def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Iterator[bytes]:
+    """A line of JSON an attempt."""
+    against = dict.fromkeys(one.against for one in asked)
+    for group in groups:
+        for attempt in range(group.size):
+            outcomes = {label: of_group[attempt] for label, of_group in group.outcomes.items()}
+            line = {
+                **group.place,
+                **{"split": split, "attempt": attempt},
+                "recorded": {name: group.recorded[name][attempt] for name in against if name in group.recorded},
+                "new": {label: outcome.score for label, outcome in outcomes.items()},
+                "outcome": {label: outcome.status for label, outcome in outcomes.items()},
+            }
+            if messages := {label: one.message for label, one in outcomes.items() if one.message}:
+                line["message"] = messages
+            yield json.dumps(line).encode() + b"\n"
+
+
+def _agreement(asked: Asked, found: Agreement, groups: Sequence[Group]) -> list[str]:
+    of = "the recorded total" if asked.against == TOTAL else f"the recorded {asked.against}"
+    statuses = ", ".join(f"{status} {count:,}" for status, count in found.statuses.most_common())
+    r = pearson(_recorded(groups, asked.label, asked.against))
+    lines = [
+        f"{asked.label} against {of}",
+        f"  equal     {found.equal:,} of {found.attempts:,} ({_percent(found.equal, found.attempts)})",
+        f"  mean      {_number(found.old_mean)} recorded, {_number(found.new_mean)} now",
+        f"  Pearson   {_r(r)}",
+        f"  outcomes  {statuses}",
+    ]
+    if found.lacking:
+        lines.append(f"  {found.lacking:,} more attempts recorded no {asked.against}. They are not compared.")
+    if (failed := found.statuses["error"] + found.statuses["timeout"]) and (how := _stops(asked, found)):
+        lines.append(f"  A training run would stop at {'this' if failed == 1 else 'these'}: {how}.")
+    if not found.differences:
+        return lines
+    lines += ["", "  differs   attempts"]
+    for kind, differences in found.differences.items():
+        lines.append(f"  {kind:<8}  {len(differences):>8,}")
+        apart = -(-len(differences) // EXAMPLES)  # from all over the run
+        lines += aligned(_example(asked.label, one) for one in differences[::apart])
+    return lines
+
+
+def _stops(asked: Asked, found: Agreement) -> str:
+    policies = {name: getattr(asked.function, f"on_{name}", "raise") for name in ("error", "timeout")}
+    raising = [name for name, policy in policies.items() if policy == "raise" and found.statuses[name]]
+    return ", ".join(f"on_{name} is 'raise'" for name in raising)
+
+
+def _example(label: str, one: Difference) -> tuple[str, str, str]:
+    place, attempt = one.group.place, one.attempt
+    at = f"    step {place['step']}, " + "".join(f"{k} {place[k]}, " for k in ("batch", "round") if place[k])
+    message = one.group.outcomes[label][attempt].message.strip().rpartition("\n")[2]
+    why = f"  {quoted(message[:200])}" if message else ""
+    scores = f"{_number(one.old)} -> {_number(one.new)}"
+    return f"{at}group {place['group']}, attempt {attempt}", scores, f"{quoted(one.group.tails[attempt])}{why}"
+
+
+def _effect(asked: Asked, found: Effect, weights: Mapping[str, float]) -> list[str]:
+    inside = replaces(asked.against, weights)
+    total = f"{asked.label} instead of {asked.against} in the total" if inside else f"{asked.label} as the total"
+    old, new = ({pair[side] for pair in found.table} for side in (0, 1))
+    head = [f"Groups, with {total}"]
+    if found.left_out:
+        judged = found.left_out + found.table.total()
+        head += [
+            f"  left out  {found.left_out:,} of {judged:,}: their recorded rewards are not the ones that run.json has",
+            f"            weights for ({', '.join(weights)}), so their new total is unknown",
+        ]
+    if not found.table:
+        return head
+    columns = [*(name for name in VERDICTS if name in new)]
+    rows = [*(name for name in VERDICTS if name in old), *sorted(old - set(VERDICTS))]
+    width = max(8, *map(len, columns))
+    cells = [("  was", *(f"{name:>{width}}" for name in columns))]
+    cells += [(f"  {was}", *(f"{found.table[was, now]:>{width},}" for now in columns)) for was in rows]
+    alive = [sum(count for pair, count in found.table.items() if pair[side] == "alive") for side in (0, 1)]
+    count = found.table.total()
+    lines = [
+        *head,
+        f"  alive     {alive[0]:,} of {count:,} ({_percent(alive[0], count)}) recorded, "
+        f"{alive[1]:,} ({_percent(alive[1], count)}) now",
+        "",
+        *aligned(cells),
+        "",
+    ]
+    if found.unexplained:
+        lines.append(
+            f"  {found.unexplained:,} recorded verdicts do not follow from the recorded totals: the run judged\n"
+            "  groups in another way (filter_metric, solved_reward, step rewards). Read the table with care."
+        )
+    if not found.alive:
+        return [*lines, "  advantages: no group that was trained on is alive both times"]
+    of = f"{found.alive:,} {'group' if found.alive == 1 else 'groups'} alive both times"
+    between = "recorded advantages against GRPO's of the new total"
+    return [*lines, f"  advantages: {_r(found.advantages)}, {between}, over {of}"]
+
+
+def _pairs(groups: Sequence[Group], asked: Sequence[Asked]) -> list[str]:
+    """Pearson's r and share equal of each two, and of each with the recorded total."""
+    labels = [one.label for one in asked]
+    cells = [("  r, equal", *labels)]
+    for number, label in enumerate(labels[1:], start=1):
+        row = [_pair([*_new(groups, other, label)]) for other in labels[:number]]
+        cells.append((f"  {label}", *row, *[""] * (len(labels) - number)))
+    cells.append(("  recorded total", *(_pair([*_recorded(groups, label, TOTAL)]) for label in labels)))
+    return ["Pairs of rewards: Pearson's r, share of equal scores", "", *aligned(cells)]
+
+
+def _pair(pairs: Sequence[Pair]) -> str:
+    r = pearson(pairs)
+    return f"{'-' if r is None else f'{r:.3f}'} {100 * share_equal(pairs):.2f} %"
+
+
+def _new(groups: Iterable[Group], first: str, second: str) -> Iterator[Pair]:
+    for group in groups:
+        for one, other in zip(group.outcomes[first], group.outcomes[second], strict=True):
+            yield one.score, other.score
+
+
+def _recorded(groups: Iterable[Group], label: str, name: str) -> Iterator[Pair]:
+    for group in groups:
+        if name in group.recorded:
+            for outcome, recorded in zip(group.outcomes[label], group.recorded[name], strict=True):
+                yield outcome.score, recorded
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.2f} %" if whole else "-"
+
+
+def _number(score: Score) -> str:
+    return "None" if score is None else f"{score:.4f}".rstrip("0").rstrip(".")
+
+
+def _r(r: float | None) -> str:
+    return "r is undefined (one side is constant)" if r is None else f"r = {r:.3f}"

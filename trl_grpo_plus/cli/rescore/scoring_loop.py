@@ -1,0 +1,116 @@
+"""Reading and scoring, in batches of whole groups."""
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ...scoring import Outcome
+from ...traces import told
+from ...utils.text import as_text
+from ...utils.validation import ConfigError
+from .requested_rewards import TOTAL, Asked, Row
+
+
+FIRST, MOST = 32, 8192  # attempts in a batch
+BATCH_S = 1.0  # that scoring a batch should take, which is lost where it is interrupted
+TAIL_CHARS = 80
+READ = ("prompt", "completion", "reference", "rewards", "reward", "advantage", "verdict")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """What became of a group of G attempts.
+
+    Args:
+        place (`dict[str, int]`): its `step`, `batch`, `round` and `group`.
+        verdict (`str`): recorded.
+        recorded (`dict[str, list]`): G rewards, `None` where unscored, of each name that all G attempts recorded and
+            of `"reward"`. The groups of a run that was resumed with other rewards differ in their names.
+        advantages (`list`): G recorded ones, `None` where it was not trained on.
+        outcomes (`dict[str, list[Outcome]]`): G, of each reward that was asked for.
+        tails (`list[str]`): how the G completions end.
+    """
+
+    place: dict[str, int]
+    verdict: str
+    recorded: dict[str, list[float | None]]
+    advantages: list[float | None]
+    outcomes: dict[str, list[Outcome]]
+    tails: list[str]
+
+    @property
+    def size(self) -> int:
+        """G."""
+        return len(self.tails)
+
+
+def scored(groups: Iterable[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
+    """Score groups with every reward, as many at once as take about a second.
+
+    Args:
+        groups (`Iterable[Sequence[Mapping]]`): of attempts, as [`~trl_grpo_plus.traces.groups`] yields them.
+        asked (`Sequence[Asked]`): the rewards.
+
+    Raises:
+        ConfigError: a line of the traces lacks a key.
+    """
+    batch: list[Sequence[Row]] = []
+    most = FIRST
+    for group in groups:
+        _check(group)
+        batch.append(group)
+        if sum(map(len, batch)) >= most:
+            start = time.monotonic()
+            yield from _scored(batch, asked)
+            took = max(time.monotonic() - start, 1e-3)
+            most = int(min(MOST, max(1, most * min(4.0, BATCH_S / took))))
+            batch = []
+    yield from _scored(batch, asked)
+
+
+def _check(group: Sequence[Row]) -> None:
+    for row in group:
+        if lacking := [key for key in READ if key not in row]:
+            raise ConfigError(
+                f"the attempt at {told(row)} has no {lacking[0]} in its line. Repair or remove that group."
+            )
+
+
+def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[Group]:
+    outcomes = {one.label: _outcomes(one, batch) for one in asked}
+    for number, group in enumerate(batch):
+        first = group[0]
+        yield Group(
+            place={key: first[key] for key in ("step", "batch", "round", "group")},
+            verdict=first["verdict"] or "unknown",
+            recorded={
+                **{name: [row["rewards"][name] for row in group] for name in _common(group)},
+                TOTAL: [row["reward"] for row in group],
+            },
+            advantages=[row["advantage"] for row in group],
+            outcomes={label: of_groups[number] for label, of_groups in outcomes.items()},
+            tails=[as_text(row["completion"])[-TAIL_CHARS:] for row in group],
+        )
+
+
+def _common(group: Sequence[Row]) -> list[str]:
+    """Names of the rewards that every attempt of the group recorded."""
+    return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
+
+
+def _outcomes(asked: Asked, groups: Sequence[Sequence[Row]]) -> list[list[Outcome]]:
+    """Of each group. Where a call with many samples fails, those that are at fault are found by halves."""
+    rows = [row for group in groups for row in group]
+    if not rows:
+        return []
+    names = dict.fromkeys(name for row in rows for name in row["reference"])
+    columns = {name: [row["reference"].get(name) for row in rows] for name in names}
+    columns["prompts"] = [row["prompt"] for row in rows]
+    given = asked.score([row["completion"] for row in rows], columns)
+    if asked.at_once and len(rows) > 1 and all(outcome.status == "error" for outcome in given):
+        if len(groups) > 1:
+            half = len(groups) // 2
+            return _outcomes(asked, groups[:half]) + _outcomes(asked, groups[half:])
+        return [[alone for row in rows for alone in _outcomes(asked, [[row]])[0]]]
+    plain = iter(outcome._replace(steps=None) for outcome in given)
+    return [[next(plain) for _ in group] for group in groups]

@@ -1,0 +1,25 @@
+"""The options: what they are, what they may hold, and published settings.
+
+grpo_plus_config       [`GRPOPlusConfig`]: TRL's options and this package's
+validation             values and combinations that cannot work, each refused with the fix
+compatibility          the configuration against the reward functions, the data and the model
+presets                published variants of GRPO as settings
+sampling_distribution  settings that make the sampled distribution differ from the trained one
+trl_releases           the releases of TRL that are tested
+"""
+
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from .grpo_plus_config import GRPOPlusConfig
+
+__all__ = ["GRPOPlusConfig"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "GRPOPlusConfig":  # here: it imports TRL, which takes seconds
+        from .grpo_plus_config import GRPOPlusConfig
+
+        return GRPOPlusConfig
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,72 @@
+"""Checks the configuration against the reward functions, the data and the model, before the first step."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from packaging.version import Version
+
+from ..utils.validation import ConfigError, did_you_mean
+
+
+def check_rewards(names: Sequence[str], weights: Sequence[float], args: Any) -> None:
+    """A trainer's rewards must be ones that groups can be judged by, and remembered."""
+    check_filter_metric(args.filter_metric, names)
+    check_weights(weights, args)
+
+
+def check_filter_metric(metric: str, names: Sequence[str]) -> None:
+    """`filter_metric` must be one reward function, `total` or `any`."""
+    if metric not in ("total", "any", *names):
+        raise ConfigError(
+            f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
+            f"{', '.join(map(repr, names))}.{did_you_mean(metric, ('total', 'any', *names))}"
+        )
+    if names.count(metric) > 1:
+        raise ConfigError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
+
+
+def check_weights(weights: Sequence[float] | None, args: Any) -> None:
+    """A reward must have a weight where it is remembered, or where groups are chosen by what they teach (TRL trains on
+    the KL alone).
+
+    Args:
+        weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.
+        args ([`GRPOPlusConfig`]): the configuration.
+    """
+    if not weights or any(weights):
+        return
+    if args.what_believes:
+        raise ConfigError(
+            f"reward_weights={list(weights)} are all 0: there is no reward for {args.what_believes} to remember. Give "
+            "one a weight other than 0, or set that option back to its default."
+        )
+    if not args.filters_groups and args.filter_metric != "any":
+        return
+    raise ConfigError(
+        f"reward_weights={list(weights)} are all 0: no group could be alive. Give a reward a weight other than 0, or "
+        f"set zero_variance_groups='keep' (now {args.zero_variance_groups!r}) and filter_metric='total' (now "
+        f"{args.filter_metric!r}) to train without rewards, as TRL does."
+    )
+
+
+def check_model(
+    args: Any, environments: Any, images: bool, rollouts: Any = None, tools: Any = None, trl_version: str = "2"
+) -> None:
+    """Refuse what these options cannot do with environments, images, a `rollout_func` or tools."""
+    if args.filters_groups and images and Version(trl_version) < Version("1.11"):
+        raise ConfigError(
+            f"zero_variance_groups={args.zero_variance_groups!r} with images needs TRL 1.11 or later: TRL "
+            f"{trl_version} cuts the pixels of micro-batches in wrong places. Install a later one, or set 'keep'."
+        )
+    if args.step_reward_credit is not None and (tools or environments):
+        raise ConfigError(
+            f"step_reward_credit={args.step_reward_credit!r} does not go with tools nor "
+            "environment_factory: the steps of a reward end at "
+            "offsets in one text, and a conversation with tools has several. Leave it out (the sums are trained on), "
+            "or use a rollout_func with an env_mask, which is one text."
+        )
+    if args.belief_head and (environments or images or rollouts):
+        raise ConfigError(
+            f"belief_head={args.belief_head!r} reads prompts as the trainer's tokenizer writes them; with images, "
+            "environment_factory or rollout_func others are sampled. Leave it out; belief_key needs no model."
+        )

@@ -1,0 +1,256 @@
+"""Published variants of GRPO as settings: `preset: dapo` in a recipe, `GRPOPlusConfig.preset("dapo", ...)` in Python.
+
+A preset is a dict over TRL's options and this package's, no class and no code of its own. What a user sets wins over
+it, it wins over the defaults. It holds what makes the algorithm, as its paper has it: what TRL has by default is named
+all the same, since defaults move. Sizes of batches and groups, lengths, learning rates and rewards stay the user's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ..utils.validation import ConfigError, one_of
+
+
+PAPERS = "https://huggingface.co/papers/"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A variant of GRPO.
+
+    Args:
+        settings (`dict[str, Any]`): options of `GRPOPlusConfig` and their values.
+        changes (`str`): what makes it another algorithm, in a sentence.
+        source (`str`): where the settings are from.
+        leaves (`str`, *optional*, defaults to `""`): what belongs to the algorithm and is not set here.
+    """
+
+    settings: Mapping[str, Any]
+    changes: str
+    source: str
+    leaves: str = ""
+
+
+class Chosen(str):
+    """A preset's name, in the hands of who has set its settings too: a config cannot tell defaults from settings."""
+
+    __slots__ = ()
+
+
+PRESETS: dict[str, Preset] = {
+    "grpo": Preset(
+        {
+            "loss_type": "grpo",
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+            "beta": 0.04,
+            "kl_estimator": "k3",
+            "use_bias_correction_kl": False,
+            "num_iterations": 1,
+        },
+        "each answer has the same weight, whatever its length; a KL term in the loss.",
+        PAPERS + "2402.03300",
+        "the paper's groups of 64.",
+    ),
+    "dapo": Preset(
+        {
+            "loss_type": "dapo",
+            "epsilon": 0.2,
+            "epsilon_high": 0.28,
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+            "beta": 0.0,
+            "zero_variance_groups": "resample",
+        },
+        "each token has the same weight; a higher upper bound of the ratio; dead groups are replaced; no KL.",
+        PAPERS + "2503.14476",
+        "the paper's overlong reward shaping, which is the reward `overlong`; with it `filter_metric`, to judge "
+        "groups by the answer alone; the paper's groups of 16. Resampling ends after `max_resample_rounds`; in "
+        "the paper it goes on until the batch is full.",
+    ),
+    "dr_grpo": Preset(
+        {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "none", "beta": 0.0},
+        "no division by the std; the loss is divided by a constant, not by each answer's length; no KL.",
+        PAPERS + "2503.20783",
+        "`max_completion_length`, which is that constant.",
+    ),
+    "gspo": Preset(
+        {
+            "loss_type": "grpo",
+            "importance_sampling_level": "sequence",
+            "epsilon": 3e-4,
+            "epsilon_high": 4e-4,
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+            "beta": 0.0,
+        },
+        "one ratio for each answer, the geometric mean of its tokens' ratios, clipped as a whole; no KL.",
+        PAPERS + "2507.18071",
+        "several updates a batch, without which every ratio is 1: set `steps_per_generation`, in the paper to "
+        "four times `gradient_accumulation_steps`.",
+    ),
+    "cispo": Preset(
+        {
+            "loss_type": "cispo",
+            "epsilon_high": 5.0,
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+            "beta": 0.0,
+        },
+        "the ratio is a detached weight of at most `epsilon_high`, so no token loses its gradient; no KL.",
+        PAPERS + "2506.13585",
+        "several updates a batch, without which every ratio is 1. The paper's bound is not known here; 5 is from "
+        "ScaleRL (arXiv 2510.13786), which TRL recommends.",
+    ),
+    "sapo": Preset(
+        {
+            "loss_type": "sapo",
+            "sapo_temperature_pos": 1.0,
+            "sapo_temperature_neg": 1.05,
+            "importance_sampling_level": "token",
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+            "beta": 0.0,
+        },
+        "a sigmoid of each token's ratio replaces clipping, steeper for tokens that are pushed down; no KL.",
+        PAPERS + "2511.20347",
+        "several updates a batch, without which every ratio is 1.",
+    ),
+    "lite_ppo": Preset(
+        {"loss_type": "dapo", "advantage_baseline": "mean", "scale_rewards": "batch", "beta": 0.0},
+        "the group's mean, but the std of all rewards of the batch; each token has the same weight; no KL.",
+        PAPERS + "2508.08221",
+        "the paper's sampling (`temperature`, `top_p`, `top_k`).",
+    ),
+    "rloo": Preset(
+        {
+            "loss_type": "dr_grpo",
+            "advantage_baseline": "leave_one_out",
+            "scale_rewards": "none",
+            "num_iterations": 1,
+            "beta": 0.0,
+        },
+        "an answer's baseline is the mean reward of the others; no division by the std nor by each answer's length.",
+        PAPERS + "2402.14740",
+        "the paper's KL in the reward: `beta` above 0 with `kl_placement: reward` and `kl_estimator: k1`; one "
+        "update a batch: `steps_per_generation` at its default.",
+    ),
+    "opo": Preset(
+        {
+            "loss_type": "dr_grpo",
+            "advantage_baseline": "length_weighted",
+            "scale_rewards": "none",
+            "num_iterations": 1,
+            "beta": 0.0,
+        },
+        "the baseline is the mean reward weighted by length, which has the least variance; no std, no KL.",
+        PAPERS + "2505.23585",
+        "one update a batch, since the method is on-policy: `steps_per_generation` at its default.",
+    ),
+    "maxrl": Preset(
+        {"loss_type": "dr_grpo", "advantage_baseline": "mean", "scale_rewards": "mean", "beta": 0.0},
+        "divided by the group's mean reward, not its std: towards maximising log p, so hard prompts weigh more.",
+        PAPERS + "2602.02710",
+        "rewards of 0 and 1, which it is made for.",
+    ),
+    "passk": Preset(
+        {"advantage_estimator": {"name": "passk", "args": {"k": 4, "scaled": True}}},
+        "it rewards that one of four answers is right: a prompt whose answers are mostly right teaches nothing.",
+        PAPERS + "2508.10751",
+        "the loss and its KL; rewards of 0 and 1, which it needs; more than four attempts a prompt, best far more.",
+    ),
+    "gdpo": Preset(
+        {
+            "multi_objective_aggregation": "normalize_then_sum",
+            "advantage_baseline": "mean",
+            "scale_rewards": "group",
+        },
+        "each reward function is normalised by itself within its group; their sum is normalised over the batch.",
+        PAPERS + "2601.05242",
+        "the loss and its KL; rewards that count only where another reward is earned. With one reward function "
+        "its advantages are GRPO's but for their scale.",
+    ),
+    "bnpo": Preset(
+        {"loss_type": "bnpo"},
+        "TRL's loss of that name: each token of a process's micro-batch has the same weight.",
+        "https://huggingface.co/docs/trl/grpo_trainer",
+        "the normalisation of rewards by a Beta distribution, the subject of the paper called BNPO (arXiv "
+        "2506.02864): neither TRL nor this package has it.",
+    ),
+    "belief": Preset(
+        {
+            "num_generations": 2,
+            "advantage_baseline": "belief",
+            "scale_rewards": "prior",
+            "prompt_selection": "belief",
+            "belief_head": "prompt",
+            "zero_variance_groups": "drop",
+        },
+        "small groups; prompts are remembered and chosen; this package's own.",
+        "fewer_rollouts.md#the-settings",
+        "`max_steps`, since steps are what is saved; `belief_key`, where a column tells hard prompts from easy ones.",
+    ),
+}
+
+
+def named(name: str) -> Preset:
+    """The preset of that name.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    one_of("preset", name, PRESETS)
+    return PRESETS[name]
+
+
+def under(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+    """A config's arguments: the preset's settings, over them a user's own.
+
+    Raises:
+        ConfigError: there is no such preset.
+    """
+    return {**named(name).settings, **own, "preset": Chosen(name)}
+
+
+def made(config: Any, name: str, /, **own: Any) -> Any:
+    """A config with a preset's settings. It is `GRPOPlusConfig.preset("dapo", output_dir=..., epsilon_high=0.3)`.
+
+    Args:
+        config (`type`): the class, `GRPOPlusConfig` or a subclass.
+        name (`str`): one of [`PRESETS`].
+        own: its arguments, which win over the preset's.
+
+    Raises:
+        ConfigError: there is no such preset, or what comes of it is refused.
+    """
+    return config(**under(name, own))
+
+
+def check(preset: Any) -> None:
+    """Refuse a config's `preset` that is none, or whose settings nobody has set."""
+    if preset is None:
+        return
+    named(preset)
+    if not isinstance(preset, Chosen):
+        raise ConfigError(
+            f"preset={preset!r}: a config that is made so cannot tell what you set from what is a default, so it "
+            f"would have the name and none of the settings. Write GRPOPlusConfig.preset({preset!r}, ...), where what "
+            "you set wins over the preset; or `preset` in a recipe."
+        )
+
+
+def said(config: Any) -> str:
+    """What the preset of a config has set, what is set otherwise, and what it leaves; "" without one."""
+    if config.preset is None:
+        return ""
+    preset = PRESETS[config.preset]
+    other = {name for name, value in preset.settings.items() if getattr(config, name) != value}
+    kept = [f"{name}={value!r}" for name, value in preset.settings.items() if name not in other]
+    own = [
+        f"{name}={getattr(config, name)!r} (not {preset.settings[name]!r})"
+        for name in preset.settings
+        if name in other
+    ]
+    parts = [f"sets {', '.join(kept) or 'nothing'}", *([f"your own: {', '.join(own)}"] if own else [])]
+    return f"{config.preset} {'; '.join(parts)}." + (f" Left to you: {preset.leaves}" if preset.leaves else "")

@@ -1,0 +1,180 @@
+"""Which settings have attempts sampled from another distribution than the one that log-probs are of.
+
+TRL's log-probs are of `softmax(logits / temperature)`. What filters or bends that on the way to a token (`NEUTRAL`) is
+not in them: the policy is trained on attempts of another one. It comes from two places:
+
+- **chosen**: options of the config, and `generation_kwargs` over them. Who sets one knows of it, so it matters where a
+  ratio of log-probs is taken.
+- **inherited**: the model's own `generation_config`. transformers takes from it whatever TRL leaves at `None`, without
+  a word; TRL sets `temperature`, `top_p`, `top_k`, `repetition_penalty` and what ends an attempt. vLLM takes what ends
+  an attempt from it and nothing else, and continuous batching nothing.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from accelerate.logging import get_logger
+
+
+logger = get_logger(__name__)
+
+OPTIONS = ("top_p", "top_k", "min_p", "repetition_penalty")  # of a [`~trl.GRPOConfig`]
+# What changes the distribution, and the values with which it does not, besides `None`. The first one is also what
+# `generation_kwargs` can set in the place of a model's; where there is none, only the model can be changed.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "top_p": (1.0,),
+    "top_k": (0, -1),
+    "min_p": (0.0,),
+    "top_h": (),
+    "typical_p": (1.0,),
+    "epsilon_cutoff": (0.0,),
+    "eta_cutoff": (0.0,),
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "exponential_decay_length_penalty": (),
+    "forced_eos_token_id": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "bad_words_ids": (),
+    "sequence_bias": (),
+    "guidance_scale": (1.0,),
+    "watermarking_config": (),
+    "num_beams": (1,),
+    "do_sample": (True,),
+}
+OF_VLLM: dict[str, tuple[Any, ...]] = {
+    **{name: NEUTRAL[name] for name in OPTIONS},
+    "presence_penalty": (0.0,),
+    "frequency_penalty": (0.0,),
+    "min_tokens": (0,),
+    "bad_words": ([],),
+    "logit_bias": ({},),
+    "allowed_token_ids": (),
+    "structured_outputs": (),
+}
+_MOST_SHOWN = 60  # characters of a value
+
+
+def altering(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:
+    """Those of some settings that change the distribution."""
+    known = {name: value for name, value in settings.items() if name in neutral and value is not None}
+    return {name: value for name, value in known.items() if value not in neutral[name]}
+
+
+def given(args: Any) -> dict[str, Any]:
+    """What TRL samples with, of what a [`~trl.GRPOConfig`] says."""
+    return {name: getattr(args, name) for name in ("temperature", *OPTIONS)} | dict(args.generation_kwargs or {})
+
+
+def chosen(args: Any) -> dict[str, Any]:
+    """The settings of a [`~trl.GRPOConfig`] that change the distribution, with their values."""
+    settings = altering(given(args), OF_VLLM if args.use_vllm else NEUTRAL)
+    if (temperature := given(args)["temperature"]) != args.temperature:  # the logits are divided by the option
+        settings["generation_kwargs.temperature"] = temperature
+    if args.use_vllm and args.vllm_structured_outputs_regex is not None:
+        settings["vllm_structured_outputs_regex"] = args.vllm_structured_outputs_regex
+    return settings
+
+
+def inherited(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The settings of a model's generation_config that reach sampling and change the distribution.
+
+    Args:
+        args ([`~trl.GRPOConfig`]): of the run.
+        model_s (`Mapping[str, Any]`): the generation_config.
+        passed (`Mapping[str, Any]`, *optional*): what TRL passes to transformers, else what `args` says of it.
+    """
+    if args.use_vllm or getattr(args, "use_transformers_continuous_batching", False):
+        return {}
+    passed = {"do_sample": True, **given(args)} if passed is None else passed
+    return {name: value for name, value in altering(model_s).items() if passed.get(name) is None}
+
+
+def warnings(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> list[str]:
+    """What there is to say of both, in words; arguments as those of [`inherited`]."""
+    said = []
+    if settings := inherited(args, model_s, passed):
+        said.append(_of_the_model(settings))
+    if (settings := chosen(args)) and (ratios := _ratios(args)):
+        said.append(
+            f"{_shown(settings)}: attempts are sampled with it, and the log-probs, of softmax(logits / temperature), "
+            f"are without it. {' '.join(ratios)} {_way_out(settings)}"
+        )
+    return said
+
+
+def warn_of_another_distribution(args: Any, model: Any, passed: Mapping[str, Any] | None) -> None:
+    """Say it on the main process; a model without a generation_config has nothing to say."""
+    own = getattr(model, "generation_config", None)
+    own = own if isinstance(own, Mapping) else getattr(own, "to_dict", dict)()
+    for text in warnings(args, own, passed):
+        logger.warning(text)
+
+
+def _of_the_model(settings: Mapping[str, Any]) -> str:
+    by_option = {name: NEUTRAL[name][0] for name in settings if NEUTRAL[name]}
+    others = ", ".join(f"model.generation_config.{name} = None" for name in settings if name not in by_option)
+    ways = [f"generation_kwargs: {_keys(by_option)}"] if by_option else []
+    ways += [f"{others}, before the trainer is made, or in the model's generation_config.json"] if others else []
+    return (
+        f"The model's generation_config has {_shown(settings)}. TRL sets nothing in its place, so transformers "
+        "samples with it, and the log-probs are without it: the policy is trained on attempts of another "
+        f"distribution. To sample from the policy itself set {'; and '.join(ways)}. To keep it, set the same in "
+        "generation_kwargs."
+    )
+
+
+def _ratios(args: Any) -> list[str]:
+    """In which ratios of log-probs that is wrong, and how."""
+    wrong = []
+    if args.use_vllm and args.vllm_importance_sampling_correction:
+        wrong.append(
+            "vLLM's log-probs are with it: vllm_importance_sampling_correction takes the difference for one of "
+            "weights, and multiplies the loss by the share of probability that was left (0.9 under top_p=0.9)."
+        )
+    if args.gradient_accumulation_steps % (args.steps_per_generation * args.num_iterations):
+        wrong.append(
+            "Each batch is trained on in several steps, and the importance ratio of the later ones is not that of "
+            "the distribution that was sampled from."
+        )
+    return wrong
+
+
+def _way_out(settings: Mapping[str, Any]) -> str:
+    return (
+        f"Leave out {', '.join(settings)}. The option temperature sharpens the distribution too, and the log-probs "
+        "know of it."
+    )
+
+
+def _shown(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_short(repr(value))}" for name, value in settings.items())
+
+
+def _keys(settings: Mapping[str, Any]) -> str:
+    return f"{{{', '.join(f'{name}: {value}' for name, value in settings.items())}}}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+
+
+# What of generation_kwargs leaves the distribution that vLLM samples from as the trainer knows it, whatever its value.
+HARMLESS = {"seed", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
+
+
+def processed(args: Any) -> list[str]:
+    """Options of a [`~trl.GRPOConfig`] by which vLLM's log-probs are of another distribution than the trainer's."""
+    names = [*altering({name: getattr(args, name) for name in OPTIONS})]
+    if set(args.generation_kwargs or ()) - HARMLESS:
+        names.append("generation_kwargs")
+    if args.vllm_structured_outputs_regex is not None:
+        names.append("vllm_structured_outputs_regex")
+    # A server may give them as they are before the temperature. TRL looks at that where it corrects by them.
+    if args.temperature != 1 and args.vllm_mode == "server" and not args.vllm_importance_sampling_correction:
+        names.append("temperature")
+    return names

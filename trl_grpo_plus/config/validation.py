@@ -1,0 +1,309 @@
+"""What a configuration may not hold: values, and combinations that cannot work, each refused with the way out."""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from packaging.version import Version
+
+from ..curriculum.selection import check_selection
+from ..objective.advantage_functions import check_estimator, estimator_of, named_by, plain, whole_only
+from ..objective.kl import ESTIMATORS
+from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
+from ..objective.scales import SCALES
+from ..rollouts.groups import VERDICTS
+from ..traces.alarms import Thresholds
+from ..utils.import_path import is_path
+from ..utils.validation import ConfigError, Number, one_of
+from . import presets
+from .sampling_distribution import processed
+
+
+# TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
+TRL_CHOICES = {
+    "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
+    "importance_sampling_level": ("token", "sequence"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "vllm_mode": ("colocate", "server"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+}
+TRL_NUMBERS = {
+    "temperature": Number(above=0.0),
+    "beta": Number(at_least=0.0),
+    "per_device_train_batch_size": Number(at_least=1, integer=True),
+}
+
+
+def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None:
+    """Refuse a [`GRPOPlusConfig`] that cannot work.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        annotations (`Mapping[str, Any]`): of its own fields; a number's bounds are in `Annotated`.
+        trl_version (`str`): what is installed.
+    """
+    presets.check(config.preset)
+    _check_values(config, annotations)
+    _check_advantage(config)
+    _check_process(config)
+    _check_beliefs(config)
+    _check_kl(config)
+    _check_estimator(config)
+    _check_vllm(config)
+    _check_thresholds(config)
+    _check_liger(config, trl_version)
+
+
+def warn_of_no_effect(config: Any) -> None:
+    """Say so where another trainer than this package's was handed options of this package."""
+    changed = {name: value for name, value in config.changed_options.items() if name != "preset"}
+    options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
+    if options:
+        warnings.warn(
+            f"{options} {'have' if len(changed) > 1 else 'has'} no effect: a trainer that is no GRPOPlusTrainer was "
+            "handed this GRPOPlusConfig, and trains without. Replace GRPOTrainer(...) by GRPOPlusTrainer(...), which "
+            "takes the same arguments: from trl_grpo_plus import GRPOPlusTrainer.",
+            stacklevel=4,
+        )
+
+
+def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
+    for name, allowed in TRL_CHOICES.items():
+        one_of(name, getattr(config, name), allowed)
+    one_of("scale_rewards", config.scale_rewards, SCALES)
+    for name, number in TRL_NUMBERS.items():
+        number.check(name, getattr(config, name))
+    for name in [name for name in annotations if name in config.__dataclass_fields__]:
+        value, metadata = getattr(config, name), config.__dataclass_fields__[name].metadata
+        for number in getattr(annotations[name], "__metadata__", ()):
+            number.check(name, value)
+        if "choices" in metadata:
+            one_of(name, value, metadata["choices"])
+        if annotations[name] is bool and not isinstance(value, bool):
+            raise ConfigError(f"{name}={value!r} must be true or false.")
+    if not isinstance(config.filter_metric, str) or not config.filter_metric:
+        raise ConfigError(
+            f"filter_metric={config.filter_metric!r} must be 'total', 'any' or the name of a reward function."
+        )
+    if config.failed_reward >= config.solved_reward:
+        raise ConfigError(
+            f"failed_reward ({config.failed_reward}) must be below solved_reward ({config.solved_reward}): they name "
+            "the rewards of an attempt that fails and of one that succeeds."
+        )
+
+
+def _check_advantage(config: Any) -> None:
+    if config.multi_objective_aggregation != "normalize_then_sum":
+        return
+    if SCALES[config.scale_rewards].over == "run":
+        raise ConfigError(
+            f"scale_rewards={config.scale_rewards!r} does not go with multi_objective_aggregation="
+            "'normalize_then_sum', which divides each reward function by its own group's scale. Use "
+            f"{_any_of(name for name, scale in SCALES.items() if scale.over == 'group')}, or "
+            "multi_objective_aggregation='sum_then_normalize'."
+        )
+    if config.kl_placement == "reward":
+        raise ConfigError(
+            "kl_placement='reward' needs multi_objective_aggregation='sum_then_normalize': there is no total "
+            "reward to subtract the KL from when each reward function is normalised by itself."
+        )
+
+
+def _check_process(config: Any) -> None:
+    one_of("step_reward_credit", config.step_reward_credit, (None, *STEP_REWARD_CREDITS))
+    if config.step_reward_credit is None:
+        return
+    what = f"step_reward_credit={config.step_reward_credit!r}"
+    if config.scale_rewards not in STEP_SCALES:
+        raise ConfigError(
+            f"{what} does not go with scale_rewards={config.scale_rewards!r}: the rewards of steps are divided by the "
+            f"std of all steps of their group, or by nothing. Set scale_rewards={_any_of(STEP_SCALES)}."
+        )
+    if config.advantage_baseline == "belief":
+        raise ConfigError(
+            f"{what} does not go with advantage_baseline='belief': what is believed of a prompt is the reward of a "
+            "whole attempt, not of a step. Set another advantage_baseline, or step_reward_credit=null."
+        )
+    if config.multi_objective_aggregation == "normalize_then_sum":
+        raise ConfigError(
+            f"{what} does not go with multi_objective_aggregation='normalize_then_sum', which normalises the sum of "
+            "the advantages once more over the batch, one number an attempt. Use 'sum_then_normalize'."
+        )
+    if config.kl_placement == "reward":
+        raise ConfigError(
+            f"{what} does not go with kl_placement='reward', which subtracts the KL from one reward an attempt before "
+            "the baseline; steps have rewards and a baseline of their own. Set kl_placement='loss'."
+        )
+    if reason := whole_only(config):
+        raise ConfigError(f"{what} does not go with {reason}")
+
+
+def _check_beliefs(config: Any) -> None:
+    scale, believes = config.scale_rewards, config.advantage_baseline == "belief"
+    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
+    if believes and (SCALES[scale].over == "group" or (by_itself and scale != "prior")):
+        allowed = ["prior"] if by_itself else [name for name in SCALES if SCALES[name].over != "group"]
+        raise ConfigError(
+            f"advantage_baseline='belief' does not go with scale_rewards={scale!r}: the scale of a group is made of "
+            "the attempts that it divides, is 0 where they are alike, and no small group has a good one. Set "
+            f"scale_rewards={_any_of(allowed)}."
+        )
+    if scale == "prior" and not believes:
+        raise ConfigError(
+            "scale_rewards='prior' divides by what was believed of a prompt: set advantage_baseline='belief' (now "
+            f"{config.advantage_baseline!r})."
+        )
+    if not isinstance(config.filtered_verdicts, list | tuple | None):
+        raise ConfigError(
+            f"filtered_verdicts={config.filtered_verdicts!r} must be a list, such as ['all_bad', 'unscored']."
+        )
+    for verdict in config.filtered_verdicts or ():
+        one_of("filtered_verdicts", verdict, VERDICTS[1:])
+    if config.filtered_verdicts is not None and not believes and not config.filters_groups:
+        raise ConfigError(
+            f"filtered_verdicts={config.filtered_verdicts!r} has no effect: with "
+            "zero_variance_groups='keep' no group leaves. "
+            "Set zero_variance_groups='drop' or 'resample', or advantage_baseline='belief', or leave it out."
+        )
+    one_of("belief_head", config.belief_head, (None, "prompt"))
+    if config.belief_key is not None and (not isinstance(config.belief_key, str) or not config.belief_key):
+        raise ConfigError(f"belief_key={config.belief_key!r} must be the name of a column, or null.")
+    for name in ("belief_key", "belief_head"):
+        if getattr(config, name) is not None and not config.what_believes:
+            raise ConfigError(
+                f"{name}={getattr(config, name)!r} has no effect: nothing is believed of prompts. Set "
+                "advantage_baseline='belief' or prompt_selection='belief', or leave it out."
+            )
+    if config.changed("belief_head_share") and not config.belief_head:
+        raise ConfigError(
+            f"belief_head_share={config.belief_head_share!r} has no effect without a head: set belief_head='prompt', "
+            "or leave it out."
+        )
+    check_selection(config.prompt_selection)
+    if config.changed("selection_pool") and config.prompt_selection != "belief":
+        raise ConfigError(
+            f"selection_pool={config.selection_pool!r} has no effect with prompt_selection="
+            f"{config.prompt_selection!r}: set prompt_selection='belief', or leave it out."
+        )
+
+
+def _check_estimator(config: Any) -> None:
+    check_estimator(config.advantage_estimator)
+    if not config.estimates_advantages:
+        return
+    name = named_by(config.advantage_estimator)
+    chosen = f"advantage_estimator={plain(name)!r}"
+    silent = config.changed(
+        "advantage_baseline",
+        "scale_rewards",
+        "std_ddof",
+        "std_eps",
+        "std_floor",
+        "running_std_decay",
+        "step_reward_credit",
+    )
+    if silent:
+        options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
+        raise ConfigError(
+            f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
+            f"scale. {_way_out(config, silent)}"
+        )
+    if config.multi_objective_aggregation != "sum_then_normalize":
+        raise ConfigError(
+            f"multi_objective_aggregation={config.multi_objective_aggregation!r} has no effect with {chosen}, which "
+            "is given each reward and the weights; filter_metric='any' keeps a group that varies in one reward. "
+            f"{_way_out(config, ['multi_objective_aggregation'])}"
+        )
+    if config.kl_placement == "reward":
+        raise ConfigError(
+            f"kl_placement='reward' does not go with {chosen}: it subtracts the KL before the baseline and the scale, "
+            "of which there are none, and rewards less a KL are neither of the few values nor of the parts that "
+            "advantage functions are made for. Set kl_placement='loss'."
+        )
+    if not (isinstance(name, str) and is_path(name)):  # what is at a path is imported when the trainer is made
+        estimator_of(config)
+
+
+def _way_out(config: Any, options: Iterable[str]) -> str:
+    """Leave it out; or set it back, where a preset sets it."""
+    if config.preset is None:
+        return "Leave one of the two out."
+    fields = config.__dataclass_fields__
+    back = ", ".join(f"{name}: {fields[name].default}" for name in options)
+    return f"Leave one of the two out; where it is preset={str(config.preset)!r} that sets it, set {back} beside it."
+
+
+def _check_kl(config: Any) -> None:
+    changed = config.changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
+    name, estimator = config.kl_estimator, ESTIMATORS[config.kl_estimator]
+    if changed and config.beta <= 0:
+        options = ", ".join(f"{name}={getattr(config, name)!r}" for name in changed)
+        raise ConfigError(
+            f"{options} has no effect with beta={config.beta}: there is no KL term and no reference model. Set "
+            "beta to a positive value (0.04 in DeepSeekMath), or leave the KL options at their defaults."
+        )
+    if config.kl_placement == "reward" and estimator.in_reward_refused:
+        allowed = _any_of(other for other in ESTIMATORS if not ESTIMATORS[other].in_reward_refused)
+        raise ConfigError(
+            f"kl_placement='reward' needs kl_estimator={allowed}, got {name!r}: in the reward "
+            f"{estimator.in_reward_refused}. Set kl_estimator={allowed}."
+        )
+    if config.kl_placement == "loss" and estimator.unweighted_refused and not config.use_bias_correction_kl:
+        raise ConfigError(
+            f"kl_estimator={name!r} in the loss needs use_bias_correction_kl=True: without the importance weight "
+            f"{estimator.unweighted_refused}. Set use_bias_correction_kl=True, or kl_placement='reward', or "
+            "kl_estimator='k2' (the reverse KL's gradient on-policy)."
+        )
+    if config.kl_placement == "loss" and config.kl_reward_form != "sequence":
+        raise ConfigError(
+            f"kl_reward_form={config.kl_reward_form!r} is about the KL in the reward: set kl_placement='reward'."
+        )
+    if config.kl_target is not None and not estimator.is_kl:
+        raise ConfigError(
+            "kl_target needs an estimator of the KL divergence "
+            f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
+        )
+
+
+def _check_vllm(config: Any) -> None:
+    if not config.changed("vllm_check_every") or not config.vllm_check_every:
+        return
+    what = f"vllm_check_every={config.vllm_check_every!r} has nothing to compare"
+    if not config.use_vllm:
+        raise ConfigError(
+            f"{what}: without vLLM attempts are sampled from the trainer's own weights. Set use_vllm=True, or leave "
+            "it out."
+        )
+    if names := processed(config):
+        options = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
+        raise ConfigError(
+            f"{what}: with {options} vLLM's log-probs are of another distribution than the trainer's. Leave it out, "
+            "or those."
+        )
+
+
+def _check_thresholds(config: Any) -> None:
+    if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
+        raise ConfigError(
+            f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
+            '{"near_duplicates": 0.8, "length_drift": null}.'
+        )
+    Thresholds.of(config.alarm_thresholds or {})
+
+
+def _check_liger(config: Any, trl_version: str) -> None:
+    # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+    needs_loss = config.changed(
+        "zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "step_reward_credit"
+    )
+    if config.use_liger_kernel and needs_loss and Version(trl_version) < Version("1.14"):
+        raise ConfigError(
+            f"use_liger_kernel=True with TRL {trl_version} computes the loss where zero_variance_groups, process "
+            "and the KL options cannot reach it. Upgrade to trl>=1.14, or set use_liger_kernel=False."
+        )
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """'a', 'b' or 'c'."""
+    *others, last = map(repr, names)
+    return f"{', '.join(others)} or {last}" if others else last

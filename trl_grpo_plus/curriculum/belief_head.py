@@ -1,0 +1,248 @@
+"""A prior that prompts share: what the policy's state at the end of a prompt lets one expect of its attempts, their
+mean reward and how far they will differ.
+
+Pure: states come in, predictions go out. [`trl_grpo_plus.curriculum.prompt_states`] reads them off the model.
+
+Source: a linear value head on the prompt, arXiv 2510.01135, trained there by gradient and solved here in closed form.
+"""
+
+import math
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..utils.validation import ConfigError, Number
+from .reward_range import RewardRange
+
+
+WINDOW = 20
+"""Batches of which [`Ridge.skill`] is measured."""
+FEW_PROMPTS = 16.0
+"""At which what was measured of it counts half: a batch may hold a single prompt whose state is known."""
+MARGIN = 0.02
+"""Of the reward's range, that a prediction keeps from its ends: no prompt is solved or hopeless by its looks alone."""
+
+
+class Ridge:
+    """Online ridge regression from states to rewards, which forgets: float64 on the CPU, equal on every rank.
+
+    Features are centred and each one is scaled, to a mean squared length of 1 in all, over what is remembered and in
+    closed form at each batch. So a penalty means the same whatever the model's width and the norm of its states, and
+    the few dimensions that are hundreds of times larger than others in a language model do not drown them: a direction
+    that holds a share s of the variance is trusted by n s / (n s + penalty) once n prompts are remembered. The mean
+    reward is not penalised, so a ridge that finds nothing predicts it. The variance of a prompt's rewards is found
+    likewise: of rewards between the ends of their range the mean does not tell it.
+
+    How much penalty is best depends on how well the states tell prompts apart: 0.3 where most of a reward is chance,
+    0.003 to 0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So there are several side by
+    side, and the one with the least error in predictions a batch ahead is in use.
+
+    Args:
+        seed (`int`): of the random projection above `max_features`.
+        low, high (`float`, *optional*, defaults to 0.0 and 1.0):
+            The reward's range, which rewards widen as that of beliefs ([`trl_grpo_plus.curriculum.reward_range`]).
+        penalties (`Sequence[float]`, *optional*, defaults to 0.3, 0.03, 3e-3, 3e-4 and 3e-5):
+            Side by side, in prompts, see above. The first one is in use until there are predictions to compare.
+        decay (`float`, *optional*, defaults to 0.97): what a batch is worth a batch later, half after 23.
+        max_features (`int`, *optional*, defaults to 256):
+            Wider states are projected to so many dimensions, at random, each first divided by its standard deviation
+            in the first batch.
+
+    Raises:
+        ConfigError: an option out of its bounds.
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        low: float = 0.0,
+        high: float = 1.0,
+        penalties: Sequence[float] = (0.3, 0.03, 3e-3, 3e-4, 3e-5),
+        decay: float = 0.97,
+        max_features: int = 256,
+    ):
+        for penalty in penalties:
+            Number(above=0).check("penalty", penalty)
+        Number(above=0, at_most=1).check("decay", decay)
+        Number(at_least=1, integer=True).check("max_features", max_features)
+        if not low < high:
+            raise ConfigError(f"low={low!r} must be below high={high!r}: they are the ends of the reward's range.")
+        self._seed, self._range = seed, RewardRange(low, high)
+        self._decay, self._max_features = decay, max_features
+        self._penalties = torch.tensor([*penalties], dtype=torch.float64)
+        self._width = 0  # of the features, known when there are some
+        self._scale = torch.empty(0)  # (width,), where they are projected
+        self._projection = torch.empty(0)  # (width, K)
+        self._count = 0.0  # prompts remembered, with their weights
+        self._mean = torch.empty(0)  # (K + 2,), of the features, the reward and its variance
+        self._scatter = torch.empty(0)  # (K + 2, K + 2), about the mean
+        self._slopes = torch.empty(0)  # (K, penalties), of both
+        # Squared, of predictions a batch ahead; forgotten likewise.
+        self._errors = torch.zeros(2, len(penalties), dtype=torch.float64)
+        self._window: deque[list[float]] = deque(maxlen=WINDOW)
+
+    @property
+    def skill(self) -> float:
+        """Share of the variance between prompts that predictions made a batch ahead explain, in [0, 1], over the last
+        [`WINDOW`] batches: of the squared error of the mean alone, less the noise of the mean rewards, what the ridge
+        takes away, less its own standard error. Pulled to 0 while few prompts were foretold. 0 where it predicts
+        nothing; its predictions are then to be ignored.
+        """
+        if not self._window:
+            return 0.0
+        count, gain, squared_gain, variance = (sum(column) for column in zip(*self._window, strict=True))
+        mean_gain = gain / count
+        error = math.sqrt(max(squared_gain / count - mean_gain**2, 0.0) / count)
+        # Where prompts do not differ there is nothing to explain, and the quotient is of two noises.
+        least = 1e-3 * (self._range.high - self._range.low) ** 2
+        return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0) * count / (count + FEW_PROMPTS)
+
+    def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """What attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both `(P,)`.
+
+        The mean is [`MARGIN`] within its range: the middle before anything was learned, the mean of all for a row that
+        is not finite. The variance is one that this mean allows.
+        """
+        self._check_width(features)
+        low, high = self._range.low, self._range.high
+        if not self._count:
+            means = torch.full((len(features),), (low + high) / 2, dtype=torch.float64)
+            return means, (means - low) * (high - means)
+        rows = self._projected(features)
+        means, variances = (self._predict(rows, of)[:, self._errors[of].argmin()] for of in (0, 1))
+        return means, torch.minimum(variances, (means - low) * (high - means))
+
+    def learn(self, features: Tensor, rewards: Tensor) -> None:
+        """Learn a batch, after what it would have been predicted as has counted for the skill. Rows in which anything
+        is not finite are left out.
+
+        Args:
+            features (`Tensor`): `(P, width)`.
+            rewards (`Tensor`): `(P, G)`, of the attempts at each prompt, NaN where nobody scored. Prompts with one
+                score say nothing of the variance within a prompt: they are taken to have the mean one.
+        """
+        self._check_width(features)
+        rewards, rows = _plain(rewards), _plain(features)
+        scored = rewards.isfinite()
+        rewards = self._range.observe(rewards.masked_fill(~scored, torch.nan))
+        kept = scored.any(dim=1) & rows.isfinite().all(dim=1)
+        rows, rewards, scored = rows[kept], rewards[kept], scored[kept]
+        if not len(rows):
+            return
+        if not self._count:
+            self._begin(rows)
+        rows, count = self._projected(rows), scored.sum(dim=1)
+        means = rewards.nanmean(dim=1)
+        within = (rewards - means[:, None]).square().nansum(dim=1) / (count - 1).clamp(min=1)
+        several = count > 1
+        usual = within[several].mean() if several.any() else self._mean[-1] if self._count else torch.tensor(0.0)
+        targets = torch.stack([means, torch.where(several, within, usual)], dim=1)
+        if self._count:
+            self._judge(rows, targets, within / count)
+        self._remember(torch.cat([rows, targets], dim=1))
+        self._solve()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What was learned; tensors and plain numbers. The projection is made again from the seed."""
+        return {
+            "seed": self._seed,
+            "width": self._width,
+            "range": self._range.state_dict(),
+            "scale": self._scale.clone(),
+            "count": self._count,
+            "mean": self._mean.clone(),
+            "scatter": self._scatter.clone(),
+            "errors": self._errors.clone(),
+            "window": [list(batch) for batch in self._window],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` stood."""
+        self._seed, self._width = state["seed"], state["width"]
+        self._range.load_state_dict(state["range"])
+        self._scale, self._errors = state["scale"].clone(), state["errors"].clone()
+        self._count, self._mean, self._scatter = state["count"], state["mean"].clone(), state["scatter"].clone()
+        self._window = deque((list(batch) for batch in state["window"]), maxlen=WINDOW)
+        if self._count:
+            self._project()
+            self._solve()
+
+    def _predict(self, rows: Tensor, of: int) -> Tensor:
+        """`(P, K) -> (P, penalties)`, of the mean (0) or the variance (1)."""
+        low, high = self._range.low, self._range.high
+        margin = MARGIN * (high - low)
+        least, most = (0.0, math.inf) if of else (low + margin, high - margin)
+        above = ((rows - self._mean[:-2]) @ self._slopes[of]).nan_to_num(0.0, 0.0, 0.0)
+        return (self._mean[of - 2] + above).clamp(least, most)
+
+    def _check_width(self, features: Tensor) -> None:
+        if self._width and features.shape[1] != self._width:
+            raise ConfigError(
+                f"The states have {features.shape[1]} dimensions, those learned from had {self._width}. Resume with "
+                "the same model, or start a new run from the checkpoint's weights."
+            )
+
+    def _begin(self, rows: Tensor) -> None:
+        self._width = rows.shape[1]
+        if self._width > self._max_features:
+            spread = rows.std(dim=0, correction=0)
+            # Of dimensions that hardly differ in so few rows too little is known to make much of them.
+            self._scale = spread.clamp(min=max(1e-3 * spread.median().item(), 1e-9))
+        self._project()
+
+    def _project(self) -> None:
+        if len(self._scale):
+            generator = torch.Generator().manual_seed(self._seed)
+            shape = (self._width, self._max_features)
+            normal = torch.randn(shape, generator=generator, dtype=torch.float64)
+            self._projection = normal / self._scale[:, None] / math.sqrt(self._width)
+
+    def _projected(self, features: Tensor) -> Tensor:
+        """`(P, width) -> (P, K)`."""
+        return _plain(features) @ self._projection if len(self._scale) else _plain(features)
+
+    def _judge(self, rows: Tensor, targets: Tensor, noise: Tensor) -> None:
+        """What the ridge gains on the mean alone, for the skill; and which penalties do best."""
+        errors = torch.stack([(targets[:, of, None] - self._predict(rows, of)).square() for of in (0, 1)])
+        alone = (targets[:, 0] - self._mean[-2]).square()
+        gain = alone - errors[0, :, self._errors[0].argmin()]  # the one that was in use
+        self._errors = self._decay * self._errors + errors.sum(dim=1)
+        sums = [torch.ones_like(gain), gain, gain.square(), alone - noise]
+        self._window.append([values.sum().item() for values in sums])
+
+    def _remember(self, rows: Tensor) -> None:
+        """Fold `(P, K + 2)` into the moments: about the means, so that large means cost no digits."""
+        count = float(len(rows))
+        mean = rows.mean(dim=0)
+        centred = rows - mean
+        scatter = centred.T @ centred
+        if self._count:
+            before = self._decay * self._count
+            apart = mean - self._mean
+            scatter += self._decay * self._scatter + torch.outer(apart, apart) * (before * count / (before + count))
+            mean = self._mean + apart * (count / (before + count))
+            count += before
+        self._count, self._mean, self._scatter = count, mean, (scatter + scatter.T) / 2
+
+    def _solve(self) -> None:
+        size = len(self._mean) - 2
+        scatter, with_targets = self._scatter[:size, :size], self._scatter[:size, size:]
+        variance = scatter.diagonal() / self._count
+        scale = variance.clamp(min=max(1e-9 * variance.mean().item(), torch.finfo(torch.float64).tiny)).sqrt()
+        scale *= (variance / scale.square()).sum().clamp(min=1).sqrt()
+        penalties = self._penalties[:, None, None] * torch.eye(size, dtype=torch.float64)
+        matrices = scatter / torch.outer(scale, scale) + penalties
+        targets = with_targets / scale[:, None]
+        factors, failed = torch.linalg.cholesky_ex(matrices)
+        if failed.any():  # penalties below rounding
+            slopes = torch.linalg.pinv(matrices, hermitian=True) @ targets
+        else:
+            slopes = torch.cholesky_solve(targets.expand(len(factors), -1, -1), factors)
+        self._slopes = slopes.permute(2, 1, 0) / scale[:, None]
+
+
+def _plain(values: Tensor) -> Tensor:
+    return values.detach().to("cpu", torch.float64)

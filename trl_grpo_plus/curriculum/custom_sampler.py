@@ -1,0 +1,153 @@
+"""A way of choosing prompts that is a user's own: what it hands over is looked at, before a run of days fails on it.
+
+Rows must be of the training set, since Python takes row -1 for the last one. Metrics go into a journal of JSON, and
+the state into a checkpoint, of which only plain values and tensors are read again.
+"""
+
+import io
+import operator
+from collections.abc import Callable, Iterator, Sequence
+from types import NoneType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..utils.dataset_rows import plain
+from ..utils.validation import ConfigError
+
+
+SINGLE = (bool, int, float, str, bytes, NoneType, Tensor)  # what a checkpoint can hold
+SEVERAL = (dict, list, tuple)
+
+
+class CustomSampler:
+    """A user's [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], which refuses what it hands over and cannot be
+    used.
+
+    Numbers of NumPy and torch are taken for Python's own in rows and metrics. Not in a state: its `load_state_dict`
+    is to be given what it has saved.
+
+    Args:
+        stream (`Any`): made of the user's class.
+        path (`str`): of the class, as `prompt_selection` names it.
+        num_rows (`int`): of the training set.
+    """
+
+    def __init__(self, stream: Any, path: str, num_rows: int):
+        self._stream, self._num_rows, self._looked = stream, num_rows, False
+        self._name = f"prompt_selection={path!r}: {type(stream).__name__}"
+
+    def take(
+        self,
+        count: int,
+        wanted: Callable[[int], bool],
+        multiple_of: int = 1,
+        patience: int | None = None,
+        believe: Callable[[list[int]], Any] | None = None,
+    ) -> list[int]:
+        """As a stream's; distinct rows of the training set."""
+        ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
+        rows = self._rows("take dealt", self._stream.take(count, wanted, multiple_of, patience, ask))
+        if len(set(rows)) < len(rows):
+            twice = next(row for row in rows if rows.count(row) > 1)
+            raise ConfigError(
+                f"{self._name}.take dealt the rows {rows}, {twice} more than once: a batch needs {count} distinct "
+                "ones. Have it deal each row once a call."
+            )
+        return rows
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
+        """As a stream's. After the first batch its state is looked at, which may be saved hours later."""
+        self._stream.observe(rows, rewards, verdicts)
+        if not self._looked:
+            self._looked = True
+            try:
+                state = self._stream.state_dict()
+            except Exception:  # it is said when there is something to save
+                return
+            self._check_state(state)
+
+    def metrics(self) -> dict[str, float]:
+        """As a stream's; plain numbers."""
+        metrics = self._stream.metrics()
+        if not isinstance(metrics, dict):
+            raise ConfigError(f"{self._name}.metrics gave {metrics!r:.80}: give a dict of numbers by name.")
+        numbers = {name: plain(value) for name, value in metrics.items()}
+        for name, value in numbers.items():
+            if not isinstance(name, str) or not isinstance(value, int | float):
+                raise ConfigError(
+                    f"{self._name}.metrics gave {value!r:.80} for {name!r}: a metric has a text for its name and one "
+                    "number for its value. Give float(value), or leave it out."
+                )
+        return numbers
+
+    def state_dict(self) -> dict[str, Any]:
+        """As a stream's; what a checkpoint can hold."""
+        state = self._stream.state_dict()
+        self._check_state(state)
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As a stream's."""
+        try:
+            self._stream.load_state_dict(state)
+        except (KeyError, TypeError, AttributeError, IndexError) as error:
+            # Else it would be taken for one of the checkpoint's form.
+            raise RuntimeError(f"{self._name}.load_state_dict: {type(error).__name__}: {error}") from error
+
+    def _rows(self, what: str, rows: Any) -> list[int]:
+        try:
+            given = list(rows)
+        except TypeError as error:
+            raise ConfigError(f"{self._name}.{what} {rows!r:.80}: give a list of rows.") from error
+        return [self._row(what, row) for row in given]
+
+    def _row(self, what: str, row: Any) -> int:
+        try:
+            index = -1 if isinstance(row, bool) else operator.index(row)
+        except TypeError:
+            index = -1
+        if not 0 <= index < self._num_rows:
+            raise ConfigError(
+                f"{self._name}.{what} row {row!r:.80}: a row is a whole number from 0 to {self._num_rows - 1}, its "
+                "index in the training set. Have it give those."
+            )
+        return index
+
+    def _check_state(self, state: Any) -> None:
+        try:
+            unsaved = [*_unsaved(state, "state_dict()")]
+        except RecursionError:
+            raise ConfigError(f"{self._name}.state_dict() holds itself: give a state that ends.") from None
+        for where, value in unsaved:
+            raise ConfigError(
+                f"{self._name}.{where} holds a {type(value).__module__}.{type(value).__name__} ({value!r:.80}), which "
+                "no checkpoint is read with again. A state holds numbers, texts, lists, dicts and tensors: give "
+                "array.tolist() or torch.from_numpy(array) of an array, number.item() of a number of NumPy's."
+            )
+
+
+def _unsaved(value: Any, where: str) -> Iterator[tuple[str, Any]]:
+    """What [`torch.load`] would not read again, and its place."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _unsaved(key, f"{where}'s key")
+            yield from _unsaved(item, f"{where}[{key!r:.80}]")
+    elif isinstance(value, list | tuple):
+        for place, item in enumerate(value):
+            if type(item) not in SINGLE:
+                yield from _unsaved(item, f"{where}[{place}]")
+    if type(value) not in (*SINGLE, *SEVERAL) and not _is_read_again(value):
+        yield where, value
+
+
+def _is_read_again(value: Any) -> bool:
+    file = io.BytesIO()
+    try:
+        torch.save(value, file)
+        file.seek(0)
+        torch.load(file, weights_only=True)
+    except Exception:  # whatever its pickling makes of it
+        return False
+    return True

@@ -1,0 +1,63 @@
+"""Draws the prompts of all ranks: rank 0 asks its sampler and broadcasts the rows."""
+
+from collections.abc import Callable, Sequence
+
+from accelerate.utils import broadcast_object_list
+from torch import Tensor
+
+from ..utils.distributed import raise_on_all_ranks
+from ..utils.validation import ConfigError
+from .beliefs import Belief
+from .samplers import Believe, PromptSampler
+
+
+class Draw:
+    """Draws rows of the training set for all ranks: the first one's stream deals, and all read what it asks of them.
+
+    Args:
+        stream ([`~trl_grpo_plus.curriculum.samplers.PromptSampler`]): moves on rank 0 alone.
+        believe (`Callable`, *optional*): what the stream may ask about rows.
+        collective (`bool`): whether every rank must be there for an answer.
+        rank (`int`): of this process.
+    """
+
+    def __init__(self, stream: PromptSampler, believe: Believe | None, collective: bool, rank: int):
+        self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
+
+    def __call__(self, count: int, wanted: Callable[[int], bool], multiple_of: int, patience: int | None) -> list[int]:
+        """As a stream's `take`, on every rank alike; a failure stops all of them. Collective."""
+        if self._rank == 0:
+            believe = self._ask if self._believe and self._collective else self._believe
+            try:
+                answer = ("dealt", self._stream.take(count, wanted, multiple_of, patience, believe))
+            except ConfigError as error:
+                broadcast_object_list([("refused", str(error))])
+                raise
+            except Exception as error:
+                broadcast_object_list([("failed", f"{type(error).__name__}: {error}")])
+                raise
+            return broadcast_object_list([answer])[0][1]
+        while True:
+            kind, content = broadcast_object_list([None])[0]
+            if kind == "refused":
+                raise ConfigError(content)
+            if kind == "failed":
+                raise RuntimeError(f"The first process could not choose prompts: {content}")
+            if kind == "dealt":
+                return content
+            assert self._believe is not None
+            self._believe(content)
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> dict[str, float]:
+        """As a stream's, and its metrics, on the first rank; none on the others. Collective, likewise."""
+        metrics: dict[str, float] = {}
+        with raise_on_all_ranks():
+            if self._rank == 0:
+                self._stream.observe(rows, rewards, verdicts)
+                metrics = self._stream.metrics()
+        return metrics
+
+    def _ask(self, rows: list[int]) -> tuple[Belief, float]:
+        assert self._believe is not None
+        broadcast_object_list([("asked", rows)])
+        return self._believe(rows)

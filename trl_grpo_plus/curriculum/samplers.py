@@ -1,0 +1,335 @@
+"""Which prompts are sampled next: a `PromptSampler` deals rows of a dataset, and hears what came of them.
+
+ShuffleSampler   one shuffled pass after another, as TRL's own sampler
+LearnabilitySampler   those of a shuffled pool that promise most to learn
+ColumnSampler   by a column's level: easy first, hard first, or each level in turn
+"""
+
+import numbers
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ..utils.validation import ConfigError, Number, one_of
+from .beliefs import Belief
+from .resting import RestSchedule
+
+
+Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
+ORDERS = ("easy_first", "hard_first", "interleaved")
+FLOOR = 0.1  # share that is dealt whatever is believed
+
+
+class PromptSampler(Protocol):
+    """Deals indices of a dataset. Where there are several ranks, the first one's deals for all.
+
+    Its state holds tensors, numbers, texts, lists and dicts; that of a dataset of another size is refused.
+    """
+
+    def take(
+        self,
+        count: int,
+        wanted: Callable[[int], bool],
+        multiple_of: int = 1,
+        patience: int | None = None,
+        believe: Believe | None = None,
+    ) -> list[int]:
+        """Distinct indices that `wanted` accepts: `count`, or a multiple of `multiple_of` below it where not so many
+        are there, or where more than `patience` were refused. `wanted` is asked at most once about an index, and what
+        it accepts may still not be dealt. `believe` is asked once or never."""
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
+        """A generation batch was scored: its P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of
+        [`trl_grpo_plus.rollouts.groups.judge`]. Ends the step."""
+
+    def metrics(self) -> dict[str, float]:
+        """What is worth logging."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that it must know to go on."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on where `state` stood."""
+
+
+class ShuffleSampler:
+    """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
+
+    It never looks at a rank's own random state. An index that a caller cannot use now is dealt first next time.
+
+    Args:
+        num_prompts (`int`), seed (`int`): rows of the dataset; of the permutations.
+    """
+
+    def __init__(self, num_prompts: int, seed: int):
+        self._num_prompts = num_prompts
+        self._seed = seed
+        self._deferred: deque[int] = deque()
+        self._begin_pass(0, position=0)
+
+    def take(
+        self,
+        count: int,
+        wanted: Callable[[int], bool],
+        multiple_of: int = 1,
+        patience: int | None = None,
+        believe: Believe | None = None,
+    ) -> list[int]:
+        """As [`PromptSampler`]: those that come next, `wanted` being asked once about each; `believe` is not asked."""
+        taken: list[int] = []
+        passed: list[int] = []
+        seen: set[int] = set()
+        while len(taken) < count and len(seen) < self._num_prompts and (patience is None or len(passed) <= patience):
+            index = self._next()
+            # An index can come twice in a call, at the end of one pass and the start of the next.
+            accepted = index not in seen and wanted(index)
+            seen.add(index)
+            (taken if accepted else passed).append(index)
+        kept = len(taken) - len(taken) % multiple_of
+        self._deferred.extendleft(reversed(passed + taken[kept:]))
+        return taken[:kept]
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
+        """What came of them changes nothing."""
+
+    def metrics(self) -> dict[str, float]:
+        """None."""
+        return {}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the stream stands; plain numbers and lists."""
+        return {
+            "num_prompts": self._num_prompts,
+            "seed": self._seed,
+            "pass": self._pass,
+            "position": self._position,
+            "deferred": list(self._deferred),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As [`PromptSampler`]. Raises ValueError when it was saved with another dataset size."""
+        if state["num_prompts"] != self._num_prompts:
+            raise ConfigError(
+                f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
+                f"{self._num_prompts}. Resume with the same dataset, or start a new run from the checkpoint's weights."
+            )
+        self._seed, self._deferred = state["seed"], deque(state["deferred"])
+        self._begin_pass(state["pass"], state["position"])
+
+    def _next(self) -> int:
+        if self._deferred:
+            return self._deferred.popleft()
+        if self._position == self._num_prompts:
+            self._begin_pass(self._pass + 1, position=0)
+        self._position += 1
+        return self._order[self._position - 1]
+
+    def _begin_pass(self, number: int, position: int) -> None:
+        # Away from TRL's RepeatSampler, which shuffles with `seed` itself: that would resample what comes next anyway.
+        generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
+        self._order = self._ordered(torch.randperm(self._num_prompts, generator=generator)).tolist()
+        self._pass, self._position = number, position
+
+    def _ordered(self, shuffled: Tensor) -> Tensor:
+        """A pass, from a permutation of its own."""
+        return shuffled
+
+
+class LearnabilitySampler:
+    """Deals the rows of a pool that promise most to learn.
+
+    A `take` of `count` rows draws a pool of `pool` x `count` from shuffled passes, asks `believe` once about it (an
+    empty one too, as other ranks may wait to be asked), and scores
+
+        skill x z(learnability) + (1 - skill) x standard normal noise
+
+    z over the pool. The best by score are dealt, but for the share `floor`, which goes to those of the pool that were
+    dealt longest ago (never, first), so that no row starves. With skill 0, or nothing to ask, this is shuffling, drawn
+    anew each step. A row of the pool that is not dealt comes again with the next pass.
+
+    Not in the pool are rows dealt in the last `cooldown` steps (fewer where that would hold back more than half of the
+    dataset), and those at rest ([`trl_grpo_plus.curriculum.resting`]): what was found solved, or stuck (all_bad,
+    tied, unscored, truncated), and what is alive oftener than rows usually are before they are learnt. An epoch is
+    ceil(num_prompts / rows of the batch) steps. Both give way, soonest free first, where fewer than `count` rows
+    would be dealt.
+
+    Every row that `wanted` accepts and that neither rests nor cools down is in one of any ceil(2 x num_prompts / (pool
+    x count)) + 1 pools in a row; so it is offered within as many steps of its rest's end. Where int(floor x count) is
+    f >= 1, it is dealt at the latest from the ceil(num_prompts / f)-th pool that it is in.
+
+    A pool of candidates and a prediction for each: PCL (arXiv 2510.01135), which takes those nearest to a pass rate of
+    one half. Weighing by measured skill, floor and rests are this project's.
+
+    Args:
+        num_prompts (`int`), seed (`int`): rows of the dataset; of the passes and the noise.
+        pool (`int`, *optional*, defaults to `8`): candidates for each row dealt. 1 is shuffling, with rests.
+        cooldown (`int`, *optional*, defaults to `8`): steps before a row is dealt again.
+        floor (`float`, *optional*, defaults to `0.1`): share dealt whatever is believed, in [0, 1]; a part of a row
+            is owed to the next step.
+
+    Raises:
+        ValueError: a number is out of its bounds.
+    """
+
+    def __init__(self, num_prompts: int, seed: int, pool: int = 8, cooldown: int = 8, floor: float = FLOOR):
+        Number(at_least=1, integer=True).check("pool", pool)
+        Number(at_least=0, integer=True).check("cooldown", cooldown)
+        Number(at_least=0, at_most=1).check("floor", floor)
+        self._num_prompts, self._pool, self._cooldown, self._floor = num_prompts, pool, cooldown, floor
+        self._passes = ShuffleSampler(num_prompts, seed)
+        self._noise = torch.Generator().manual_seed((seed * 1_000_003 + 15_485_863) % 2**63)
+        self._rests = RestSchedule(num_prompts)
+        self._size, self._owed = 0, 0.0  # the size is the last pool's; rows are owed to the floor
+        self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step of the last time
+
+    def take(
+        self,
+        count: int,
+        wanted: Callable[[int], bool],
+        multiple_of: int = 1,
+        patience: int | None = None,
+        believe: Believe | None = None,
+    ) -> list[int]:
+        """As [`PromptSampler`]; in the pool's order, which says nothing of what is believed."""
+        pool = self._draw(count, wanted, patience)
+        self._size = len(pool)
+        number = min(count, len(pool)) // multiple_of * multiple_of
+        spared, self._owed = owed(self._owed + self._floor * number)
+        order = ranked(pool, believe, self._noise)
+        best, others = order[: number - spared], order[number - spared :].sort().values
+        indices = torch.tensor(pool, dtype=torch.long)
+        waited = self._dealt[indices[others]].argsort(stable=True)
+        dealt = indices[torch.cat([best, others[waited[:spared]]]).sort().values]
+        self._dealt[dealt] = self._rests.step
+        cooldown = min(self._cooldown, self._num_prompts // (2 * max(count, 1)))
+        self._rests.wait(dealt, self._rests.step + cooldown + 1)
+        return dealt.tolist()
+
+    def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
+        """As [`PromptSampler`]; rows that were solved or stuck, and those that are alive too often, begin to rest."""
+        self._rests.observe(rows, verdicts)
+
+    def metrics(self) -> dict[str, float]:
+        """`selection/pool`, rows in the last one; `selection/resting`, the share of rows that rest or cool down;
+        `selection/retired`, the share that rests since it is alive too often, as rewards that are noise are."""
+        return {
+            "selection/pool": float(self._size),
+            "selection/resting": self._rests.resting,
+            "selection/retired": self._rests.retired,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """As [`PromptSampler`]; 12 bytes a row, and the passes'."""
+        return {
+            "passes": self._passes.state_dict(),
+            "noise": self._noise.get_state(),
+            "rests": self._rests.state_dict(),
+            "owed": self._owed,
+            "size": self._size,
+            "dealt": self._dealt.clone(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """As [`PromptSampler`]. Raises ValueError when it was saved with another dataset size."""
+        self._passes.load_state_dict(state["passes"])
+        self._noise.set_state(state["noise"])
+        self._rests.load_state_dict(state["rests"])
+        self._owed, self._size, self._dealt = state["owed"], state["size"], state["dealt"].clone()
+
+    def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
+        """The pool: distinct rows that are wanted and free; of the others as many as `count` needs."""
+        size = min(self._pool * count, self._num_prompts)
+        pool: list[int] = []
+        held: list[int] = []
+        seen: set[int] = set()
+        drawn, refused = 0, 0
+
+        def asked(rows: Iterable[int], most: int) -> None:
+            nonlocal refused
+            for row in rows:
+                if len(pool) >= most or (patience is not None and refused > patience):
+                    return
+                if wanted(row):
+                    pool.append(row)
+                else:
+                    refused += 1
+
+        while len(pool) < size and len(seen) < self._num_prompts and (patience is None or refused <= patience):
+            # Where almost all rows rest, four pools are looked through; that is what keeps a step's cost to its pool.
+            if drawn >= 4 * size and len(pool) + len(held) >= count:
+                break
+            rows = self._passes.take(size - len(pool), lambda row: True)
+            drawn += len(rows)
+            fresh = [row for row in rows if row not in seen]
+            seen.update(fresh)
+            free = (self._rests.free_at(fresh) <= self._rests.step).tolist()
+            held += [row for row, is_free in zip(fresh, free, strict=True) if not is_free]
+            asked((row for row, is_free in zip(fresh, free, strict=True) if is_free), size)
+        if len(pool) < count:
+            asked((held[place] for place in self._rests.free_at(held).argsort(stable=True).tolist()), count)
+        return pool
+
+
+class ColumnSampler(ShuffleSampler):
+    """Deals rows by the level that a column gives them, shuffled within a level, each row once a pass.
+
+    Args:
+        values (`Sequence`): one level a row, numbers or texts (compared as texts: "10" is below "9"); low is easy.
+        order (`str`): "easy_first" and "hard_first" go through the levels up, down, in each pass; "interleaved" deals
+            a row of each level in turn, from the easiest, for as long as a level has some left.
+        seed (`int`): of the passes.
+
+    Raises:
+        ValueError: an unknown order, or values that cannot be ordered.
+    """
+
+    def __init__(self, values: Sequence[Any], order: str, seed: int):
+        one_of("order", order, ORDERS)
+        levels = {value: level for level, value in enumerate(sorted(set(_ordered(values))))}
+        self._levels = torch.tensor([levels[value] for value in values], dtype=torch.long)
+        self._kind = order
+        super().__init__(len(values), seed)
+
+    def _ordered(self, shuffled: Tensor) -> Tensor:
+        levels = self._levels[shuffled]
+        by_level = levels.argsort(stable=True, descending=self._kind == "hard_first")
+        if self._kind != "interleaved":
+            return shuffled[by_level]
+        first = torch.searchsorted(levels[by_level], levels[by_level])
+        turn = torch.arange(len(levels)) - first
+        return shuffled[by_level[turn.argsort(stable=True)]]
+
+
+def _ordered(values: Sequence[Any]) -> Sequence[Any]:
+    """Values that have an order; refuses others."""
+    for row, value in enumerate(values):
+        number = isinstance(value, numbers.Real)
+        if not (number or isinstance(value, str)) or value != value:
+            raise ConfigError(
+                f"the level of row {row} is {value!r}: it must be a number or a text. Give each row one, or name "
+                "another column."
+            )
+        if number != isinstance(values[0], numbers.Real):
+            raise ConfigError(
+                f"the levels are of two kinds: {values[0]!r} in row 0, {value!r} in row {row}. Make all of them "
+                "numbers or all texts."
+            )
+    return values
+
+
+def owed(rows: float) -> tuple[int, float]:
+    """Whole rows, and the part that is left to the next step."""
+    return (whole := int(rows + 1e-9)), rows - whole
+
+
+def ranked(pool: list[int], believe: Believe | None, generator: torch.Generator) -> Tensor:
+    """Places in a pool by score, the best first: skill x z(learnability) + (1 - skill) x noise."""
+    belief, skill = (None, 0.0) if believe is None else believe(pool)
+    score = torch.randn(len(pool), generator=generator, dtype=torch.float64)
+    if belief is not None and pool:
+        values = belief.learnability
+        score = skill * (values - values.mean()) / (values.std(correction=0) + 1e-9) + (1 - skill) * score
+    return score.argsort(descending=True, stable=True)

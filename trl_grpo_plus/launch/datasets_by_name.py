@@ -1,0 +1,182 @@
+"""Data sets by name: a file, a saved folder, or the Hub; and whether their prompts can be used."""
+
+import json
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from ..utils.validation import ConfigError, did_you_mean
+
+
+BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
+# Folders that hold checkpoints by custom, where a path to one could also be an id on the Hub.
+OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
+
+
+def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
+    """All splits of a data set.
+
+    Args:
+        name (`str`): a `.jsonl`, `.json`, `.parquet` or `.csv` file or its URL (one split, `train`), a folder that
+            `save_to_disk` wrote, or what [`~datasets.load_dataset`] takes: a folder of files or an id on the Hub.
+        config (`str`, *optional*): of a data set on the Hub.
+        streaming (`bool`, *optional*, defaults to `False`): whether to read it as it is used. Not for `save_to_disk`.
+
+    Returns:
+        `DatasetDict`, or `IterableDatasetDict` where it streams.
+
+    Raises:
+        ConfigError: there is no such file or folder, or it cannot be read; with the file and the line, where one is
+            broken.
+    """
+    check_name(name)
+    path = os.path.expanduser(name)
+    if not os.path.exists(path):
+        return _load(name, config, streaming)
+    try:
+        splits = _load(name, config, streaming)
+    except Exception as error:  # whatever pyarrow, pandas and datasets raise
+        raise ConfigError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
+    if _builder(name) == "csv":
+        _check_commas(splits["train"], name)
+    return splits
+
+
+def _load(name: str, config: str | None, streaming: bool) -> Any:
+    from datasets import Dataset, DatasetDict, load_dataset, load_from_disk
+
+    path = os.path.expanduser(name)
+    builder = _builder(name)
+    if builder and ("://" in name or os.path.isfile(path)):
+        return load_dataset(builder, data_files=path, streaming=streaming)
+    if any(os.path.isfile(os.path.join(path, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
+        saved = load_from_disk(path)
+        return DatasetDict(train=saved) if isinstance(saved, Dataset) else saved
+    # A folder of files has no configurations, those of the Hub's data set that it is a copy of least of all.
+    return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
+
+
+def check_name(name: str) -> None:
+    """Refuse a file or folder that is not there, where the name is a path, and a file of a kind that is not read."""
+    if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
+        raise ConfigError(f"{name} cannot be read: a data file ends in one of {', '.join(BUILDERS)}.")
+    is_path = looks_local(name) or (_builder(name) and "://" not in name)
+    if is_path and not os.path.exists(os.path.expanduser(name)):
+        raise ConfigError(f"there is no file or folder {name}.{beside(name)}")
+
+
+def _builder(name: str) -> str | None:
+    return BUILDERS.get(os.path.splitext(name)[1])
+
+
+def _check_commas(rows: Any, name: str) -> None:
+    columns = [column for column in rows.column_names or () if not column.startswith("__index_level_")]
+    separators = [mark for mark in ";\t|" if len(columns) == 1 and mark in columns[0]]
+    if separators:
+        raise ConfigError(
+            f"{name} has only one column, {columns[0]!r}. Separate columns with commas, not {separators[0]!r}. To "
+            f"rewrite it: pandas.read_csv({name!r}, sep={separators[0]!r}).to_csv({name!r}, index=False)"
+        )
+
+
+def _broken_line(path: Path) -> str | None:
+    """The first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none is."""
+    for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
+        if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
+            return f"{file}{problem}"
+    return None
+
+
+def _not_objects(file: Path) -> Iterator[str]:
+    if not file.stat().st_size:
+        yield " is empty."
+    with open(file, encoding="utf-8", errors="replace") as lines:
+        if file.suffix == ".json" and lines.read(100).lstrip()[:1] == "[":
+            try:
+                json.loads(file.read_text(encoding="utf-8", errors="replace"))
+            except ValueError as error:
+                yield f" is not JSON: {error}"
+            return
+        lines.seek(0)
+        for number, line in enumerate(lines, 1):
+            try:
+                if line.strip() and not isinstance(json.loads(line.strip()), dict):
+                    yield f', line {number} is not a JSON object such as {{"prompt": ...}}: {line.strip():.80}'
+            except json.JSONDecodeError as error:
+                yield f", line {number} is not JSON ({error.msg} at column {error.colno}): {line.strip():.80}"
+
+
+def _cause(error: BaseException) -> str:
+    """What an error comes from, in a line."""
+    while error.__cause__ or error.__context__:
+        error = error.__cause__ or error.__context__  # type: ignore[assignment]
+    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
+
+
+def looks_local(name: str) -> bool:
+    """Whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
+    `outputs/x`."""
+    if "://" in name:
+        return False
+    first, _, rest = name.partition("/")
+    return name.startswith((".", "/", "~")) or name.endswith("/") or "/" in rest or bool(rest and first in OUTPUTS)
+
+
+def beside(name: str) -> str:
+    """ " Did you mean ...?", of what lies where a path that leads nowhere would."""
+    folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
+    return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
+
+
+def wrong_prompts(dataset: Any, what: str) -> str | None:
+    """Why a set cannot be trained on: no column `prompt`, one of neither texts nor messages, or empty prompts."""
+    columns = getattr(dataset, "column_names", None)
+    if columns is None:  # a stream that does not know them
+        return None
+    if "prompt" not in columns:
+        return (
+            f"{what} has no column 'prompt', only "
+            f"{', '.join(columns)}.{did_you_mean('prompt', columns)} Rename a column, "
+            "or make it in your own function: prepare: file.py:function."
+        )
+    first = next((row["prompt"] for row in islice(dataset, 1)), "")
+    if first is not None and not isinstance(first, str) and not is_conversation(first):
+        return (
+            f"{what}: a prompt must be a text or a list of messages such as {{role: user, content: ...}}. The first "
+            f"one is {first!r:.80}."
+        )
+    if not hasattr(dataset, "__len__") or not (empty := _empty_prompts(dataset)):
+        return None
+    rows = ", ".join(map(str, empty[:3])) + (", ..." if len(empty) > 3 else "")
+    return (
+        f"{what}: {len(empty)} of {len(dataset)} prompts {'is' if len(empty) == 1 else 'are'} empty, row {rows} "
+        "(counted from 0). Remove these rows from the file, or use dataset.filter(lambda row: row['prompt'])."
+    )
+
+
+def _empty_prompts(dataset: Any) -> list[int]:
+    """Rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a second."""
+    import pyarrow  # type: ignore[import-untyped]
+    import pyarrow.compute as compute  # type: ignore[import-untyped]
+
+    column = dataset.select_columns("prompt").with_format("arrow")[:]["prompt"]
+    if pyarrow.types.is_string(column.type) or pyarrow.types.is_large_string(column.type):
+        size = compute.utf8_length(compute.utf8_trim_whitespace(column))
+    elif pyarrow.types.is_list(column.type) or pyarrow.types.is_large_list(column.type):
+        size = compute.list_value_length(column)
+    else:
+        size = column
+    empty = size.is_null() if size is column else compute.equal(compute.fill_null(size, 0), 0)
+    return compute.indices_nonzero(empty).to_pylist()
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Whether a prompt is a list of messages."""
+    return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
+
+
+def has_messages(dataset: Any) -> bool:
+    """Whether its prompts are lists of messages."""
+    return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))

@@ -1,0 +1,142 @@
+"""What can be told of a run from its options alone.
+
+transformers is imported where it is used: [`~trl_grpo_plus.cli.check.hub.settle`] must come first.
+"""
+
+import math
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from ..objective.advantage_functions import named_by
+from ..utils import optional_packages
+from ..utils.validation import ConfigError, Number, did_you_mean
+
+
+LEAST_16_BIT_RATE = 1e-5  # of learning: below it, see `lost_in_rounding`
+COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
+SHARE = Number(at_least=0, at_most=1, optional=True)
+# What TRL would find out in the midst of things, or never.
+BOUNDS = {
+    **dict.fromkeys(("per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation"), COUNT),
+    **dict.fromkeys(("num_iterations", "num_generations_eval", "max_completion_length"), COUNT),
+    **dict.fromkeys(("learning_rate", "weight_decay", "max_grad_norm", "epsilon", "epsilon_high"), NOT_NEGATIVE),
+    **dict.fromkeys(("top_p", "min_p"), SHARE),
+    "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
+}
+# Any of these modules will do. transformers knows too, but imports wandb to find out.
+TRACKERS = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
+
+
+def wrong_options(training_args: Any, model_args: Any) -> list[str]:
+    """Why options of the trainer's and the model's are out of their bounds, else why they do not go together."""
+    return list(_out_of_bounds(training_args)) or list(_at_odds(training_args, model_args))
+
+
+def _out_of_bounds(args: Any) -> Iterator[str]:
+    for name, number in BOUNDS.items():
+        value = getattr(args, name)
+        if number is NOT_NEGATIVE and value == math.inf:  # a max_grad_norm that clips nothing
+            continue
+        try:
+            number.check(name, value)
+        except ConfigError as error:
+            yield str(error)
+    if args.max_steps <= 0 and args.num_train_epochs <= 0:
+        yield f"num_train_epochs={args.num_train_epochs!r} must be above 0, unless max_steps is set."
+
+
+def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
+    if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
+        name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
+        yield f"{name}: quantised weights cannot be trained. Train an adapter instead. Set use_peft: true."
+    # TRL asks this only where `eval_strategy` is set.
+    generations = args.num_generations_eval or args.num_generations
+    if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
+        yield (
+            f"per_device_eval_batch_size ({args.per_device_eval_batch_size}) x processes ({args.world_size}) must be "
+            f"divisible by num_generations_eval, or by num_generations if that is not set ({generations})."
+        )
+    engines = args.vllm_tensor_parallel_size
+    if args.use_vllm and args.vllm_mode == "colocate" and args.world_size % engines:
+        yield (
+            f"vllm_tensor_parallel_size={engines} must divide the number of processes, {args.world_size}: each engine "
+            f"uses {engines} of them. Change it, or start more processes: --num_processes."
+        )
+    yield from _unknown_trackers(args.report_to)
+    if os.path.isfile(args.output_dir):
+        yield f"output_dir: {args.output_dir} is a file. Name a folder; it need not exist."
+
+
+def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
+    from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+
+    known = sorted(INTEGRATION_TO_CALLBACK)
+    for name in names:
+        if name not in known:
+            guess = did_you_mean(str(name), [*known, "none"])
+            yield f"report_to: {name!r} is not one of {', '.join(known)}, all, none.{guess}"
+
+
+def bad_together(args: Any) -> list[str]:
+    """Why options that can be had together should not be."""
+    scale = args.scale_rewards
+    unwise = []
+    of_one_size = scale in ("group", "mad") and args.advantage_baseline != "length_weighted"
+    by_groups = not args.estimates_advantages and args.step_reward_credit is None
+    if args.num_generations == 2 and of_one_size and by_groups:
+        unwise.append(
+            f"num_generations=2 with scale_rewards={scale!r}: the two advantages always have the same size, however "
+            "far apart the rewards are: they say only which attempt was better. Set advantage_baseline='belief' with "
+            "scale_rewards='prior', or scale_rewards='batch', or use more attempts."
+        )
+    if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and by_groups:
+        unwise.append(
+            f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: beliefs choose the "
+            "prompts, but the baseline does not use them, so each prompt needs a large group again. Set "
+            "advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
+        )
+    if named_by(args.advantage_estimator) == "vector" and args.filters_groups and args.filter_metric == "total":
+        unwise.append(
+            f"advantage_estimator='vector' with zero_variance_groups={args.zero_variance_groups!r} and "
+            "filter_metric='total': this filters out groups whose attempts are good in different ways but equal in "
+            "total. Those are the groups that vector is for. Set filter_metric='any'."
+        )
+    return unwise
+
+
+def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:
+    """That most updates of 16-bit weights are smaller than what they are rounded to, where it is so.
+
+    A bfloat16 has 8 bits: 0.02, a weight's common size, has neighbours 1e-4 away, and AdamW's step is about the
+    learning rate. DeepSpeed keeps float32 copies, and under FSDP accelerate makes the weights float32.
+    """
+    dtype = (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
+    kept = sharded or model_args.use_peft or "adam" not in str(training_args.optim.value)
+    if kept or dtype not in ("bfloat16", "float16") or not 0 < training_args.learning_rate < LEAST_16_BIT_RATE:
+        return None
+    return (
+        f"dtype={dtype!r} with learning_rate={training_args.learning_rate:g}: nearly all updates of 16-bit weights "
+        "are lost in rounding. Launch with DeepSpeed or FSDP, which keep float32 weights (--accelerate_config zero2, "
+        "zero3 or fsdp2), or set dtype: float32 (with bf16: true), or use_peft: true."
+    )
+
+
+def evaluates(args: Any) -> bool:
+    """Whether the run evaluates at all. Ask before `eval_on_start` is turned off for a run that resumes."""
+    return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
+
+
+def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
+    """Options whose packages are not installed here, and how to get them."""
+    needs = {
+        "use_vllm: true": (training_args.use_vllm, "vllm"),
+        "use_peft: true": (model_args.use_peft, "peft"),
+        "load_in_4bit or load_in_8bit": (model_args.load_in_4bit or model_args.load_in_8bit, "bitsandbytes"),
+    }
+    missing = optional_packages.missing({what: module for what, (needed, module) in needs.items() if needed})
+    for name in training_args.report_to:
+        modules = TRACKERS.get(name, (name,))
+        if not any(map(optional_packages.is_installed, modules)):
+            missing[f"report_to: {name}"] = optional_packages.install(modules[0])
+    return missing

@@ -1,0 +1,249 @@
+"""What is refused of a recipe before its model is loaded: one list, in two tuples.
+
+`trl-grpo-plus check` shows what each check says, `trl-grpo-plus run` prints what failed and launches nothing, the
+launch script raises it. To add a check: a function of a [`Recipe`] that returns rows, and its place in PAPER, where
+nothing is read but the recipe, or in DATA, which is asked once the data is there; what costs less comes first.
+"""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from ..config import presets
+from ..config.compatibility import check_filter_metric, check_weights
+from ..curriculum import belief_store
+from ..curriculum.selection import check_class, check_column, check_rows, check_stream
+from ..objective.advantage_functions import estimator_of
+from ..registry import check_columns
+from ..utils import optional_packages
+from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
+from ..utils.validation import ConfigError, did_you_mean
+from .datasets_by_name import beside, has_messages, is_conversation, looks_local, wrong_prompts
+from .option_checks import bad_together, lost_in_rounding, missing_packages, wrong_options
+from .recipe import Recipe
+from .reward_inputs import check_data_name, read_rewards, reward_name
+
+
+def keys(recipe: Recipe) -> list[Row]:
+    """Each key and option must exist, and have a value that it takes."""
+    if recipe.refused:
+        return [Row("keys", FAILED, why) for why in recipe.refused]
+    words = f", {len(recipe.options)} words on the command line" if recipe.options else ""
+    return [Row("keys", OK, f"{recipe.keys} keys{words}")]
+
+
+def preset(recipe: Recipe) -> list[Row]:
+    """What a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
+    said = presets.said(recipe.training)
+    return [Row("preset", OK, said)] if said else []
+
+
+def processes(recipe: Recipe) -> list[Row]:
+    """Those that a launcher started must know of each other: accelerate lets each train alone where it finds no GPU
+    for them."""
+    started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
+    if started <= recipe.training.world_size:
+        return []
+    alone = f"{started} processes were started, but there is no GPU for them here, so each would train alone."
+    return [Row("processes", FAILED, f"{alone} Set use_cpu: true to train on the CPU.")]
+
+
+def options(recipe: Recipe) -> list[Row]:
+    """They must be in their bounds, go together, and name what there is. Sets `recipe.stands`."""
+    wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
+    recipe.stands = recipe.stands and not wrong
+    return [Row("options", FAILED, why) for why in wrong]
+
+
+def together(recipe: Recipe) -> list[Row]:
+    """What is known to be bad together is warned of."""
+    return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
+
+
+def machine(recipe: Recipe) -> list[Row]:
+    """It must have what the options need, where it is the one that the recipe runs on."""
+    if recipe.refused or not recipe.stands:
+        return []
+    missing = missing_packages(recipe.training, recipe.model)
+    if recipe.spread.sharding.startswith("zero"):
+        missing |= optional_packages.missing({recipe.spread.sharding: "deepspeed"})
+    if missing and recipe.launching:
+        needs = "needs a package that is not installed"
+        return [Row("machine", FAILED, f"{what} {needs}: {how}.") for what, how in missing.items()]
+    lacking = [*recipe.lacking, *(f"{what}: not installed here ({how})" for what, how in missing.items())]
+    if lacking:
+        return [Row("machine", UNSEEN, "; ".join(dict.fromkeys(lacking)))]
+    return [
+        Row(
+            "machine",
+            OK,
+            "the CPU is enough" if recipe.on_cpu else "there is a GPU, and the packages that the options need",
+        )
+    ]
+
+
+def dtype(recipe: Recipe) -> list[Row]:
+    """The weights must be of a precision that their updates need. A run that is launched all the same is warned."""
+    sharded = recipe.spread.sharding not in ("none", "ddp")
+    lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
+    status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
+    return [Row("dtype", status, lost)] if lost else []
+
+
+def output(recipe: Recipe) -> list[Row]:
+    """A checkpoint to resume from must be there, the model that the run starts from must not be written over, and no
+    other run may be going on in the folder. The processes of this one are not asked: one of them may hold it."""
+    from ..utils import folder_lock
+    from . import previous_run, report  # which import transformers
+
+    try:
+        if recipe.name:
+            folder_lock.check(recipe.training.output_dir)
+        wanted = report.wanted_checkpoint(recipe.training)
+        previous_run.check_start(recipe.training, recipe.model, resumes=wanted is not None)
+    except ConfigError as error:
+        return [Row("output", FAILED, str(error))]
+    if not recipe.stands:
+        return []
+    if wanted:
+        return [Row("output", OK, f"resumes from {wanted}")]
+    folder = recipe.training.output_dir
+    moves = ": an earlier run there would be moved to earlier-N" if previous_run.of_a_run(Path(folder)) else ""
+    return [Row("output", OK, f"{folder}{moves}")]
+
+
+def rewards(recipe: Recipe) -> list[Row]:
+    """`reward_funcs` must name rewards. Sets `recipe.rewards`, and the weights that they give."""
+    args = recipe.training
+    try:
+        recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
+    except ConfigError as error:
+        return [Row("rewards", FAILED, str(error))]
+    weighed = zip(recipe.rewards, args.reward_weights or [1.0] * len(recipe.rewards), strict=True)
+    return [Row("rewards", OK, ", ".join(f"{reward_name(reward)} x {weight:g}" for reward, weight in weighed))]
+
+
+def filter_metric(recipe: Recipe) -> list[Row]:
+    """Groups must be chosen by a reward that there is, and that has a weight."""
+    names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
+    if not names:
+        return []
+    unknown = refused("filter", check_filter_metric, args.filter_metric, names)
+    return [*unknown, *refused("filter", check_weights, args.reward_weights, args)]
+
+
+def stream(recipe: Recipe) -> list[Row]:
+    """A class of the user's own that chooses prompts must be there."""
+    return refused("prompts", check_class, recipe.training) if recipe.stands else []
+
+
+def advantage(recipe: Recipe) -> list[Row]:
+    """A function of the user's own that makes advantages must be there, and take its arguments."""
+    return refused("advantage", estimator_of, recipe.training) if recipe.stands else []
+
+
+def data(recipe: Recipe) -> list[Row]:
+    """Data must be named, once, and be there where the name is a path."""
+    return refused("data", check_data_name, recipe.script, recipe.data)
+
+
+def model(recipe: Recipe) -> list[Row]:
+    """A model must be named, by now or by the prepare function, and be there where the name is a path."""
+    name = recipe.model.model_name_or_path
+    if not name:
+        made_later = recipe.script.prepare and recipe.splits is None
+        return [] if made_later else [Row("model", FAILED, "model_name_or_path is missing.")]
+    if not looks_local(name) or os.path.isdir(os.path.expanduser(name)):
+        return []
+    right = "Give a folder that `save_pretrained` wrote, or an id on the Hub."
+    return [Row("model", FAILED, f"model_name_or_path: there is no folder {name}.{beside(name)} {right}")]
+
+
+def splits(recipe: Recipe) -> list[Row]:
+    """There must be one to train on, and another where the run evaluates. Sets `recipe.train_set` and `eval_sets`."""
+    train = recipe.script.dataset_train_split
+    if recipe.splits is None:
+        return []
+    if train not in recipe.splits:
+        named = f"{', '.join(recipe.splits)}.{did_you_mean(train, recipe.splits)}"
+        return [Row("data", FAILED, f"dataset_train_split: the data has no split {train!r}, only {named}")]
+    others = {name: rows for name, rows in recipe.splits.items() if name != train and recipe.evaluates}
+    if recipe.evaluates and not others:
+        off = "set eval_strategy: 'no', do_eval: false and eval_on_start: false."
+        lacking = "Evaluation is on, but the data has no split other than the training split."
+        return [Row("data", FAILED, f"{lacking} Add a split, or {off}")]
+    recipe.train_set, recipe.eval_sets = recipe.splits[train], others
+    return []
+
+
+def prompts(recipe: Recipe) -> list[Row]:
+    """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted` and `first_prompt`."""
+    wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
+    if wrong or recipe.train_set is None:
+        return [Row("prompts", FAILED, why) for why in wrong]
+    recipe.prompted = hasattr(recipe.train_set, "__len__") and len(recipe.train_set) > 0
+    first: Any = next(iter(recipe.train_set), {"prompt": ""})["prompt"]
+    recipe.first_prompt = first or None
+    roles = ", ".join(turn["role"] for turn in first) if is_conversation(first) else ""
+    return [Row("prompts", OK, f"messages of {roles}" if roles else "texts")]
+
+
+def enough(recipe: Recipe) -> list[Row]:
+    """The training set must have rows for a step, and others to resample from."""
+    if recipe.train_set is None or not recipe.stands:
+        return []
+    streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
+    few = refused("rows", check_rows, len(recipe.train_set), recipe.training) if recipe.whole else []
+    return [*streamed, *few]
+
+
+def remembered(recipe: Recipe) -> list[Row]:
+    """What prompts are chosen by, or share, must be a column of theirs."""
+    if recipe.train_set is None or not recipe.stands:
+        return []
+    args, rows = recipe.training, recipe.train_set
+    forgotten = refused("rows", belief_store.check_rows, rows, args) if args.what_believes else []
+    return [*forgotten, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
+
+
+def columns(recipe: Recipe) -> list[Row]:
+    """Each set must have the columns that the rewards read; what is in them is not looked at."""
+
+    def check(reward: Any) -> None:
+        for what, rows in recipe.sets.items():
+            check_columns(reward, rows, what, read=False)
+
+    return [row for reward in recipe.rewards for row in refused(reward_name(reward), check, reward)]
+
+
+def template(recipe: Recipe) -> list[Row]:
+    """Prompts that are messages need a tokenizer with a chat template."""
+    if recipe.train_set is None or not has_messages(recipe.train_set):
+        return []
+    tokenizer = recipe.tokenizer()
+    if tokenizer is None or tokenizer.chat_template:
+        return []
+    name = recipe.model.model_name_or_path
+    lacking = f"the prompts are messages, but the tokenizer of {name} has no chat template for them."
+    ways = "Use an instruction-tuned model, save a tokenizer with a chat_template, or make the prompts plain texts."
+    return [Row("template", FAILED, f"{lacking} {ways}")]
+
+
+Check = Callable[[Recipe], Iterable[Row]]
+PAPER: tuple[Check, ...] = (
+    *(keys, preset, processes, options, together, machine, dtype, output),
+    *(rewards, filter_metric, stream, advantage, data, model),
+)
+# A prepare function may make a model.
+DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)
+
+
+def on_paper(recipe: Recipe) -> list[Row]:
+    """What the checks of PAPER say; the first alone where the options cannot be told apart."""
+    return [row for check in PAPER[: None if recipe.readable else 1] for row in check(recipe)]
+
+
+def on_data(recipe: Recipe) -> list[Row]:
+    """What the checks of DATA say, after those of PAPER, of `recipe.splits`."""
+    return [row for check in DATA for row in check(recipe)]

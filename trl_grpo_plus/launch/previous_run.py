@@ -1,0 +1,115 @@
+"""What an earlier run left in `output_dir`, and moving it to a folder of its own.
+
+What is moved is told by the names that this package, TRL, transformers and PEFT write, and by the list of files in the
+run's summary, for those that a model's own code or tokenizer adds. Everything else in the folder is the user's.
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from transformers.trainer_utils import get_last_checkpoint
+
+from ..utils.files import unused
+from ..utils.terminal import say
+from ..utils.validation import ConfigError
+from .command_line import resume_command
+
+
+PAGE, SUMMARY = "report.html", "summary.json"
+UNFINISHED = "earlier-unfinished"  # what a process that was killed in moving had moved
+# Any of these tells that a run was here. The summary last, since it lists others.
+MARKS = ("checkpoint-[0-9]*", "trainer_state.json", "training_args.bin", "rollouts", PAGE, SUMMARY)
+WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*", "adapter_model*")
+OF_A_MODEL = (
+    *("config.json", "generation_config.json", "adapter_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json", "added_tokens.json"),
+    *("vocab.json", "vocab.txt", "merges.txt", "spiece.model", "chat_template.*", "additional_chat_templates"),
+    *("preprocessor_config.json", "processor_config.json", "video_preprocessor_config.json"),
+)
+OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.html")
+
+
+def of_a_run(folder: Path) -> list[Path]:
+    """What a run, or a saved model, is made of in `folder`; empty where there is neither.
+
+    In the order of moving: whatever is left when that is cut short is known as a run's again.
+    """
+    marks, weights = _matching(folder, MARKS), _matching(folder, WEIGHTS)
+    beside: list[Path] = []
+    if marks:
+        beside += [*_matching(folder, OF_A_RUN), *_listed(folder), *_card(folder)]
+    if weights:
+        beside += _matching(folder, OF_A_MODEL)
+    return list(dict.fromkeys([*(path for path in beside if path not in {*marks, *weights}), *marks, *weights]))
+
+
+def move_aside(folder: Path, then: str) -> None:
+    """Move what an earlier run left to `<folder>/earlier-N`, whole, and say so. For one process.
+
+    Args:
+        folder (`Path`): of the runs.
+        then (`str`): what is said after it.
+    """
+    unfinished, left = folder / UNFINISHED, of_a_run(folder)
+    if not left and not unfinished.is_dir():
+        return
+    if any((unfinished / path.name).exists() for path in left):  # another run came between
+        unfinished.rename(unused(folder, "earlier"))
+    unfinished.mkdir(exist_ok=True)
+    for path in left:
+        path.rename(unfinished / path.name)
+    earlier = unfinished.rename(unused(folder, "earlier"))
+    finished, checkpoint = (earlier / SUMMARY).exists(), get_last_checkpoint(str(earlier))
+    what = "a finished run" if finished else "an interrupted run" if _matching(earlier, MARKS) else "a model"
+    say(f"Moved {what} from {folder} to {earlier}. {then}")
+    if checkpoint and not finished:
+        say(f"To resume that run instead:\n\n  {resume_command(checkpoint)}\n")
+
+
+def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
+    """Refuse a run that would overwrite, or move, the model that it starts from."""
+    name, output = model_args.model_name_or_path, training_args.output_dir
+    if not name or not os.path.isdir(os.path.expanduser(name)):
+        return
+    model = Path(name).expanduser().resolve()
+    if model == Path(output).resolve():
+        raise ConfigError(
+            f"output_dir: {output} holds the model that the run starts from (model_name_or_path). The run would "
+            "overwrite it. Choose another folder."
+        )
+    if not resumes and any(model.is_relative_to(path.resolve()) for path in of_a_run(Path(output))):
+        raise ConfigError(
+            f"model_name_or_path: {name} belongs to the earlier run in output_dir ({output}), which would be "
+            "moved. Choose another output_dir."
+        )
+
+
+def stamps(folder: str) -> dict[str, int]:
+    """When each entry of a folder was last written."""
+    return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)} if os.path.isdir(folder) else {}
+
+
+def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
+    return [path for pattern in patterns for path in sorted(folder.glob(pattern))]
+
+
+def _listed(folder: Path) -> list[Path]:
+    """What the run's summary says that it saved."""
+    try:
+        names = json.loads((folder / SUMMARY).read_text())["files"]
+    except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of an older release
+        return []
+    return [path for name in names if (path := folder / Path(name).name).exists()]
+
+
+def _card(folder: Path) -> list[Path]:
+    """The model card, not a README of the user's."""
+    card = folder / "README.md"
+    try:
+        head = card.read_text(errors="replace")[:2000]
+    except OSError:
+        return []
+    return [card] if head.startswith("---") and "library_name:" in head else []

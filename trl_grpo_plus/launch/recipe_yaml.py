@@ -1,0 +1,168 @@
+"""Values of a YAML file, as strict as the command line's.
+
+TRL makes them the parser's defaults, which argparse converts where they are texts, and never checks: a list of texts
+where numbers belong, a `true` where a number does, a choice that does not exist come out later, or not at all.
+"""
+
+import enum
+import json
+import re
+import types
+import typing
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import yaml
+
+from ..utils.validation import did_you_mean, fits
+from .option_names import instead_of
+
+
+# Read further where they are used, and in more forms than their annotations tell.
+LOOSE = (
+    *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
+    *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
+)
+READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
+TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
+IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
+
+
+def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dict[str, str]]:
+    """The values of known keys as the command line would give them, and what is wrong with the others.
+
+    Args:
+        values (`Mapping[str, Any]`): of a YAML file, by key.
+        parser (`trl.TrlParser`): the parser.
+
+    Returns:
+        `tuple[dict[str, Any], dict[str, str]]`: values, and for each key that is refused the reason.
+    """
+    from ..config.validation import TRL_CHOICES  # which imports TRL
+
+    hints = hints_of(parser)
+    choices = {name: list(allowed) for name, allowed in TRL_CHOICES.items()}
+    choices |= {action.dest: list(action.choices) for action in parser._actions if action.choices}
+    right: dict[str, Any] = {}
+    wrong: dict[str, str] = {}
+    for name, value in values.items():
+        if name not in hints:
+            wrong[name] = f"unknown key {name}.{instead_of(name, hints)}"
+            continue
+        try:
+            right[name] = value if name in LOOSE else _read(value, hints[name], choices.get(name))
+        except ValueError as error:
+            wrong[name] = f"{name}{'' if value is None else f'={value!r}'} {error}"
+    return right, wrong
+
+
+def hints_of(parser: Any) -> dict[str, Any]:
+    """The annotation of each key that the parser knows."""
+    return {name: hint for kind in parser.dataclass_types for name, hint in _hints(kind).items()}
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    fields = kind.__dataclass_fields__  # type: ignore[attr-defined]
+    return {name: hint for name, hint in typing.get_type_hints(kind).items() if name in fields and fields[name].init}
+
+
+def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
+    kinds = [kind for kind in _union(hint) if kind is not type(None)]
+    if value is None:
+        if type(None) in _union(hint):
+            return None
+        raise ValueError("has no value. Write one, or remove the line.")
+    choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
+    if choices:
+        value = "no" if value is False and "no" in choices else value  # what YAML makes of a bare no
+        if not any(value == choice and type(value) is type(choice) for choice in choices):  # False is not 0
+            raise ValueError(
+                f"is not one of {', '.join(map(repr, choices))}.{did_you_mean(str(value), map(str, choices))}"
+            )
+        return value
+    if fits(value, hint):
+        return value
+    converted = _converted(value, kinds)
+    if not fits(converted, hint):
+        raise ValueError(f"must be {_in_words(kinds)}.{_hint(value, kinds)}")
+    return converted
+
+
+def _converted(value: Any, kinds: list[Any]) -> Any:
+    """A text as the command line reads it, one value where a list is asked for, a list of texts; else `value`."""
+    for kind in kinds:
+        if typing.get_origin(kind) is list:
+            (inner,) = typing.get_args(kind)
+            items = value if isinstance(value, list) else [value]
+            return [item if fits(item, inner) else _converted(item, [inner]) for item in items]
+        if isinstance(value, str) and kind is bool and value.lower() in (*TRUE, *FALSE):
+            return value.lower() in TRUE
+        read = READ.get(typing.get_origin(kind) or kind)
+        if isinstance(value, str) and read:
+            try:
+                return read(value)
+            except ValueError:
+                return value
+    return value
+
+
+def _union(hint: Any) -> list[Any]:
+    return list(typing.get_args(hint)) if typing.get_origin(hint) in (typing.Union, types.UnionType) else [hint]
+
+
+def _is_enum(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, enum.Enum)
+
+
+def _in_words(kinds: list[Any]) -> str:
+    words = []
+    for kind in kinds:
+        inner = typing.get_args(kind)
+        if typing.get_origin(kind) is list:
+            words.append(f"a list in which each item is {IN_WORDS.get(inner[0], str(inner[0]))}")
+        else:
+            words.append(IN_WORDS.get(typing.get_origin(kind) or kind, str(kind)))
+    return " or ".join(dict.fromkeys(words))
+
+
+def _hint(value: Any, kinds: list[Any]) -> str:
+    if isinstance(value, bool) and str in kinds:
+        return " Without quotes YAML reads yes, no, on and off as true and false."
+    if isinstance(value, int | float) and not isinstance(value, bool) and str in kinds:
+        return f' Put it in quotes: "{value}".'
+    if int in kinds and not isinstance(value, bool):
+        with suppress(TypeError, ValueError):
+            return f" Write {int(value)}." if (value := float(value)).is_integer() else ""
+    return ""
+
+
+class Loader(yaml.SafeLoader):
+    """PyYAML's, with YAML 1.2's floats, and without the second of two values in silence."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """Refuse a key that is there already."""
+        lines: dict[Any, int] = {}
+        for key, _ in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise yaml.YAMLError(f"the key {name} appears twice, in lines {lines[name]} and {line}.")
+            lines[name] = line
+        return super().construct_mapping(node, deep)
+
+
+# YAML 1.2's floats: 1e-5 is a number, which YAML 1.1 takes for a text.
+Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float",
+    re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+"),
+    list("-+.0123456789"),
+)
+
+
+def read_yaml(text: str) -> Any:
+    """What a YAML text holds.
+
+    Raises:
+        yaml.YAMLError: it is not YAML, or a key is there twice.
+    """
+    return yaml.load(text, Loader)

@@ -1,0 +1,114 @@
+"""What a run's script arguments name: its data and its rewards."""
+
+import inspect
+import json
+from collections.abc import Callable
+from typing import Any
+
+import yaml
+
+from ..registry import resolve
+from ..utils.signatures import name_of
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
+from . import datasets_by_name
+from .command_line import load
+from .recipe_yaml import read_yaml
+
+
+def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
+    """The rewards that `reward_funcs` names, and their weights.
+
+    Raises:
+        ConfigError: an entry is not understood, or weights do not go with them.
+    """
+    entries = [entries] if isinstance(entries, str | dict) else entries or []
+    if not entries:
+        raise ConfigError("reward_funcs is empty: name at least one reward function.")
+    with error_prefix("reward_funcs"):
+        # On the command line an entry with options is a text.
+        parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
+        rewards, weights = resolve(parsed, weights)
+    if weights is not None and len(weights) != len(rewards):
+        raise ConfigError(
+            f"reward_weights has {len(weights)} values for {len(rewards)} reward_funcs. Give one weight per reward."
+        )
+    return rewards, weights
+
+
+def _parsed(entry: str) -> Any:
+    if not entry.lstrip().startswith("{"):
+        return entry
+    try:
+        return read_yaml(entry)
+    except yaml.YAMLError:
+        raise ConfigError(f"reward_funcs: {entry!r} is not {{name: ..., weight: ...}} in YAML or JSON.") from None
+
+
+def check_data_name(script_args: Any, dataset_args: Any) -> None:
+    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there."""
+    if script_args.prepare:
+        _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
+    elif script_args.prepare_args:
+        raise ConfigError("prepare_args needs prepare, the function that takes them.")
+    elif not (script_args.dataset_name or dataset_args.datasets):
+        raise ConfigError("There is no data: set dataset_name, datasets or prepare.")
+    ways = {"dataset_name": script_args.dataset_name, "prepare": script_args.prepare}
+    if dataset_args.datasets and any(ways.values()):
+        raise ConfigError(
+            f"datasets does not go with {' and '.join(name for name in ways if ways[name])}. Remove one."
+        )
+    if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
+        with error_prefix("dataset_name"):
+            datasets_by_name.check_name(script_args.dataset_name)
+
+
+def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
+    """The run's data: what `prepare` returns, the mixture `datasets`, or `dataset_name`.
+
+    Args:
+        script_args, training_args, model_args, dataset_args: what the launch script's parser returns.
+        smoke (`bool`, *optional*, defaults to `False`): passed to a `prepare` that takes it.
+
+    Raises:
+        ConfigError: `prepare` does not take what it is given, or a file is not there.
+    """
+    from trl import get_dataset
+
+    if script_args.prepare:
+        prepare = load(script_args.prepare, "prepare")
+        arguments = _prepare_args(prepare, script_args.prepare_args, smoke)
+        return prepare(script_args, training_args, model_args, **arguments)
+    if dataset_args.datasets:
+        return get_dataset(dataset_args)
+    with error_prefix("dataset_name"):
+        return datasets_by_name.load(
+            script_args.dataset_name, script_args.dataset_config, script_args.dataset_streaming
+        )
+
+
+def takes_smoke(script_args: Any) -> bool:
+    """Whether the recipe's prepare function makes less where it is called for a check."""
+    return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
+
+
+def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> dict[str, Any]:
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments)
+        except ValueError:
+            raise ConfigError(f"prepare_args: {arguments!r} is not JSON.") from None
+    if not isinstance(arguments, dict | None):
+        raise ConfigError(f"prepare_args: {arguments!r} must map names of prepare's arguments to values.")
+    parameters = inspect.signature(prepare).parameters.values()
+    takes = [p.name for p in parameters if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    free = [name for name in takes[3:] if name != "smoke"]
+    for name in arguments or {}:
+        if name not in free and not any(p.kind is p.VAR_KEYWORD for p in parameters):
+            known = f", only {', '.join(free)}" if free else ""
+            raise ConfigError(f"prepare_args: prepare has no argument {name!r}{known}.{did_you_mean(name, free)}")
+    return {**(arguments or {}), **({"smoke": True} if smoke and "smoke" in takes else {})}
+
+
+def reward_name(reward: Any) -> str:
+    """What TRL logs a reward under: a function's name, the last part of a model's."""
+    return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

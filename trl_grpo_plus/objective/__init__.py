@@ -1,0 +1,12 @@
+"""From rewards to the loss: advantages, the KL term, and rows that only fill a batch up. Pure functions of tensors.
+
+credit               the advantages of a batch, as the configuration says
+advantages           rewards minus a baseline, divided by a scale
+baselines            what is subtracted: `BASELINES`
+scales               what is divided by: `SCALES`
+variants             other advantage functions: `VARIANTS`
+advantage_functions  reads and checks `advantage_estimator`
+process_rewards      rewards of steps -> advantages of tokens
+kl                   KL estimators: `ESTIMATORS`; adaptive beta
+padding              rows that only fill a batch up, and the loss's denominator
+"""

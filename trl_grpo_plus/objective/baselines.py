@@ -1,0 +1,100 @@
+"""What is subtracted from the rewards of a group: (values, scored, about) -> values minus the baseline, over dim 1.
+
+Values are (P, G) or (P, G, T), P groups of G attempts, float64, NaN where nobody scored, which moves no other. The
+table of [`trl_grpo_plus.objective.advantages`] says what each one is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..curriculum.beliefs import Belief
+from ..utils.validation import ConfigError
+
+
+MOST_BELIEVED = 8.0  # attempts that a belief counts for: policies move
+
+
+@dataclass(frozen=True)
+class About:
+    """What baselines and scales are told beside the rewards of P groups of G attempts, as in [`compute`]."""
+
+    lengths: Tensor | None = None
+    running_std: float | None = None
+    belief: Belief | None = None
+
+    def per_token(self) -> "About":
+        """For values (P, G, T)."""
+        belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
+        return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
+
+    def of_nothing(self) -> "About":
+        """For rewards that are all 0."""
+        return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
+
+    def less(self, cost: Tensor, scored: Tensor) -> "About":
+        """For rewards minus `cost`, of which is believed what the other attempts' are."""
+        if self.belief is None:
+            return self
+        total = cost.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
+        others = (total - cost.masked_fill(~scored, 0.0)) / (count_of(scored) - scored.long()).clamp(min=1)
+        mean = self.belief.mean.view(-1, *[1] * (cost.dim() - 1))
+        return replace(self, belief=replace(self.belief, mean=mean - others))
+
+
+def less_mean(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
+    return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / count_of(scored)
+
+
+def _leave_one_out(values: Tensor, scored: Tensor, about: About) -> Tensor:
+    # r_i - mean of the others, written so that it is exact and defined for one attempt.
+    return less_mean(values, scored) * count_of(scored) / (count_of(scored) - 1).clamp(min=1)
+
+
+def less_median(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
+    return values - median_of(values, count_of(scored))
+
+
+def _length_weighted(values: Tensor, scored: Tensor, about: About) -> Tensor:
+    if about.lengths is None:
+        raise ConfigError("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
+    weight = about.lengths.double().masked_fill(~scored, 0.0)
+    # A group of which every token is masked has no lengths to weigh by.
+    weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
+    total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
+    return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def _belief(values: Tensor, scored: Tensor, about: About) -> Tensor:
+    if about.belief is None:
+        raise ConfigError("baseline='belief' needs belief, what the prompts were believed to earn.")
+    mean = about.belief.mean if about.belief.mean.dim() == values.dim() else about.belief.mean.unsqueeze(1)
+    believed = about.belief.count.clamp(max=MOST_BELIEVED).view(-1, *[1] * (values.dim() - 1))
+    total = values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
+    others = total - values
+    return values - (others + believed * mean) / (count_of(scored) - 1 + believed)
+
+
+Baseline = Callable[[Tensor, Tensor, About], Tensor]
+# To add one: a function and an entry.
+BASELINES: dict[str, Baseline] = {
+    "mean": less_mean,
+    "leave_one_out": _leave_one_out,
+    "median": less_median,
+    "length_weighted": _length_weighted,
+    "belief": _belief,
+}
+
+
+def count_of(scored: Tensor) -> Tensor:
+    return scored.sum(dim=1, keepdim=True).clamp(min=1)
+
+
+def median_of(values: Tensor, count: Tensor) -> Tensor:
+    """Median over dim 1 of the `count` entries that are not NaN (`nanquantile` stops at 16 million entries)."""
+    ordered = values.sort(dim=1).values  # NaN last
+    shape = (-1, 1, *values.shape[2:])
+    low, high = ((count - 1) // 2).expand(shape), (count // 2).expand(shape)
+    return (ordered.gather(1, low) + ordered.gather(1, high)) / 2

@@ -1,0 +1,172 @@
+"""Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..curriculum.beliefs import Belief
+from ..rollouts.groups import totals
+from ..rollouts.steps import StepMarks, by_group
+from . import advantages, scales
+from .advantage_functions import estimator_of
+from .process_rewards import of_steps
+from .variants import AboutGroups
+
+
+# Of the range of rewards, with the baseline belief: where a prompt is believed certain, or a batch's rewards are all
+# alike, a surprise would have an advantage without bounds.
+BELIEF_FLOOR = 0.02**0.5
+
+
+class Credit:
+    """Makes the advantages of one run. What must last between its batches, the running std, is kept here.
+
+    Args:
+        config ([`GRPOPlusConfig`]): of the run.
+
+    Attributes:
+        estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): what makes advantages in
+            the place of a baseline and a scale.
+        running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first one.
+    """
+
+    def __init__(self, config: Any):
+        self._config = config
+        self.estimator = estimator_of(config)
+        self.running_variance: float | None = None
+
+    def advantages(
+        self,
+        groups: tuple[int, int],
+        rewards: Tensor,
+        weights: Tensor,
+        lengths: Tensor,
+        kl_to_go: Tensor | None = None,
+        beta: float = 0.0,
+        marks: Sequence[StepMarks] = (),
+        beliefs: Sequence[Belief] | None = None,
+        teaching: Sequence[bool] | None = None,
+        about: AboutGroups | None = None,
+    ) -> Tensor:
+        """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
+        Collective, with an estimator.
+
+        Args:
+            groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
+            rewards (`Tensor`): `(N + filler, K)`, NaN where a reward does not apply.
+            weights (`Tensor`): `(K,)`, 0 for a monitor.
+            lengths (`Tensor`): `(N + filler,)`, in tokens that are trained on.
+            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
+            beta (`float`, *optional*, defaults to `0.0`): its coefficient.
+            marks (`Sequence[StepMarks]`, *optional*): `N + filler`, the steps of each, under `step_reward_credit`.
+            beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
+                normalize_then_sum one a reward with a weight.
+            teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
+            about ([`~trl_grpo_plus.objective.variants.AboutGroups`], *optional*): what an estimator is told of the P
+                groups, but for beliefs.
+
+        Returns:
+            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`, under `step_reward_credit`
+            (then of the longest completion) and where an estimator's are; 0 for filler. On the CPU.
+        """
+
+        def live(rows: Tensor) -> Tensor:
+            return rows[: math.prod(groups)].unflatten(0, groups).cpu()
+
+        if self.estimator is None:
+            to_go = None if kl_to_go is None else live(kl_to_go)
+            shaping = self._shaping(live(lengths), teaching if beliefs else None)
+            if marks:
+                values = self._of_steps(live(rewards), weights.cpu(), marks, shaping).flatten(0, 1)
+            else:
+                values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
+        elif not math.prod(groups):
+            values = rewards.new_zeros(0).cpu()
+        else:
+            assert about is not None
+            about = replace(about, belief=beliefs[0] if beliefs else None)
+            values = self.estimator.advantages(live(rewards), weights.cpu(), about).flatten(0, 1)
+        if self._config.advantage_clip is not None:
+            values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
+        return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])
+
+    def _shaping(self, lengths: Tensor, teaching: Sequence[bool] | None) -> dict[str, Any]:
+        config, floor = self._config, self._config.std_floor
+        if config.advantage_baseline == "belief":
+            floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
+        return {
+            "baseline": config.advantage_baseline,
+            "scale": config.scale_rewards,
+            "ddof": config.std_ddof,
+            "eps": config.std_eps,
+            "floor": floor,
+            "tolerance": config.zero_variance_tolerance,
+            "lengths": lengths,
+            "teaching": None if teaching is None else torch.tensor(teaching, dtype=torch.bool),
+        }
+
+    def _of_groups(
+        self,
+        rewards: Tensor,
+        weights: Tensor,
+        kl_to_go: Tensor | None,
+        beta: float,
+        beliefs: Sequence[Belief] | None,
+        shaping: dict[str, Any],
+    ) -> Tensor:
+        config = self._config
+        if config.multi_objective_aggregation == "normalize_then_sum":
+            return advantages.normalize_then_sum(rewards, weights, **shaping, beliefs=beliefs)
+        shaping["belief"] = beliefs[0] if beliefs else None
+        summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2])
+        if kl_to_go is None:
+            return advantages.compute(summed, **shaping, running_std=self.running_std(summed))
+        alike = not summed.numel() or not advantages.varies(summed.view(1, -1), config.zero_variance_tolerance)
+        shaping["running_std"] = self.running_std(summed - beta * kl_to_go[..., 0], alike)
+        per_token = config.kl_reward_form == "reward_to_go"
+        return advantages.compute_with_kl(summed, kl_to_go, beta, per_token, **shaping)
+
+    def _of_steps(
+        self, rewards: Tensor, weights: Tensor, marks: Sequence[StepMarks], shaping: dict[str, Any]
+    ) -> Tensor:
+        """(P, G, T): in each group the rewards that scored steps by these, the others as ever by their total."""
+        size, flat = rewards.shape[1], rewards.flatten(0, 1)
+        stepwise, rest = by_group(flat, marks[: len(flat)], size)
+        whole = advantages.compute(totals(rest, weights).view(rewards.shape[:2]).double(), **shaping)
+        values = whole.unsqueeze(-1).repeat(1, 1, max(mark.length for mark in marks))
+        names = ("ddof", "eps", "scale", "floor", "tolerance")
+        chosen = {name: shaping[name] for name in names} | {"step_reward_credit": self._config.step_reward_credit}
+        for group, scored in enumerate(stepwise):
+            lengths = [mark.length for mark in marks[group * size : (group + 1) * size]]
+            for k, steps in scored.items():
+                for attempt, of_tokens in enumerate(of_steps(steps, lengths, **chosen) if weights[k] else ()):
+                    values[group, attempt, : len(of_tokens)] += weights[k] * of_tokens
+        return values.to(rewards.dtype)
+
+    def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
+        """The moving average under a scale over the run. A batch moves it on, but not one whose rewards are all
+        `alike`: what differs there is the KL."""
+        config = self._config
+        if scales.SCALES[config.scale_rewards].over != "run":
+            return None
+        if alike:
+            return math.sqrt(self.running_variance or 1.0)
+        variance = scales.batch_std(summed, config.std_ddof) ** 2
+        if self.running_variance is not None:
+            decay = config.running_std_decay
+            variance = decay * self.running_variance + (1 - decay) * variance
+        if summed.numel():
+            self.running_variance = variance
+        return math.sqrt(variance)
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint."""
+        return {"running_variance": self.running_variance}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint."""
+        self.running_variance = state["running_variance"]

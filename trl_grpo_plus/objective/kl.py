@@ -1,0 +1,248 @@
+"""The KL penalty: estimators, what the gradient of each one is, and beta's controller.
+
+Write l = log pi - log pi_ref for one sampled token, g = grad log pi, w = pi / pi_old (attached unless said otherwise).
+
+    k1 = l        k2 = l^2 / 2        k3 = exp(-l) - 1 + l        abs = |l|
+
+As values k1 and k3 are unbiased for KL(pi || pi_ref), k2 nearly so. What trains the model is their gradient:
+
+| in the loss | gradient per sample | expectation on-policy | off-policy |
+|---|---|---|---|
+| k1 | g | 0: refused | - |
+| k2 | l g | reverse KL | biased |
+| k3 | (1 - exp(-l)) g | forward KL | biased |
+| abs | sign(l) g | no KL | no KL |
+| w k1 | w (1 + l) g | reverse KL | reverse KL |
+| sg(w) k2 | w l g | reverse KL | reverse KL |
+| w k3 (TRL's default, DeepSeek-V3.2 section 3.1) | w l g | reverse KL | reverse KL |
+| w abs | w (sign(l) + abs(l)) g | that of E abs(l) | that of E abs(l) |
+
+"Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). What is detached follows from the estimator:
+w k2 with w attached, sg(w) k3 and sg(w) k1 have wrong, forward and zero gradients, and are never built.
+
+Each of these is about one token: summed over a sequence they leave out that an early token changes the KL of the later
+ones. Only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward, have the KL of the whole sequence in
+expectation: on-policy, in a loss that sums tokens (`dr_grpo`; `dapo` divides by how many the batch has; `grpo` divides
+each completion by its own length, which is another gradient), and up to a factor, for an advantage is divided by its
+scale: `scale_rewards="group"` divides beta by each group's std, `"none"` by nothing. The baseline mean has (G - 1) / G
+in that factor, leave_one_out has not.
+
+Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..utils.validation import ConfigError, one_of
+
+
+MAX_LOG_RATIO = 20.0
+"""Nats. Beyond it k3 goes on as a straight line (without the importance weight its gradient stays at exp(20) - 1) and
+the importance weight stays at exp(20), without gradient. exp overflows float32 at 88 nats."""
+
+
+def _k3(log_ratio: Tensor) -> Tensor:
+    d = -log_ratio
+    within = d.clamp(max=MAX_LOG_RATIO)
+    # exp(d) - 1, its tangent from MAX_LOG_RATIO on; expm1 keeps the digits that exp(d) - 1 loses for small d.
+    return torch.expm1(within) + (d - within) * torch.exp(within.detach()) - d
+
+
+def _attached(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
+    return weight * value
+
+
+def _as_k2(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
+    # grad (w k3) = w l g = sg(w) grad k2, written so: the product rule's two halves no longer cancel where exp is cut.
+    k2 = log_ratio.square() / 2
+    return weight.detach() * (value.detach() + k2 - k2.detach())
+
+
+@dataclass(frozen=True)
+class Estimator:
+    """How the KL is estimated from one token, and what follows from it.
+
+    Args:
+        value (`Callable`): `l` -> nats, differentiable, of any shape.
+        weighted (`Callable`, *optional*): `(w, value, l)` -> the term with the importance weight. Defaults to `w *
+            value`, `w` attached.
+        is_kl (`bool`, *optional*, defaults to `True`): whether its mean is a KL divergence, which beta can be adapted
+            to.
+        unweighted_refused (`str`, *optional*, defaults to `""`): why it may not be in the loss without the importance
+            weight, if so.
+        in_reward_refused (`str`, *optional*): why it may not be in the reward; "" for k1 alone, which [`kl_to_go`] is.
+    """
+
+    value: Callable[[Tensor], Tensor]
+    weighted: Callable[[Tensor, Tensor, Tensor], Tensor] = _attached
+    is_kl: bool = True
+    unweighted_refused: str = ""
+    in_reward_refused: str = "its gradient is not a KL's"
+
+
+# To add one: an entry here. The configuration's choices and refusals follow.
+ESTIMATORS: dict[str, Estimator] = {
+    "k1": Estimator(
+        lambda log_ratio: log_ratio,
+        unweighted_refused="its expected gradient is 0, so it would add noise and no penalty",
+        in_reward_refused="",
+    ),
+    "k2": Estimator(lambda log_ratio: log_ratio.square() / 2, weighted=_as_k2),
+    "k3": Estimator(_k3, weighted=_as_k2, in_reward_refused="its gradient is the reverse KL's minus the forward KL's"),
+    "abs": Estimator(lambda log_ratio: log_ratio.abs(), is_kl=False),
+}
+TRL_ESTIMATOR = "k3"
+
+
+def penalty(
+    estimator: str,
+    logp: Tensor,
+    ref_logp: Tensor,
+    old_logp: Tensor | None = None,
+    importance_weighted: bool = True,
+) -> Tensor:
+    """Per-token KL term of the loss, differentiable as the table above says.
+
+    Args:
+        estimator (`str`): one of [`ESTIMATORS`].
+        logp (`Tensor`): log-probs of the sampled tokens under the policy, any shape, with gradient.
+        ref_logp (`Tensor`): the same under the reference.
+        old_logp (`Tensor`, *optional*): the same under the policy that sampled; `None` on-policy.
+        importance_weighted (`bool`, *optional*, defaults to `True`): multiply by pi / pi_old.
+
+    Returns:
+        `Tensor`: like `logp`, in nats. Finite, with a finite gradient, for |logp - ref_logp| = 100 in float32 and
+        bfloat16.
+
+    Raises:
+        ValueError: an unknown estimator, or k1 without the weight, whose expected gradient is 0.
+    """
+    one_of("estimator", estimator, ESTIMATORS)
+    chosen = ESTIMATORS[estimator]
+    if chosen.unweighted_refused and not importance_weighted:
+        raise ConfigError(
+            f"estimator={estimator!r} in the loss needs importance_weighted=True: without the importance weight "
+            f"{chosen.unweighted_refused}."
+        )
+    log_ratio = logp - ref_logp.detach()
+    value = chosen.value(log_ratio)
+    if not importance_weighted:
+        return value
+    old_logp = logp if old_logp is None else old_logp
+    weight = torch.exp((logp - old_logp.detach()).clamp(max=MAX_LOG_RATIO))
+    return chosen.weighted(weight, value, log_ratio)
+
+
+def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    """k1 summed over each completion, `(B, T) -> (B,)`, detached: what the reward loses (times beta)."""
+    return _masked_k1(logp, ref_logp, mask).sum(dim=-1)
+
+
+def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    """k1 summed from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
+    return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum(dim=-1).flip(-1)
+
+
+def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
+    log_ratio = (logp - ref_logp).detach()
+    # A sum over thousands of tokens is no job for bfloat16.
+    return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill(mask == 0, 0.0)
+
+
+def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
+    """`(B, T) -> (B,)`: each completion's mean over its tokens in `mask`; 0 where it has none."""
+    return (per_token * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
+
+
+def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
+    """`(B,)`, each completion's mean KL of one of TRL's batches as it was sampled; `None` without both log-probs."""
+    old, ref = batch.get("old_per_token_logps"), batch.get("ref_per_token_logps")
+    return None if old is None or ref is None else mean_of_tokens(old - ref, mask)
+
+
+def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
+    """The sum of all ranks' totals over that of their counts. Collective."""
+    sums = accelerator.reduce(torch.stack([total, count.float()]), reduction="sum")
+    return (sums[0] / sums[1].clamp(min=1.0)).item()
+
+
+def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:
+    """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
+    call and a horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2). A KL of NaN changes nothing."""
+    if math.isnan(kl):
+        return beta
+    error = min(max(kl / target - 1.0, -0.2), 0.2)
+    return beta * (1.0 + error * min(num_completions / horizon, 1.0))
+
+
+class BetaController:
+    """Adapts beta to the KL that is seen. Between optimizer steps it remembers nothing: beta itself is its state.
+
+    Args:
+        target (`float`, *optional*): KL to approach, in nats a token. `None` leaves beta as it is.
+        horizon (`int`): see [`adapt_beta`].
+    """
+
+    def __init__(self, target: float | None, horizon: int):
+        self._target, self._horizon = target, horizon
+        self._seen: list[tuple[float, float]] = []
+
+    def see(self, kl: float, completions: float) -> None:
+        """Remember a mean KL, and of how many completions, until beta is adapted."""
+        self._seen.append((kl, completions))
+
+    def adapt(self, beta: float, passes: int = 1) -> float | None:
+        """Beta after what was seen since the last call, of completions that are each seen `passes` times; `None` where
+        it is not to change."""
+        seen, self._seen = self._seen, []
+        completions = sum(count for _, count in seen)
+        if self._target is None or not completions:
+            return None
+        mean = sum(kl * count for kl, count in seen) / completions
+        return adapt_beta(beta, mean, self._target, completions / passes, self._horizon)
+
+
+class ReferenceLogps:
+    """Stands in for the reference log-probs in TRL's `_compute_loss` and makes the value of its expression
+    `exp(ref - logp) - (ref - logp) - 1` that of `term(logp)`.
+
+    So TRL's masks, normalisers and `kl` metric stay in charge of a KL term that TRL does not know. Any other
+    expression raises a TypeError: should TRL change the line, training stops instead of going wrong.
+    """
+
+    def __init__(self, term: Callable[[Tensor], Tensor]):
+        self._term = term
+        self._difference: _Difference | None = None  # TRL writes it twice
+
+    def __sub__(self, logp: Tensor) -> "_Difference":
+        if self._difference is None or self._difference.logp is not logp:
+            self._difference = _Difference(self._term(logp), logp)
+        return self._difference
+
+
+class _Difference:
+    """`ref - logp`."""
+
+    def __init__(self, value: Tensor, logp: Tensor):
+        self.value, self.logp = value, logp
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        if func is torch.exp and not kwargs and len(args) == 1:
+            return _Minus(args[0], _Minus(1, args[0].value))
+        return NotImplemented
+
+
+class _Minus:
+    """`exp(ref - logp)`, then that less `ref - logp`: what nothing may be subtracted from but `operand`."""
+
+    def __init__(self, operand: object, difference: object):
+        self._operand, self._difference = operand, difference
+
+    def __sub__(self, other: object) -> Any:
+        return self._difference if type(other) is type(self._operand) and other == self._operand else NotImplemented

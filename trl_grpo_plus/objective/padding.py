@@ -1,0 +1,98 @@
+"""Filler: rows that are in a batch only because it must divide evenly, and are to be no part of its loss.
+
+They are masked, and what TRL divides by a count that it takes itself, filler and all, is weighed so that the loss is
+that of the live rows alone. A loss is linear in its advantages, up to their sign, and in beta.
+
+| loss types | divide by | a micro-batch is weighed by |
+|---|---|---|
+| grpo, sapo, dr_grpo, luspo | its rows | all rows / live rows |
+| bnpo | its own tokens | micro-batches / those with live rows: a mean over the latter |
+| the others | the tokens of the batch, `num_items_in_batch` | 1 |
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+
+ROW_NORMALISED = ("grpo", "sapo", "dr_grpo", "luspo")
+MICRO_BATCH_NORMALISED = ("bnpo",)
+
+
+def loss_mask(batch: dict[str, Any]) -> Tensor:
+    """`(B, T)`, 1 at tokens that are in the loss of one of TRL's batches."""
+    mask = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
+
+
+def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
+    """A rank's advantages beside its `(B, T)` completions: `(B,)`, or padded or cut to `(B, T)`. On their device."""
+    if advantages.dim() == 2:
+        advantages = pad(advantages, (0, completion_ids.shape[1] - advantages.shape[1]))
+    return advantages.to(completion_ids.device)
+
+
+def first_tokens(advantages: Tensor) -> Tensor:
+    """`(B,)`, of `(B,)` or `(B, T)`."""
+    return advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
+
+
+def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
+    """Leave this rank's rows that are not `live`, `(B,)`, out of the loss and its denominator. Collective."""
+    batch["live"] = live = live.to(accelerator.device)
+    # Not in completion_mask, which the forward pass attends by: the old log-probs were taken with all tokens seen.
+    batch["tool_mask"] = batch.get("tool_mask", torch.ones_like(batch["completion_mask"])) * live.unsqueeze(1)
+    batch["num_items_in_batch"] = accelerator.gather(loss_mask(batch).sum()).sum()
+
+
+def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -> None:
+    """Say in each of this rank's micro-batches how it is weighed, and what all ranks have live in it. Collective."""
+    counts = [torch.stack([batch["live"].sum(), loss_mask(batch).sum()]) for batch in batches]
+    rows, tokens = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)  # each (R, M)
+    weight = loss_weight(loss_type, rows, len(batches[0]["live"]))
+    shares = entropy_weights(tokens)[accelerator.process_index].tolist()
+    everywhere = zip(rows.sum(dim=0).tolist(), tokens.sum(dim=0).tolist(), shares, strict=True)
+    for batch, (live_rows, live_tokens, share) in zip(batches, everywhere, strict=True):
+        batch.update(filler_weight=weight, live_rows=live_rows, live_tokens=live_tokens, entropy_weight=share)
+
+
+def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
+    """What a micro-batch's advantages and beta are multiplied by.
+
+    Args:
+        loss_type (`str`): TRL's.
+        live_rows (`Tensor`): `(R, M)`, of each micro-batch of each rank.
+        rows (`int`): of a micro-batch, live or not.
+    """
+    if loss_type in ROW_NORMALISED:
+        return rows * live_rows.numel() / max(live_rows.sum().item(), 1)
+    if loss_type in MICRO_BATCH_NORMALISED:
+        return live_rows.numel() / max((live_rows > 0).sum().item(), 1)
+    return 1.0
+
+
+def entropy_weights(live_tokens: Tensor) -> Tensor:
+    """What a micro-batch's entropy is multiplied by: its share of the tokens, for a mean over micro-batches.
+
+    Args:
+        live_tokens (`Tensor`): `(R, M)`, of each micro-batch of each rank.
+    """
+    return live_tokens * live_tokens.numel() / max(live_tokens.sum().item(), 1)
+
+
+class ScaledCoefficient(float):
+    """A coefficient that counts `weight` times where something is multiplied by it, and as it is where it is adapted
+    or logged."""
+
+    weight: float
+
+    def __new__(cls, value: float, weight: float) -> "ScaledCoefficient":
+        coefficient = super().__new__(cls, value)
+        coefficient.weight = weight
+        return coefficient
+
+    def __mul__(self, other: Any) -> Any:
+        return float(self) * self.weight * other

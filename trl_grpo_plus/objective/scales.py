@@ -1,0 +1,113 @@
+"""Scales: what a reward minus its baseline is divided by. One scale is one entry of [`SCALES`].
+
+| scale | divisor | over |
+|---|---|---|
+| group | std | the group |
+| batch | std | the batch |
+| none | 1 (Dr. GRPO) | |
+| mad | 1.4826 x median abs(r - median); where that is 0, 1.2533 x mean abs(r - median) | the group |
+| mean | mean; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) | the group |
+| running | a std that the caller keeps | the run |
+| prior | std of one reward as it was believed before the group was sampled | the prompt |
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..utils.validation import ConfigError
+from .baselines import About, count_of, less_mean, less_median, median_of
+
+
+MAD_TO_STD = 1.4826
+MEAN_DEVIATION_TO_STD = 1.2533
+
+
+def batch_std(rewards: Tensor, ddof: int = 1) -> float:
+    """Std of all scored rewards, in float64; 0 where there are too few."""
+    scored = rewards.double()[~rewards.isnan()]
+    return scored.std(correction=ddof).item() if len(scored) > ddof else 0.0
+
+
+@dataclass(frozen=True)
+class Scored:
+    """What a scale is made of: P groups of G attempts, in float64; what is not explained is as in
+    [`~trl_grpo_plus.objective.advantages.compute`]."""
+
+    values: Tensor  # (P, G), NaN where nobody scored
+    scored: Tensor  # (P, G), whether somebody did
+    centred: Tensor  # (P, G), values minus the baseline
+    ddof: int
+    tolerance: float
+    about: About
+
+
+@dataclass(frozen=True)
+class Scale:
+    """What centred rewards are divided by, and what follows from it.
+
+    Args:
+        spread (`Callable`): rewards -> `(P, 1)` or `(1, 1)`.
+        over (`str`): what has one scale: a "group" (then |A| <= G must hold), the "batch", the "run" (the caller keeps
+            it, and it takes no part in [`normalize_then_sum`]), the "prompt" (it was known before) or "nothing".
+        as_it_is (`bool`, *optional*, defaults to `False`): whether it takes no floor and no eps.
+    """
+
+    spread: Callable[[Scored], Tensor]
+    over: str
+    as_it_is: bool = False
+
+    def divisor(self, rewards: Scored, floor: float, eps: float) -> Tensor:
+        """`(P, 1)` or `(1, 1)`; 0 where there is no advantage."""
+        spread = self.spread(rewards)
+        return spread if self.as_it_is else spread.clamp(min=floor) + eps
+
+
+def _std(rewards: Scored) -> Tensor:
+    deviation = less_mean(rewards.values, rewards.scored).masked_fill(~rewards.scored, 0.0)
+    freedom = (rewards.scored.sum(dim=1, keepdim=True) - rewards.ddof).clamp(min=1)
+    return (deviation.square().sum(dim=1, keepdim=True) / freedom).sqrt()
+
+
+def _robust_std(rewards: Scored) -> Tensor:
+    deviation = less_median(rewards.values, rewards.scored).abs()
+    median, mean = median_of(deviation, count_of(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
+    spread = torch.where(median > rewards.tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
+    # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G scored ones.
+    furthest = rewards.centred.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
+    return torch.maximum(spread, furthest / count_of(rewards.scored))
+
+
+def _positive_mean(rewards: Scored) -> Tensor:
+    mean = rewards.values.nanmean(dim=1, keepdim=True)
+    largest = rewards.values.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
+    return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs can cancel but for rounding
+
+
+def _running_std(rewards: Scored) -> Tensor:
+    if rewards.about.running_std is None:
+        raise ConfigError("scale='running' needs running_std, the std that the caller keeps.")
+    return rewards.values.new_full((1, 1), rewards.about.running_std)
+
+
+def _believed_std(rewards: Scored) -> Tensor:
+    if rewards.about.belief is None:
+        raise ConfigError("scale='prior' needs belief, what the prompts were believed to earn.")
+    return rewards.about.belief.variance.sqrt().unsqueeze(1)
+
+
+# To add one: a function and an entry. The configuration's choices and refusals follow.
+SCALES: dict[str, Scale] = {
+    "group": Scale(_std, over="group"),
+    "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),
+    "none": Scale(lambda rewards: rewards.values.new_ones(1, 1), over="nothing", as_it_is=True),
+    "mad": Scale(_robust_std, over="group"),
+    "mean": Scale(_positive_mean, over="group", as_it_is=True),
+    "running": Scale(_running_std, over="run"),
+    "prior": Scale(_believed_std, over="prompt"),
+}
+
+
+TRL_SCALES = ("group", "batch", "none")

@@ -1,0 +1,352 @@
+"""Ways to make advantages that are no baseline and scale: the variants that `advantage_estimator` names.
+
+| variant | advantage of attempt i of G | expected gradient of a group, sum_i A_i grad log pi(y_i) |
+|---|---|---|
+| passk | what it adds to pass@k, less the group's pass@k; rewards 0 and 1 | (G - k) / k x that of pass@k |
+| pkpo | mean over all k-subsets of their best less their best without i, 0 for one without i | that of E[best of k] |
+| pairwise | mean over the others of r_i - r_j, each weighed by its size | G x that of E[w (r_i - r_j)], y_j held |
+| vector | the group's best less its best without i, along random directions of the rewards | that of E[best of G] |
+| zvp | mixed groups GRPO's, all right alpha H_t, all wrong -alpha (max H - H_t); H_t is the entropy before token t |
+  GRPO's and, where all tokens have one H, alpha H G p^(G-1) x that of p |
+
+All are pure and in float64: an attempt that nobody scored (NaN) has advantage 0 and is no attempt. Proofs by
+enumeration are in tests/objective/test_variants.py. None but GRPO's divides by a spread.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..curriculum.beliefs import Belief
+from ..rollouts.groups import totals
+from ..utils.validation import ConfigError, Number
+
+
+@dataclass(frozen=True)
+class AboutGroups:
+    """What an advantage function is told beside the rewards of P groups of G attempts. All on the CPU, and the same on
+    every process.
+
+    Args:
+        mask (`Tensor`): `(P, G, T)` bool, the tokens that are in the loss; T is the longest completion's length.
+        verdicts (`tuple[str, ...]`): P, of [`trl_grpo_plus.rollouts.groups.judge`].
+        step (`int`): optimizer steps done.
+        seed (`str`): what [`generator`] is made of, another one for each batch.
+        rows (`tuple[int, ...]`, *optional*): P indices in the training set, where they are known: with prompts
+            that are chosen or remembered.
+        belief ([`~trl_grpo_plus.curriculum.beliefs.Belief`], *optional*): what the P prompts were believed to earn,
+            where anything is believed of them.
+        entropies (`Tensor`, *optional*): `(P, G, T)` nats, the policy's before each token, at the temperature that is
+            sampled at, for a function that asks for them. 0 outside the mask.
+    """
+
+    mask: Tensor
+    verdicts: tuple[str, ...]
+    step: int = 0
+    seed: str = ""
+    rows: tuple[int, ...] | None = None
+    belief: Belief | None = None
+    entropies: Tensor | None = None
+
+    @property
+    def lengths(self) -> Tensor:
+        """`(P, G)`, tokens in the loss."""
+        return self.mask.sum(dim=-1)
+
+    def generator(self) -> torch.Generator:
+        """A new generator for this batch, with the same draws on every process and after a resume."""
+        seed = hashlib.blake2b(self.seed.encode(), digest_size=4).digest()  # of which torch uses 32 bits
+        return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
+
+
+def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
+    """What each attempt adds to pass@k, the chance that one of k attempts is right ([Pass@k
+    Training](https://huggingface.co/papers/2508.10751), analytic).
+
+    Of n scored attempts c are right, so pass@k is estimated as rho = 1 - C(n-c, k) / C(n, k), and
+
+        A = 1 - rho                                 of a right attempt
+        A = 1 - rho - C(n-c-1, k-1) / C(n-1, k-1)   of a wrong one
+
+    whose expected gradient is (n - k) / k times that of pass@k. With k = n it is 0.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, 0 or 1, NaN for an attempt that nobody scored.
+        k (`int`): attempts of which one is to be right, at most G.
+        scaled (`bool`, *optional*, defaults to `False`): divide by sqrt(rho (1 - rho)), as the paper does.
+
+    Returns:
+        `Tensor`: `(P, G)`; 0 for a group with fewer than k scored attempts.
+
+    Raises:
+        ConfigError: a reward is neither 0 nor 1, or k is more than G.
+
+    Example:
+        >>> passk(torch.tensor([[1.0, 0.0, 0.0, 0.0]]), k=2)
+        tensor([[ 0.5000, -0.1667, -0.1667, -0.1667]])
+    """
+    scored = ~rewards.isnan()
+    if ((rewards != 0) & (rewards != 1) & scored).any():
+        other = rewards[(rewards != 0) & (rewards != 1) & scored][0].item()
+        raise ConfigError(f"passk is for rewards of 0 and 1, got {other:g}. Use pkpo, or one reward of 0 and 1.")
+    _at_most(k, rewards)
+    n = scored.sum(dim=1, keepdim=True).double()
+    wrong = n - rewards.double().nansum(dim=1, keepdim=True)
+    missed = _ratio(wrong, k, n, k)  # 1 - rho
+    of_wrong = missed - _ratio(wrong - 1, k - 1, n - 1, k - 1)
+    values = torch.where(rewards == 1, missed, of_wrong)
+    if scaled:
+        spread = (missed * (1 - missed)).sqrt()
+        values = torch.where(spread > 0, values / spread, 0.0)
+    # Of a group that is all wrong or all right both are 0, but for rounding.
+    mixed = (wrong > 0) & (wrong < n)
+    return torch.where(scored & mixed & (n >= k), values, 0.0).to(rewards.dtype)
+
+
+def pkpo(rewards: Tensor, k: int) -> Tensor:
+    """What each attempt adds to the best of k attempts ([PKPO](https://huggingface.co/papers/2505.15201), Eq. 33).
+
+    Over all subsets I of k of the n scored attempts,
+
+        A_i = 1 / C(n, k)  sum over I with i of (max of I - max of I without i)
+
+    which is 0 but where i is the best: of sorted rewards A_i = sum_{j<i} C(j-1, k-2) (r_i - r_j) / C(n, k), so one
+    sort is all it takes. Its expected gradient is exactly that of E[max of k rewards]. k = 1 has no others to compare
+    with: it is (r_i - mean of the others) / n.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, any, NaN for an attempt that nobody scored.
+        k (`int`): attempts of which the best counts, at most G.
+
+    Returns:
+        `Tensor`: `(P, G)`; 0 for a group with fewer than k scored attempts, or with one.
+
+    Raises:
+        ConfigError: k is more than G.
+
+    Example:
+        >>> pkpo(torch.tensor([[0.0, 1.0, 3.0]]), k=2)  # of (0,1), (0,3), (1,3): 1, 3 and 2 more, by the better one
+        tensor([[0.0000, 0.3333, 1.6667]])
+    """
+    _at_most(k, rewards)
+    scored = ~rewards.isnan()
+    n = scored.sum(dim=1, keepdim=True).double()
+    if k == 1:
+        return (pairwise(rewards).double() / n.clamp(min=1)).to(rewards.dtype)
+    values = rewards.double().masked_fill(~scored, torch.inf)  # last of the sorted
+    ordered, order = (values - values.amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)).sort(dim=1)
+    ordered = ordered.masked_fill(ordered.isinf(), 0.0)
+    below = torch.arange(rewards.shape[1], dtype=torch.float64).expand_as(ordered)  # attempts before it
+    weight = _ratio(below, k - 2, n, k)
+    count, total = _before(weight), _before(weight * ordered)
+    gains = torch.zeros_like(ordered).scatter(1, order, count * ordered - total)
+    return torch.where(scored & (n >= k), gains, 0.0).to(rewards.dtype)
+
+
+def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
+    """The mean of an attempt's gaps to the others, each weighed by its size.
+
+        A_i = 1 / (n-1)  sum_j w_ij (r_i - r_j)          of n scored attempts
+
+    Without a temperature w is 1, and this is RLOO: r_i less the mean of the others. With one, w_ij (r_i - r_j) = t
+    tanh((r_i - r_j) / t): a gap far below t counts as it is, one far above it as t, so that one reward out of line
+    does not say what the rest of the group learns; as t goes to 0, A_i / t becomes the share of attempts that it beats
+    less the share that beat it. Either way y_j does not depend on y_i: the expected gradient is G times that of E[w
+    (r_i - r_j)] by the policy that writes y_i, against itself as it is. Ours.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
+        temperature (`float`, *optional*): t above, in units of the reward; `None` weighs all gaps alike.
+
+    Returns:
+        `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
+
+    Example:
+        >>> pairwise(torch.tensor([[0.0, 1.0, 5.0]])), pairwise(torch.tensor([[0.0, 1.0, 5.0]]), temperature=1.0)
+        (tensor([[-3.0000, -1.5000,  4.5000]]), tensor([[-0.8808, -0.1189,  0.9996]]))
+    """
+    Number(above=0.0, optional=True).check("temperature", temperature)
+    scored = ~rewards.isnan()
+    values = rewards.double().masked_fill(~scored, 0.0)
+    others = (scored.sum(dim=1, keepdim=True) - 1).clamp(min=1)
+    gaps = values.unsqueeze(2) - values.unsqueeze(1)
+    if temperature is not None:
+        gaps = temperature * (gaps / temperature).tanh()
+    summed = gaps.masked_fill(~scored.unsqueeze(1), 0.0).sum(dim=2)
+    return torch.where(scored, summed / others, 0.0).to(rewards.dtype)
+
+
+def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int = 64) -> Tensor:
+    """What each attempt adds to the group's best, whichever of several rewards counts
+    ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
+
+    Which of several rewards matters is drawn: directions w from the flat Dirichlet, the same for a whole batch. With
+    r(y) the rewards times their weights and Y the group,
+
+        S(Y) = mean over w of max over y in Y of w . r(y)          A_i = S(Y) - S(Y without i)
+
+    so an attempt counts where it leads, by its lead: good ones of several kinds keep their advantage beside one
+    another, where a sum of rewards has one best. S(Y without i) does not depend on y_i, so the expected gradient is
+    exactly that of E[S(Y)]. With one reward this is pkpo with k = G.
+
+    Args:
+        rewards (`Tensor`): `(P, G, K)`; one that does not apply (NaN) counts as 0 where another does, as in TRL's sum.
+        weights (`Tensor`): `(K,)`; what has weight 0 is left out.
+        about ([`AboutGroups`]): for its generator.
+        draws (`int`, *optional*, defaults to `64`): directions.
+
+    Returns:
+        `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
+
+    Example:
+        >>> about = AboutGroups(torch.ones(1, 3, 5).bool(), ("alive",))
+        >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count alike
+        >>> vector(rewards, torch.ones(2), about, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
+        tensor([[0.0797, 0.0805, 0.0100]])
+    """
+    Number(at_least=1, integer=True).check("draws", draws)
+    values = (rewards.double() * weights.double())[..., weights != 0]
+    scored = ~values.isnan().all(dim=-1)
+    none = rewards.new_zeros(rewards.shape[:2])
+    if rewards.shape[1] < 2 or not values.shape[-1]:
+        return none
+    # Exponential draws over their sum are of the flat Dirichlet.
+    drawn = torch.rand(draws, values.shape[-1], generator=about.generator(), dtype=torch.float64)
+    directions = -torch.log1p(-drawn)
+    directions = directions / directions.sum(dim=1, keepdim=True)
+    along = (values.nan_to_num() @ directions.T).masked_fill(~scored.unsqueeze(-1), -torch.inf)  # (P, G, draws)
+    best, second = along.topk(2, dim=1).values.unbind(dim=1)
+    leads = torch.where(along == best.unsqueeze(1), (best - second).unsqueeze(1), 0.0).mean(dim=-1)
+    return torch.where(scored & (scored.sum(dim=1, keepdim=True) > 1), leads, 0.0).to(rewards.dtype)
+
+
+def zvp(rewards: Tensor, weights: Tensor, about: AboutGroups, *, alpha: float = 0.1) -> Tensor:
+    """GRPO's where attempts differ; where all are right or all wrong, entropy says which tokens learn
+    ([RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5).
+
+        A_it = (r_i - mean) / (std + 1e-4)      of a group that differs, at each token
+        A_it = alpha H_it                       of one that is all right
+        A_it = -alpha (max_s H_is - H_it)       of one that is all wrong
+
+    H_it is the policy's entropy before token t: right answers are made likelier where the policy was in doubt, wrong
+    ones less likely where it was sure. Which of the three a group is, its verdict says; one that is tied in between
+    has 0. These groups must stay in the batch.
+
+    Args:
+        rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.
+        about ([`AboutGroups`]): with entropies.
+        alpha (`float`, *optional*, defaults to `0.1`): of groups that are alike; results depend on it.
+
+    Returns:
+        `Tensor`: `(P, G, T)`, 0 outside the mask.
+
+    Example:
+        >>> nats = torch.tensor([[[0.5, 2.0]], [[0.5, 2.0]]])
+        >>> about = AboutGroups(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
+        >>> zvp(torch.tensor([[[1.0]], [[0.0]]]), torch.ones(1), about).squeeze(1)
+        tensor([[ 0.0500,  0.2000],
+                [-0.1500, -0.0000]])
+    """
+    if about.entropies is None:
+        raise ConfigError("zvp needs about.entropies, the policy's before each token.")
+    summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]).double()
+    scored = ~summed.isnan()
+    count = scored.sum(dim=1, keepdim=True)
+    centred = (summed - summed.nanmean(dim=1, keepdim=True)).masked_fill(~scored, 0.0)
+    std = (centred.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
+    nats = about.entropies.double().masked_fill(~about.mask, 0.0)
+    below = nats.amax(dim=-1, keepdim=True) - nats if nats.shape[-1] else nats
+    of_verdict = {"alive": (centred / (std + 1e-4)).unsqueeze(-1).expand_as(nats)}
+    of_verdict |= {"all_good": alpha * nats, "all_bad": -alpha * below}
+    none = torch.zeros_like(nats)
+    values = torch.stack([of_verdict.get(verdict, none)[group] for group, verdict in enumerate(about.verdicts)])
+    return values.masked_fill(~(scored.unsqueeze(-1) & about.mask), 0.0).to(rewards.dtype)
+
+
+def _at_most(k: int, rewards: Tensor) -> None:
+    Number(at_least=1, at_most=rewards.shape[1], integer=True, note=", the attempts of a group").check("k", k)
+
+
+def _before(values: Tensor) -> Tensor:
+    """Of each entry, the sum of those before it."""
+    return values.cumsum(dim=1) - values
+
+
+def _ratio(a: Tensor, b: int, n: Tensor, k: int) -> Tensor:
+    """C(a, b) / C(n, k), 0 where a < b; both may be far beyond a float."""
+
+    def log_choose(n: Tensor, k: int) -> Tensor:
+        return torch.lgamma(n + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
+
+    factorials = torch.lgamma(torch.tensor([k + 1.0, b + 1.0], dtype=torch.float64)).diff().neg()
+    logs = log_choose(a.clamp(min=0), b) - log_choose(n.clamp(min=0), k) + factorials
+    return torch.where(a >= b, logs.exp(), 0.0)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A function that makes advantages, and what it is called with.
+
+    Args:
+        function (`Callable`): `(totals (P, G), **args)`, or where not `of_totals` `(rewards (P, G, K), weights (K,),
+            about, **args)`, to `(P, G)` or `(P, G, T)`.
+        of_totals (`bool`, *optional*, defaults to `False`): whether the weighted sum of the rewards is all it reads.
+        of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
+        entropies (`bool`, *optional*, defaults to `False`): whether it reads `about.entropies`: one more forward pass.
+        teaches (`frozenset[str]`, *optional*): verdicts on groups that teach by it, though their attempts are alike.
+        check (`Callable`, *optional*): `(args, config)`: refuses arguments and options that cannot work.
+    """
+
+    function: Callable[..., Any]
+    of_totals: bool = False
+    of_tokens: bool = False
+    entropies: bool = False
+    teaches: frozenset[str] = frozenset()
+    check: Callable[[Mapping[str, Any], Any], None] | None = None
+
+    def __call__(self, rewards: Tensor, weights: Tensor, about: AboutGroups, **args: Any) -> Any:
+        if not self.of_totals:
+            return self.function(rewards, weights, about, **args)
+        return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)
+
+
+def _within(name: str, number: Number) -> Callable[[Mapping[str, Any], Any], None]:
+    return lambda args, config: number.check(name, args[name]) if name in args else None
+
+
+def _check_k(args: Mapping[str, Any], config: Any) -> None:
+    bounds = Number(at_least=1, at_most=config.num_generations, integer=True, note=", num_generations")
+    bounds.check("k", args["k"])
+
+
+def _check_passk(args: Mapping[str, Any], config: Any) -> None:
+    _check_k(args, config)
+    if args["k"] == config.num_generations:
+        raise ConfigError(
+            f"k={args['k']} is num_generations: of a group that has one right attempt pass@k is 1 whatever the others "
+            "are, and no advantage is left. Set a smaller k, a larger num_generations, or use pkpo."
+        )
+
+
+def _check_zvp(args: Mapping[str, Any], config: Any) -> None:
+    _within("alpha", Number(above=0.0))(args, config)
+    if config.filters_groups and (leaving := sorted(config.dead & ALIKE)):
+        text = f"filtered_verdicts={config.filtered_verdicts!r} takes {' and '.join(leaving)} out of the batch"
+        raise ConfigError(
+            f"it learns from groups that are alike, and {text}. Leave filtered_verdicts out, or name others."
+        )
+
+
+ALIKE = frozenset({"all_good", "all_bad"})
+# To add one: a function and an entry; its first line is what `trl-grpo-plus ls advantages` shows.
+VARIANTS: dict[str, Variant] = {
+    "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", Number(above=0.0, optional=True))),
+    "passk": Variant(passk, of_totals=True, check=_check_passk),
+    "pkpo": Variant(pkpo, of_totals=True, check=_check_k),
+    "vector": Variant(vector, check=_within("draws", Number(at_least=1, integer=True))),
+    "zvp": Variant(zvp, of_tokens=True, entropies=True, teaches=ALIKE, check=_check_zvp),
+}

@@ -1,0 +1,282 @@
+"""Groups of attempts on one prompt, and the verdict on each: has it anything to teach?
+
+A group is decided once, on rewards gathered from all ranks, by `max - min <= tolerance`. Never by a standard
+deviation: eight rewards of 0.3 have a float32 std above 0, and leave-one-out stds can split a group.
+
+Identity is position: row `i` of a gathered batch belongs to group `i // num_generations`, whatever its prompt says.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .steps import StepMarks, by_group, varies
+
+
+VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
+DEAD = frozenset(VERDICTS) - {"alive"}  # those of groups that have nothing to teach, where rewards must differ
+# With a baseline from before the group attempts that are alike have an advantage. One that pushes down every attempt
+# of a failed prompt hurts where there are many possible answers; without, a prompt's expected gradient keeps its
+# direction: it is 1 - c (1 - p)^(G - 1) times itself.
+DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
+
+Rows = list[dict[str, Any]]  # of the dataset
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One completion and what TRL's batch holds about it. A tuple of these is a rank's share of a batch."""
+
+    inputs: dict[str, Any]  # the dataset row, with what `rollout_func` added
+    prompt: Any  # text or messages
+    prompt_ids: list[int]
+    completion_ids: list[int]
+    completion: Any  # text or messages
+    logprobs: list[float | None] | None = None  # of the sampling engine
+    tool_mask: list[int] | None = None  # 1 where the policy wrote the token
+    tool_images: tuple[Any, ...] = ()  # that tools answered with
+    logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
+    outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None where it does not tell
+    steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None where it gave none
+    truncated: bool = False  # it ran into the limit
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens that the policy generated."""
+        return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
+
+    def trainable(self, masked: bool) -> bool:
+        """Whether any of its tokens is trained on; `masked`: truncated completions are not."""
+        return self.num_tokens > 0 and not (masked and self.truncated)
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
+
+    `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
+    `dead` are the verdicts of groups that leave; `rows` are the groups' in the training set, where they are known;
+    `marks` are the steps of everyone's P * G attempts, where steps are credited.
+    """
+
+    attempts: tuple[Attempt, ...]
+    rewards: Tensor
+    verdicts: tuple[str, ...]
+    dead: frozenset[str] = DEAD
+    rows: tuple[int, ...] = ()
+    marks: tuple[StepMarks, ...] = ()
+
+    def where(self, alive: bool) -> list[int]:
+        """Groups that are not dead, or that are."""
+        return [group for group, verdict in enumerate(self.verdicts) if (verdict not in self.dead) == alive]
+
+
+def judge(
+    rewards: Tensor,
+    tolerance: float = 1e-6,
+    solved_reward: float = 1.0,
+    failed_reward: float = 0.0,
+    *,
+    trainable: Tensor | None = None,
+) -> list[str]:
+    """Verdict on each group.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
+        tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a dead group.
+        solved_reward (`float`, *optional*, defaults to `1.0`): all attempts reach it: `"all_good"`.
+        failed_reward (`float`, *optional*, defaults to `0.0`): all attempts at or below it: `"all_bad"`.
+        trainable (`Tensor`, *optional*): `(P, G)`, whether any token of an attempt is trained on. `None`: all are.
+
+    Returns:
+        `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (alike, but
+        neither), `"unscored"` (every attempt is NaN) or, whatever the rewards, `"truncated"` (no attempt is trainable:
+        `mask_truncated_completions` masks all, or the policy wrote no token of them). Only `"alive"` groups can teach.
+        A group of which some attempts are trainable is judged by the rewards of all: those of the others are in the
+        mean, so that even trainable attempts that are alike have an advantage.
+
+    Example:
+        >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))
+        ['alive', 'all_good', 'all_bad', 'tied']
+    """
+    lowest, highest = (column.tolist() for column in extremes(rewards))
+    unscored = rewards.isnan().all(dim=1).tolist()
+    verdicts = [
+        "unscored" if nobody else _verdict(low, high, tolerance, solved_reward, failed_reward)
+        for low, high, nobody in zip(lowest, highest, unscored, strict=True)
+    ]
+    if trainable is None:
+        return verdicts
+    if trainable.shape != rewards.shape:
+        raise ValueError(f"trainable must be {tuple(rewards.shape)}, as rewards, got shape {tuple(trainable.shape)}.")
+    some = trainable.any(dim=1).tolist()
+    return [verdict if alive else "truncated" for verdict, alive in zip(verdicts, some, strict=True)]
+
+
+def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
+    """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive. `limits`
+    are its other arguments."""
+    of_components = [judge(component, **limits) for component in components.unbind(-1)]
+    return [
+        "alive" if "alive" in verdicts else verdict
+        for verdict, *verdicts in zip(judge(totals, **limits), *of_components, strict=True)
+    ]
+
+
+def totals(rewards: Tensor, weights: Tensor) -> Tensor:
+    """Weighted sums as TRL makes them, `(N, K), (K,) -> (N,)`; NaN where no reward with a weight scored."""
+    rewards, weights = rewards[:, weights != 0], weights[weights != 0]
+    return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
+
+
+def monitors(weights: Tensor) -> list[int]:
+    """Rewards that have weight 0, where others have not: they are scored and logged only."""
+    return [i for i, weight in enumerate(weights.tolist()) if not weight] if weights.any() else []
+
+
+def judge_batch(
+    config: Any,
+    rewards: Tensor,
+    weights: Tensor,
+    names: Sequence[str],
+    size: int,
+    trainable: Tensor | None = None,
+    marks: Sequence[StepMarks] = (),
+) -> list[str]:
+    """[`judge`] on what a configuration's `filter_metric` and limits say.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        rewards (`Tensor`): `(P * G, K)`, groups contiguous, NaN where a reward does not apply.
+        weights (`Tensor`), names (`Sequence[str]`): of the K rewards.
+        size (`int`): G.
+        trainable (`Tensor`, *optional*): `(P * G,)`, whether any token of an attempt is trained on. `None`: all are.
+        marks (`Sequence[StepMarks]`, *optional*): of the P * G attempts, where steps are credited. A group in which a
+            reward scored steps is alive where these differ, or the other rewards do; and only there.
+    """
+    verdicts = _judge_wholes(config, rewards, weights, names, size, trainable)
+    if not marks:
+        return verdicts
+    stepwise, rest = by_group(rewards, marks, size)
+    of_rest = _judge_wholes(config, rest, weights, names, size, trainable)
+    named = config.filter_metric not in ("total", "any")
+    for group, scored in enumerate(stepwise):
+        seen = [scored[k] for k in scored if (names[k] == config.filter_metric if named else weights[k])]
+        if not seen or verdicts[group] in ("truncated", "unscored"):
+            continue
+        differ = any(varies(steps, config.zero_variance_tolerance) for steps in seen)
+        if differ or (not named and of_rest[group] == "alive"):
+            verdicts[group] = "alive"
+        elif verdicts[group] == "alive":  # one attempt has more steps, all of which are alike
+            verdicts[group] = "tied"
+    return verdicts
+
+
+def _judge_wholes(
+    config: Any, rewards: Tensor, weights: Tensor, names: Sequence[str], size: int, trainable: Tensor | None
+) -> list[str]:
+    limits: dict[str, Any] = {
+        "trainable": None if trainable is None else trainable.view(-1, size),
+        "tolerance": config.zero_variance_tolerance,
+        "solved_reward": config.solved_reward,
+        "failed_reward": config.failed_reward,
+    }
+    summed = totals(rewards, weights).view(-1, size)
+    components = rewards.view(-1, size, rewards.shape[1])
+    by_itself = config.multi_objective_aggregation == "normalize_then_sum"
+    if config.filter_metric == "any" or (config.filter_metric == "total" and by_itself):
+        return judge_any(components[..., weights != 0], summed, **limits)
+    if config.filter_metric == "total":
+        return judge(summed, **limits)
+    metric = components[..., names.index(config.filter_metric)]
+    return judge(metric_or_total(metric, summed), **limits)
+
+
+def metric_or_total(metric: Tensor, summed: Tensor) -> Tensor:
+    """`(P, G)` rewards of one function; of a group to which it does not apply, as in a mixture of tasks, the total."""
+    return torch.where(metric.isnan().all(dim=1, keepdim=True), summed, metric)
+
+
+def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
+    """Lowest and highest scored reward of each group of (P, G), in float64; (inf, -inf) where nobody scored."""
+    if rewards.dim() != 2:
+        raise ValueError(f"rewards must be (P, G), prompts by attempts, got shape {tuple(rewards.shape)}.")
+    values = rewards.double()
+    unscored = values.isnan()
+    return values.masked_fill(unscored, torch.inf).amin(dim=1), values.masked_fill(unscored, -torch.inf).amax(dim=1)
+
+
+def _verdict(low: float, high: float, tolerance: float, solved: float, failed: float) -> str:
+    if high - low > tolerance:
+        return "alive"
+    # An identical 0.1 + 0.2 must count as 0.3 here too.
+    if low >= solved - tolerance:
+        return "all_good"
+    return "all_bad" if high <= failed + tolerance else "tied"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which groups make up the batch that is trained on, in order, each as `(round, group)`.
+
+    A group with `live` False is filler: there only because the rows must divide evenly, and masked out of the loss.
+    """
+
+    order: tuple[tuple[int, int], ...]
+    live: tuple[bool, ...]
+
+    @classmethod
+    def as_sampled(cls, num_groups: int) -> "Plan":
+        """Train on all groups of the first round."""
+        return cls(order=tuple((0, group) for group in range(num_groups)), live=(True,) * num_groups)
+
+
+def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool) -> Plan:
+    """Choose the groups to train on.
+
+    Live groups of the first round keep their place; live groups of later rounds take the places of dead ones. What is
+    still dead then is kept (`keep_dead`) or leaves, and as few dead groups as needed stay on as masked filler, since
+    the batch must hold a multiple of `unit` groups.
+
+    Args:
+        rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
+        target (`int`): groups in a full batch.
+        unit (`int`): the number of groups must be a multiple of this (and is at least this).
+        keep_dead (`bool`): whether dead groups are trained on when too few live ones were found.
+    """
+    spare = [(r, group) for r, extra in enumerate(rounds[1:], start=1) for group in extra.where(alive=True)]
+    alive = set(rounds[0].where(alive=True))
+    slots: list[tuple[int, int]] = []
+    dead: list[tuple[int, int]] = []
+    for group in range(target):
+        if group in alive:
+            slots.append((0, group))
+        elif spare:
+            slots.append(spare.pop(0))
+        elif keep_dead:
+            slots.append((0, group))
+        else:
+            dead.append((0, group))
+    filler = max(-len(slots) % unit, unit - len(slots))
+    return Plan(order=(*slots, *dead[:filler]), live=(True,) * len(slots) + (False,) * filler)
+
+
+def shares(rounds: Sequence[Round]) -> dict[str, float]:
+    """Share of each verdict among all groups sampled, before any filtering."""
+    counts = Counter(verdict for sampled in rounds for verdict in sampled.verdicts)
+    return {verdict: counts[verdict] / counts.total() for verdict in VERDICTS}
+
+
+def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
+    """The metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and groups."""
+    places = zip(plan.order, plan.live, strict=True)
+    return {
+        **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},
+        "groups/rounds": len(rounds) - 1,
+        "groups/generated": sum(len(sampled.verdicts) for sampled in rounds),
+        "groups/trained": sum(live and rounds[r].verdicts[group] != "truncated" for (r, group), live in places),
+    }

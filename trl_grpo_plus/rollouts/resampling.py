@@ -1,0 +1,168 @@
+"""Resampling: generate the batch, then as many fresh prompts as it has dead groups, and again, within limits.
+
+Every rank makes the same decisions: verdicts follow from rewards that were gathered, so all make the same number of
+rounds, and rank 0 draws the fresh prompts of all.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from accelerate.logging import get_logger
+from accelerate.utils import gather_object
+
+from .exchange import at_home
+from .groups import Plan, Round, Rows, plan_batch, shares
+
+
+logger = get_logger(__name__)
+
+# Indices of `count` rows or fewer, a multiple of `multiple_of`, of those that `wanted` takes; gives up after
+# `patience` rows in a row that it does not: `(count, wanted, multiple_of, patience)`.
+Draw = Callable[[int, Callable[[int], bool], int, int | None], list[int]]
+
+
+class Sampled(Exception):
+    """Ends what TRL does with the rows of a further round, once they are sampled.
+
+    TRL prepares rows (environments, tools, images) and generates in one method, which makes a batch of them too.
+    """
+
+    def __init__(self, sampled: Round):
+        super().__init__()
+        self.sampled = sampled
+
+
+def resample(
+    first: Round,
+    sample: Callable[[Rows], Round],
+    inputs: Rows,
+    indices: Sequence[int | None],
+    draw: Draw | None,
+    read: Callable[[list[int]], Rows],
+    num_generations: int,
+    max_rounds: int,
+    rank: int,
+    world_size: int,
+) -> list[Round]:
+    """The batch as first sampled, and the rounds that fill its gaps.
+
+    Only what is missing is generated (rounded up so that ranks have equal rows), never a row that this step has seen,
+    and each round is examined.
+
+    Args:
+        first ([`~trl_grpo_plus.rollouts.groups.Round`]): the batch as first sampled.
+        sample (`Callable`): generates and scores one completion for each of this rank's further rows; collective.
+        inputs (`list[dict]`): this rank's rows of the batch.
+        indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
+        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): where fresh prompts come from, as indices into the
+            dataset. `None`: nothing is resampled.
+        read (`Callable`): indices to rows, which share no object, rows of the same index neither.
+        num_generations (`int`): attempts in a group.
+        max_rounds (`int`): of resampling, beyond the first.
+        rank, world_size (`int`): of this process.
+    """
+    rounds = [first]
+    missing = len(rounds[0].where(alive=False))
+    if draw is None or not missing:
+        return rounds
+    dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
+    fresh = _Fresh(draw, read, dealt)
+    # A round must hold whole groups, and as many rows on each rank.
+    unit = world_size // math.gcd(num_generations, world_size)
+    while missing > 0 and len(rounds) <= max_rounds:
+        drawn = fresh.draw(-(-missing // unit) * unit, unit)
+        if not drawn:
+            logger.warning_once(
+                "Resampling found no row in the dataset that this step has not seen: it holds too few. The groups "
+                "that are missing are left to resample_fallback."
+            )
+            break
+        everyone = [index for index in drawn for _ in range(num_generations)]
+        share = len(everyone) // world_size
+        here = read(everyone[rank * share : (rank + 1) * share])
+        rounds.append(replace(sample(here), rows=tuple(drawn)))
+        missing -= len(rounds[-1].where(alive=True))
+    return rounds
+
+
+class _Fresh:
+    """Rows of the dataset that a step has not seen.
+
+    Args:
+        draw (`Callable`): what they are drawn from.
+        read (`Callable`): as for [`resample`].
+        dealt (`list`): for each row that the step began with its index, or the row itself where that is not known.
+    """
+
+    def __init__(self, draw: Draw, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
+        self._draw, self._read = draw, read
+        self._seen = {row for row in dealt if isinstance(row, int)}
+        self._unplaced = [row for row in dealt if not isinstance(row, int)]
+
+    def draw(self, count: int, unit: int) -> list[int]:
+        """Indices of the next `count` or fewer, a multiple of `unit`."""
+        # Only where many rows are equal to one whose index is not known is more refused than the step has seen.
+        patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
+        drawn = self._draw(count, self._is_fresh, unit, patience)
+        self._seen.update(drawn)
+        return drawn
+
+    def _is_fresh(self, index: int) -> bool:
+        if index in self._seen:
+            return False
+        row = self._read([index])[0] if self._unplaced else {}
+        return not any(_plain(row) == _plain(other) for other in self._unplaced)
+
+
+def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
+    """What to train on after the rounds; the same on every rank.
+
+    Args:
+        rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
+        fallback (`str`): what becomes of groups that are still dead: "drop", "keep" or "raise".
+        step (`int`): for the message.
+        unit (`int`): see [`plan_batch`].
+
+    Raises:
+        RuntimeError: groups are still dead and `fallback` is "raise".
+    """
+    target = len(rounds[0].verdicts)
+    missing = len(rounds[0].where(alive=False)) - sum(len(extra.where(alive=True)) for extra in rounds[1:])
+    if missing > 0 and fallback == "raise":
+        sampled = ", ".join(f"{share:.0%} {verdict}" for verdict, share in shares(rounds).items() if share)
+        raise RuntimeError(
+            f"After {len(rounds) - 1} resampling rounds {missing} of {target} groups of step {step} are still dead "
+            f"(sampled: {sampled}). Raise max_resample_rounds, set resample_fallback='drop' or 'keep', or look at the "
+            "data: too easy, too hard, or a broken reward?"
+        )
+    plan = plan_batch(rounds, target, unit, keep_dead=fallback == "keep")
+    rows, held = len(rounds[0].rewards), [len(one.attempts) for one in rounds]
+    return at_home(plan, held, rows // target, rows // held[0])
+
+
+def groups_at_least(args: Any, world_size: int) -> int:
+    """The number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
+    micro-batches, and forgets what is left over."""
+    return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
+
+
+def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
+    """Say so where a batch cannot be made smaller."""
+    if groups_at_least(args, world_size) * args.num_generations == args.generation_batch_size:
+        logger.warning(
+            f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch smaller with "
+            f"per_device_train_batch_size={args.per_device_train_batch_size}: each micro-batch of each process needs "
+            "a row. Dead groups are masked, but nothing is saved. Use a larger per_device_train_batch_size and fewer "
+            "gradient_accumulation_steps."
+        )
+
+
+def _plain(value: Any) -> Any:
+    """With lists for arrays and tensors, which are compared element by element."""
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value.tolist() if hasattr(value, "tolist") else value

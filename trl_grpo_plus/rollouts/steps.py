@@ -1,0 +1,205 @@
+"""Steps of an attempt: from the offsets in a text that a reward scored to the tokens in which the steps end.
+
+[`~trl_grpo_plus.objective.process_rewards`] makes advantages of them.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+Steps = Sequence[tuple[int, float]]  # (last token, reward) of each, in order
+LONGEST_CHARACTER = 4  # in tokens: a character has at most so many bytes
+CONTEXT = 8  # tokens
+
+
+class StepMarks(NamedTuple):
+    """The steps of one attempt, as tokens.
+
+    Args:
+        length (`int`): of the completion, in tokens.
+        steps (`tuple`): of each of the K rewards its [`Steps`], `None` where it scored the whole or not at all.
+    """
+
+    length: int
+    steps: tuple[Steps | None, ...]
+
+
+# -- from characters to tokens
+
+
+def last_tokens(
+    completion_ids: Sequence[int], text: str, ends: Sequence[int], decode: Callable[[Sequence[int]], str]
+) -> list[int]:
+    """The token in which each step ends: the first one up to which the tokens, decoded, hold the step's whole text.
+
+    Nothing is assumed of the tokenizer but that what it decodes of the first n tokens is, but for characters that are
+    not complete, how the whole text begins.
+
+    Args:
+        completion_ids (`Sequence[int]`): of the completion, special tokens and all.
+        text (`str`): what was rewarded: what the tokens decode to, or the end of that (without the thinking, say).
+        ends (`Sequence[int]`): offsets in `text`, ascending, from 1 to its length.
+        decode (`Callable`): as the text was decoded; of any first tokens.
+
+    Returns:
+        `list[int]`: for each end an index into `completion_ids`.
+
+    Raises:
+        ValueError: the tokens do not decode to the text.
+    """
+    whole = decode(completion_ids) if ends else text
+    start = whole.rfind(text)
+    if start < 0:
+        raise ValueError(
+            f"The text {text!r:.200} is not what its {len(completion_ids)} tokens decode to, {whole!r:.200}, nor a "
+            "part of it: the offsets of its steps lead to no tokens."
+        )
+    prefixes = _Prefixes(completion_ids, whole, decode)
+    found, low = [], 1
+    for end in ends:
+        low = prefixes.first(start + end, low)
+        found.append(low - 1)
+    return found
+
+
+def marked(
+    completion_ids: Sequence[int],
+    text: str,
+    steps: Sequence[Sequence[Any] | None],
+    decode: Callable[[Sequence[int]], str],
+) -> StepMarks:
+    """An attempt's steps of each reward, as tokens; see [`last_tokens`]."""
+
+    def as_tokens(of_one: Sequence[Any]) -> tuple[tuple[int, float], ...]:
+        lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
+        return tuple(zip(lasts, [step.reward for step in of_one], strict=True))
+
+    of_each = tuple(None if of_one is None else as_tokens(of_one) for of_one in steps)
+    return StepMarks(len(completion_ids), of_each)
+
+
+class _Prefixes:
+    """How much of a text its first tokens hold.
+
+    Args:
+        ids (`Sequence[int]`): the tokens.
+        whole (`str`): what they decode to.
+        decode (`Callable`): as for [`last_tokens`].
+    """
+
+    def __init__(self, ids: Sequence[int], whole: str, decode: Callable[[Sequence[int]], str]):
+        self._ids, self._whole, self._decode = ids, whole, decode
+        self._known: dict[int, tuple[int, bool]] = {}
+
+    def first(self, end: int, low: int) -> int:
+        """The first count of tokens, `low` or more, that holds `end` characters, as all do."""
+        count = self._guess(end, low)
+        if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
+            count = _bisect(self._reached, end, low, len(self._ids))
+        # In a run of bytes that are tokens of their own (emoji, say) some decoders give nothing for the whole run
+        # while its last character lacks a byte: more tokens may reach less, until that character is whole.
+        behind = count
+        while behind > max(low, count - LONGEST_CHARACTER):
+            behind -= 1
+            if self._reached(behind) >= end:
+                count = behind
+            elif self._is_whole(behind):
+                break
+        return count
+
+    def _guess(self, end: int, low: int) -> int:
+        """From what the tokens behind `low` decode to by themselves, which is little to decode. It is checked."""
+        begin = max(low - 1 - CONTEXT, 0)
+        before = len(self._decode(self._ids[begin : low - 1]))
+        ahead = end - (self._reached(low - 1) if low > 1 else 0)
+
+        def reached(count: int) -> int:
+            return len(self._decode(self._ids[begin:count])) - before
+
+        high = low
+        while high < len(self._ids) and reached(high) < ahead:
+            high = min(2 * high - low + 2, len(self._ids))
+        return _bisect(reached, ahead, low, high)
+
+    def _reached(self, count: int) -> int:
+        """Characters of the text that the first `count` tokens hold."""
+        if count not in self._known:
+            text = self._decode(self._ids[:count])
+            reached = in_common(text, self._whole)
+            self._known[count] = (reached, reached == len(text))
+        return self._known[count][0]
+
+    def _is_whole(self, count: int) -> bool:
+        """Whether the first `count` tokens end with a whole character."""
+        self._reached(count)
+        return self._known[count][1]
+
+
+def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
+    """A count from `low` to `high` that reaches `end`, as `high` does, while the one before it does not."""
+    while low < high:
+        middle = (low + high) // 2
+        low, high = (low, middle) if reached(middle) >= end else (middle + 1, high)
+    return low
+
+
+def in_common(first: str, second: str) -> int:
+    """Characters that both begin with."""
+    if second.startswith(first):
+        return len(first)
+    return next(i for i, (a, b) in enumerate(zip(first + "\0", second + "\1", strict=False)) if a != b)
+
+
+# -- the steps of a group
+
+
+def varies(steps: Sequence[Steps], tolerance: float) -> bool:
+    """Whether the rewards of a group's steps differ by more than that."""
+    rewards = [reward for _, reward in chain(*steps)]
+    return bool(rewards) and max(rewards) - min(rewards) > tolerance
+
+
+def steps_of_group(rewards: Tensor, marks: Sequence[StepMarks]) -> dict[int, list[Steps]]:
+    """The rewards that score steps in a group, and for each the steps of its attempts.
+
+    An attempt that such a reward scored as a whole has one step, up to its last token; one that it did not, none.
+
+    Args:
+        rewards (`Tensor`): `(G, K)`, NaN where a reward does not apply.
+        marks (`Sequence[StepMarks]`): of the G attempts.
+    """
+    return {
+        k: [_steps_or_whole(mark, k, score) for mark, score in zip(marks, rewards[:, k].tolist(), strict=True)]
+        for k in range(rewards.shape[1])
+        if any(mark.steps[k] is not None for mark in marks)
+    }
+
+
+def _steps_or_whole(mark: StepMarks, k: int, score: float) -> Steps:
+    steps = mark.steps[k]
+    if steps is not None:
+        return steps
+    return [(mark.length - 1, score)] if mark.length and score == score else []
+
+
+def by_group(rewards: Tensor, marks: Sequence[StepMarks], size: int) -> tuple[list[dict[int, list[Steps]]], Tensor]:
+    """[`steps_of_group`] of each group, and what is left to be credited as a whole.
+
+    Args:
+        rewards (`Tensor`): `(P * size, K)`, NaN where a reward does not apply.
+        marks (`Sequence[StepMarks]`): of the P * size attempts.
+        size (`int`): attempts in a group.
+
+    Returns:
+        `tuple`: P dicts, and rewards of the same shape, NaN for a group's attempts where its steps were scored.
+    """
+    starts = range(0, len(rewards), size)
+    stepwise = [steps_of_group(rewards[start : start + size], marks[start : start + size]) for start in starts]
+    rest = rewards.clone()
+    for start, scored in zip(starts, stepwise, strict=True):
+        rest[start : start + size, list(scored)] = torch.nan
+    return stepwise, rest

@@ -1,0 +1,214 @@
+"""Inside the sandbox: what a forked process does with a model-written program.
+
+    judge <----socket----> this process (locked down, no secrets)      zygote: forks it, sees none of it
+
+It locks itself down, says so, and only then reads the program: nothing of the program runs outside. Nothing that could
+give the answer away is ever in this process: no expected output, no tests (these run in a process of their own, which
+runs no candidate). So it does not matter that the program can patch, read and answer for everything here.
+
+Three forms, named by the options: `stdin` (a script; all it sends back is its output and its exit status), `calls` (a
+function that the judge calls with plain data) and `tests` (trusted asserts, whose candidate is a proxy for calls to
+another process). Standard library only; run by its path under `python -I -S`.
+"""
+
+import _sitebuiltins
+import atexit
+import builtins
+import contextlib
+import importlib
+import os
+import socket
+import sys
+import threading
+import types
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+
+if TYPE_CHECKING:
+    from . import assert_runner, framing, library, lockdown, plain_data, seccomp
+else:  # a package of files alone: what is around it is out of sight here
+    sys.modules["child"] = types.ModuleType("child")
+    sys.modules["child"].__path__ = [os.path.dirname(__file__)]
+    from child import assert_runner, framing, library, lockdown, plain_data, seccomp
+
+
+READY = b"R"
+FAILED = b"F"
+PROGRAM = "program.py"
+
+# Once, in the zygote: how children are locked in, and what they find loaded.
+MODE = os.environ.get("SANDBOX_MODE", "none")
+for _name in set(os.environ) - {"LC_CTYPE"}:  # bubblewrap adds its own
+    del os.environ[_name]
+RULES = lockdown.landlock_rules() if MODE == "landlock" else None
+DEVICES = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # later out of sight
+FILTER = seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
+# What most programs import, and no more: each library that is mapped makes each fork dearer. And what needs a library
+# of the system, out of reach later, that base64, secrets, gzip and zipfile cannot do without; it costs at most 3 %.
+PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
+time traceback types typing binascii zlib _bz2 _lzma"""
+
+
+def enter(channel: socket.socket, options: dict[str, Any]) -> None:
+    """Run in a forked child; ends the process.
+
+    Args:
+        channel (`socket.socket`): to the judge.
+        options (`dict`): `form` ("stdin", "calls" or "tests") and `limits`.
+    """
+    form, fd = options["form"], channel.fileno()
+    try:
+        _open_null()
+        if form == "stdin":
+            _take_stdio(channel)
+        _lock(lockdown.Limits(*options["limits"]))
+    except BaseException as error:
+        os.write(fd, FAILED + f"{type(error).__name__}: {error}".encode())
+        os._exit(1)
+    os.write(fd, READY)
+    task = framing.Frames(fd).read()
+    forms: dict[str, Callable[..., int]] = {"stdin": _run, "calls": _serve_calls, "tests": assert_runner.run_tests}
+    os._exit(forms[form](fd, **task))
+
+
+def _lock(limits: "lockdown.Limits") -> None:
+    if FILTER is not None:
+        lockdown.drop_privileges()
+    lockdown.limit(limits)
+    if RULES is not None:
+        lockdown.restrict_files(RULES)
+    if FILTER is not None:
+        FILTER.install()
+
+
+def _open_null() -> None:
+    """A /dev/null of its own: flags set on the zygote's would be seen by the next program."""
+    null = os.open("null", os.O_RDWR, dir_fd=DEVICES)
+    for fd in range(3):
+        os.dup2(null, fd)
+    os.close(null)
+    os.close(DEVICES)
+
+
+def _take_stdio(channel: socket.socket) -> None:
+    _, (stdin, stderr), _, _ = socket.recv_fds(channel, 1, 2)
+    for fd, place in ((stdin, 0), (stderr, 2)):
+        os.dup2(fd, place)
+        os.close(fd)
+
+
+# -- a script
+
+
+def _run(fd: int, program: str) -> int:
+    os.dup2(fd, 1)  # `fd` stays open beside it: until this process ends the judge sees no end of the output
+    _open_stdio()
+    status = _status_of(lambda: _execute(program, "__main__"))
+    # What Python does at its end.
+    for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
+        status = _status_of(step) or status
+    return _status_of(_flush) or status
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.__stdout__, sys.stderr, sys.__stderr__):
+        if stream is not None and not stream.closed:
+            stream.flush()
+
+
+def _open_stdio() -> None:
+    sys.stdin = sys.__stdin__ = open(0, encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stdout = sys.__stdout__ = open(1, "w", encoding="utf-8", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", 1, "utf-8", "backslashreplace", closefd=False)  # type: ignore[misc]  # noqa: SIM115
+
+
+def _status_of(step: Callable[[], Any]) -> int:
+    try:
+        step()
+    except SystemExit as end:
+        if end.code is None or isinstance(end.code, int):
+            return (end.code or 0) & 0xFF
+        with contextlib.suppress(BaseException):
+            print(end.code, file=sys.stderr)
+        return 1
+    except BaseException:
+        with contextlib.suppress(BaseException):
+            sys.excepthook(*sys.exc_info())
+        return 1
+    return 0
+
+
+def _execute(program: str, name: str) -> dict[str, Any]:
+    """Run a program as the module `name`; its namespace."""
+    module = types.ModuleType(name)
+    module.__file__ = PROGRAM
+    sys.modules[name] = module
+    sys.argv = [PROGRAM]
+    exec(compile(program, PROGRAM, "exec", dont_inherit=True), module.__dict__)
+    return module.__dict__
+
+
+# -- a function that the judge calls
+
+
+def _serve_calls(fd: int, program: str, entry_point: str) -> int:
+    channel = framing.Frames(fd)
+    try:
+        function = _find(_execute(program, "solution"), entry_point)
+    except BaseException as error:
+        channel.write({"raised": _described(error)})
+        return 1
+    channel.write({"returned": plain_data.encode(None)})
+    while True:
+        call = channel.read()
+        try:
+            args, kwargs = plain_data.decode(call["args"]), plain_data.decode(call["kwargs"])
+            reply = {"returned": plain_data.encode(function()(*args, **kwargs))}
+            if call.get("changed"):
+                reply["after"] = plain_data.encode([list(args), kwargs])
+            channel.write(reply)
+        except BaseException as error:
+            channel.write({"raised": _described(error)})
+
+
+def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
+    """What gives the function: for `Solution.method`, of a new `Solution` each time."""
+    first, *rest = plain_data.names_of(entry_point)
+    if first not in namespace:
+        raise NameError(f"the program defines no {first}")
+
+    def function() -> Callable:
+        value = namespace[first]
+        for name in rest:
+            value = getattr(value() if isinstance(value, type) else value, name)
+        return value
+
+    function()
+    return function
+
+
+def _described(error: BaseException) -> list[str]:
+    """An exception as its nearest builtin type's name and its text. The text is the program's: it may do anything."""
+    name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
+    try:
+        text = str(error)[: assert_runner.TEXT]
+    except BaseException:
+        text = ""
+    return [name, "".join(text)]
+
+
+# Programs import these in no time. Some builds lack some.
+FOLDERS = lockdown.standard_library()[1:]
+for _name in [*PRELOAD.split(), *(library.modules_in_c(FOLDERS) if MODE == "strict" else [])]:
+    with contextlib.suppress(ImportError):
+        importlib.import_module(_name)
+if MODE == "strict":  # no file can be opened later
+    sys.meta_path.insert(0, library.Library(FOLDERS))
+# What `site`, left out by -S, defines, and programs use.
+for _name in ("exit", "quit"):
+    setattr(builtins, _name, _sitebuiltins.Quitter(_name, "Ctrl-D (i.e. EOF)"))
+lockdown.be_first_to_go()
+if MODE != "none":
+    lockdown.hide_files()
+sys.dont_write_bytecode = True

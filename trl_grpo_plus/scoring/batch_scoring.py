@@ -1,0 +1,137 @@
+"""One batch being scored on one rank: the outcome of every sample, and the failures that must stop the run.
+
+A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
+kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
+returns passes through [`outcomes_of`]: finite numbers and `None` alone reach the trainer.
+"""
+
+import asyncio
+import traceback
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from ..utils.signatures import call, is_async
+from .definition import FAILURES
+from .outcome import STATUSES, Outcome, Step, first_failure, outcomes_of
+from .reward import Reward
+
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Scoring:
+    """Reward functions to call in place of a trainer's own, which record what became of each sample.
+
+    Args:
+        rewards (`Sequence`): K reward functions or models; models are passed on as they are.
+        names (`Sequence[str]`): K names.
+
+    Attributes:
+        functions (`list`): K functions to call.
+        outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
+        steps (`list[list | None]`): one list a reward that gave any, in its place: of each sample a tuple of [`Step`],
+            or `None`; `None` elsewhere.
+        failures (`list[str]`): what must stop the run.
+        cause (`BaseException`, *optional*): the first exception among them.
+    """
+
+    def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
+        self.outcomes: list[list[Outcome] | None] = [None] * len(rewards)
+        self.steps: list[list[tuple[Step, ...] | None] | None] = [None] * len(rewards)
+        self.failures: list[str] = []
+        self._names = names
+        self.cause: BaseException | None = None
+        self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
+
+    def counts(self) -> list[list[int]]:
+        """(K, S): how many samples of each reward had each of [`STATUSES`]."""
+        return [[sum(o.status == status for o in of_one or ()) for status in STATUSES] for of_one in self.outcomes]
+
+    def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
+        """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
+        none = [None] * rows
+        return list(zip(*([o.status for o in of_one] if of_one else none for of_one in self.outcomes), strict=True))
+
+    def steps_of(self, rows: int) -> list[tuple[tuple[Step, ...] | None, ...]]:
+        """Of each of this rank's rows: for each reward the steps that it gave, `None` where it gave none."""
+        none = [None] * rows
+        return list(zip(*(of_one or none for of_one in self.steps), strict=True))
+
+    def failure_of_models(self, rewards: "Tensor") -> str | None:
+        """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
+
+        Args:
+            rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.
+        """
+        for index, reward in enumerate(self.functions):
+            if _is_model(reward) and not (finite := rewards[:, index].isfinite()).all():
+                row = int(finite.logical_not().nonzero()[0])
+                return (
+                    f"reward model {self._names[index]!r} gave {rewards[row, index].item()} for sample {row} of "
+                    f"{len(rewards)}, over all processes. A reward must be a finite number: load the model in "
+                    "bfloat16 or float32 where float16 overflows, or call it in a function of your own, which may "
+                    "return None."
+                )
+        return None
+
+    def _watched(self, index: int, reward: Any, name: str) -> Any:
+        if isinstance(reward, Reward):
+            return _named(name, lambda **columns: self._score(index, reward, columns))
+        if _is_model(reward):
+            return reward
+        if is_async(reward):
+            return _named(name, self._async_function(index, reward, name))
+        return _named(name, lambda **columns: self._call(index, reward, name, columns))
+
+    def _score(self, index: int, reward: Reward, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
+        try:
+            outcomes = reward.score(**columns)
+        except FAILURES as error:
+            return self._fail(f"reward {reward.__name__!r} cannot score.", error, len(completions))
+        self.outcomes[index] = outcomes
+        return self._passed(index, outcomes, reward.failure(outcomes, completions))
+
+    def _call(self, index: int, reward: Callable[..., Any], name: str, columns: dict[str, Any]) -> list[float | None]:
+        completions = columns["completions"]
+        try:
+            outcomes = outcomes_of(call(reward, columns), completions)
+        except FAILURES as error:
+            return self._fail(f"reward {name!r} failed.", error, len(completions))
+        return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+
+    def _async_function(self, index: int, reward: Callable[..., Any], name: str) -> Callable[..., Any]:
+        async def score(**columns: Any) -> list[float | None]:
+            completions = columns["completions"]
+            try:
+                outcomes = outcomes_of(await call(reward, columns), completions)
+            except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
+                return self._fail(f"reward {name!r} failed.", error, len(completions))
+            return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
+
+        return score
+
+    def _passed(self, index: int, outcomes: Sequence[Outcome], failure: str | None) -> list[float | None]:
+        if failure:
+            return self._fail(failure, None, len(outcomes))
+        if any(outcome.steps is not None for outcome in outcomes):
+            self.steps[index] = [outcome.steps for outcome in outcomes]
+        return [outcome.score for outcome in outcomes]
+
+    def _fail(self, what: str, error: BaseException | None, count: int) -> list[float | None]:
+        self.cause = self.cause or error
+        trace = "".join(traceback.format_exception(error)) if error else ""
+        self.failures.append(f"{what}\n{trace}".strip())
+        return [0.0] * count
+
+
+def _is_model(reward: Any) -> bool:
+    from torch import nn  # here: what scores needs no torch, in processes that are started by the dozen
+
+    return isinstance(reward, nn.Module)
+
+
+def _named(name: str, function: Any) -> Any:
+    function.__name__ = name
+    return function

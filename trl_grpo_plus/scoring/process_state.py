@@ -1,0 +1,208 @@
+"""What a sample does to its worker and must not stay for the next one.
+
+Put back: builtins, the working directory, the umask, environment variables, handlers of signals and which of them are
+blocked, timers, limits on resources, priority, processors, the locale, `sys.path` and the other tables of imports,
+what was taken out of `sys.modules` (what was imported stays), standard streams, filters of warnings, settings of the
+interpreter. What cannot be put back ends the worker: a limit that only root may raise, a thread or a process that goes
+on.
+
+Not put back: what modules hold, as caches, seeds of random numbers and patches, and descriptors that were left open.
+"""
+
+import _signal  # type: ignore[import-not-found]  # twenty times as fast as what `signal` makes of it
+import builtins
+import contextlib
+import gc
+import locale
+import os
+import posix
+import resource
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+from ..utils.fork_server import own_children
+
+
+GRACE_S = 0.02  # for a thread or a process that is about to end
+LIMITS = tuple(
+    getattr(resource, f"RLIMIT_{name}") for name in ("AS", "DATA", "STACK", "CPU", "FSIZE", "NOFILE", "NPROC")
+)
+SIGNALS = range(1, signal.NSIG)
+TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
+
+_BUILTINS = vars(builtins)
+_kept: set[tuple[str, int]] = set()  # threads and processes that may go on
+
+
+class Setting(NamedTuple):
+    """A part of the state: how to look at it, how to put it back, and how to keep it as it is now."""
+
+    get: Callable[[], Any]
+    put: Callable[[Any], object]
+    copy: Callable[[Any], Any] = lambda value: value
+
+
+def _list(owner: Any, name: str) -> Setting:
+    own = getattr(owner, name)
+
+    def put(then: list) -> None:
+        own[:] = then
+        setattr(owner, name, own)
+
+    return Setting(lambda: getattr(owner, name), put, list)
+
+
+def _attribute(owner: Any, name: str) -> Setting:
+    # In a tuple, so that the same object counts as equal, whatever it says of itself.
+    return Setting(lambda: (getattr(owner, name),), lambda then: setattr(owner, name, then[0]))
+
+
+def _put_environ(then: dict[bytes, bytes]) -> None:
+    for name in posix.environ.keys() - then.keys():
+        del os.environb[name]
+    for name, value in then.items():
+        os.environb[name] = value
+    time.tzset()
+
+
+def _put_handlers(then: list[Any]) -> None:
+    for number, handler in zip(SIGNALS, then, strict=True):
+        if handler is not None and _signal.getsignal(number) != handler:  # None: not one of Python's
+            signal.signal(number, handler)
+
+
+def _put_mask(blocked: set[int]) -> None:
+    signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+
+
+def _stop_timers(ran: list[bool]) -> None:
+    for timer, goes_on in zip(TIMERS, ran, strict=True):
+        if not goes_on:
+            signal.setitimer(timer, 0)
+
+
+def _put_limits(then: list[tuple[int, int]]) -> None:
+    for limit, values in zip(LIMITS, then, strict=True):
+        resource.setrlimit(limit, values)
+
+
+_FILTERS = _list(warnings, "filters")
+
+
+def _put_filters(then: list) -> None:
+    warnings.resetwarnings()  # tells those who remember what the filters said
+    _FILTERS.put(then)
+
+
+SETTINGS = (
+    Setting(lambda: [any(signal.getitimer(timer)) for timer in TIMERS], _stop_timers),  # before handlers of theirs go
+    Setting(lambda: [_signal.getsignal(number) for number in SIGNALS], _put_handlers),
+    Setting(lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ()), _put_mask),
+    Setting(lambda: posix.environ, _put_environ, dict),
+    Setting(lambda: [resource.getrlimit(limit) for limit in LIMITS], _put_limits),
+    Setting(lambda: os.getpriority(os.PRIO_PROCESS, 0), lambda then: os.setpriority(os.PRIO_PROCESS, 0, then)),
+    Setting(lambda: os.sched_getaffinity(0), lambda then: os.sched_setaffinity(0, then)),
+    Setting(lambda: locale.setlocale(locale.LC_ALL), lambda then: locale.setlocale(locale.LC_ALL, then)),
+    *(_list(sys, name) for name in ("path", "meta_path", "path_hooks", "argv")),
+    *(_attribute(sys, name) for name in ("stdin", "stdout", "stderr", "excepthook")),
+    _attribute(os, "environ"),
+    _FILTERS._replace(put=_put_filters),
+    Setting(sys.getrecursionlimit, sys.setrecursionlimit),
+    Setting(sys.gettrace, sys.settrace),
+    Setting(sys.getprofile, sys.setprofile),
+    Setting(gc.isenabled, lambda then: gc.enable() if then else gc.disable()),
+)  # fmt: skip
+if hasattr(sys, "get_int_max_str_digits"):  # not in the first releases of 3.10
+    SETTINGS += (Setting(sys.get_int_max_str_digits, sys.set_int_max_str_digits),)
+
+
+class State:
+    """This process as it is now."""
+
+    def __init__(self) -> None:
+        self._builtins = dict(_BUILTINS)
+        self._folder = os.open(".", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._umask = os.umask(0)
+        os.umask(self._umask)
+        self._modules = dict(sys.modules)
+        self._loaded = [*sys.modules.values()]  # compared faster than the dict
+        self._then = [setting.copy(setting.get()) for setting in SETTINGS]
+
+    def put_back(self) -> str:
+        """Put this process back. What could not be, in words that follow "left"; empty: nothing."""
+        if self._builtins != _BUILTINS:  # first, and without any of them
+            for name in [*_BUILTINS]:
+                if name not in self._builtins:
+                    del _BUILTINS[name]
+            _BUILTINS.update(self._builtins)
+        os.umask(self._umask)
+        failure = ""
+        try:
+            os.fchdir(self._folder)
+        except OSError as error:
+            failure = f"another working directory ({error})"
+        if [*sys.modules.values()] != self._loaded:  # what was imported stays
+            sys.modules.update(self._modules)
+            self._modules, self._loaded = dict(sys.modules), [*sys.modules.values()]
+        for place, setting in enumerate(SETTINGS):
+            try:
+                if setting.get() != self._then[place]:
+                    setting.put(self._then[place])
+            except Exception as error:
+                failure = f"a state that cannot be put back ({type(error).__name__}: {error})"
+        return failure
+
+
+@contextlib.contextmanager
+def kept() -> Iterator[None]:
+    """For a reward function: threads and processes that are started in this block stay for the samples to come.
+
+    All others that a sample leaves end with its worker, and the next sample has another one, which loads the reward
+    anew. What is started when the reward's module is loaded stays as well.
+    """
+    before = _running() if _kept else set()
+    try:
+        yield
+    finally:
+        if _kept:  # nothing ends what goes on in a process that is no worker
+            _kept.update(_running() - before)
+
+
+def keep_all() -> None:
+    """Threads and processes that there are now may go on."""
+    _kept.update(_running())
+
+
+def left_running() -> str:
+    """A thread or a process that a sample has left, in words that follow "left"; empty: none."""
+    until = time.monotonic() + GRACE_S
+    while left := (running := _running()) - _kept:
+        if time.monotonic() >= until:
+            kind, number = min(left)
+            names = {("thread", thread.ident): f" ({thread.name})" for thread in threading.enumerate()}
+            return f"a {kind}{names.get((kind, number), '')} running"
+        time.sleep(GRACE_S / 20)
+    for pid in own_children():
+        if ("process", pid) not in _kept:  # it has ended, and nobody will wait for it
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+    _kept.intersection_update(running)  # their numbers may come again
+    return ""
+
+
+def _running() -> set[tuple[str, int]]:
+    """Threads of Python, by their identifiers, and child processes, by their pids."""
+    threads = {("thread", ident) for ident in sys._current_frames()}
+    return threads | {("process", pid) for pid in own_children() if not _has_ended(pid)}
+
+
+def _has_ended(pid: int) -> bool:
+    try:
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    except ChildProcessError:
+        return True

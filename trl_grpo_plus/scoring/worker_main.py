@@ -1,0 +1,110 @@
+"""Inside a worker process: it loads a reward's function once, and scores one sample after another."""
+
+import json
+import pickle
+import resource
+import socket
+import traceback
+from multiprocessing.connection import Connection
+from typing import Any
+
+from ..utils.fork_server import adopt_orphans
+from ..utils.signatures import call
+from .outcome import Outcome, outcomes_of
+from .process_state import State, keep_all, left_running
+
+
+MESSAGE_CHARS = 4000
+
+_THIS: dict[str, Any] = {}  # what this process is, where it is a worker
+
+
+def excuse(seconds: float) -> None:
+    """For a reward function: so much of its time went by while what it waits for waited for a processor.
+
+    Does nothing outside of a worker.
+    """
+    if "connection" in _THIS and seconds > 0:
+        _send(_THIS["connection"], {"waited": seconds})
+
+
+def sandbox_options() -> dict[str, int]:
+    """`threads` and `peers` of a [`~sandbox.Sandbox`] in this process: what is there, shared between all workers."""
+    return dict(_THIS.get("sandbox", {}))
+
+
+def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
+    """Score samples until the pool hangs up."""
+    connection = Connection(own_socket.detach())
+    try:
+        limit = options["memory_mb"] << 20
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        adopt_orphans()
+        keep_all()
+        fresh = State()
+    except BaseException:
+        _send(connection, {"cannot start": traceback.format_exc()[-MESSAGE_CHARS:]})
+        return
+    _THIS.update(connection=connection, sandbox={name: options[name] for name in ("threads", "peers")})
+    _serve(connection, fresh)
+
+
+def _serve(connection: Connection, fresh: State) -> None:
+    """One sample after another, each in the state in which its reward was when it was loaded."""
+    loaded: dict[str, tuple[Any, State]] = {}
+    before = fresh
+    while True:
+        try:
+            job = connection.recv_bytes()
+        except EOFError:
+            return
+        try:
+            target, args, sample = pickle.loads(job)
+        except BaseException:  # a column of a type that cannot be imported here
+            _send(connection, {"outcome": _failed().as_json()})
+            continue
+        if target not in loaded:
+            fresh.put_back()
+            before = fresh
+            try:
+                loaded[target] = _function(target), State()
+            except BaseException:
+                _send(connection, {"cannot load": traceback.format_exc()[-MESSAGE_CHARS:]})
+                continue
+            keep_all()
+            _send(connection, {"loaded": True})
+        function, state = loaded[target]
+        if state is not before:
+            state.put_back()
+            before = state
+        outcome = _score(function, args, sample, state)
+        try:
+            left = state.put_back() or left_running()
+        except BaseException as error:  # a handler of the sample's, or no memory
+            left = f"a process that cannot be put back ({type(error).__name__}: {error})"
+        _send(connection, {"outcome": outcome.as_json(), "left": left})
+
+
+def _function(target: str) -> Any:
+    from ..utils.import_path import load
+
+    loaded = load(target)
+    return loaded.__wrapped__ if hasattr(loaded, "definition") else loaded
+
+
+def _score(function: Any, args: dict[str, Any], sample: dict[str, Any], state: State) -> Outcome:
+    try:
+        columns = {name: [value] for name, value in sample.items()}
+        return outcomes_of(call(function, {**columns, **args}), columns["completions"])[0]
+    except BaseException:  # SystemExit too
+        state.put_back()  # who tells of it may need what it took away
+        return _failed()
+
+
+def _failed() -> Outcome:
+    return Outcome(None, "error", traceback.format_exc(limit=-8)[-MESSAGE_CHARS:])
+
+
+def _send(connection: Connection, message: dict[str, Any]) -> None:
+    connection.send_bytes(json.dumps(message).encode())

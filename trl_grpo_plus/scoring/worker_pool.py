@@ -1,0 +1,347 @@
+"""Processes that score samples, each killable: a hang or a crash costs its own sample and nothing else.
+
+The limit counts execution only: a worker is given a sample when it is idle, its clock starts when it has what it must
+load, and what it waits for a processor does not count (`clock.py`). One that runs out of time or dies is killed with
+all that it started, and another is forked in its place.
+
+What the machine does to a sample is no verdict on it: its outcome is "starved". That is where no process can be had
+for `SCARCE_S`; where a worker has not come to use its time within 10 times the limit on the wall clock; and where one
+is killed by a SIGKILL that is not the pool's, or with the process that forks them, as the kernel does when memory runs
+out. Such a sample is tried once more, alone, and given up if that happens again. All other ends, as by a segmentation
+fault, are the reward's own: "error". Before the reward is loaded they are no sample's: where it happens again, or a
+worker says that it cannot start or load, that is an error of the run.
+
+A sample that leaves something which cannot be put back (`state.py`) ends its worker, and another is forked.
+
+Other ranks wait in a collective meanwhile: where no sample has come to an end for `GIVE_UP_S` and the limit, those
+that are left are starved. A run ends only when every sample has been starved for `GIVE_UP_S`.
+
+    pool = Pool(size=2)
+    pool.map("my_rewards:judge", {"strict": True}, [{"completions": "4", "answer": "4"}, ...], timeout=2.0)
+"""
+
+import atexit
+import functools
+import json
+import logging
+import math
+import os
+import pickle
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+from ..utils.fork_client import FIRST_PAUSE_S, LONGEST_PAUSE_S, ForkServer, NoProcess
+from ..utils.resources import processors, threads_for
+from ..utils.run_clock import PATIENCE, Starved, TooLong
+from ..utils.terminal import visible
+from .outcome import Outcome
+from .worker_handle import Handle, granted_mb, how_it_died, warn_of_left
+
+
+logger = logging.getLogger(__name__)
+
+SCARCE_S = 60.0  # without a single worker, because no process is to be had
+GIVE_UP_S = 600.0  # of scoring in which every sample was starved
+LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
+MEMORY_MB = 4096
+MOST_WORKERS = 16
+
+
+class Pool:
+    """A pool of reward workers. Any thread may use it; one `map` runs at a time.
+
+    Args:
+        size (`int`, *optional*): most workers; by default the processors this process may use (a container's quota
+            counts), shared between the ranks of this machine, and at most 16.
+        memory_mb (`int`, *optional*, defaults to `4096`): address space of each, in MiB.
+    """
+
+    def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
+        self.size = size or default_size()
+        _warn_if_many(self.size * _ranks(), processors())
+        self.memory_mb = memory_mb
+        self._preload: tuple[str, ...] = ()
+        self._zygote: ForkServer | None = None
+        self._idle: list[Handle] = []
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._starved_s = 0.0  # of scoring since a sample was last scored
+
+    def map(
+        self,
+        target: str,
+        args: Mapping[str, Any],
+        samples: Sequence[Mapping[str, Any]],
+        timeout: float,
+        *,
+        preload: Sequence[str] = (),
+    ) -> list[Outcome]:
+        """Call a reward function once a sample.
+
+        Args:
+            target (`str`): path of the function, `pkg.mod:function` or `/path/file.py:function`.
+            args (`Mapping[str, Any]`): keyword arguments for every call.
+            samples (`Sequence[Mapping[str, Any]]`):
+                N samples, `{"completions": ..., column: ...}`; the function is called with lists of one value.
+            timeout (`float`): seconds that a call may take.
+            preload (`Sequence[str]`, *optional*): modules that workers start with.
+
+        Returns:
+            `list[Outcome]`: N outcomes, in order.
+
+        Raises:
+            RuntimeError: no worker can be started, or the function cannot be loaded, or for 10 minutes of scoring
+                every sample was starved.
+        """
+        with self._lock:
+            if set(preload) - set(self._preload):
+                self._preload = tuple(dict.fromkeys([*self._preload, *preload]))
+                self._retire()
+            start = time.monotonic()
+            outcomes = _Run(self, target, args, samples, timeout).outcomes()
+            self._watch(outcomes, time.monotonic() - start)
+            return outcomes
+
+    def close(self) -> None:
+        """End all workers. The next `map` starts anew."""
+        with self._lock:
+            self._retire()
+
+    def _watch(self, outcomes: Sequence[Outcome], took_s: float) -> None:
+        starved = [outcome for outcome in outcomes if outcome.status == "starved"]
+        if starved:
+            why = visible(starved[0].message)
+            logger.warning("%d of %d samples were starved. %s", len(starved), len(outcomes), why)
+        self._starved_s = 0.0 if len(starved) < len(outcomes) else self._starved_s + took_s
+        if starved and self._starved_s >= GIVE_UP_S:
+            raise RuntimeError(
+                f"for {self._starved_s:.0f} s of scoring no sample could be scored. {starved[-1].message} Free "
+                "processors, memory or processes on this machine, or set reward_workers to fewer."
+            )
+
+    def _take(self) -> Handle:
+        if self._idle:
+            return self._idle.pop()
+        if self._zygote is None:
+            # Workers share the machine with each other: one thread each.
+            self._zygote = ForkServer(
+                f"{__package__}.worker_main:work", preload=self._preload, env={"OMP_NUM_THREADS": "1"}
+            )
+        peers = self.size * _ranks()
+        # Counted before any program runs: what programs hold would be taken for what the machine lacks.
+        self._threads = self._threads or threads_for(peers)
+        options = {"memory_mb": granted_mb(self.memory_mb), "threads": self._threads, "peers": peers}
+        return Handle(self._zygote.fork(options))
+
+    def _retire(self) -> None:
+        for worker in self._idle:
+            worker.connection.close()
+        self._idle.clear()
+        if self._zygote is not None:
+            self._zygote.close()
+            self._zygote = None
+
+    def _drop_children_of(self, zygote: int) -> None:
+        """Idle workers whose zygote has died are dead, or about to be."""
+        for worker in [worker for worker in self._idle if worker.child.zygote == zygote]:
+            self._idle.remove(worker)
+            worker.connection.close()
+
+    def _end(self, worker: Handle) -> int | None:
+        worker.connection.close()
+        return self._zygote.end(worker.child) if self._zygote is not None else None
+
+
+class _Run:
+    """One `map`."""
+
+    def __init__(self, pool: Pool, target: str, args: Mapping, samples: Sequence[Mapping], timeout: float):
+        self._pool, self._target, self._args, self._samples = pool, target, dict(args), samples
+        self._timeout = timeout
+        self._waiting = deque(range(len(samples)))
+        self._alone: deque[int] = deque()  # samples whose worker was killed: once more, with no other beside them
+        self._busy: dict[Connection, Handle] = {}
+        self._outcomes: dict[int, Outcome] = {}
+        self._lost: set[int] = set()  # samples that have been in `_alone`
+        self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
+        self._scarce_since = math.inf  # no worker is there, and none can be had
+        self._give_up_s = GIVE_UP_S + timeout  # which what is not starved may take
+        self._deadline = time.monotonic() + self._give_up_s
+
+    def outcomes(self) -> list[Outcome]:
+        try:
+            while self._waiting or self._alone or self._busy:
+                self._fill()
+                times = [self._deadline, *(worker.clock.due for worker in self._busy.values())]
+                if not self._busy or (self._waiting and len(self._busy) < self._pool.size):
+                    times.append(self._fork_at)
+                for connection in wait(list(self._busy), max(0.0, min(times) - time.monotonic())):
+                    self._hear(self._busy[connection])  # type: ignore[index]
+                for worker in [w for w in self._busy.values() if w.clock.due <= time.monotonic()]:
+                    self._look(worker)
+                if time.monotonic() >= self._deadline:
+                    self._give_up(f"Nothing could be scored for {self._give_up_s:g} s.")
+        finally:  # Ctrl-C, too: what a busy worker would answer is nobody's any more
+            self._end_all()
+        return [self._outcomes[i] for i in range(len(self._samples))]
+
+    def _give_up(self, message: str) -> None:
+        """No more of this `map`: its workers are ended, and all samples that have no outcome starved."""
+        self._end_all()
+        left = [sample for sample in range(len(self._samples)) if sample not in self._outcomes]
+        self._outcomes.update(dict.fromkeys(left, Outcome(None, "starved", message)))
+        self._waiting.clear()
+        self._alone.clear()
+
+    def _note(self, sample: int, outcome: Outcome) -> None:
+        self._outcomes[sample] = outcome
+        if outcome.status != "starved":
+            self._deadline = time.monotonic() + self._give_up_s
+
+    def _fill(self) -> None:
+        """Give samples to as many workers as there are and can be had."""
+        if not self._waiting and not self._busy and self._alone:
+            self._waiting.append(self._alone.popleft())
+        while self._waiting and len(self._busy) < self._pool.size and time.monotonic() >= self._fork_at:
+            try:
+                worker = self._pool._take()
+            except NoProcess as error:
+                self._wait_for_processes(str(error))
+                return
+            self._pause, self._scarce_since = FIRST_PAUSE_S, math.inf
+            self._give(worker, self._waiting.popleft())
+
+    def _wait_for_processes(self, why: str) -> None:
+        """Others may end, which frees processes; where there are none, that is somebody else's turn, for a while."""
+        now = time.monotonic()
+        self._fork_at = now + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
+        self._scarce_since = math.inf if self._busy else min(self._scarce_since, now)
+        if now - self._scarce_since >= SCARCE_S:
+            self._give_up(f"No worker could be had for {SCARCE_S:g} s: {why}.")
+
+    def _give(self, worker: Handle, sample: int) -> None:
+        job = pickle.dumps((self._target, self._args, dict(self._samples[sample])))
+        worker.sample = sample
+        worker.start_clock(self._timeout if self._target in worker.loaded else LOAD_LIMIT_S)
+        self._busy[worker.connection] = worker
+        try:
+            worker.connection.send_bytes(job)
+        except OSError:
+            if not worker.loaded:  # it died as it began; it may have said why
+                self._hear(worker)
+                return
+            self._end(worker)  # it died while it was idle: the sample never ran
+            self._waiting.appendleft(sample)
+
+    def _end(self, worker: Handle) -> int | None:
+        del self._busy[worker.connection]
+        return self._pool._end(worker)
+
+    def _end_all(self) -> None:
+        for worker in list(self._busy.values()):
+            self._end(worker)
+
+    def _hear(self, worker: Handle) -> None:
+        try:
+            reply = json.loads(worker.connection.recv_bytes())
+        except (EOFError, OSError):
+            self._lose(worker)
+            return
+        if "cannot start" in reply:
+            raise RuntimeError(f"a reward worker cannot start.\n{reply['cannot start']}")
+        if "cannot load" in reply:
+            raise RuntimeError(f"{self._target} cannot be loaded in a worker process.\n{reply['cannot load']}")
+        if "loaded" in reply:
+            worker.loaded.add(self._target)
+            worker.start_clock(self._timeout)
+        elif "waited" in reply:
+            worker.clock.excuse(reply["waited"])
+        else:
+            self._note(worker.sample, Outcome.of_json(reply["outcome"]))
+            if reply.get("left"):
+                warn_of_left(self._target, reply["left"])
+                self._end(worker)
+            else:
+                self._pool._idle.append(self._busy.pop(worker.connection))
+
+    def _lose(self, worker: Handle) -> None:
+        """Its worker died. See the module's docstring for whose fault that is."""
+        status = self._end(worker)
+        if status is None:  # its zygote was killed, and it with it
+            self._pool._drop_children_of(worker.child.zygote)
+        is_killed = status is None or status == signal.SIGKILL
+        how = how_it_died(status, granted_mb(self._pool.memory_mb))
+        is_again = worker.sample in self._lost
+        if not is_killed and self._target in worker.loaded:
+            self._note(worker.sample, Outcome(None, "error", how))
+        elif not is_killed and is_again:
+            raise RuntimeError(f"{self._target} cannot be loaded in a worker process. {how} Twice.")
+        elif is_again:
+            self._note(worker.sample, Outcome(None, "starved", f"{how} Twice, the second time alone."))
+        else:
+            self._lost.add(worker.sample)
+            self._alone.append(worker.sample)
+
+    def _look(self, worker: Handle) -> None:
+        if worker.connection.poll():
+            self._hear(worker)
+            return
+        is_loaded = self._target in worker.loaded
+        try:
+            worker.clock.left()
+            return
+        except TooLong:
+            if not is_loaded:
+                late = f"{self._target} was not loaded in a worker process within {LOAD_LIMIT_S:g} s."
+                raise RuntimeError(late) from None
+            outcome = Outcome(None, "timeout", f"It was stopped after {self._timeout:g} s.")
+        except Starved:
+            limit = f"{self._timeout:g} s" if is_loaded else f"{LOAD_LIMIT_S:g} s to be loaded"
+            late = f"It had not come to use its {limit} within {PATIENCE:g} times as much."
+            outcome = Outcome(None, "starved", late)
+        self._end(worker)
+        self._note(worker.sample, outcome)
+
+
+def default_size() -> int:
+    """Processors that this process may use, over the ranks of this machine; 1 to 16."""
+    return max(1, min(MOST_WORKERS, processors() // _ranks()))
+
+
+@functools.cache  # once
+def _warn_if_many(workers: int, processors: int) -> None:
+    if workers >= PATIENCE * processors:
+        logger.warning(
+            f"{workers} reward workers on this machine share {processors} processors: programs that hang can starve "
+            "each other, and are not scored then. Set reward_workers so that there are fewer than "
+            f"{PATIENCE:g} for each processor."
+        )
+
+
+def _ranks() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def shared() -> Pool:
+    """The pool that this process's rewards use."""
+    if _SHARED.get("owner") != os.getpid():  # a fork of its owner must not speak to the owner's workers
+        _SHARED.update(owner=os.getpid(), pool=Pool())
+    return _SHARED["pool"]
+
+
+def configure(size: int | None = None, memory_mb: int = MEMORY_MB) -> None:
+    """Set what `shared` gives; what runs in another pool is ended."""
+    pool = shared()
+    if (pool.size, pool.memory_mb) != (size or default_size(), memory_mb):
+        pool.close()
+        _SHARED["pool"] = Pool(size, memory_mb)
+
+
+_SHARED: dict[str, Any] = {}
+atexit.register(lambda: shared().close() if _SHARED.get("owner") == os.getpid() else None)

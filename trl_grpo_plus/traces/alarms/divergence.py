@@ -1,0 +1,56 @@
+"""Alarms for metrics that run away, from what the trainer logs: an entry is a mean over `logging_steps`."""
+
+from .. import Sampled
+from .history import History
+from .metric_history import RUNAWAYS, SAMPLER
+from .types import Finding
+
+
+_ADVICE = {
+    "kl": "The policy leaves the reference ever faster, or a few tokens do (k3 is exponential in them, k2 is not). Do "
+    "attempts still read as language? A lower learning rate, a larger beta or kl_target hold it.",
+    "grad_norm": "Updates are about to break the policy, or do. Look at the attempts and advantages of these steps; a "
+    "lower learning rate, more rows a step, or clipping (max_grad_norm) help.",
+}
+
+
+def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
+    """KL or gradient norm is many times its own running median.
+
+    The median of the last 7 logged values against that of up to `window` before them, at least 10: growth, whatever
+    the level, but a KL below `kl_floor` is none, nor a norm below `grad_norm_floor`. Values that are 0 or not finite
+    are left out.
+    """
+    floors = {"kl": history.thresholds.kl_floor, "grad_norm": history.thresholds.grad_norm_floor}
+    found = {
+        name: growth
+        for name in RUNAWAYS
+        if name in history.logged and (growth := history.logged[name].over_its_median(least, floors[name])) is not None
+    }
+    if not found:
+        return None
+    name = max(found, key=lambda one: found[one].now / found[one].was)
+    seen = [f"{one} is {g.now:.3g}, its running median {g.was:.3g}, since step {g.since}" for one, g in found.items()]
+    return Finding(found[name].now / found[name].was, least, "; ".join(seen), _ADVICE[name])
+
+
+def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Sampler and trainer give the same tokens ever more different log-probabilities.
+
+    The mean difference, in nats a token, as TRL logs it with vLLM, else as a check of the sampler does: the median of
+    the last 5 logged values against that of the first 5. Below `sampler_floor` it is no alarm.
+    """
+    floor = history.thresholds.sampler_floor
+    for name in SAMPLER:
+        growth = history.logged[name].over_its_start(least, floor) if name in history.logged else None
+        if growth is not None:
+            return Finding(
+                growth.now / growth.was,
+                least,
+                f"log-probabilities of sampler and trainer differ by {growth.now:.3g} nats a token ({name}), "
+                f"{growth.was:.3g} at first; so since step {growth.since}",
+                "Does the engine get each step's weights, the adapter too? If so its numerics drift: an importance "
+                "correction (vllm_importance_sampling_correction), a higher precision of the engine, or fewer steps a "
+                "batch. Until then the gradient is off-policy.",
+            )
+    return None

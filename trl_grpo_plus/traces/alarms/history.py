@@ -1,0 +1,322 @@
+"""What the alarms remember of a run: some numbers of its first batches and of its last ones, never a text."""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...utils.validation import finite_or_none
+from .. import Sampled, by_group, plain
+from .metric_history import Logged, note
+from .smoothing import Level, Peak, level_of
+from .text_stats import Look, look_at
+
+
+_SURE = 4.0  # standard errors of a trend that is believed
+_ROOM = 0.15  # of its range that a reward must have left to be called flat
+_PAIRS = 100  # of failed attempts, that a share of those with different answers needs
+NEAR_TOP = 0.01  # of the highest total
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is kept of a batch. Pairs are (how many, of how many)."""
+
+    total: float | None  # mean
+    top: float | None  # highest total
+    at_top: float  # share of totals within 1 % of it
+    rewards: dict[str, float | None]  # means
+    tokens: float | None  # mean
+    lengths: tuple[float, ...]  # attempts; sums of: tokens, tokens', total', tokens' total' (centred ones squared)
+    failing: dict[str, float]
+    verdicts: dict[str, int]
+    entropy: float | None
+    copies: tuple[int, int]
+    loops: tuple[int, int]
+    unanswered: tuple[int, int]
+    step: int = 0
+    best: float | None = None  # mean of the groups' highest totals
+    distinct: tuple[int, int] = (0, 0)  # pairs of failed attempts whose answers differ
+    calls: tuple[int, int] = (0, 0)  # of tools, of attempts that could
+    calling: tuple[float, int] = (0.0, 0)  # sum of what attempts that called earned above siblings, groups with both
+
+
+# What is kept of a batch by its totals, where they do not count.
+_NO_TOTALS: dict[str, Any] = {
+    **{"total": None, "top": None, "at_top": 0.0, "best": None, "lengths": (0.0,) * 5},
+    **{"unanswered": (0, 0), "distinct": (0, 0), "calling": (0.0, 0)},
+}
+
+# What has a best level: of a batch, a number or `None`.
+_SERIES: dict[str, Callable[[Record], float | None]] = {
+    "total": lambda record: record.total,
+    "best": lambda record: record.best,
+    "distinct": lambda record: share_of([record.distinct]),
+    "calls": lambda record: share_of([record.calls]),
+}
+
+
+@dataclass(frozen=True)
+class Trend:
+    """A straight line through a window of batch means, as shares of the range of what single attempts earned."""
+
+    change: float  # from the first batch to the last
+    error: float  # standard error of `change`
+    room: float  # from the mean to the best seen
+
+    def rises(self, least: float) -> bool:
+        """Whether it surely rises, by `least` of the range or more."""
+        return self.change >= max(least, _SURE * self.error)
+
+    def falls(self, least: float) -> bool:
+        """Whether it surely falls, by `least` of the range or more."""
+        return -self.change >= max(least, _SURE * self.error)
+
+    def stands_beside(self, rise: float) -> bool:
+        """Whether this, which has room to rise, surely has not risen half as much."""
+        return self.room >= _ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
+
+
+class History:
+    """What the alarms know of a run: its first batches, its last ones, and the range of each reward.
+
+    `thresholds` are [`Thresholds`], which know the alarms, which know this.
+    """
+
+    def __init__(self, thresholds: SimpleNamespace):
+        self.thresholds = thresholds
+        self.count = 0
+        self.first: list[Record] = []
+        self.last: list[Record] = []
+        self.weights: dict[str, float] | None = None  # of the rewards, in the totals; `None`: not known yet
+        self.total_range: list[float] = []  # [lowest, highest], empty before the first score
+        self.ranges: dict[str, list[float]] = {}
+        self.looks: list[Look] = []  # of the batch at hand only
+        self.peaks: dict[str, Peak] = {}
+        self.logged: dict[str, Logged] = {}
+
+    def add(self, batch: Sampled) -> None:
+        """Keep what is needed of a batch. Where its rewards have other weights than those before, as in a run that was
+        resumed with others, what was kept of totals is forgotten: they are no longer of one scale."""
+        if self.weights not in (None, batch.weights):
+            self._forget_totals()
+        self.weights = dict(batch.weights)
+        totals = _finite(batch.totals)
+        columns = dict(zip(batch.weights, map(_finite, batch.rewards.T), strict=False))
+        self.total_range = _widen(self.total_range, totals)
+        for name, column in columns.items():
+            self.ranges[name] = _widen(self.ranges.get(name, []), column)
+        self.looks = look_at(list(by_group(batch.rows).values()), self.bar())
+        record = _record(batch, totals, columns, self.looks)
+        self.count += 1
+        if len(self.first) < self.thresholds.min_batches:
+            self.first.append(record)
+        self.last = [*self.last, record][-2 * self.thresholds.window :]
+        total = self.level("total")
+        for name in _SERIES:
+            level, peak = self.level(name), self.peaks.get(name)
+            if total and level and (peak is None or level.mean > peak.level.mean):
+                self.peaks[name] = Peak(batch.step, level, total)
+
+    def _forget_totals(self) -> None:
+        self.total_range = []
+        self.peaks = {name: peak for name, peak in self.peaks.items() if name == "calls"}
+        self.first = [replace(record, **_NO_TOTALS) for record in self.first]
+        self.last = [replace(record, **_NO_TOTALS) for record in self.last]
+
+    def note(self, entry: Mapping[str, Any]) -> None:
+        """Keep what is needed of an entry of the trainer's log."""
+        note(self.logged, entry, self.thresholds.window)
+
+    @property
+    def smooth(self) -> int:
+        """Batches that a level is taken over."""
+        return max(4, self.thresholds.enough)
+
+    def level(self, name: str) -> Level | None:
+        """Of "total", of the groups' "best", of "distinct" or of "calls", over the last batches. `None` before there
+        are enough."""
+        records = self.last[-self.smooth :]
+        if len(records) < self.smooth or (name == "distinct" and sum(r.distinct[1] for r in records) < _PAIRS):
+            return None
+        return level_of(map(_SERIES[name], records))
+
+    def height(self, name: str) -> float:
+        """Of the best level of "total" or of "best" above the lowest total of the run; 0 where there is none."""
+        return self.peaks[name].level.mean - self._range(None)[0] if name in self.peaks else 0.0
+
+    def bar(self, name: str | None = None) -> float:
+        """The middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
+        low, high = self._range(name)
+        return (low + high) / 2 if high > low else 0.0
+
+    def window(self, of: int = 1) -> list[Record]:
+        """The last `of` windows, as far as there are batches."""
+        return self.last[-of * self.thresholds.window :]
+
+    def recent(self) -> list[Record]:
+        """The window, without the first batches; empty while that is too short to judge."""
+        later = min(self.count - len(self.first), self.thresholds.window)
+        return self.last[-later:] if later >= self.thresholds.enough else []
+
+    def trend(self, name: str | None = None, sign: float = 1.0, of: int = 1) -> Trend | None:
+        """Of a reward or, without a name, the total, over `of` whole windows. `None` where it cannot be told."""
+        records = self.window(of)
+        low, high = self._range(name)
+        means = [record.total if name is None else record.rewards.get(name) for record in records]
+        points = [(float(at), sign * mean) for at, mean in enumerate(means) if mean is not None]
+        full = of * self.thresholds.window
+        if high <= low or len(records) < full or len(points) < max(4, 0.75 * full):
+            return None
+        change, error, mean = _line(points, full - 1)
+        best = high if sign > 0 else -low
+        return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
+
+    def _range(self, name: str | None) -> tuple[float, ...]:
+        """(lowest, highest) of a reward or, without a name, the total."""
+        limits = self.total_range if name is None else self.ranges.get(name)
+        return tuple(limits or (0.0, 0.0))
+
+    def share(self, pick: Callable[[Record], tuple[int, int]]) -> float | None:
+        """Over the batches of the window of which there were texts to look at, if there are enough."""
+        pairs = [pair for pair in map(pick, self.window()) if pair[1]]
+        return share_of(pairs) if len(pairs) >= self.thresholds.enough else None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Lists, dicts, numbers and strings."""
+        first, last = ([vars(record) for record in records] for records in (self.first, self.last))
+        ranges = {"weights": self.weights, "total_range": self.total_range, "ranges": self.ranges}
+        peaks = {name: asdict(peak) for name, peak in self.peaks.items()}
+        logged = {name: asdict(entries) for name, entries in self.logged.items()}
+        return plain({"count": self.count, "first": first, "last": last, **ranges, "peaks": peaks, "logged": logged})
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from `state`; thresholds may differ."""
+        self.count = state["count"]
+        self.first = [_read(values) for values in state["first"]][: self.thresholds.min_batches]
+        self.last = [_read(values) for values in state["last"]][-2 * self.thresholds.window :]
+        self.weights = state.get("weights")
+        self.total_range = list(state["total_range"])
+        self.ranges = {name: list(values) for name, values in state["ranges"].items()}
+        self.peaks = {name: Peak.of(values) for name, values in state.get("peaks", {}).items()}
+        self.logged = {name: Logged.of(values) for name, values in state.get("logged", {}).items()}
+
+
+def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: list[Look]) -> Record:
+    calls = [count for count in batch.calls if count is not None]
+    top = totals.max().item() if len(totals) else None
+    return Record(
+        total=_average(totals),
+        top=top,
+        at_top=0.0 if top is None else (totals >= top - NEAR_TOP * abs(top)).double().mean().item(),
+        rewards={name: _average(column) for name, column in columns.items()},
+        tokens=sum(batch.tokens) / len(batch.tokens) if batch.tokens else None,
+        lengths=_lengths(batch),
+        failing={name: share for name, share in batch.failing.items() if finite_or_none(share) is not None},
+        verdicts=dict(Counter(batch.verdicts)),
+        entropy=finite_or_none(batch.entropy),
+        copies=_added(look.copies for look in looks),
+        loops=_added(look.loops for look in looks),
+        unanswered=_added(look.unanswered for look in looks),
+        step=batch.step,
+        best=_best(batch),
+        distinct=_added(look.distinct for look in looks),
+        calls=(sum(calls), len(calls)),
+        calling=_calling(batch),
+    )
+
+
+def _best(batch: Sampled) -> float | None:
+    """Mean of the highest total of each group that has one."""
+    totals = batch.totals.detach().double().cpu()
+    finite = totals.masked_fill(~totals.isfinite(), -math.inf)
+    whole = finite[: len(finite) // batch.size * batch.size].view(-1, batch.size)
+    return _average(_finite(whole.amax(dim=1))) if len(whole) else None
+
+
+def _calling(batch: Sampled) -> tuple[float, int]:
+    """(sum of what attempts that called a tool earned on average more than their siblings, groups that had both)."""
+    if not any(calls is not None for calls in batch.calls):
+        return 0, 0
+    gains = []
+    pairs = list(zip(batch.calls, batch.totals.detach().double().cpu().tolist(), strict=False))
+    for start in range(0, len(pairs), batch.size):
+        group = pairs[start : start + batch.size]
+        scored = [(calls, total) for calls, total in group if calls is not None and math.isfinite(total)]
+        called, others = ([total for calls, total in scored if bool(calls) == whether] for whether in (True, False))
+        if called and others:
+            gains.append(sum(called) / len(called) - sum(others) / len(others))
+    return sum(gains), len(gains)
+
+
+def _read(values: dict[str, Any]) -> Record:
+    fresh: Any = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+    return Record(**fresh)
+
+
+def _finite(values: Tensor) -> Tensor:
+    values = values.detach().double().cpu()
+    return values[values.isfinite()]
+
+
+def _average(values: Tensor) -> float | None:
+    return values.mean().item() if len(values) else None
+
+
+def _widen(limits: list[float], values: Tensor) -> list[float]:
+    every = [*limits, *((values.min().item(), values.max().item()) if len(values) else ())]
+    return [min(every), max(every)] if every else []
+
+
+def _lengths(batch: Sampled) -> tuple[float, ...]:
+    """(attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
+    size = max(batch.size, 1)
+    scored = zip(range(len(batch.totals) // size), batch.verdicts, strict=False)
+    alive = [at for group, verdict in scored if verdict == "alive" for at in range(group * size, (group + 1) * size)]
+    totals = batch.totals.detach().double().cpu()[alive].view(-1, size)
+    tokens = torch.tensor([float(batch.tokens[i]) for i in alive], dtype=torch.float64).view(-1, size)
+    counted = totals.isfinite() & ~torch.tensor([batch.truncated[i] for i in alive], dtype=torch.bool).view(-1, size)
+    counted &= counted.sum(dim=1, keepdim=True) > 1
+    x, y = (_centred(values, counted) for values in (tokens, totals))
+    sums = counted.sum(), tokens[counted].sum(), (x * x).sum(), (y * y).sum(), (x * y).sum()
+    return tuple(float(value) for value in sums)
+
+
+def _centred(values: Tensor, counted: Tensor) -> Tensor:
+    """(P, G) less each row's mean over `counted`; 0 elsewhere."""
+    values = values.masked_fill(~counted, 0.0)
+    means = values.sum(dim=1, keepdim=True) / counted.sum(dim=1, keepdim=True).clamp(min=1)
+    return (values - means).masked_fill(~counted, 0.0)
+
+
+def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float, float]:
+    """Least squares: (rise over `span`, its standard error, mean)."""
+    n = len(points)
+    at = sum(x for x, _ in points) / n
+    mean = sum(y for _, y in points) / n
+    spread = sum((x - at) ** 2 for x, _ in points)
+    slope = sum((x - at) * (y - mean) for x, y in points) / spread
+    rest = sum((y - mean - slope * (x - at)) ** 2 for x, y in points)
+    return slope * span, math.sqrt(rest / (n - 2) / spread) * span, mean
+
+
+def mean(values: Iterable[float | None], least: int) -> float | None:
+    """Of those that are known, if there are enough."""
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if len(known) >= max(least, 1) else None
+
+
+def share_of(pairs: Iterable[tuple[float, int]], least: int = 1) -> float | None:
+    """Of pairs (how many, of how many), if they are of enough."""
+    some, every = _added(pairs)
+    return some / every if every >= least else None
+
+
+def _added(pairs: Iterable[tuple[Any, int]]) -> tuple[Any, int]:
+    parts = list(pairs)
+    return sum(some for some, _ in parts), sum(every for _, every in parts)

@@ -1,0 +1,129 @@
+"""Alarms for what a run had and lost: each compares the last batches with the best smoothed ones.
+
+Smoothed is a mean over as many batches as a window must hold to be judged. Whether a loss is believed follows from how
+batches scatter: see [`Level`].
+"""
+
+from typing import NamedTuple
+
+from .. import Sampled
+from .examples import among, paid, showing
+from .history import History, share_of
+from .smoothing import Peak
+from .text_stats import reward_of
+from .types import Finding
+
+
+_USED = 0.1  # calls an attempt, of a run that uses its tools
+_DIFFERED = 0.2  # share of pairs of failed attempts, of a run whose wrong answers differ
+
+
+def reward_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
+    """The mean total has fallen far below its best smoothed value.
+
+    The fall is a share of the best's height above the lowest total of the run: half of it where right answers have
+    become half as many.
+    """
+    peak, now = history.peaks.get("total"), history.level("total")
+    height = history.height("total")
+    if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
+        return None
+    lost = (peak.level.mean - now.mean) / height
+    if lost < least:
+        return None
+    return Finding(
+        lost,
+        least,
+        f"since step {peak.step} the mean total fell from {peak.level.mean:.3g}, its best over {history.smooth} "
+        f"batches, to {now.mean:.3g}: {lost:.0%} of its height above the lowest of the run",
+        f"Compare attempts of step {peak.step} with these, and go on from a checkpoint of about then. Look at KL, "
+        "grad_norm and entropy: a lower learning rate or a KL term helps. Where prompts are chosen or become harder "
+        "it may be they: the evaluations tell.",
+        showing(batch, lambda rows: all(reward_of(r) < peak.level.mean for r in rows)),
+    )
+
+
+def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts no longer call tools, and did.
+
+    Calls an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`). At best
+    they must have been 0.1 or more. What those that called earned beside their siblings is said where both were seen.
+    """
+    peak, now = history.peaks.get("calls"), history.level("calls")
+    if peak is None or now is None or peak.level.mean < _USED or not peak.level.surely_above(now):
+        return None
+    left = now.mean / peak.level.mean
+    if left > least:
+        return None
+    last = next((record.step for record in reversed(history.last) if record.calls[0]), None)
+    none_since = "" if last is None or last == batch.step else f", none since step {last}"
+    gain = share_of(record.calling for record in history.last)
+    siblings = "no group had attempts with calls beside others without"
+    if gain is not None:
+        siblings = f"attempts that called earned {gain:+.3g} beside siblings that did not"
+    return Finding(
+        left,
+        least,
+        f"since step {peak.step} tool calls an attempt fell from {peak.level.mean:.2g}, their best over "
+        f"{history.smooth} batches, to {now.mean:.2g}{none_since}; of the last batches, {siblings}",
+        "Read failed attempts without a call, and tools/failure_frequency: do calls fail, run into the length limit, "
+        "or cost reward (length, format, time)? If they earn more, pay for them, or begin anew where they were used.",
+        showing(batch, lambda rows: not all(paid(r, history) for r in rows)),
+    )
+
+
+def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | None:
+    """The mean total rises while a group's best attempt earns less, or failed attempts all give one answer.
+
+    What the best of a group earns, which is pass@G, has fallen by a share of its height above the lowest total. Or the
+    share of pairs of failed attempts with different answers is at `distinct_floor` of its best, and was 0.2 or more:
+    right answers are alike by nature, wrong ones become so as a policy ceases to explore. It needs 100 pairs.
+    """
+    total = history.level("total")
+    if total is None:
+        return None
+    losses = [one for one in (_fewer_solved(history, least), _alike(history)) if one is not None]
+    losses = [one for one in losses if total.surely_above(one.peak.total)]
+    if not losses:
+        return None
+    first = losses[0]
+    if first.peak is history.peaks["best"]:
+        groups = showing(batch, lambda rows: all(reward_of(r) < first.peak.level.mean for r in rows))
+    else:
+        groups = among(batch, [look.key for look in history.looks if look.distinct[1] and not look.distinct[0]])
+    return Finding(
+        first.value,
+        first.threshold,
+        f"since step {first.peak.step} {' and '.join(one.seen for one in losses)}, while the mean total rose from "
+        f"{first.peak.total.mean:.3g} to {total.mean:.3g}",
+        "What it can do it does more surely, what it could do it does no more. A higher temperature or epsilon_high, "
+        "a KL term, resampling or an advantage estimator for pass@k (passk, pkpo) keep it trying.",
+        groups,
+    )
+
+
+class _Loss(NamedTuple):
+    peak: Peak
+    value: float
+    threshold: float
+    seen: str
+
+
+def _fewer_solved(history: History, least: float) -> _Loss | None:
+    """Of the best attempts of groups."""
+    peak, now, height = history.peaks.get("best"), history.level("best"), history.height("best")
+    if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
+        return None
+    lost = (peak.level.mean - now.mean) / height
+    seen = f"what a group's best attempt earns fell from {peak.level.mean:.3g} to {now.mean:.3g}"
+    return _Loss(peak, lost, least, seen) if lost >= least else None
+
+
+def _alike(history: History) -> _Loss | None:
+    """Of the answers of failed attempts."""
+    peak, now = history.peaks.get("distinct"), history.level("distinct")
+    if peak is None or now is None or peak.level.mean < _DIFFERED or not peak.level.surely_above(now):
+        return None
+    left, floor = now.mean / peak.level.mean, history.thresholds.distinct_floor
+    seen = f"pairs of failed attempts with different answers fell from {peak.level.mean:.0%} to {now.mean:.0%}"
+    return _Loss(peak, left, floor, seen) if left <= floor else None

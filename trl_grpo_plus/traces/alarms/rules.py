@@ -1,0 +1,316 @@
+"""The alarms themselves, each a function of what is known of the run and of the batch at hand.
+
+To add one: a function and its [`Rule`] in `ALARMS`.
+"""
+
+import math
+from collections.abc import Sequence
+
+from ...scoring import NO_VERDICT
+from ...utils.validation import Number
+from .. import Row, Sampled
+from .divergence import runaway, sampler_drift
+from .examples import among, low, paid, showing, together
+from .history import NEAR_TOP, History, mean, share_of
+from .regressions import diversity_loss, reward_collapse, tool_avoidance
+from .text_stats import LOOP, reward_of
+from .types import Finding, Rule
+
+
+_ATTEMPTS = 100  # that a correlation needs
+_REWARDED = 20  # attempts that a share of rewarded ones needs
+
+
+def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
+    """The total rises, a monitor with room to rise does not.
+
+    The total's rise is a share of the range of totals seen in the run. It must be 4 standard errors, the monitor's
+    less than one and surely less than half of the total's.
+    """
+    total = history.trend()
+    if total is None or not total.rises(least):
+        return None
+    monitors = [name for name, weight in batch.weights.items() if weight == 0]
+    flat = {name: t for name in monitors if (t := history.trend(name)) and t.stands_beside(total.change)}
+    if not flat:
+        return None
+    name = min(flat, key=lambda one: flat[one].change)
+    return Finding(
+        total.change,
+        least,
+        f"over {history.thresholds.window} batches the total rose by {total.change:.0%} of its range, the monitor "
+        f"{name!r} changed by {flat[name].change:+.0%} of its own",
+        f"Read attempts of high total and low {name!r}: what do they do that the trained rewards pay for?",
+        showing(batch, lambda rows: any(paid(r, history) and low(r, name, history) for r in rows)),
+    )
+
+
+def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding | None:
+    """One weighted reward rises, another with room to rise falls, or has been flat for two windows.
+
+    Rises are reckoned as those of [`monitor_flat`]. The other must fall as surely, or be flat over the last two
+    windows: a format that is learned within the first window, before accuracy moves, is no alarm.
+    """
+    signs = {n: math.copysign(1.0, w) for n, w in batch.weights.items() if w}
+    trends = {name: t for name, sign in signs.items() if (t := history.trend(name, sign))}
+    rising = {name: t.change for name, t in trends.items() if t.rises(least)}
+    if not rising:
+        return None
+    up = max(rising, key=lambda one: rising[one])
+    rise = rising[up]
+    stuck = {n: trends[n].change for n in trends if trends[n].falls(least)}
+    flat = {n: t.change for n in trends if (t := history.trend(n, signs[n], of=2)) and t.stands_beside(rise)}
+    others = {**flat, **stuck}
+    others.pop(up, None)
+    if not others:
+        return None
+    name = min(others, key=lambda one: others[one])
+    window = history.thresholds.window
+    span = window if name in stuck else 2 * window
+
+    def shows(rows: Sequence[Row]) -> bool:
+        return any(low(r, name, history, signs[name]) and not low(r, up, history, signs[up]) for r in rows)
+
+    return Finding(
+        rise,
+        least,
+        f"over {window} batches the reward {up!r} rose by {rise:.0%} of its range, {name!r} changed by "
+        f"{others[name]:+.0%} of its own over {span} (both as their weights count them)",
+        f"Read attempts of high {up!r} and low {name!r}. Is {up!r} the easier one to please? Lower its weight, or "
+        "stop paying for it once it is learned.",
+        showing(batch, shows),
+    )
+
+
+def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Nearly all attempts earn the highest total of the run, in its first batches and now.
+
+    The share of those within 1 % of it, in the first `min_batches` batches and in the window. A run that becomes
+    perfect is no alarm, nor one in which a weighted reward was never earned.
+    """
+    top = history.total_range[-1] if history.total_range else 0.0
+    weights = batch.weights.items()
+    if top <= 0 or not all(_earned(history.ranges.get(name, []), weight) for name, weight in weights):
+        return None
+    bar = top - NEAR_TOP * top
+    shares = [
+        mean([r.at_top if r.top >= bar else 0.0 for r in records if r.top is not None], history.thresholds.enough)
+        for records in (history.first, history.window())
+    ]
+    share = min(0.0 if one is None else one for one in shares)
+    if share < least:
+        return None
+    return Finding(
+        share,
+        least,
+        f"{share:.1%} of attempts have earned the highest total of the run, {top:.4g}, since it began",
+        "Suspiciously high from the start: is the answer in the prompt? Does the checker accept anything? Else the "
+        "data is too easy to learn from.",
+        showing(batch, lambda rows: all(reward_of(r) >= bar for r in rows)),
+    )
+
+
+def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Rewarded attempts hold no answer that can be found, and used to.
+
+    The share's growth, from a start of at most 0.2. Rewarded is a total above the middle of the run's range.
+    """
+    was = share_of([r.unanswered for r in history.first], _REWARDED)
+    now = share_of([r.unanswered for r in history.recent()], _REWARDED)
+    if was is None or now is None or was > 0.2 or now - was < least:
+        return None
+    return Finding(
+        now,
+        was + least,
+        f"{now:.0%} of rewarded attempts hold no answer that can be found, {was:.0%} in the first batches",
+        "Read them: what is rewarded, if not an answer? (\\boxed{}, <answer>, #### and 'the answer is' are known.)",
+        among(batch, [look.key for look in history.looks if look.unanswered[0]]),
+    )
+
+
+def length_drift(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts are far longer or shorter than in the first batches."""
+    was = mean([r.tokens for r in history.first], history.thresholds.enough)
+    now = mean([r.tokens for r in history.recent()], history.thresholds.enough)
+    if not was or now is None or 1 / least < now / was < least:
+        return None
+    longer = now > was
+    advice = (
+        "Longer reasoning that earns more is healthy; padding and loops are not. Do the longest attempts say more?"
+        if longer
+        else "Do the attempts still reason, or only answer? Is something in the rewards paying for brevity?"
+    )
+    return Finding(
+        now / was,
+        least if longer else 1 / least,
+        f"attempts are {now:.0f} tokens long, {was:.0f} in the first batches ({now / was:.2g} times)",
+        advice,
+        showing(batch, lambda rows: (sum(r["tokens"] for r in rows) / len(rows) > was) == longer),
+    )
+
+
+def length_reward(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Within live groups, length goes with reward.
+
+    The correlation of tokens and total, both less their group's mean. A run that pays for length, or against it, goes
+    beyond: that is what it asked for.
+    """
+    records = history.window()
+    count, tokens, squares, totals, both = (sum(r.lengths[i] for r in records) for i in range(5))
+    if count < _ATTEMPTS or totals <= 0:
+        return None
+    if squares / count <= (0.05 * tokens / count) ** 2:  # lengths that hardly differ explain nothing
+        return None
+    r = both / math.sqrt(squares * totals)
+    if abs(r) < least:
+        return None
+    longer = r > 0
+    return Finding(
+        r,
+        math.copysign(least, r),
+        f"within groups {'longer' if longer else 'shorter'} attempts earn more: correlation {r:+.2f} of tokens and "
+        f"total, over {count:.0f} attempts that were not cut off",
+        f"Is it the {'length' if longer else 'brevity'} that is paid for? Compare attempts of one group. Where a "
+        "reward is about length on purpose, raise this threshold.",
+        showing(batch, lambda rows: together(rows) * r > 0),
+    )
+
+
+def near_duplicates(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts on the same prompt are nearly the same text.
+
+    Pairs that share 0.9 of their word triples, among attempts of at least 20 words.
+    """
+    share = history.share(lambda r: r.copies)
+    if share is None or share < least:
+        return None
+    return Finding(
+        share,
+        least,
+        f"{share:.0%} of pairs of attempts on the same prompt are nearly the same text",
+        "Look at entropy, temperature and the sampling settings: attempts that are alike teach nothing. One text that "
+        "serves every prompt is a hack; one solution of a problem that is mastered is not.",
+        among(batch, [g.key for g in history.looks if g.copies[0] and g.copies[0] / g.copies[1] >= least]),
+    )
+
+
+def repetition(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Attempts mostly repeat themselves.
+
+    Those of at least 20 words, over half of whose 4-grams have occurred before.
+    """
+    share = history.share(lambda r: r.loops)
+    if share is None or share < least:
+        return None
+    return Finding(
+        share,
+        least,
+        f"{share:.0%} of attempts mostly repeat themselves (over {LOOP:.0%} of their 4-grams occurred before)",
+        "Is length or a keyword count rewarded? Are they cut off? A reward against repetition helps, or a lower "
+        "learning rate.",
+        among(batch, [look.key for look in history.looks if look.loops[0]]),
+    )
+
+
+def reward_failures(history: History, batch: Sampled, least: float) -> Finding | None:
+    """A reward times out, fails or is starved too often."""
+    records = history.window()
+    names = dict.fromkeys(name for record in records for name in record.failing)
+    shares = {name: mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
+    name = max(shares, key=lambda one: shares[one], default=None)
+    if name is None or shares[name] < least:
+        return None
+    others = [f"{other!r} {share:.1%}" for other, share in shares.items() if share >= least and other != name]
+    return Finding(
+        shares[name],
+        least,
+        f"{shares[name]:.1%} of the scores of {name!r} are time-outs, errors or starved"
+        + "".join(f", of {o}" for o in others),
+        f"They are no verdict on the attempts. Read the traces' outcomes of {name!r}: raise its timeout, mend it, or "
+        "look at what the attempts do to it. 'starved' is the machine's doing: give it fewer reward_workers, or more "
+        "processors, processes and memory.",
+        showing(batch, lambda rows: any(r["outcomes"].get(name) in NO_VERDICT for r in rows)),
+    )
+
+
+_REVIVAL = {
+    "all_good": "They are all solved: harder data, or a check that is too easy to pass.",
+    "all_bad": "They all fail: easier data, a warm-up by fine-tuning, more attempts in a group, or a broken reward.",
+    "tied": "All attempts earn the same, neither solved nor failed: does the reward that should differ ever differ?",
+    "unscored": "No reward applies to them: do the columns it reads exist, does it return None, does it fail?",
+    "truncated": "All are cut off and masked: a larger max_completion_length, or no mask_truncated_completions.",
+}
+
+
+def dead_groups(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Next to no group has anything to teach."""
+    records, kinds = history.window(), [verdict for verdict in _REVIVAL if verdict in batch.rounds[0].dead]
+    total = sum(sum(r.verdicts.values()) for r in records)
+    counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in kinds}
+    dead = sum(counts.values()) / max(total, 1)
+    if not total or not kinds or dead < least:
+        return None
+    most = max(kinds, key=lambda verdict: counts[verdict])
+    mixture = ", ".join(f"{counts[verdict] / total:.0%} {verdict}" for verdict in kinds if counts[verdict])
+    return Finding(
+        dead,
+        least,
+        f"{dead:.1%} of groups teach nothing ({mixture})",
+        f"{_REVIVAL[most]} zero_variance_groups='resample' does not cure it: there is hardly a live group to find.",
+        showing(batch, lambda rows: rows[0]["verdict"] == most),
+    )
+
+
+def entropy_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
+    """Entropy is at a fraction of the first batches', and low."""
+    was = mean([r.entropy for r in history.first], 1)
+    now = mean([r.entropy for r in history.recent()], history.thresholds.enough)
+    if was is None or now is None:
+        return None
+    floor = min(least * was, history.thresholds.entropy_floor)
+    if now > floor:
+        return None
+    return Finding(
+        now,
+        floor,
+        f"the policy's entropy is {now:.3g} nats a token, {was:.3g} in the first batches",
+        "It hardly explores any more. A lower learning rate, a higher epsilon_high, a KL term or a higher temperature "
+        "keep it alive.",
+        showing(batch, lambda rows: True),
+    )
+
+
+_SHARE = Number(above=0, at_most=1, optional=True, note="; None switches that alarm off")
+_FACTOR = Number(above=1, optional=True, note=_SHARE.note)
+
+ALARMS: dict[str, Rule] = {
+    rule.function.__name__: rule
+    for rule in (
+        Rule(monitor_flat, 0.1, _SHARE, "the total rises by this share of its range, a monitor with room does not"),
+        Rule(rewards_diverge, 0.1, _SHARE, "one weighted reward rises so, another with room is flat or falls"),
+        Rule(perfect_scores, 0.98, _SHARE, "share of attempts with the highest total of the run, from the start on"),
+        Rule(no_answer, 0.3, _SHARE, "growth of the share of rewarded attempts without an answer"),
+        Rule(length_drift, 3.0, _FACTOR, "mean length so many times that of the first batches, or shorter so"),
+        Rule(length_reward, 0.7, _SHARE, "correlation of length and total within live groups, of whole attempts"),
+        Rule(near_duplicates, 0.5, _SHARE, "share of pairs in a group that are nearly the same text"),
+        Rule(repetition, 0.2, _SHARE, "share of attempts that mostly repeat themselves"),
+        Rule(reward_failures, 0.05, _SHARE, "share of one reward's scores that are time-outs, errors or starved"),
+        Rule(dead_groups, 0.95, _SHARE, "share of groups, as sampled, that are dead"),
+        Rule(entropy_collapse, 0.2, _SHARE, "entropy at this share of the first batches', and below `entropy_floor`"),
+        Rule(
+            reward_collapse, 0.4, _SHARE, "share lost of the best smoothed mean total's height above the lowest total"
+        ),
+        Rule(tool_avoidance, 0.2, _SHARE, "tool calls an attempt at this share of their best smoothed mean"),
+        Rule(diversity_loss, 0.1, _SHARE, "share lost so of what a group's best attempt earns, while the mean rises"),
+        Rule(runaway, 10.0, _FACTOR, "KL or gradient norm, above its floor, so many times its own running median"),
+        Rule(sampler_drift, 3.0, _FACTOR, "log-probs of sampler and trainer differ so many times as much as at first"),
+    )
+}
+
+
+def _earned(limits: list[float], weight: float) -> bool:
+    """Whether a weighted reward has been at what may be its best: above 0, or at 0 if it is a penalty."""
+    if not limits or weight == 0:
+        return True
+    worst, best = limits if weight > 0 else (-limits[1], -limits[0])
+    return best > 0 or worst < best == 0

@@ -1,0 +1,77 @@
+"""What the texts of a batch show: a few of its groups are read, and a few attempts of each."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+from ...utils.text import as_text, find_answer, repeated, words
+from ...utils.validation import finite_or_none
+from .. import GroupKey, Row, group_key
+
+
+_LOOKED_AT = 6  # groups of a batch whose texts are read, and attempts in each: about 10 ms
+_HEAD, _TAIL = 600, 2400  # characters of a text that are read; loops and answers are at the end
+_WORDS = 20  # shorter texts are naturally alike
+_ALIKE = 0.9  # shared word triples of near-duplicates
+LOOP = 0.5  # repeated 4-grams of a text that repeats itself
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the texts of one group show. Pairs are (how many, of how many)."""
+
+    key: GroupKey
+    copies: tuple[int, int]
+    loops: tuple[int, int]
+    unanswered: tuple[int, int]
+    distinct: tuple[int, int]
+
+
+def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[Look]:
+    """What the texts of some of the groups show. Attempts above `bar` are rewarded."""
+    return [_look(rows, bar) for rows in _spread(groups)]
+
+
+def reward_of(row: Row) -> float:
+    """Its total, -inf where it has none."""
+    reward = finite_or_none(row["reward"])
+    return -math.inf if reward is None else reward
+
+
+def _spread(items: Sequence[Any]) -> Sequence[Any]:
+    """At most `_LOOKED_AT` of them, evenly spread."""
+    return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
+
+
+def _look(group: Sequence[Row], bar: float) -> Look:
+    """What the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
+    rows = _spread(group)
+    texts = [_clipped(as_text(row["completion"])) for row in rows]
+    spans = [find_answer(text) for text in texts]
+    paid = [span is None for row, span in zip(rows, spans, strict=True) if reward_of(row) > bar]
+    wrong = [
+        " ".join(text[slice(*span)].lower().split())
+        for row, text, span in zip(rows, texts, spans, strict=True)
+        if span is not None and -math.inf < reward_of(row) <= bar
+    ]
+    differ = [a != b for a, b in combinations(wrong, 2)]
+    units = [unit for unit in map(_units, texts) if len(unit[0]) >= _WORDS * unit[1]]
+    loops = [repeated(tokens, 4 * width) > LOOP for tokens, width in units]
+    shingles = [frozenset(map(hash, zip(*(tokens[i:] for i in range(3 * w)), strict=False))) for tokens, w in units]
+    copies = [len(a & b) >= _ALIKE * len(a | b) for a, b in combinations(shingles, 2)]
+    shares = ((sum(found), len(found)) for found in (copies, loops, paid, differ))
+    return Look(group_key(group[0]), *shares)
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= _HEAD + _TAIL else f"{text[:_HEAD]}\n{text[-_TAIL:]}"
+
+
+def _units(text: str) -> tuple[list[str], int]:
+    """Words, or characters where the script has no spaces between words, and how many of them are about a word."""
+    units = words(text)
+    if sum(map(len, units)) <= 6 * len(units):
+        return units, 1
+    return [character for character in text if not character.isspace()], 3

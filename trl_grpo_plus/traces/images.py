@@ -1,0 +1,134 @@
+"""Pictures in traces: what a line says of one, and its thumbnail, which is written once, beside the attempts.
+
+    rollouts/thumbnails/RGB-640x480-5a3f0b6c1d2e4f70.webp     named as the lines name it
+
+PIL need not be there where nobody has pictures.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from accelerate.logging import get_logger
+
+from ..rollouts.groups import Attempt
+from ..utils.files import open_within, replace
+from ..utils.validation import ConfigError
+
+
+logger = get_logger(__name__)
+
+FOLDER = "thumbnails"
+_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as common.texts shows a message's picture
+
+
+class Thumbnails:
+    """Makes those of the pictures that attempts show, each once.
+
+    Args:
+        longer_side (`int`): pixels, at most.
+
+    Raises:
+        ValueError: Pillow is not there, or cannot write WebP.
+    """
+
+    def __init__(self, longer_side: int):
+        _check_pillow()
+        self._longer_side = longer_side
+        self._sent: set[str] = set()
+
+    def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
+        """New ones, by what lines say of them; siblings that are `alike` have one prompt. What Pillow cannot convert
+        has none, and it is said."""
+        prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
+        new = {}
+        for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
+            if (name := told(picture)) not in self._sent:
+                self._sent.add(name)
+                try:
+                    new[name] = thumbnail(picture, self._longer_side)
+                except (OSError, ValueError) as error:  # of a mode that Pillow cannot convert
+                    logger.warning(f"No thumbnail of {name} is kept: {error}.")
+        return new
+
+
+def is_picture(value: Any) -> bool:
+    """Whether this is one of PIL's."""
+    return all(hasattr(value, name) for name in ("mode", "size", "tobytes"))
+
+
+def told(picture: Any) -> str:
+    """Its mode, size and digest.
+
+    Example:
+        >>> from PIL import Image
+        >>> told(Image.new("RGB", (24, 16)))
+        'RGB 24x16 da5422489ec82fb4'
+    """
+    width, height = picture.size
+    return f"{picture.mode} {width}x{height} {blake2b(picture.tobytes(), digest_size=8).hexdigest()}"
+
+
+def pictures_in(value: Any) -> Iterator[Any]:
+    """Those in a prompt's or a completion's messages."""
+    if isinstance(value, Mapping):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from pictures_in(item)
+    elif is_picture(value):
+        yield value
+
+
+def thumbnail(picture: Any, longer_side: int) -> bytes:
+    """As WebP, of at most so many pixels on its longer side."""
+    small = picture.copy()
+    small.thumbnail((longer_side, longer_side))
+    written = io.BytesIO()
+    small.convert("RGBA" if small.has_transparency_data else "RGB").save(written, "WEBP", quality=80)
+    return written.getvalue()
+
+
+def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
+    """Write those that are not there yet."""
+    for name, data in thumbnails.items():
+        if not (path := _path(folder, name)).exists():
+            replace(path, [data])
+
+
+def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+    """What texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies elsewhere is
+    none: others get the page."""
+    if folder is None or not (folder / FOLDER).is_dir():
+        return
+    for name in dict.fromkeys(name for text in texts for name in _TOLD.findall(text)):
+        if (path := _path(folder, name)).exists() and (data := _webp(path, folder)) is not None:
+            yield name, data
+
+
+def _check_pillow() -> None:
+    """Raises ValueError where no thumbnail can be written here."""
+    try:
+        from PIL import features
+    except ImportError:
+        raise ConfigError("trace_thumbnails needs Pillow: pip install pillow, or set it to 0.") from None
+    if not features.check("webp"):
+        raise ConfigError("trace_thumbnails needs a Pillow that writes WebP, as its wheels do; or set it to 0.")
+
+
+def _webp(path: Path, folder: Path) -> bytes | None:
+    """What is in a file of the folder, where it is a picture of that format by its own bytes, from first to last."""
+    try:
+        with open_within(path, folder) as file:
+            data = file.read()
+    except OSError:
+        return None
+    whole = len(data) == 8 + int.from_bytes(data[4:8], "little")
+    return data if data[:4] == b"RIFF" and data[8:12] == b"WEBP" and whole else None
+
+
+def _path(folder: Path, name: str) -> Path:
+    return folder / FOLDER / f"{name.replace(' ', '-')}.webp"

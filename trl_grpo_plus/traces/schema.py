@@ -1,0 +1,150 @@
+"""What the files of a run hold, key by key: what reads them relies on it, so that nothing else gets past the reader.
+
+A key that is not here may hold anything.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+from ..utils.text import as_text
+from ..utils.validation import finite_or_none
+
+
+_MOST = 1e100  # a sum of such numbers is one, too
+
+
+class Shape(NamedTuple):
+    """What a value is: in words, and whether it `fits`."""
+
+    words: str
+    fits: Callable[[Any], bool]
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63
+
+
+def _is_number(value: Any) -> bool:
+    return value is None or ((number := finite_or_none(value)) is not None and abs(number) <= _MOST)
+
+
+def _is_text(value: Any) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_object(value: Any) -> bool:
+    return isinstance(value, dict)
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and _is_whole(value[0]) and _is_number(value[1])
+
+
+def _is_written(value: Any) -> bool:
+    """A text, or messages that make one."""
+    if isinstance(value, str):
+        return True
+    if not (isinstance(value, list) and all(_is_object(one) and _is_text(one.get("role")) for one in value)):
+        return False
+    try:
+        as_text(value)
+    except (AttributeError, TypeError):
+        return False
+    return True
+
+
+def _each(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(fits, value))
+
+
+def _values(fits: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(fits, value.values()))
+
+
+def _is_entry(value: Any) -> bool:
+    return isinstance(value, dict) and _is_whole(value.get("step"))
+
+
+def _are_places(value: Any) -> bool:
+    return value is None or _each(lambda place: _each(_is_whole)(place) and len(place) == 3)(value)
+
+
+WHOLE = Shape("a whole number", _is_whole)
+NUMBER = Shape("a finite number or null", _is_number)
+TEXT = Shape("a text or null", _is_text)
+OBJECT = Shape("an object", _is_object)
+PAIRS = Shape("a list of [end, number]", _each(_is_pair))
+SCORES = Shape("an object of numbers", _values(_is_number))
+FLAG = Shape("true, false or null", lambda value: value is None or isinstance(value, bool))
+MAYBE = Shape("an object or null", lambda value: value is None or _is_object(value))
+WORDS = Shape("a text", lambda value: isinstance(value, str))
+LIST_OF_WORDS = Shape("a list of texts", _each(WORDS.fits))
+
+ATTEMPT: dict[str, Shape] = {
+    **dict.fromkeys(("batch", "round", "group"), WHOLE),
+    "attempt": Shape("a whole number from 0 on", lambda value: _is_whole(value) and value >= 0),
+    "size": Shape("a whole number above 0", lambda value: _is_whole(value) and value > 0),
+    "completion": Shape("a text or messages", _is_written),
+    **dict.fromkeys(("reference", "extra"), OBJECT),
+    "rewards": SCORES,
+    "outcomes": Shape("an object of texts", _values(_is_text)),
+    "steps": Shape("an object of lists of [end, number]", _values(PAIRS.fits)),
+    "advantages": PAIRS,
+    **dict.fromkeys(("reward", "advantage", "kl"), NUMBER),
+    "tokens": Shape("a whole number or null", lambda value: value is None or _is_whole(value)),
+    **dict.fromkeys(("verdict", "reason"), TEXT),
+    **dict.fromkeys(("kept", "truncated"), FLAG),
+    "belief": MAYBE,
+    "alarms": LIST_OF_WORDS,
+}
+METRICS = {"step": WHOLE}
+ALARMS = {
+    **METRICS,
+    "name": WORDS,
+    "message": TEXT,
+    "groups": Shape("a list of [batch, round, group]", _are_places),
+}
+FIRST_PROMPT = {**METRICS, "text": WORDS, "tokens": WHOLE, "flags": LIST_OF_WORDS}
+ABOUT = {
+    "rewards": SCORES,
+    **dict.fromkeys(("num_generations", "max_steps"), NUMBER),
+    **dict.fromkeys(("zero_variance_tolerance", "solved_reward", "failed_reward"), NUMBER),
+    "model": TEXT,
+    "dataset": MAYBE,
+    **dict.fromkeys(("evaluations", "options", "versions"), OBJECT),
+}
+STATE = {
+    "global_step": NUMBER,
+    "log_history": Shape("a list of entries, each with its step", _each(_is_entry)),
+}
+RACE = {"rollouts": NUMBER}
+
+
+def lacking(values: Mapping[str, Any], *needed: Collection[str]) -> str:
+    """Keys that are not there, of the first of these that are not whole; "" where all are."""
+    return next((", ".join(sorted(lacks)) for keys in needed if (lacks := set(keys) - values.keys())), "")
+
+
+def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = "") -> str:
+    """What is wrong with the first value that does not fit, and `where` that is; "" where all do.
+
+    Example:
+        >>> misfit({"step": [1]}, METRICS)
+        'its step is a list, not a whole number'
+    """
+    for name, shape in shapes.items():
+        if name in values and not shape.fits(values[name]):
+            what = f"{name} of {where}" if where else f"its {name}"
+            return f"{what} is {_told(values[name])}, not {shape.words}"
+    return ""
+
+
+def beyond(values: Mapping[str, Any]) -> str:
+    """What is wrong with an attempt's place in a group of its size; "" where it is within."""
+    attempt, size = values["attempt"], values["size"]
+    return f"it is attempt {attempt} of {size}, which are counted from 0" if attempt >= size else ""
+
+
+def _told(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+    return kinds.get(type(value), "another number")

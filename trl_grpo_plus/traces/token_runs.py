@@ -1,0 +1,117 @@
+"""Advantages that differ by token, as stretches of a completion's text."""
+
+from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from ..rollouts.groups import Attempt
+from ..rollouts.steps import in_common
+from ..utils.text import content_of
+
+
+Decode = Callable[[Sequence[int]], str]
+Runs = list[tuple[int, float]]  # (end in the text, advantage) of each stretch, in order
+
+DIGITS = 4
+
+
+class ByToken(NamedTuple):
+    """What one rank trains on, where a completion's tokens have advantages of their own.
+
+    Args:
+        attempts (`Sequence[Attempt]`): this rank's rows of the plan, B in all.
+        advantages (`Tensor`): `(B, T)`.
+        decode (`Callable`): tokens -> text, as the completions were decoded.
+    """
+
+    attempts: Sequence[Attempt]
+    advantages: Tensor
+    decode: Decode
+
+    def runs(self, rows: Iterable[int]) -> dict[int, Runs]:
+        """Of these rows, those whose tokens lead to their text; see [`runs`]."""
+        pieces: dict[int, str] = {}  # what a token decodes to by itself
+        found = {}
+        for row in rows:
+            attempt = self.attempts[row]
+            values: list[float] = self.advantages[row, : len(attempt.completion_ids)].double().tolist()
+            if attempt.tool_mask is not None:
+                values = [value * own for value, own in zip(values, attempt.tool_mask, strict=True)]
+            of_row = runs(attempt.completion_ids, content_of(attempt.completion), values, self.decode, pieces)
+            if of_row is not None:
+                found[row] = of_row
+        return found
+
+
+def advantages_by_token(attempts: Sequence[Attempt], advantages: Tensor, tokenizer: Any) -> ByToken | None:
+    """What a rank's `advantages`, `(B,)` or `(B, T)`, say of tokens: `None` where there is one for all of them.
+
+    `tokenizer` decoded the completions.
+    """
+    if advantages.dim() == 1:
+        return None
+    return ByToken(attempts, advantages.cpu(), lambda ids: tokenizer.decode(ids, skip_special_tokens=True))
+
+
+def runs(
+    ids: Sequence[int], text: str, advantages: Sequence[float], decode: Decode, pieces: dict[int, str] | None = None
+) -> Runs | None:
+    """Stretches of a text whose tokens have one advantage, rounded to [`DIGITS`] digits.
+
+    A character of several tokens has the advantage of the last of them; a token without a character (the end of
+    sequence, say) is in no stretch.
+
+    Args:
+        ids (`Sequence[int]`): of the completion, T tokens, special ones and all.
+        text (`str`): what they decode to, or the end of that.
+        advantages (`Sequence[float]`): of the T tokens.
+        decode (`Callable`): as the text was decoded.
+        pieces (`dict`, *optional*): what tokens decode to by themselves, as far as it is known; is added to.
+
+    Returns:
+        `list[tuple[int, float]]`: `(end, advantage)`, ends ascending to the length of the text; `None` where the
+        tokens do not decode to the text.
+
+    Example:
+        >>> runs([0, 1, 2], "a b c", [0.5, 0.5, -1.0], lambda ids: "".join(["a", " b", " c"][id] for id in ids))
+        [(3, 0.5), (5, -1.0)]
+    """
+    whole = decode(ids)
+    start = whole.rfind(text)
+    ends = _ends(ids, whole, decode, {} if pieces is None else pieces) if start >= 0 else None
+    if ends is None:
+        return None
+    found: Runs = []
+    before = 0
+    for end, advantage in zip(ends, advantages, strict=True):
+        end = min(max(end - start, 0), len(text))
+        if end == before:
+            continue
+        value = round(advantage, DIGITS) + 0.0  # 0 has no sign
+        if found and found[-1][1] == value:
+            found.pop()
+        found.append((end, value))
+        before = end
+    return found
+
+
+def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]) -> list[int] | None:
+    """Characters that the first 1, 2, ... tokens hold, in time linear in their number."""
+    for token in set(ids) - pieces.keys():
+        pieces[token] = decode([token])
+    lengths = list(accumulate(len(pieces[token]) for token in ids))
+    if "".join(pieces[token] for token in ids) == whole:
+        return lengths
+    # A token means more among others: a space before it, or a byte of a character. So each is decoded behind those
+    # since the last but one whole character.
+    found, begin, done, held = [0], 0, 0, 0
+    for count in range(1, len(ids) + 1):
+        before = decode(ids[begin:done])
+        fresh = decode(ids[begin:count])[len(before) :]
+        reached = held + in_common(fresh, whole[held : held + len(fresh)])
+        found.append(max(reached, found[-1]))
+        if fresh and reached == held + len(fresh) and not fresh.endswith("\ufffd"):
+            begin, done, held = done, count, reached
+    return found[1:] if found[-1] == len(whole) else None

@@ -1,0 +1,343 @@
+"""The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
+
+Made when a batch begins, gone when it is complete or has failed.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import gather_object
+from torch import Tensor
+
+from ..objective.padding import first_tokens
+from ..objective.scales import batch_std
+from ..objective.variants import AboutGroups
+from ..rollouts.generation import Generated
+from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
+from ..rollouts.groups import monitors as monitors_of
+from ..rollouts.steps import StepMarks, marked
+from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
+from ..traces import Sampled
+from ..utils.patching import temporarily
+from ..utils.text import content_of, first_words
+
+
+logger = get_logger(__name__)
+
+
+@dataclass
+class Batch:
+    """A generation batch, as one rank has it.
+
+    Args:
+        size (`int`): attempts in a group.
+        inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
+        indices (`list[int | None]`): of the rows as dealt, in the training set.
+        filters (`bool`): whether its groups may be dropped or replaced.
+        rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
+        streamed (`bool`): whether these are places in a window on a stream.
+        generated ([`Generated`], *optional*): what was generated last.
+        further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
+        statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
+        steps (`list[tuple]`): of each reward the steps that it gave, or `None`, of the same samples.
+        outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
+        rounds (`list[Round]`): what was sampled.
+        filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): what is trained on, where groups are filtered.
+        exchanged (`Sequence[Attempt]`): this rank's rows of that.
+        unevenly_pictured (`bool`): whether some rank's rows of it have pictures, and another's none.
+        kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
+        hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
+    """
+
+    size: int = 1
+    inputs: Rows = field(default_factory=list)
+    indices: list[int | None] = field(default_factory=list)
+    filters: bool = False
+    rows: tuple[int, ...] = ()
+    streamed: bool = False
+    generated: Generated | None = None
+    further: Rows | None = None
+    statuses: list[tuple[str | None, ...]] = field(default_factory=list)
+    steps: list[tuple[tuple[Step, ...] | None, ...]] = field(default_factory=list)
+    outcomes: Tensor = field(default_factory=lambda: torch.tensor(0))
+    rounds: list[Round] = field(default_factory=list)
+    filtered: Plan | None = None
+    exchanged: Sequence[Attempt] = ()
+    unevenly_pictured: bool = False
+    kl: Tensor | None = None
+    hiding: ExitStack = field(default_factory=ExitStack)
+
+    @property
+    def plan(self) -> Plan:
+        """What is trained on."""
+        return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
+
+    @property
+    def trained(self) -> Sequence[Attempt]:
+        """This rank's rows of what is trained on."""
+        return self.rounds[0].attempts if self.filtered is None else self.exchanged
+
+    @property
+    def sampled(self) -> Tensor:
+        """`(N, K)` rewards of all rounds, gathered."""
+        return torch.cat([one_round.rewards for one_round in self.rounds])
+
+    @property
+    def rewards(self) -> Tensor:
+        """`(N, K)` rewards of the groups that are trained on, gathered."""
+        grouped = [one_round.rewards.chunk(len(one_round.verdicts)) for one_round in self.rounds]
+        return torch.cat([grouped[r][group] for r, group in self.plan.order])
+
+    @property
+    def marks(self) -> list[StepMarks]:
+        """Of the same N attempts, the steps; none where steps are not credited."""
+        size = self.size
+        return [
+            mark for r, group in self.plan.order for mark in self.rounds[r].marks[group * size : (group + 1) * size]
+        ]
+
+    @property
+    def marks_sampled(self) -> list[StepMarks]:
+        """As `marks`, of all rounds."""
+        return [mark for one_round in self.rounds for mark in one_round.marks]
+
+    @property
+    def _live(self) -> list[tuple[Round, int]]:
+        """The groups that are trained on."""
+        places = zip(self.plan.order, self.plan.live, strict=True)
+        return [(self.rounds[r], group) for (r, group), lives in places if lives]
+
+    @property
+    def live_groups(self) -> list[tuple[int, bool]]:
+        """Of these groups: the row in the training set, and whether the verdict leaves it alive."""
+        return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
+
+    def about(
+        self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
+    ) -> AboutGroups:
+        """What an advantage function is told of the groups that are trained on, from this rank's `(B, T)`; this is
+        batch `number` of a run of that seed. Collective."""
+        live = self._live
+
+        def of_live(rows: Tensor) -> Tensor:
+            return of_all(rows, accelerator)[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
+
+        seen = of_live(mask).bool()
+        nats = None if entropies is None else of_live(entropies).float().masked_fill(~seen, 0.0)
+        known = not self.streamed and all(one.rows for one, _ in live)
+        rows = tuple(one.rows[group] for one, group in live) if known else None
+        verdicts = tuple(one.verdicts[group] for one, group in live)
+        return AboutGroups(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
+
+    @property
+    def num_tokens(self) -> int:
+        """That this rank generated, in all rounds."""
+        return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
+
+    def groups_named(self, step: int, accelerator: Any) -> list[str]:
+        """Of each of this rank's rows of what is trained on, its group, for an error's text: its place in the traces,
+        the batch of the step aside, and the first words of its prompt."""
+        of_rows = [place for place in self.plan.order for _ in range(self.size)]
+        own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
+        names: dict[tuple[int, int], str] = {}
+        for (r, group), attempt in zip(own, self.trained, strict=True):
+            if (r, group) not in names:
+                asked = first_words(attempt.prompt)
+                names[r, group] = f"group {group} of round {r}, sampled at step {step} ({asked!r})"
+        return [names[place] for place in own]
+
+    @property
+    def failing(self) -> list[float]:
+        """Of each reward, the share of samples that it gave no verdict on."""
+        return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
+
+    def with_tool_mask(self, inputs: Rows) -> Rows:
+        """Rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
+        masks = self.generated and self.generated.tool_mask
+        if masks is None:
+            return inputs
+        return [{**row, "tool_mask": mask} for row, mask in zip(inputs, masks, strict=True)]
+
+    def count(
+        self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any, tokenizer: Any = None
+    ) -> tuple[StepMarks, ...]:
+        """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
+
+        Args:
+            scoring ([`~trl_grpo_plus.scoring.Scoring`]): of the rows that were generated last.
+            rows (`int`): on this rank.
+            rewards (`Tensor`): `(N, K)`, gathered.
+            accelerator (`Accelerator`): of the trainer.
+            tokenizer (*optional*): with which TRL decodes completions. Given, steps are credited.
+
+        Returns:
+            `tuple[StepMarks]`: the steps of everyone's N attempts, as tokens; none without a `tokenizer`.
+
+        Raises:
+            RewardError: a reward failed on some rank: the same on all.
+        """
+        self.steps = scoring.steps_of(rows)
+        marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
+        failed = [len(scoring.failures)] * len(STATUSES)
+        counts = torch.tensor([*scoring.counts(), failed], device=accelerator.device)
+        counts = accelerator.gather(counts.unsqueeze(0)).sum(dim=0).cpu()
+        if counts[-1, 0]:
+            raise RewardError(gather_object(scoring.failures)[0]) from scoring.cause
+        if failure := scoring.failure_of_models(rewards):
+            raise RewardError(failure)
+        self.outcomes = self.outcomes + counts[:-1]
+        self.statuses = scoring.statuses(rows)
+        if tokenizer is None:
+            return ()
+        marks = gather_object(marks)
+        if all(of_one is None for mark in marks for of_one in mark.steps):
+            logger.warning_once(
+                "process is set, and no reward has scored the steps of any attempt of this batch: it changes nothing "
+                "until one returns a list of Step for a completion."
+            )
+        return tuple(marks)
+
+    def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
+        """This rank's steps, as tokens; what has none for its tokens is a failure."""
+        assert self.generated is not None
+        marks = []
+        for row, (ids, completion) in enumerate(
+            zip(self.generated.completion_ids, self.generated.completions, strict=True)
+        ):
+            what = (ids, content_of(completion), self.steps[row])
+            try:
+                marks.append(marked(*what, partial(decode, skip_special_tokens=True)))
+            except ValueError as error:
+                try:  # what a response template parses has them
+                    marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
+                except ValueError:
+                    reason = f"The steps of sample {row} cannot be credited. {error}"
+                    scoring.failures.append(f"{reason} With step_reward_credit=null their sums are.")
+        return marks
+
+    def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
+        """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
+        into the limit."""
+        assert self.generated is not None
+        prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
+        return tuple(
+            Attempt(
+                inputs=inputs[i],
+                prompt=prompts[i],
+                prompt_ids=prompt_ids[i],
+                completion_ids=completion_ids[i],
+                completion=completions[i],
+                logprobs=None if logprobs is None else logprobs[i],
+                tool_mask=None if tool_mask is None else tool_mask[i],
+                tool_images=tuple(tool_images[i]) if tool_images else (),
+                logged={name: values[i] for name, values in logged.items()},
+                outcomes=self.statuses[i],
+                steps=self.steps[i],
+                truncated=not any(int(token) in ends for token in completion_ids[i][-1:]),
+            )
+            for i in range(len(inputs))
+        )
+
+    def traced(
+        self,
+        split: str,
+        step: int,
+        plan: Plan,
+        advantages: Tensor,
+        accelerator: Any,
+        *,
+        names: Mapping[str, float],
+        weights: Tensor,
+        **known: Any,
+    ) -> Sampled:
+        """For traces and alarms, this batch after so many steps: `advantages` are of this rank's rows of the plan,
+        `weights` of the rewards, which `names` tells apart; `known` is the rest. Collective."""
+        return Sampled(
+            split=split,
+            step=step,
+            size=self.size,
+            weights=dict(names),
+            rounds=self.rounds,
+            plan=plan,
+            totals=totals(self.sampled, weights),
+            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            advantages=accelerator.gather(first_tokens(advantages)).cpu(),
+            kl=None if self.kl is None else accelerator.gather(self.kl).cpu(),
+            failing=dict(zip(names, self.failing, strict=True)),
+            **known,
+        )
+
+    def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
+        """What TRL makes advantages of, `(N, K - monitors)`. It sees none until it has made the batch: to TRL an
+        attempt that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        monitors = monitors_of(trainer.reward_weights)
+        if not monitors:
+            return rewards
+        weighted = [i for i in range(len(trainer.reward_funcs)) if i not in monitors]
+        hidden: dict[str, Any] = {"reward_weights": trainer.reward_weights[weighted]}
+        for name in ("reward_funcs", "reward_func_names"):
+            hidden[name] = [getattr(trainer, name)[i] for i in weighted]
+        self.hiding.enter_context(temporarily(trainer, **hidden))
+        return rewards[:, weighted]
+
+    # -- metrics, under TRL's names
+
+    def rewards_sampled(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
+        """Of all rounds, not of the groups that were kept, which say nothing of the policy."""
+        for name, column in zip(names, self.sampled.unbind(dim=1), strict=True):
+            yield f"rewards/{name}/mean", column.nanmean().item()
+            yield f"rewards/{name}/std", batch_std(column)
+        summed = totals(self.sampled, weights)
+        yield "reward", summed.nanmean().item()
+        yield "reward_std", batch_std(summed)
+
+    def monitored(
+        self, names: Sequence[str], weights: Tensor, std: Callable[[Tensor], Tensor]
+    ) -> Iterator[tuple[str, float]]:
+        """Of the rewards of weight 0 in what is trained on, `std` being TRL's; warns where an attempt has no other."""
+        monitors = monitors_of(weights)
+        for i in monitors:
+            column = self.rewards[:, i]
+            yield f"rewards/{names[i]}/mean", column.nanmean().item()
+            yield f"rewards/{names[i]}/std", std(column).item()
+        unscored = totals(self.sampled, weights).isnan()
+        if monitors and (unscored & ~self.sampled.isnan().all(dim=1)).any():
+            logger.warning_once(
+                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
+                "unscored; see `groups/unscored` and the traces."
+            )
+
+    def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
+        """What became of the samples, of the rewards that tell."""
+        for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
+            if isinstance(reward, Reward):
+                for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
+                    yield f"rewards/{name}/{status}", share
+
+
+def of_all(rows: Tensor, accelerator: Any) -> Tensor:
+    """All ranks' rows, of this rank's `(B, T)`, as long as the longest of any. Collective."""
+    return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
+
+
+def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
+    """This rank's rows of a gathered tensor."""
+    return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
+
+
+def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
+    """A rank's equal share of what is for all."""
+    share = len(rows) // world_size
+    return list(rows[rank * share : (rank + 1) * share])
+
+
+def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Tensor:
+    """`(N,)`, gathered, of this rank's attempts whether TRL leaves any token of one in the loss; `masked`: of those
+    that are cut off it does not. Collective."""
+    here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
+    return accelerator.gather(here.int()).bool().cpu()

@@ -1,0 +1,80 @@
+"""TRL's table of completions: as long as a full batch, where a batch may be smaller, and printed as it is."""
+
+import json
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from accelerate.utils import gather_object
+
+from ..rollouts.groups import Attempt
+from ..utils.patching import temporarily
+from ..utils.terminal import visible
+
+
+_PRINTS = "print_prompt_completions_sample"  # it gives a terminal all that a model wrote
+
+
+def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
+    """Give the table what the rewards logged about these rows, which are its next. Collective."""
+    # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
+    logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
+    pending.clear()
+    # Each column must be as long as the table, which is not full where a batch was smaller.
+    for name in sorted(logged | set(logs["extra"])):
+        column = logs["extra"][name]
+        column.extend([None] * (len(logs["prompt"]) - len(column)))
+        pending[name] = [attempt.logged.get(name) for attempt in attempts]
+
+
+def forget(logs: Any) -> None:
+    """Empty the table: a batch that is smaller than a full one would leave older rows in it."""
+    logs["extra"].clear()
+    for column in logs.values():
+        for rows in column.values() if isinstance(column, dict) else [column]:
+            rows.clear()
+
+
+def replace(column: Any, values: Sequence[float]) -> None:
+    """Put `values` in place of what the table's last batch has in a column."""
+    for _ in range(min(len(values), len(column))):
+        column.pop()
+    column.extend(values)
+
+
+@contextmanager
+def printed_visibly(module: Any) -> Iterator[None]:
+    """Within it, what TRL prints of the table is made [`visible`]. What it writes and sends to trackers is not.
+
+    Args:
+        module: that of TRL's trainer, which prints.
+    """
+    prints = getattr(module, _PRINTS, None)
+    if prints is None:
+        yield
+        return
+
+    def print_visibly(*args: Any, **more: Any) -> None:
+        prints(*map(_visible, args), **{name: _visible(value) for name, value in more.items()})
+
+    with temporarily(module, **{_PRINTS: print_visibly}):
+        yield
+
+
+def _visible(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, list | deque):
+        return [_visible(one) for one in value]
+    if isinstance(value, dict):
+        return {_visible(name): _visible(_read(one) if name == "arguments" else one) for name, one in value.items()}
+    return value
+
+
+def _read(arguments: Any) -> Any:
+    """A tool's arguments, which may be JSON that TRL reads before it prints them."""
+    try:
+        return json.loads(arguments) if isinstance(arguments, str) else arguments
+    except ValueError:
+        return arguments

@@ -1,0 +1,602 @@
+"""`GRPOPlusTrainer`: TRL's `GRPOTrainer`, not paying for groups that teach nothing; advantage and KL are a choice.
+
+The only file that touches TRL-private names; tests/trainer/test_trl_contract.py pins each. In TRL's order of calls:
+
+- `get_train_dataloader`: where prompts are drawn or remembered, rows say their index, until TRL reads them.
+- `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
+- `_generate_and_score_completions`: prompts are chosen; at the batch's end masks, advantages and metrics become ours.
+  TRL's own is called once more for each further round, whose rows it prepares (environments, tools, images).
+- `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
+  rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
+  that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
+- `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks where a reward failed; after such
+  a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
+- `_compute_loss`: another KL estimator or none, adaptive beta, no filler in the entropy. `_get_grad_norm`: finite?
+  `_get_per_token_logps_and_entropies`: of which attempts it is not.
+- `log`, `evaluation_loop`: what is logged and evaluated, for the traces. Evaluation is left to TRL.
+- checkpoints: what the above must know to resume exactly. The Hub: no traces, and a model card that says all.
+"""
+
+import copy
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+import trl
+from accelerate.utils import send_to_device
+from torch import Tensor
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+from trl import GRPOTrainer
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.utils import nanstd
+
+from ..config import compatibility, trl_releases
+from ..config.grpo_plus_config import GRPOPlusConfig, config_for
+from ..config.sampling_distribution import warn_of_another_distribution
+from ..curriculum import selection
+from ..curriculum.indexed_dataset import pop_indices
+from ..curriculum.prompt_states import states_of_share
+from ..objective import kl, padding
+from ..objective.credit import Credit
+from ..objective.scales import TRL_SCALES
+from ..registry import resolve
+from ..rollouts import groups, resampling
+from ..rollouts.exchange import carried, exchange
+from ..rollouts.generation import IMAGE_FIELDS, Generated, one_each, shown
+from ..scoring import Scoring, check_prompts, check_splits, configure
+from ..traces import advantages_by_token, as_given, split_name
+from ..utils import folder_lock
+from ..utils.patching import temporarily
+from . import batch as batches
+from . import checkpoint_integrity, hub, training_state
+from . import completions_table as table
+from .batch import Batch
+from .cpu_lm_head import spare_copies
+from .nonfinite_guard import GROUPS, StepGuard
+from .prompt_source import Prompts
+from .recorder import Recorder, Recording
+from .run_metadata import describe
+from .vllm_sync_check import VLLMCheck
+
+
+if TYPE_CHECKING:
+    from datasets import Dataset, IterableDataset
+    from peft import PeftConfig, PeftModel
+    from transformers import (
+        BitsAndBytesConfig,
+        PreTrainedModel,
+        PreTrainedTokenizerBase,
+        ProcessorMixin,
+        TrainerCallback,
+    )
+    from trl.trainer.grpo_trainer import EnvironmentFactory, RewardFunc, RolloutFunc
+
+trl_releases.check(GRPOTrainer, trl.__version__)
+
+
+class GRPOPlusTrainer(GRPOTrainer):
+    """
+    TRL's [`~trl.GRPOTrainer`] that can leave zero-variance groups out of the batch or replace them, and that offers
+    more baselines, scales and KL estimators. With every option of [`GRPOPlusConfig`] at its default it is TRL's, bit
+    for bit.
+
+    Args:
+        reward_funcs:
+            As [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
+            [`~trl_grpo_plus.registry.RewardSpec`].
+        model, train_dataset, ..., environment_factory:
+            As [`~trl.GRPOTrainer`], in its order. `later` are arguments that a later TRL adds.
+        args ([`GRPOPlusConfig`], *optional*):
+            Configuration for this trainer. If `None`, a default configuration is used.
+
+    Raises:
+        TypeError: `args` is another configuration.
+        ValueError: an option does not go with the dataset, the model or the rewards.
+
+    Example:
+
+    ```python
+    config = GRPOPlusConfig(zero_variance_groups="resample")
+    GRPOPlusTrainer("Qwen/Qwen2.5-0.5B-Instruct", accuracy_reward, config, dataset).train()
+    ```
+    """
+
+    args: GRPOPlusConfig
+    beta: float
+    entropy_coef: float
+    _last_world_entropy: float
+    _step: int
+    _batch = Batch()  # in flight; empty between two of them, and in a trainer made without __init__
+
+    def __init__(
+        self,
+        model: "str | PreTrainedModel | PeftModel",
+        reward_funcs: "str | RewardFunc | dict[str, Any] | list[str | RewardFunc | dict[str, Any]] | None" = None,
+        args: GRPOPlusConfig | None = None,
+        train_dataset: "Dataset | IterableDataset | None" = None,
+        eval_dataset: "Dataset | IterableDataset | Mapping[str, Dataset | IterableDataset] | None" = None,
+        processing_class: "PreTrainedTokenizerBase | ProcessorMixin | None" = None,
+        reward_processing_classes: "PreTrainedTokenizerBase | list[PreTrainedTokenizerBase] | None" = None,
+        callbacks: "list[TrainerCallback] | None" = None,
+        optimizers: tuple[torch.optim.Optimizer | None, torch.optim.lr_scheduler.LambdaLR | None] = (None, None),
+        quantization_config: "BitsAndBytesConfig | None" = None,
+        peft_config: "PeftConfig | None" = None,
+        tools: list[Callable[..., Any]] | None = None,
+        rollout_func: "RolloutFunc | None" = None,
+        environment_factory: "EnvironmentFactory | dict[str, EnvironmentFactory] | None" = None,
+        **later: Any,
+    ):
+        args = config_for(model, args)
+        self._batch = Batch()
+        self._sampler: Any = None  # TRL's, of the training set
+        self._split = "eval"  # that is being evaluated
+        self._entropy: float | None = None  # as last measured
+        self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
+        selection.check_dataset(train_dataset, "train_dataset", args)
+        if not environment_factory:  # which may supply the prompts
+            check_prompts(train_dataset, eval_dataset)
+        reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
+        if weights != args.reward_weights:
+            args = copy.copy(args)  # the caller may make another trainer with it
+            args.reward_weights = weights
+        self._credit = Credit(args)
+        self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
+        if args.push_to_hub:
+            hub.check_seam()
+        configure(args.reward_workers, args.reward_worker_memory_mb)
+        if not (rollout_func or environment_factory):  # they add columns
+            check_splits(reward_funcs, train_dataset, eval_dataset)
+        with temporarily(args, has_plus_trainer=True):
+            super().__init__(
+                model,
+                reward_funcs,
+                args,
+                train_dataset,
+                eval_dataset,
+                processing_class,
+                reward_processing_classes,
+                callbacks,
+                optimizers,
+                quantization_config,
+                peft_config,
+                tools,
+                rollout_func,
+                environment_factory,
+                **later,
+            )
+        spare_copies(self.model)
+        # What TRL does not know it would refuse; its advantages are replaced then.
+        self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
+        names, weights = self.reward_func_names, self.reward_weights.tolist()
+        compatibility.check_rewards(names, weights, args)
+        given = (self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
+        compatibility.check_model(args, *given, trl.__version__)
+        if args.filters_groups:
+            resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
+        if self.rollout_func is None:  # it samples as it likes
+            warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
+        self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
+        self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
+        self._layout = training_state.layout(args, self.accelerator.num_processes)
+        known = describe(args, self.model, self.train_dataset, self.eval_dataset)
+        self._recorder = Recorder(args, names, weights, self.accelerator.process_index, known)
+        self._guard = StepGuard(args, self.accelerator)
+        # First, since trackio's own callback closes its run when training ends.
+        self.callback_handler.callbacks.insert(0, Recording(self._recorder))
+
+    def get_train_dataloader(self) -> Any:
+        """As TRL's. Where prompts are drawn beyond it, or remembered, each row says its index in the training set."""
+        if not (self.args.draws_prompts or self.args.what_believes):
+            return super().get_train_dataloader()
+        rows = self._prompts.dealt_from(self._remove_unused_columns(self.train_dataset, description="training"))
+        # A collator that removes columns would remove the index.
+        with temporarily(self, train_dataset=rows), temporarily(self.args, remove_unused_columns=False):
+            return super().get_train_dataloader()
+
+    def _read(self, indices: list[int]) -> list[dict[str, Any]]:
+        """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
+        rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
+        return send_to_device(rows.__getitems__(indices), self.accelerator.device)
+
+    def _get_train_sampler(self, dataset: Any = None, *rest: Any, **more: Any) -> Any:
+        self._sampler = super()._get_train_sampler(dataset, *rest, **more)
+        return self._sampler
+
+    # -- the batch begins, and TRL asks for its completions
+
+    def _prepare_inputs(self, generation_batch: Any, *rest: Any, **more: Any) -> Any:
+        before = self._buffered_inputs
+        inputs = super()._prepare_inputs(generation_batch, *rest, **more)
+        if self.model.training and self._buffered_inputs is not before and "live" in inputs:
+            padding.weigh(self._buffered_inputs, self.loss_type, self.accelerator)
+        return inputs
+
+    def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
+        training = self.model.training
+        size = self.num_generations if training else self.num_generations_eval
+        filters = self.args.filters_groups and training
+        self._batch = batch = Batch(size, inputs, pop_indices(inputs), filters)
+        if training:
+            self._prompts.begin(batch, self._read)
+        if filters:
+            table.forget(self._logs)
+        try:
+            with batch.hiding:
+                output = super()._generate_and_score_completions(self._shown(inputs))
+            self._log_monitors()
+            if training:
+                if not all(batch.plan.live):
+                    live = torch.tensor(batch.plan.live).repeat_interleave(size)
+                    padding.mask_rows(output, batches.own_rows(live, self.accelerator), self.accelerator)
+                if self.args.changes_advantages:
+                    self._replace_advantages(output, sum(batch.plan.live))
+                self._log_batch(output)
+                self._log(self._vllm_check.metrics(output, self.model, self.state.global_step).items())
+                output[GROUPS] = batch.groups_named(self.state.global_step, self.accelerator)
+            self._log(batch.outcome_shares(self.reward_funcs, self.reward_func_names))
+            if batch.kl is None:
+                batch.kl = kl.at_hand(output, padding.loss_mask(output))
+            self._record(batch.plan, output["advantages"])
+            if training:
+                self._log(self._prompts.remember(batch).items())
+                self._metrics["train"]["rollouts"] = [self._prompts.rollouts]
+            return output
+        finally:
+            self._batch = Batch()
+
+    def _prompt_states(self, rows: list[int]) -> Tensor:
+        """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
+        ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
+        return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
+
+    def _generate(self, prompts: list) -> tuple:
+        batch = self._batch
+        if not batch.filters:
+            batch.generated = Generated(*super()._generate(prompts))
+            return batch.generated
+        if batch.further is not None:
+            raise resampling.Sampled(self._sample(batch.further, prompts))
+        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
+        drawn_from = (batch.inputs, batch.indices, draw, self._read)
+        limits = (self.num_generations, self.args.max_resample_rounds)
+        first = self._sample(batch.inputs, prompts)
+        batch.rounds = resampling.resample(first, self._sample_further, *drawn_from, *limits, *ranks)
+        fallback = "drop" if draw is None else self.args.resample_fallback
+        unit = resampling.groups_at_least(self.args, self.accelerator.num_processes)
+        try:
+            plan = resampling.settle(batch.rounds, fallback, self.state.global_step, unit)
+        except RuntimeError:  # on all ranks: what is to be looked at must be there
+            self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
+            self._settle_record()
+            raise
+        attempts = exchange(batch.rounds, plan.order, self.num_generations, *ranks)
+        batch.filtered, batch.exchanged = plan, attempts
+        batch.inputs[:] = [attempt.inputs for attempt in attempts]
+        prompts[:] = [attempt.prompt for attempt in attempts]
+        if self.environment_factories is not None:  # by which TRL knows the tools of a prompt with images
+            names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
+            self._batch_environments = names
+        table.put_back(self._logs, self._pending_extra_logs, attempts)
+        masked, logprobs, batch.unevenly_pictured = carried(attempts, trl.__version__)
+        return Generated.of(attempts, masked, logprobs)
+
+    def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Rows as TRL is to see them."""
+        return shown(rows) if self._is_vlm and self._batch.filters else rows
+
+    def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
+        """As `_sample`, of rows that TRL has not prepared: it does all that it does for a batch, up to `_generate`."""
+        with temporarily(self._batch, further=inputs):
+            try:
+                super()._generate_and_score_completions(self._shown(inputs))
+            except resampling.Sampled as ended:
+                return ended.sampled
+        raise AssertionError("TRL has made a batch without _generate")
+
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> groups.Round:
+        """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
+        whole = self.rollout_func and one_each(self.rollout_func)
+        with temporarily(self, rollout_func=whole):
+            self._batch.generated = generated = Generated(*super()._generate(prompts))
+        inputs = generated.rows(inputs)
+        sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
+        self._pending_extra_logs.clear()  # they travel with their rows
+        return sampled
+
+    def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
+        batch = self._batch
+        batch.hiding.close()
+        if batch.filtered is None:
+            batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
+            if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
+                table.put_back(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
+        elif batch.unevenly_pictured:  # each rank that has pictures would wait for the others to log theirs
+            batch.hiding.enter_context(temporarily(self, log_multimodal=False))
+        return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
+
+    def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
+        """What was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
+        batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
+        scoring = Scoring(self.reward_funcs, self.reward_func_names)
+        with temporarily(self, reward_funcs=scoring.functions):
+            rewards = super()._calculate_rewards(batch.with_tool_mask(inputs), prompts, *completions)
+        marks = batch.count(
+            scoring, len(inputs), rewards, accelerator, self.args.step_reward_credit and self.processing_class
+        )
+        logged = {name: values for name, values in self._pending_extra_logs.items() if len(values) == len(inputs)}
+        ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
+        attempts = batch.attempts(inputs, prompts, logged, ends)
+        trainable = batches.trainable(attempts, self.mask_truncated_completions, accelerator)
+        # All that is decided on them is a matter of a few numbers in float64, which not every device has.
+        rewards = rewards.cpu()
+        verdicts = tuple(self._judge(rewards, marks, trainable))
+        return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
+
+    def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
+        """The verdict on each group; without `trainable`, on its rewards alone."""
+        weights, names = self.reward_weights.cpu(), self.reward_func_names
+        return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
+
+    # -- what TRL made of the batch becomes what is trained on
+
+    def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
+        batch, mask, in_reward, about = (
+            self._batch,
+            padding.loss_mask(output),
+            self.args.kl_placement == "reward",
+            None,
+        )
+        to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator) if in_reward else None
+        if estimator := self._credit.estimator:
+            entropies = self._policy_logps(output, entropies=True) if estimator.variant.entropies else None
+            seeds = (self.state.global_step, self.args.seed, self._step)
+            about = batch.about(mask, entropies, *seeds, self.accelerator)
+        of_groups = ((num_live, self.num_generations), batch.rewards, self.reward_weights)
+        lengths, known = self.accelerator.gather(mask.sum(dim=1)), self._prompts.known(batch)
+        values = self._credit.advantages(*of_groups, lengths, to_go, self.beta, batch.marks, **known, about=about)
+        if to_go is not None:
+            self._adapt_beta()
+        output["advantages"] = padding.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
+        table.replace(self._logs["advantages"], padding.first_tokens(values).tolist())
+
+    def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
+        """(B, T), and logs `kl`."""
+        mask = padding.loss_mask(output)
+        logps = output.get("old_per_token_logps")
+        logps = self._policy_logps(output) if logps is None else logps
+        to_go = kl.kl_to_go(logps, output["ref_per_token_logps"], mask)
+        self._batch.kl = to_go[:, 0] / mask.sum(dim=1).clamp(min=1)
+        mean = kl.mean_of_ranks(to_go[:, 0].sum(), mask.sum(), self.accelerator)
+        self._log([("kl", mean)])
+        self._controller.see(mean, num_live * self.num_generations)
+        return to_go
+
+    def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
+        """Log-probs of the completions under the policy as it is, which TRL leaves out on-policy; or `entropies`."""
+        ids, mask = (torch.cat([output[f"prompt_{of}"], output[f"completion_{of}"]], dim=1) for of in ("ids", "mask"))
+        width = output["completion_ids"].shape[1]
+        how = {"batch_size": self.args.per_device_train_batch_size, "compute_entropy": entropies}
+        how |= {name: output[name] for name in IMAGE_FIELDS if name in output}
+        with torch.no_grad(), disable_gradient_checkpointing(self.model, self.args.gradient_checkpointing_kwargs):
+            return self._get_per_token_logps_and_entropies(self.model, ids, mask, width, **how)[int(entropies)]
+
+    # -- metrics, traces and evaluation
+
+    def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
+        """Into TRL's metrics; `again`: in place of what it has just logged there."""
+        metrics = self._metrics["train" if self.model.training else "eval"]
+        for name, value in values:
+            if again:
+                metrics[name].pop()
+            metrics[name].append(value)
+
+    def _log_batch(self, output: dict[str, Any]) -> None:
+        batch = self._batch
+        generated = self.accelerator.gather(torch.tensor(batch.num_tokens, device=self.accelerator.device)).sum()
+        tokens = {"tokens/generated": generated.item(), "tokens/trained": output["num_items_in_batch"].item()}
+        self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
+        # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
+        differ = [verdict == "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
+        self._log([("frac_reward_zero_std", 1.0 - sum(differ) / len(differ))], again=True)
+        if self.args.filters_groups:
+            self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)
+
+    def _log_monitors(self) -> None:
+        """As TRL logs the rewards that it knows of."""
+        names, weights = self.reward_func_names, self.reward_weights.cpu()
+        for i in groups.monitors(weights):
+            self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
+        self._log(self._batch.monitored(names, weights, nanstd))
+
+    def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
+        """Traces and alarms. `advantages` are of this rank's rows of the plan."""
+        batch = self._batch
+        split = "train" if self.model.training else self._split
+        traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
+        if not traced and not (self.args.alarms and self.model.training):
+            return
+        known: dict[str, Any] = {"entropy": self._entropy, "beliefs": self._prompts.believed(batch)}
+        known["alike"] = self.rollout_func is None and self.environment_factories is None
+        known["by_token"] = advantages_by_token(batch.trained, advantages, self.processing_class)
+        known["names"], known["weights"] = self._recorder.weights, self.reward_weights.cpu()
+        sampled = batch.traced(split, self.state.global_step, plan, advantages, self.accelerator, **known)
+        self._settle_record()
+        if traced and self.model.training:
+            self._recorder.keep_first_prompt(sampled.step, partial(self._as_given, batch.rounds[0].attempts[0]))
+        self._recorder.record(sampled, traced)
+
+    def _as_given(self, attempt: groups.Attempt) -> dict[str, Any]:
+        """An attempt's prompt as the model was given it."""
+        template = {"tools": self.tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
+        return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, template)
+
+    def _settle_record(self) -> None:
+        for name, value in self._recorder.settle().items():
+            self._metrics["train"][name].append(value)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """As TRL's, and into the run's journal."""
+        self._settle_record()
+        with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
+            super().log(logs, *args, **kwargs)
+        self._recorder.log(self.state.log_history[-1])
+
+    def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
+        """As the `Trainer`'s; notes which split it is about."""
+        self._settle_record()
+        self._split = split_name(metric_key_prefix)
+        self._recorder.evaluate(self._split, self.state.global_step)
+        evaluated = super().evaluation_loop(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self._settle_record()
+        return evaluated
+
+    # -- loss
+
+    def _compute_loss(self, model: Any, inputs: dict[str, Any], *rest: Any, **more: Any) -> Tensor:
+        if not self.model.training:
+            return super()._compute_loss(model, inputs, *rest, **more)
+        given = inputs
+        # Every loss type is linear in the advantages, up to their sign, and in beta.
+        weight = inputs.get("filler_weight", 1.0)
+        beta = self.beta * weight if self.args.kl_placement == "loss" else 0.0
+        if weight != 1.0:
+            inputs = {**inputs, "advantages": inputs["advantages"] * weight}
+        weighted = self.args.use_bias_correction_kl
+        if beta and self.args.kl_estimator != kl.TRL_ESTIMATOR:
+            logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": inputs.get("old_per_token_logps")}
+            term = partial(kl.penalty, self.args.kl_estimator, **logps, importance_weighted=weighted)
+            inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
+            weighted = False
+        metrics = self._metrics["train"]
+        rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
+        tokens = inputs.get("live_tokens", 1)  # where there is no filler TRL decides
+        entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
+        before = {name: len(values) for name, values in metrics.items()}
+        with temporarily(self, beta=beta), temporarily(self.args, use_bias_correction_kl=weighted), entropy:
+            loss = super()._compute_loss(model, inputs, *rest, **more)
+        if tokens and metrics.get("entropy"):
+            self._entropy = metrics["entropy"][-1]
+        if beta:
+            self._controller.see(metrics["kl"][-1], rows)
+        if not tokens:  # nothing to train on, on any rank: TRL has logged means over no tokens
+            for name in metrics.keys() - {"entropy_coef"}:
+                del metrics[name][before.get(name, 0) :]
+        if beta and self.accelerator.sync_gradients:
+            self._adapt_beta(passes=self.num_iterations)
+        return self._guard.seen(loss, given)
+
+    def _get_per_token_logps_and_entropies(self, *args: Any, **kwargs: Any) -> Any:
+        computed = super()._get_per_token_logps_and_entropies(*args, **kwargs)
+        self._guard.forwarded(computed[0])
+        return computed
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        norm = super()._get_grad_norm(*args, **kwargs)
+        return self._guard.checked(norm, self.state.global_step, self._settle_record)
+
+    @contextmanager
+    def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
+        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `tokens`."""
+        before = self.entropy_coef, self._last_world_entropy
+        if weight != 1.0:
+            self.entropy_coef = padding.ScaledCoefficient(self.entropy_coef, weight)
+        try:
+            yield
+        finally:
+            if isinstance(self.entropy_coef, padding.ScaledCoefficient):  # TRL did not change it
+                self.entropy_coef = before[0]
+        self._window_tokens += tokens
+        if self.accelerator.sync_gradients:
+            if not self._window_tokens:  # TRL has measured the entropy of no tokens, 0
+                self.entropy_coef, self._last_world_entropy = before
+                if logged := self._metrics["train"].get("entropy_coef"):
+                    logged[-1] = self.entropy_coef
+            self._window_tokens = 0
+
+    def _adapt_beta(self, passes: int = 1) -> None:
+        if (beta := self._controller.adapt(self.beta, passes)) is not None:
+            self.beta = beta
+            self._metrics["train"]["beta"].append(beta)
+
+    # -- checkpoints and the Hub
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As the `Trainer`'s, from a checkpoint that is whole; see [`trl_grpo_plus.trainer.checkpoint_integrity`].
+
+        Raises:
+            ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
+        """
+        with folder_lock.held(self.args.output_dir), self._recorder.blaming_trackers():
+            return super().train(
+                checkpoint_integrity.whole(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
+            )
+
+    def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
+        folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
+        with checkpoint_integrity.saving(folder, self.accelerator.process_index):
+            # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
+            if not self.args.save_only_model:
+                training_state.save(str(folder), self.accelerator.process_index, self._resume_state)
+                if self._moving_reference is not None:
+                    training_state.save_reference(str(folder), self.accelerator.process_index, self._moving_reference)
+            super()._save_checkpoint(model, trial, *rest, **more)
+
+    @property
+    def _moving_reference(self) -> Any:
+        """The reference model where it follows the policy, else `None`."""
+        return self.ref_model if self.args.sync_ref_model else None
+
+    def _resume_state(self) -> dict[str, Any]:
+        self._settle_record()
+        generate_every = self.args.steps_per_generation * self.num_iterations
+        return {
+            "layout": self._layout,
+            "step": self._step,
+            # TRL generates anew when it resumes, in the midst of a batch too.
+            "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
+            "beta": self.beta,
+            "reference": self._moving_reference is not None,
+            "alarms": self._recorder.state_dict(),
+            "entropy": self._entropy,
+            **self._prompts.state_dict(),
+            **self._credit.state_dict(),
+        }
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None, *rest: Any, **more: Any) -> None:
+        super()._load_optimizer_and_scheduler(checkpoint, *rest, **more)
+        if checkpoint is None:
+            return
+        training_state.skip_epochs(self._sampler, int(self.state.epoch or 0))
+        rank, reference = self.accelerator.process_index, self._moving_reference
+        with training_state.loaded(checkpoint, rank, self._layout) as state:
+            if reference is not None:
+                training_state.load_reference(checkpoint, rank, reference, bool(state and state.get("reference")))
+            if state is None:
+                return
+            self._prompts.load_state_dict(state)  # collective, so before what one rank may lack
+            if self.args.kl_target is not None:
+                self.beta = state["beta"]
+            self._credit.load_state_dict(state)
+            self._recorder.load_state_dict(state.get("alarms"))
+            self._entropy, self._step = state.get("entropy"), state.get("step", self._step)
+            self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
+
+    def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
+        """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.trainer.model_card`]."""
+        super().create_model_card(model_name or Path(self.args.output_dir).resolve().name, *args, **kwargs)
+        if self.is_world_process_zero():
+            hub.complete_card(self.args.output_dir, self.args.changed_options, list(self._recorder.weights.items()))
+
+    def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
+        """As the `Trainer`'s, without the traces; see [`trl_grpo_plus.trainer.hub`]."""
+        with hub.kept_at_home():
+            return super().push_to_hub(*args, **kwargs)
+
+    def _push_from_checkpoint(self, *args: Any, **kwargs: Any) -> None:
+        with hub.kept_at_home():
+            super()._push_from_checkpoint(*args, **kwargs)

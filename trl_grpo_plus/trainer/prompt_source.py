@@ -1,0 +1,209 @@
+"""Which prompts a run samples, and what it remembers of them: a stream that deals rows, a memory that believes."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from accelerate.logging import get_logger
+from accelerate.utils import broadcast_object_list, gather_object
+from torch import Tensor
+
+from ..curriculum import selection
+from ..curriculum.belief_store import TOTAL, BeliefStore
+from ..curriculum.draw import Draw
+from ..curriculum.indexed_dataset import IndexedRows
+from ..curriculum.prompt_states import MOST_TOKENS
+from ..curriculum.samplers import PromptSampler
+from ..curriculum.streaming_sampler import StreamingSampler
+from ..rollouts.groups import totals
+from ..utils.distributed import raise_on_all_ranks
+from ..utils.validation import ConfigError
+from .batch import Batch, share_of
+
+
+logger = get_logger(__name__)
+
+
+class Prompts:
+    """Of one run.
+
+    Args:
+        config ([`GRPOPlusConfig`]): the configuration.
+        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): what is trained on.
+        names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
+        accelerator (`Accelerator`): of the run.
+        states (`Callable`): indices of rows to the policy's states at their prompts' ends; collective.
+
+    Attributes:
+        memory ([`~trl_grpo_plus.curriculum.belief_store.BeliefStore`], *optional*): where any option needs beliefs.
+        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): where prompts are drawn beyond TRL's sampler.
+        window ([`~trl_grpo_plus.curriculum.streaming_sampler.StreamingSampler`], *optional*): what indices are of,
+            where beliefs are of a stream.
+        rollouts (`int`): attempts sampled since the run began, on all ranks and in all rounds.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        train_set: Any,
+        names: Sequence[str],
+        weights: Sequence[float],
+        accelerator: Any,
+        states: Callable[[list[int]], Tensor],
+    ):
+        self._config, self._accelerator, self._weights = config, accelerator, torch.tensor(weights)
+        self.memory: BeliefStore | None = None
+        self.draw: Draw | None = None
+        self.window: StreamingSampler | None = None
+        self._stream: PromptSampler | None = None
+        self.rollouts = 0
+        if config.what_believes:
+            selection.check_stream(train_set, config)
+            if not hasattr(train_set, "__len__"):
+                self.window = StreamingSampler(train_set, config.seed, config.shuffle_dataset)
+                if config.chooses_prompts and not (config.belief_key or config.belief_head):
+                    logger.warning(
+                        "prompt_selection='belief' has nothing to tell a stream's rows apart by: they are sampled by "
+                        "chance. Set belief_key or belief_head."
+                    )
+            self.memory = BeliefStore(config, train_set, names, weights, states if config.belief_head else None)
+        if config.draws_prompts:
+            self._stream = self.window or selection.stream_of(train_set, config)
+            believe = self.memory.promise if self.memory else None
+            self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
+
+    def dealt_from(self, train_set: Any) -> Any:
+        """What TRL is to deal rows of. Those of a stream have no index, and where others are read ahead and take their
+        place they go on for ever: a run that is resumed after the end of a stream is to TRL at its beginning."""
+        if self.window is None:
+            return IndexedRows(train_set)
+        return train_set.repeat(None) if self._config.chooses_prompts else train_set
+
+    def begin(self, batch: Batch, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
+        """A batch of the training set begins. Where prompts are chosen, its rows are replaced by others, which `read`
+        reads; and where any are remembered it knows which rows they are. Collective."""
+        rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
+        count = len(batch.inputs) * world_size // batch.size
+        if self.window is not None:
+            self._look(self.window, batch, count)
+        if self._config.chooses_prompts:
+            assert self.draw is not None
+            drawn = self.draw(count, lambda row: True, 1, None)
+            if len(set(drawn)) != count or len(drawn) != count:
+                raise ConfigError(
+                    f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
+                    f"{count} distinct ones. Have its `take` return as many as it is asked for."
+                )
+            mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
+            batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
+        elif self.window is not None:
+            batch.rows = tuple(range(count))
+        elif self.memory is not None:
+            indices = [-1 if index is None else index for index in batch.indices]
+            indices = self._accelerator.gather(torch.tensor(indices, device=self._accelerator.device)).tolist()
+            batch.rows = tuple(indices[:: batch.size])
+            if min(batch.rows) < 0:
+                raise ConfigError(
+                    f"{self._config.what_believes} remembers rows by their index in the training set, and this "
+                    "batch's rows do not say theirs: the dataloader is not the trainer's own. Leave that, or set the "
+                    "option back to its default."
+                )
+        if self.memory is not None:
+            self.memory.look(batch.rows)
+
+    def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
+        """The rows of a stream that a batch of `count` prompts can be made of: those ahead, or those that TRL has
+        dealt. Collective."""
+        if self._config.chooses_prompts:
+            with raise_on_all_ranks():  # each reads for itself
+                window.look(self._config.selection_pool * count, count)
+            if len(set(gather_object([window.digest]))) > 1:
+                raise ConfigError(
+                    f"{self._config.what_believes}: the processes read different rows of the stream. Give each the "
+                    "whole of it, in the same order."
+                )
+        else:  # of the rows that the ranks have, what is asked about them
+            needed = {self._config.belief_key, "prompt" if self._config.belief_head else None} - {None}
+            asked = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
+            window.rows = asked[:: batch.size]
+        assert self.memory is not None
+        batch.streamed = True
+        self.memory.show(window.rows)
+
+    def known(self, batch: Batch) -> dict[str, Any]:
+        """For [`~trl_grpo_plus.objective.credit.Credit`]: what is believed of the groups that are trained on.
+        Collective."""
+        centred = self._config.advantage_baseline == "belief"
+        if self.memory is None or not (centred or self._config.estimates_advantages):
+            return {}
+        live = batch.live_groups
+        beliefs = {"beliefs": self.memory.credited([row for row, _ in live])}
+        return {**beliefs, "teaching": [alive for _, alive in live]} if centred else beliefs
+
+    def believed(self, batch: Batch) -> list[dict[str, Any]]:
+        """For the traces: of each group of all rounds, what is believed of its prompt."""
+        rows = [row for one_round in batch.rounds for row in one_round.rows]
+        if self.memory is None or not rows:
+            return []
+        belief, of = self.memory.believed(rows), self.memory.promise_of
+        named = {} if of == TOTAL else {"of": of}
+        columns = {"mean": belief.mean, "std": belief.variance.sqrt(), "attempts": belief.count}
+        rounded = zip(*(column.round(decimals=4).tolist() for column in columns.values()), strict=True)
+        return [{**dict(zip(columns, values, strict=True)), **named} for values in rounded]
+
+    def remember(self, batch: Batch) -> dict[str, float]:
+        """Learn from what was sampled, once its advantages are made and before the policy moves. Ends the step; gives
+        what is worth logging. Collective."""
+        rows = [row for one_round in batch.rounds for row in one_round.rows]
+        self.rollouts += len(batch.sampled)
+        metrics: dict[str, float] = {}
+        if self.memory is not None:
+            affordable = math.inf
+            if self._config.belief_head and (share := self._config.belief_head_share):
+                affordable = affordable_by(batch, share, self._accelerator)
+            self.memory.observe(rows, batch.sampled.unflatten(0, (-1, batch.size)), affordable)
+            metrics |= self.memory.metrics()
+        if self._config.chooses_prompts:
+            assert self.draw is not None
+            summed = totals(batch.sampled, self._weights).view(-1, batch.size)
+            verdicts = [verdict for one in batch.rounds for verdict in one.verdicts]
+            metrics |= self.draw.observe(rows, summed, verdicts)
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """For a checkpoint; the first rank's is that of all."""
+        parts = {"stream": self._stream, "memory": self.memory}
+        first = self._accelerator.process_index == 0
+        states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
+        return {**states, "prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a checkpoint. Collective."""
+        # On every rank: what is refused must not leave the others waiting. The memory first, which knows a stream.
+        names = ("stream", "memory", "prompt_selection", "rollouts")
+        saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
+        self.rollouts = saved["rollouts"] or 0
+        if self.memory is not None and saved["memory"] is not None:
+            self.memory.load_state_dict(saved["memory"])
+        elif self.memory is not None:
+            logger.warning(f"The checkpoint remembers no prompts: {self._config.what_believes} starts afresh.")
+        if self._stream is not None and saved["stream"] is not None:
+            before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
+            if before != now:
+                raise ConfigError(
+                    f"The checkpoint's prompts were dealt by prompt_selection={before!r}, this run has {now!r}. "
+                    "Resume with the same options, or start a new run from the checkpoint's weights."
+                )
+            self._stream.load_state_dict(saved["stream"])
+
+
+def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:
+    """Prompts that the head may read for a share of the tokens that a batch has sampled; prompts are taken to be as
+    long as the batch's. Collective."""
+    prompts = [len(attempt.prompt_ids) for one_round in batch.rounds for attempt in one_round.attempts]
+    counts = [sum(prompts) + batch.num_tokens, sum(min(length, MOST_TOKENS) for length in prompts), len(prompts)]
+    sampled, to_read, attempts = (
+        accelerator.gather(torch.tensor([counts], device=accelerator.device)).sum(dim=0).tolist()
+    )
+    return share * sampled / max(to_read / attempts, 1)

@@ -1,0 +1,306 @@
+"""Hands each batch of a run to the traces on disk, the alarms and the trackers.
+
+All ranks take part in gathering, rank 0 alone keeps, in a thread beside training: at most one batch is on its way.
+What goes wrong (a full disk, a tracker that is down) is said once and is no reason to lose a run; and none of the
+three depends on another.
+"""
+
+import contextvars
+import logging
+import shlex
+import statistics
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import count
+from typing import Any
+
+from accelerate.logging import get_logger
+from accelerate.utils import gather_object
+from tqdm.auto import tqdm
+from transformers import TrainerCallback
+
+from ..traces import (
+    FIRST_PROMPT,
+    FOLDER,
+    Part,
+    Sampled,
+    Thumbnails,
+    Writer,
+    by_group,
+    complete,
+    group_key,
+    newest,
+    part_of,
+    pick,
+    plain,
+)
+from ..traces.alarms import Alarm, Thresholds, Watch
+from ..utils.terminal import visible
+from ..view import Trackers, failed_in
+
+
+logger = get_logger(__name__)
+
+
+class Recording(TrainerCallback):
+    """Tells a recorder when training begins and ends.
+
+    Args:
+        recorder ([`Recorder`]): of the run.
+
+    Attributes:
+        says_where (`bool`): whether the next training says at its begin how to watch it, and at its end where the
+            traces are and how to look at them. Once is enough; and not for a script that ends with a report of its
+            own.
+    """
+
+    def __init__(self, recorder: "Recorder"):
+        self._recorder = recorder
+        self.says_where = True
+
+    @classmethod
+    def hush(cls, trainer: Any) -> None:
+        """Have a trainer not say where its traces are. One of stock TRL has none."""
+        for callback in trainer.callback_handler.callbacks:
+            if isinstance(callback, cls):
+                callback.says_where = False
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.begin(state.global_step, state.max_steps)
+        if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
+            tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._recorder.end()
+        if self.says_where and self._recorder.has_traces and args.get_process_log_level() <= logging.WARNING:
+            self.says_where = False
+            # It is no warning, and by default a logger shows nothing less. As transformers prints what it logs.
+            tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
+            tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
+
+
+class Recorder:
+    """The record of one run. Every rank has one.
+
+    Args:
+        args ([`GRPOPlusConfig`]): of the trainer.
+        names (`Sequence[str]`), weights (`Sequence[float]`): of the K rewards; weight 0 is a monitor.
+        rank (`int`): of this process.
+        about (`dict`, *optional*): what else to keep in run.json.
+
+    Attributes:
+        weights (`dict[str, float]`): of the rewards, by names of which no two are alike.
+    """
+
+    def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, about: Any = None):
+        self.weights = dict(zip(_distinct(names), weights, strict=True))
+        self._args, self._rank, self._main = args, rank, rank == 0
+        self._watch = self._new_watch()
+        self._resumed = False
+        limits = {name: getattr(args, name) for name in ("zero_variance_tolerance", "solved_reward", "failed_reward")}
+        about = {"rewards": self.weights, "num_generations": args.num_generations, **limits, **(about or {})}
+        traces = args.trace_every and self._main
+        self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
+        self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
+        self._lacks_prompt = False  # the first, once training has begun
+        self._trackers: Trackers | None = None
+        self._warned: set[tuple[str, type]] = set()
+        # Python waits for it when it exits, so that what is on its way is written.
+        self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
+        self._pending: Future[dict[str, float]] | None = None
+
+    # -- of a run
+
+    def begin(self, step: int, max_steps: int) -> None:
+        """Training starts at `step` of `max_steps`."""
+        self.settle()
+        if not self._resumed:
+            self._watch = self._new_watch()
+        self._resumed = False
+        if self._writer is not None:
+            with self._never_fatal("Traces"):
+                self._writer.begin(step, max_steps)
+                self._lacks_prompt = not self._writer.holds(FIRST_PROMPT)
+        if self._main and self._args.trace_log_groups:
+            self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
+
+    def evaluate(self, split: str, step: int) -> None:
+        """An evaluation of `split` starts, after `step` steps; [`settle`] comes first."""
+        if self._writer is not None:
+            with self._never_fatal("Traces"):
+                self._writer.fresh(split, step)
+
+    def log(self, entry: dict[str, Any]) -> None:
+        """Keep what the trainer logs, and tell the alarms. [`settle`] comes first."""
+        if self._watch is not None:
+            with self._never_fatal("Alarms"):
+                self._watch.note(entry)
+        if self._writer is not None:
+            with self._never_fatal("Metrics"):
+                self._writer.note("metrics", [plain(entry)])
+
+    def end(self) -> None:
+        """Training is over."""
+        self.settle()
+        if self._trackers is not None:
+            self._trackers.close()
+            self._trackers = None
+
+    @property
+    def writes(self) -> bool:
+        """Whether traces are written here: on rank 0, `False` elsewhere."""
+        return self._writer is not None
+
+    @property
+    def has_traces(self) -> bool:
+        """Whether there are traces of the training; on rank 0, `False` elsewhere."""
+        return self._writer is not None and newest(self._args.output_dir, "train") is not None
+
+    def state_dict(self) -> dict[str, Any] | None:
+        """What the alarms remember, for a checkpoint."""
+        return self._watch.state_dict() if self._watch is not None else None
+
+    def load_state_dict(self, state: dict[str, Any] | None) -> None:
+        """Go on from a checkpoint."""
+        if self._watch is not None and state is not None:
+            self._watch.load_state_dict(state)
+            self._resumed = True
+
+    @contextmanager
+    def blaming_trackers(self) -> Iterator[None]:
+        """For training: an error that came out of a tracker, through which TRL logs too, says so."""
+        try:
+            yield
+        except Exception as error:
+            if (name := failed_in(error)) is None:
+                raise
+            self.settle()
+            why = " ".join(str(error).split())  # on one line, however many it has
+            raise RuntimeError(
+                f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
+                f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
+                "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again."
+            ) from error
+
+    # -- of a batch
+
+    def traces(self, split: str, number: int) -> bool:
+        """Whether the attempts of the `number`-th generation batch are written."""
+        return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
+
+    def settle(self) -> dict[str, float]:
+        """Wait until the last batch is kept.
+
+        Returns:
+            `dict[str, float]`: its metrics, on rank 0; none where they were taken before.
+        """
+        pending, self._pending = self._pending, None
+        return pending.result() if pending is not None else {}
+
+    def record(self, sampled: Sampled, traced: bool) -> None:
+        """Look for alarms and, where it is `traced`, keep a batch; see [`settle`], which comes first. Collective."""
+        places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
+        parts = gather_object([self._part(sampled, places)])
+        if self._main:
+            # trackio keeps its run in a context variable.
+            job = contextvars.copy_context().run
+            self._pending = self._beside.submit(job, self._keep, sampled, places, parts)
+
+    def keep_first_prompt(self, step: int, as_given: Callable[[], dict[str, Any]]) -> None:
+        """Keep a prompt as the model was given it, where the run has none yet; [`settle`] comes first.
+
+        Args:
+            step (`int`): at which it was sampled.
+            as_given (`Callable`): returns what [`~trl_grpo_plus.traces.as_given`] makes of it.
+        """
+        if self._writer is not None and self._lacks_prompt:
+            self._lacks_prompt = False
+            with self._never_fatal("The first prompt"):
+                self._writer.note(FIRST_PROMPT, [plain({"step": step, **as_given()})])
+
+    def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
+        try:
+            return part_of(self._rank, sampled, places, self._thumbnails)
+        except Exception as error:  # of data that only this rank has: the others are waiting
+            return RuntimeError(f"{type(error).__name__}: {error}")
+
+    def _keep(self, sampled: Sampled, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
+        with self._never_fatal("Traces"):
+            for part in parts:
+                if isinstance(part, Exception):
+                    raise part
+            split, step = sampled.split, sampled.step
+            number = self._writer.number(split, step) if self._writer is not None else 0
+            sampled = complete(sampled, places, parts, number)
+            alarms = self._alarms(sampled)
+            if self._writer is not None and sampled.rows:
+                with self._never_fatal("Thumbnails"):  # before the lines that name them, which a page may read at once
+                    for part in parts:
+                        self._writer.keep(part.thumbnails)
+                with self._never_fatal("Traces"):
+                    self._writer.write(split, step, sampled.rows)
+            if split != "train":
+                return {}
+            self._announce(alarms)
+            if self._trackers is not None and sampled.rows and self._trackers.due(step):
+                groups = list(by_group(sampled.rows).values())
+                self._trackers.log(step, groups, sampled.totals.view(-1, sampled.size))
+            on = {alarm.name for alarm in alarms}
+            names = self._watch.names if self._watch is not None else ()
+            return {**_mean_lengths(sampled), **{f"alarms/{name}": float(name in on) for name in names}}
+        return {}
+
+    def _alarms(self, sampled: Sampled) -> list[Alarm]:
+        """Those that are on, marked on the rows of the groups that show them."""
+        if self._watch is not None and sampled.split == "train":
+            with self._never_fatal("Alarms"):
+                alarms = self._watch.see(sampled)
+                for row in sampled.rows if alarms else ():
+                    row["alarms"] = [alarm.name for alarm in alarms if group_key(row) in alarm.groups]
+                return alarms
+        return []
+
+    def _announce(self, alarms: list[Alarm]) -> None:
+        new = [asdict(alarm) for alarm in alarms if alarm.new]
+        for alarm in new:
+            logger.warning(f"Alarm {alarm['message']}")
+            del alarm["new"]
+        if self._writer is not None and new:
+            with self._never_fatal("Alarms"):
+                self._writer.note("alarms", plain(new))
+
+    def _new_watch(self) -> Watch | None:
+        watched = self._args.alarms and self._main
+        return Watch(Thresholds.of(self._args.alarm_thresholds or {})) if watched else None
+
+    @contextmanager
+    def _never_fatal(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            if (what, type(error)) not in self._warned:
+                self._warned.add((what, type(error)))
+                message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
+                if not isinstance(error, OSError):  # a bug: where it came from matters
+                    message += f"\n{traceback.format_exc()}"
+                logger.warning(visible(message))
+
+
+def _mean_lengths(sampled: Sampled) -> dict[str, float]:
+    """Mean number of tokens of the attempts in groups of each verdict that occurs."""
+    tokens: dict[str, list[int]] = {}
+    for group, verdict in enumerate(sampled.verdicts):
+        tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
+    return {f"completions/mean_length/{verdict}": statistics.fmean(counts) for verdict, counts in tokens.items()}
+
+
+def _distinct(names: Sequence[str]) -> tuple[str, ...]:
+    """TRL lets two reward functions bear one name: the second becomes name-2."""
+    distinct: list[str] = []
+    for name in names:
+        numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))
+        distinct.append(next(free for free in numbered if free not in distinct))
+    return tuple(distinct)

@@ -1,0 +1,230 @@
+"""A process that forks others on request, and ends them with all that they started.
+
+The trainer must not fork: it holds a GPU, threads and secrets. So a `ForkServer` is started by exec, once: it loads
+what its children need, and forks one in a few milliseconds. It has one thread, a session of its own (Ctrl-C does not
+reach it), none of the parent's descriptors, and it ends, with its children, when the parent is gone, however that
+ended.
+
+    parent --control socket--> zygote --fork--> child
+       \\------------------- its own socket -------/
+
+The zygote (`fork_server.py`) never sees what the parent and a child say to each other.
+"""
+
+import contextlib
+import errno
+import json
+import os
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from . import fork_server
+
+
+START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between tries to fork
+WAIT_STEP_S = 0.25  # after which who waits is told so
+SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
+class NoProcess(RuntimeError):
+    """The machine has no process to give now, or no memory or descriptor for one. It may have later."""
+
+
+class Child(NamedTuple):
+    """A forked process: its pid in the zygote's namespace, this side's end of a stream socket to it, and which zygote.
+
+    A zygote that takes the place of one that died may give out the same pids.
+    """
+
+    pid: int
+    socket: socket.socket
+    zygote: int
+
+
+class ForkServer:
+    """A running zygote. Safe to use from any thread; where it died, the next `fork` starts another.
+
+    Args:
+        entry (`str`):
+            What a child runs, `pkg.mod:function` or `/path/file.py:function`, as `function(socket, options)`.
+        isolated (`bool`, *optional*, defaults to `False`):
+            `python -I -S`, with no environment but `env` and with its output thrown away. Else the child has this
+            process's environment, module path and output.
+        preload (`Sequence[str]`, *optional*): modules that the zygote imports before it forks.
+        env (`Mapping[str, str]`, *optional*): environment variables; added to the present ones where not isolated.
+        wrap (`Sequence[str]`, *optional*): a command to run it under.
+        patience_s (`float`, *optional*, defaults to `0.0`):
+            Seconds for which `fork` goes on trying, with longer and longer pauses, where no process is to be had.
+        on_wait (`Callable`, *optional*): is told while it starts, as by `fork`.
+
+    Raises:
+        NoProcess: the machine has no process to give.
+        RuntimeError: it does not start for another reason; the text has it.
+    """
+
+    def __init__(
+        self,
+        entry: str,
+        *,
+        isolated: bool = False,
+        preload: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+        wrap: Sequence[str] = (),
+        patience_s: float = 0.0,
+        on_wait: Callable[[float], None] | None = None,
+    ):
+        self._setup = {"entry": entry, "preload": list(preload), "path": None if isolated else list(sys.path)}
+        self._command = [*wrap, sys.executable, *(["-I", "-S"] if isolated else []), fork_server.__file__]
+        output = subprocess.DEVNULL if isolated else None
+        self._streams = {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+        self._env = dict(env or {}) if isolated else {**os.environ, **(env or {})}
+        self._patience_s = patience_s
+        self._lock = threading.Lock()
+        self._started = 0
+        self._start(on_wait)
+
+    def fork(self, options: Mapping[str, Any] | None = None, on_wait: Callable[[float], None] | None = None) -> Child:
+        """A new child; `options` (JSON) are for its `entry`. Give it back to `end`.
+
+        Args:
+            options (`Mapping[str, Any]`, *optional*): for the child.
+            on_wait (`Callable`, *optional*):
+                Is told how many seconds more went by without a process: after each pause, and several times a second
+                while a new zygote starts.
+
+        Raises:
+            NoProcess: the machine had none to give, for `patience_s`.
+            RuntimeError: another failure.
+        """
+        give_up, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S
+        while True:
+            try:
+                return self._ask_for_child({"fork": dict(options or {})}, on_wait)
+            except NoProcess:
+                if time.monotonic() >= give_up:
+                    raise
+            time.sleep(pause)
+            if on_wait:
+                on_wait(pause)
+            pause = min(2 * pause, LONGEST_PAUSE_S)
+
+    def end(self, child: Child) -> int | None:
+        """Kill a child, its group and all orphans there are. Its wait status; `None`: its zygote has died."""
+        child.socket.close()
+        with self._lock:
+            if child.zygote != self._started:
+                return None
+            try:
+                return self._ask({"end": child.pid})[0]["status"]
+            except (OSError, EOFError):
+                return None
+
+    def close(self) -> None:
+        """End the zygote and its children."""
+        with self._lock:
+            self._stop()
+
+    def _ask_for_child(self, request: dict[str, Any], on_wait: Callable[[float], None] | None = None) -> Child:
+        with self._lock:
+            try:
+                reply, fds = self._ask(request)
+            except (OSError, EOFError):
+                self._start(on_wait)
+                reply, fds = self._ask_anew(request)
+            if "pid" in reply and not fds:
+                self._ask_anew({"end": reply["pid"]})
+                raise NoProcess("this process had no descriptor left for the socket of a forked one")
+        if not fds:
+            failure = NoProcess if reply.get("errno") in SCARCE else RuntimeError
+            raise failure(f"no process could be forked: {reply.get('error')}")
+        os.set_inheritable(fds[0], False)
+        return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
+
+    def _ask_anew(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Ask a zygote that has just answered: what is not at fault is not there for want of something."""
+        try:
+            return self._ask(request)
+        except (OSError, EOFError) as error:
+            raise NoProcess(f"the process that forks workers died: {type(error).__name__} {error}") from error
+
+    def _start(self, on_wait: Callable[[float], None] | None = None) -> None:
+        with _as_no_process():
+            here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with there:
+            command = [*self._command, str(there.fileno())]
+            options: dict[str, Any] = {**self._streams, "pass_fds": [there.fileno()], "start_new_session": True}
+            try:
+                with _as_no_process():
+                    process = subprocess.Popen(command, env=self._env, **options)
+            except BaseException:
+                here.close()
+                raise
+        self._control = here
+        self._started += 1
+        self._stop = weakref.finalize(self, _stop, process, here, os.getpid())
+        here.settimeout(START_LIMIT_S)
+        try:
+            reply, _ = self._ask(self._setup, on_wait)
+        except (OSError, EOFError) as error:
+            reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
+        if "error" in reply:
+            self._stop()
+            failure = NoProcess if self._started > 1 else RuntimeError  # what has run before is not at fault
+            raise failure(f"the process that forks workers did not start. {reply['error']}")
+
+    def _ask(
+        self, request: dict[str, Any], on_wait: Callable[[float], None] | None = None
+    ) -> tuple[dict[str, Any], list[int]]:
+        try:
+            self._control.send(json.dumps(request).encode())
+            if on_wait:
+                _await(self._control, on_wait)
+            message, fds, _, _ = socket.recv_fds(self._control, fork_server.MESSAGE_BYTES, 1)
+            if not message:
+                raise EOFError
+        except BaseException:  # Ctrl-C too: the reply would be taken for the next request's
+            self._stop()
+            raise
+        return json.loads(message), fds
+
+
+@contextlib.contextmanager
+def _as_no_process() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in SCARCE:
+            raise NoProcess(f"the process that forks workers could not be started: {error}") from error
+        raise
+
+
+def _await(control: socket.socket, on_wait: Callable[[float], None]) -> None:
+    """Until there is something to read, or `START_LIMIT_S` are over."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    for _ in range(int(START_LIMIT_S / WAIT_STEP_S)):
+        if poll.poll(1000 * WAIT_STEP_S):
+            return
+        on_wait(WAIT_STEP_S)
+
+
+def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None:
+    if os.getpid() != owner:  # a fork of this process has the object too
+        control.close()
+        return
+    with contextlib.suppress(OSError):
+        control.shutdown(socket.SHUT_RDWR)  # which closing is not, while a fork of this process holds it too
+    control.close()
+    try:
+        process.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

@@ -1,0 +1,110 @@
+"""Functions by path: `pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`."""
+
+import ast
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .validation import ConfigError, did_you_mean
+
+
+_FROM_FILE = "_trl_grpo_plus_file_"
+
+
+def load(path: str) -> Any:
+    """The function, or other callable, at a path. A file is imported once, however often it is asked for.
+
+    Raises:
+        ConfigError: there is no such module, file or function. An error inside the module is raised as it is.
+    """
+    if path.endswith(".py"):
+        raise ConfigError(_which_function(path))
+    where, _, name = path.rpartition(":" if ":" in path else ".")
+    if not name or ("" in where.split(".") and not where.endswith(".py")):
+        raise ConfigError(f"{path!r} is none of pkg.mod.func, pkg.mod:func and path/to/file.py:func.")
+    module = _load_file(where) if where.endswith(".py") else _load_module(where)
+    function = getattr(module, name, None)
+    if not callable(function):
+        functions = [known for known, value in vars(module).items() if callable(value)]
+        raise ConfigError(f"{where} has no function {name!r}.{did_you_mean(name, functions)}")
+    return function
+
+
+def is_path(text: str) -> bool:
+    """Whether a text is a path to a function in form, and not a plain name or a model's id."""
+    return ".py:" in text or text.endswith(".py") or ("/" not in text and (":" in text or "." in text))
+
+
+def target_of(function: Callable[..., Any]) -> str:
+    """A path that another process can load the function from."""
+    where, module = function.__module__, sys.modules.get(function.__module__)
+    if module and where.startswith(_FROM_FILE):
+        where = str(module.__file__)
+    return f"{where}:{getattr(function, '__qualname__', type(function).__qualname__)}"
+
+
+def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
+    """Whether two functions are one in the source: a file may have been imported under two names."""
+    return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
+
+
+def _file_of(function: Callable[..., Any]) -> str:
+    return os.path.realpath(inspect.getsourcefile(inspect.unwrap(function)) or "")
+
+
+def _which_function(where: str) -> str:
+    """What to say where a file is named and none of its functions."""
+    if not os.path.isfile(where):
+        return f"there is no file {where}."
+    try:
+        body = ast.parse(Path(where).read_bytes()).body
+    except (SyntaxError, ValueError):
+        body = []
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    names = [node.name for node in body if isinstance(node, kinds) and not node.name.startswith("_")]
+    shown = " or ".join(f"{where}:{name}" for name in names) or f"{where}:FUNCTION"
+    return f"{where} is a file. Name a function in it: {shown}."
+
+
+def _load_file(where: str) -> Any:
+    path = os.path.realpath(where)
+    if not os.path.isfile(path):
+        raise ConfigError(f"there is no file {where}.")
+    # The whole path in the name: two files may be called rewards.py.
+    name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
+    # Under either name: a second copy would register its rewards again.
+    for known in list(sys.modules.values()):
+        file = getattr(known, "__file__", None)
+        if isinstance(file, str) and os.path.realpath(file) == path and known.__name__ != "__main__":
+            return known
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"{where} cannot be imported.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _load_module(where: str) -> Any:
+    if where in sys.modules:
+        return sys.modules[where]
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as error:
+        # A module that exists and lacks one of its own imports is another matter.
+        if error.name and (where == error.name or where.startswith(f"{error.name}.")):
+            raise ConfigError(f"there is no module {error.name}.") from None
+        raise

@@ -1,0 +1,88 @@
+"""What was looked at and what came of it: a row a check, and rows as text."""
+
+import sys
+import textwrap
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from .terminal import visible
+from .validation import ConfigError
+
+
+OK, FAILED, UNSEEN, WARNED = "ok", "FAILED", "not seen", "warning"
+WIDTH = 119
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one check has to say."""
+
+    name: str  # what was looked at
+    status: str  # FAILED: the run would not work; UNSEEN: it cannot be told here; WARNED: it is launched all the same
+    text: str
+
+
+def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
+    """A row of what `check` refuses; none where it does not."""
+    try:
+        check(*args)
+    except ConfigError as error:
+        return [Row(name, FAILED, str(error))]
+    return []
+
+
+def failures(rows: Iterable[Row]) -> list[Row]:
+    """Those that failed."""
+    return [row for row in rows if row.status == FAILED]
+
+
+def in_a_line(error: BaseException) -> str:
+    """An error of somebody else's function: what, and where, the libraries that it calls passed over."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
+    file, line = (own or places)[-1]
+    return f"{type(error).__name__}: {error} ({file}:{line})"
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows as text, and a line of what they come to."""
+    cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
+    return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
+
+
+def closing(rows: Sequence[Row]) -> str:
+    """How it stands with the run, in a sentence or two."""
+    kinds = (FAILED, UNSEEN, WARNED)
+    failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
+    sentences = [f"FAILED: {failed}."] if failed else []
+    if unseen:
+        sentences.append(f"Not seen here: {unseen}. Check again where that is possible.")
+    if warned:
+        sentences.append(f"Warnings, which do not stop a run: {warned}.")
+    return " ".join(sentences) or "All checks passed."
+
+
+def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:
+    """Lines of cells that stand under each other, two blanks between them.
+
+    Args:
+        rows (`Iterable[Sequence[str]]`): of as many cells each.
+        width (`int`, *optional*): of a line, in which the last cell is wrapped. `None`: as it is.
+    """
+    rows = [[*map(visible, row)] for row in rows]
+    widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]
+    indent = sum(widths) + 2 * len(widths)
+    lines = []
+    for *cells, last in rows:
+        first, *more = _wrapped(last, width - indent) if width else [last]
+        cells = [f"{cell:<{size}}" for cell, size in zip(cells, widths, strict=True)]
+        lines.append("  ".join([*cells, first]).rstrip())
+        lines += [(" " * indent + line).rstrip() for line in more]
+    return lines
+
+
+def _wrapped(text: str, width: int) -> list[str]:
+    lines = [textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) for line in text.splitlines()]
+    return [line for part in lines or [[""]] for line in part or [""]]

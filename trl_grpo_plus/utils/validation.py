@@ -1,0 +1,154 @@
+"""Values that people give: what is allowed, and what they are told where a value is not.
+
+Every refusal of what a user wrote is a [`ConfigError`], so that a launch script can tell it from a bug.
+"""
+
+import collections.abc
+import difflib
+import inspect
+import json
+import math
+import sys
+import types
+import typing
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+
+class ConfigError(ValueError):
+    """What a user gave cannot be used. The message names it, what is allowed and what to do."""
+
+
+@contextmanager
+def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[None]:
+    """Have what is refused inside begin with what it is about. `errors`: the kind that counts as a refusal."""
+    try:
+        yield
+    except errors as error:
+        text = str(error)
+        raise ConfigError(text if text.startswith(what) else f"{what}: {text}") from error
+
+
+def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """ " Did you mean ...?", or "" where nothing known is like it."""
+    matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
+    return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
+
+
+def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
+    """Refuse a value that is none of those allowed."""
+    allowed = tuple(allowed)
+    if isinstance(value, bool) or value not in allowed:
+        options = ", ".join(repr(option) for option in allowed)
+        raise ConfigError(f"{name}={value!r} is not one of {options}.{did_you_mean(str(value), map(str, allowed))}")
+
+
+@dataclass(frozen=True)
+class Number:
+    """What a number must be; each bound where it is not infinite.
+
+    Args:
+        at_least, above, at_most, below (`float`, *optional*): the bounds.
+        integer (`bool`, *optional*, defaults to `False`): whether it must be one.
+        optional (`bool`, *optional*, defaults to `False`): whether it may be `None`.
+        note (`str`, *optional*, defaults to `""`): ends the message.
+    """
+
+    at_least: float = -math.inf
+    above: float = -math.inf
+    at_most: float = math.inf
+    below: float = math.inf
+    integer: bool = False
+    optional: bool = False
+    note: str = ""
+
+    def check(self, name: str, value: Any) -> None:
+        """Refuse a value that is none."""
+        if value is None and self.optional:
+            return
+        finite = finite_or_none(value)
+        if finite is not None and self._holds(finite) and (isinstance(value, int) or not self.integer):
+            return
+        hint = ""
+        if isinstance(value, str):
+            hint = ", not a text: leave the quotes out. PyYAML takes 1e-4 for a text and 1.0e-4 for a number"
+        raise ConfigError(f"{name}={value!r} must be {self}{hint}{self.note}.")
+
+    def _holds(self, value: float) -> bool:
+        return self.at_least <= value <= self.at_most and self.above < value < self.below
+
+    def __str__(self) -> str:
+        signs = {">=": self.at_least, ">": self.above, "<=": self.at_most, "<": self.below}
+        bounds = [f"{sign} {bound}" for sign, bound in signs.items() if math.isfinite(bound)]
+        return " and ".join(["an integer" if self.integer else "a finite number", *bounds])
+
+
+def finite_or_none(value: Any) -> float | None:
+    """A finite number as a float, else `None`; a bool is no number."""
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if number and abs(value) <= sys.float_info.max else None
+
+
+def json_object(option: str, text: str) -> dict[str, Any]:
+    """The JSON object that a command line's `option` was given."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise ConfigError(f'{option}: {text!r} is not a JSON object such as \'{{"column": "solution"}}\'.')
+    return value
+
+
+def fits(value: Any, annotation: Any) -> bool:
+    """Whether `value` may be passed where `annotation` is asked for; what is not understood fits.
+
+    As a type checker has it, with two strictnesses that a YAML file needs: a bool is no number, a text no list.
+    """
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if annotation in (Any, inspect.Parameter.empty) or isinstance(annotation, str | typing.TypeVar):
+        return True
+    if annotation is None:
+        return value is None
+    if origin in (typing.Union, types.UnionType):
+        return any(fits(value, option) for option in inner)
+    if origin is Literal:
+        return any(type(value) is type(option) and value == option for option in inner)
+    if annotation is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if annotation is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if origin is not None:
+        return _fits_container(value, origin, inner)
+    try:
+        return isinstance(value, annotation)
+    except TypeError:  # a Protocol, a TypedDict, a NewType
+        return True
+
+
+def spelled(annotation: Any) -> str:
+    """An annotation in words for an error's text."""
+    if typing.get_origin(annotation) is Literal:
+        return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return " or ".join(spelled(option) for option in typing.get_args(annotation))
+    if annotation in (None, type(None)):
+        return "None"
+    return annotation.__name__ if isinstance(annotation, type) and not typing.get_args(annotation) else str(annotation)
+
+
+def _fits_container(value: Any, origin: Any, inner: tuple[Any, ...]) -> bool:
+    if not isinstance(origin, type):
+        return True
+    if issubclass(origin, collections.abc.Mapping):
+        key, item = inner if len(inner) == 2 else (Any, Any)
+        return isinstance(value, origin) and all(fits(k, key) and fits(v, item) for k, v in value.items())
+    if issubclass(origin, collections.abc.Iterable) and inner:
+        # YAML has no tuples.
+        right = isinstance(value, list | tuple) if origin is tuple else isinstance(value, origin)
+        if origin is tuple and inner[-1] is not Ellipsis:
+            return right and len(value) == len(inner) and all(map(fits, value, inner))
+        return right and not isinstance(value, str) and all(fits(item, inner[0]) for item in value)
+    return isinstance(value, origin)

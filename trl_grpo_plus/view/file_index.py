@@ -1,0 +1,132 @@
+"""Groups in a file that still grows: read from an offset on, and later again from their places."""
+
+import os
+import zlib
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import IO, NamedTuple
+
+from ..traces import Row, damaged, group_key, parse
+from ..utils.files import open_within
+
+
+_BLOCK = 1 << 20
+
+
+class Place(NamedTuple):
+    """Where a group's lines are."""
+
+    path: Path
+    inode: int
+    at: int  # in the file; of one of gzip: where its member begins
+    skip: int  # within the member
+    bytes: int
+
+
+class Moved(Exception):
+    """The file is gone, or another one bears its name."""
+
+
+def groups(path: Path, inode: int, start: int) -> Iterator[tuple[list[Row], Place, int]]:
+    """Each whole group from an offset on: its attempts, its place, and where to read on after it.
+
+    One that is not whole yet is left for the next time, one that a kill cut off is left out. Of a gzip file whole
+    members are read, which hold whole groups.
+
+    Raises:
+        ValueError: a line is no attempt.
+    """
+    if path.suffix != ".gz":
+        for rows, first, after in _whole(lines(path, start), path):
+            yield rows, Place(path, inode, start + first, 0, after - first), start + after
+        return
+    for at, data, end in _members(path, start):
+        for rows, first, after in _whole(data.splitlines(keepends=True), path):
+            yield rows, Place(path, inode, at, first, after - first), end
+
+
+def read(place: Place) -> list[Row]:
+    """The attempts of a group.
+
+    Raises:
+        Moved: they are no longer there.
+    """
+    path, inode, at, skip, size = place
+    try:
+        if path.suffix == ".gz":
+            data = _member_at(path, inode, at)[skip : skip + size]
+        else:
+            with _opened(path, inode, at) as file:
+                data = file.read(size)
+    except (OSError, EOFError, zlib.error):
+        raise Moved from None
+    return [parse(line, path) for line in data.splitlines()]
+
+
+@lru_cache(maxsize=1)  # the next group asked for is mostly in the same one
+def _member_at(path: Path, inode: int, at: int) -> bytes:
+    with _opened(path, inode, at) as file:
+        return _member(file, b"")[0]
+
+
+def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
+    file = open_within(path, path.parent)
+    if os.fstat(file.fileno()).st_ino != inode:
+        file.close()
+        raise Moved
+    file.seek(at)
+    return file
+
+
+def lines(path: Path, start: int) -> Iterator[bytes]:
+    """The whole lines of a plain file from an offset on."""
+    with open_within(path, path.parent) as file:
+        file.seek(start)
+        for line in file:
+            if not line.endswith(b"\n"):
+                return
+            yield line
+
+
+def _whole(lines: Iterable[bytes], path: Path) -> Iterator[tuple[list[Row], int, int]]:
+    """Each whole group, and the offsets from the first line at which it begins and ends."""
+    rows: list[Row] = []
+    first = after = 0
+    for line in lines:
+        row = parse(line, path)
+        if rows and group_key(row) != group_key(rows[0]):
+            rows, first = [], after
+        rows.append(row)
+        after += len(line)
+        if len(rows) == row["size"]:
+            yield rows, first, after
+            rows, first = [], after
+
+
+def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
+    """Offset, content and end of each whole member of gzip from an offset on."""
+    with open_within(path, path.parent) as file:
+        file.seek(start)
+        rest = b""
+        while True:
+            try:
+                data, rest = _member(file, rest)
+            except EOFError:  # being written, or cut off by a kill
+                return
+            except zlib.error as error:
+                raise damaged(path, error) from None
+            end = file.tell() - len(rest)
+            yield start, data, end
+            start = end
+
+
+def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes]:
+    """What a member of gzip holds that begins with these bytes, and what was read beyond it."""
+    unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
+    parts = [unpacker.decompress(before)]
+    while not unpacker.eof:
+        if not (block := file.read(_BLOCK)):
+            raise EOFError
+        parts.append(unpacker.decompress(block))
+    return b"".join(parts), unpacker.unused_data
