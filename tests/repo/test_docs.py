@@ -20,6 +20,7 @@ import trl_grpo_plus
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.check.rewards import check_examples
 from trl_grpo_plus.config.presets import PRESETS
+from trl_grpo_plus.config.trl_releases import NEWEST, OLDEST
 from trl_grpo_plus.curriculum.samplers import PromptSampler
 from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
@@ -259,6 +260,16 @@ def test_what_happens_when_things_fail_is_tested():
         named_there = set(re.findall(r"`(test_\w+)`", row[-1]))
         assert named_there, row[0]
         assert named_there <= tested, row[0]
+
+
+def test_the_tested_releases_of_trl_are_told_alike():
+    """`trl_releases.py` holds them; what else states them is compared with it."""
+    window = f"TRL {OLDEST} to {NEWEST}"
+    for page in ("README.md", "CHANGELOG.md", "docs/limits.md"):
+        assert window in (ROOT / page).read_text(), page
+    assert f'"trl>={OLDEST},' in (ROOT / "pyproject.toml").read_text()
+    assert f"\ntrl=={NEWEST}." in (ROOT / "constraints.txt").read_text()
+    assert f"TRL_VERSIONS := {OLDEST}." in (ROOT / "Makefile").read_text()
 
 
 def test_the_layers_are_those_of_the_package():
