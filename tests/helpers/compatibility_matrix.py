@@ -378,8 +378,8 @@ REFUSED: dict[tuple[str, str], str] = {
 }
 # (feature, mode) -> why the model is the same without it.
 IDLE: dict[tuple[str, str], str] = {
-    ("bias_correction", "kl_in_reward"): "the KL is not in the loss",
-    ("shuffle", "belief"): "the prompts are chosen, from pools that are shuffled",
+    ("bias_correction", "kl_in_reward"): "KL in the reward puts no KL into the loss",
+    ("shuffle", "belief"): "choice draws its pools from shuffled rows anyway",
 }
 
 
@@ -387,12 +387,18 @@ IDLE: dict[tuple[str, str], str] = {
 
 HEAD = """# What works with what
 
-What TRL's documentation of GRPO names, down the side, in each mode of this package, across. `make what-works` writes
-this page from the table that the tests run, tests/helpers/compatibility_matrix.py. Each **yes** is a run of two or
-three steps of a tiny model, on a CPU and in one process, after which the weights had moved, the losses were finite,
-and both the feature and the mode were seen to have had their effect; of a feature that is about speed or memory, that
-nothing of what was learned changed. **yes\\*** is shown by [other tests](#other-tests), – was [not run](#not-run). A
-number leads to [why not](#why-not).
+Rows: the features that TRL's documentation of GRPO names. Columns: the modes of this package. `make what-works` writes
+this page from `tests/helpers/compatibility_matrix.py`, the table that the tests run.
+
+| cell | meaning |
+| --- | --- |
+| **yes** | a test trained a tiny model for two or three steps with both, on a CPU and in one process |
+| **yes\\*** | shown by [other tests](#other-tests) |
+| refused, no effect | the number leads to [the reason](#why-not) |
+| – | [not run](#not-run) |
+
+Each test asserts that the weights moved, that the losses were finite, and that both the feature and the mode had their
+effect. For a feature that is about speed or memory it asserts that the trained weights are the same as without it.
 """
 
 
@@ -419,7 +425,7 @@ def page() -> str:
     rows = [row for others in ELSEWHERE.values() for row in others]
     files = {proof.partition("::")[0]: None for row in rows for proof in row.proofs.values()}
     shown = {f"tests/{file}": [row.name for row in rows if file in " ".join(row.proofs.values())] for file in files}
-    parts += ["## Other tests\n", "Those with vLLM are run by `make test-vllm`, on its CPU build.\n", bullets(shown)]
+    parts += ["## Other tests\n", "`make test-vllm` runs those with vLLM, on its CPU build.\n", bullets(shown)]
     left = [row for row in rows if MODES.keys() - row.proofs.keys()]
     reasons = {row.others: [other.name for other in left if other.others == row.others] for row in left}
     parts += ["## Not run\n", bullets(reasons)]
