@@ -113,7 +113,7 @@ def test_the_wheel_has_each_file_of_the_package_and_no_other(wheel):
         assert all(file.read(name) == path.read_bytes() for name, path in sources().items())
     for name in ("py.typed", "view/viewer/page.html", "recipes/arithmetic_cpu.yaml", "recipes/README.md"):
         assert f"trl_grpo_plus/{name}" in names
-    assert any(name.startswith("trl_grpo_plus/check/samples/") for name in names)
+    assert any(name.startswith("trl_grpo_plus/cli/check/samples/") for name in names)
 
 
 def test_the_source_archive_has_what_building_needs_and_no_tests(archive):

@@ -27,13 +27,13 @@ THREADED = (
 TESTS = [{"stdin": "2 3\n", "stdout": "5\n"}]
 SCORE = """
 import json, os, sys
-from trl_grpo_plus.scoring import workers
+from trl_grpo_plus.scoring import worker_pool
 from trl_grpo_plus.registry import get_reward
 from trl_grpo_plus.sandbox import Sandbox
 with Sandbox(self_test=False) as sandbox:
     print(json.dumps(os.geteuid() == 0 or sandbox.tier.counts_alone), flush=True)
 programs, tests = json.load(sys.stdin)
-workers.configure(4)
+worker_pool.configure(4)
 reward = get_reward("python_tests", time_s=1.0)
 for _ in range(2):
     outcomes = reward.score(completions=[f"```python\\n{p}\\n```" for p in programs], tests=[tests] * len(programs))
@@ -132,11 +132,11 @@ def test_thread_bombs_among_honest_programs_do_not_end_the_run(scarce):
 
 WAIT = f"""
 import json, sys, threading
-from trl_grpo_plus.scoring import workers
+from trl_grpo_plus.scoring import worker_pool
 
 JUDGE = {str(Path(__file__).parents[1] / "helpers" / "user_rewards.py")!r} + ":judge"
 threading.stack_size(1 << 16)
-pool = workers.Pool(2)
+pool = worker_pool.Pool(2)
 
 def score():
     rows = [{{"completions": text, "answer": "1"}} for text in "1211"]
@@ -161,7 +161,7 @@ free = fill()
 score()
 timer.join()
 
-workers.SCARCE_S = workers.GIVE_UP_S = 1.0
+worker_pool.SCARCE_S = worker_pool.GIVE_UP_S = 1.0
 while pool._idle:
     pool._end(pool._idle.pop())
 free = fill()
@@ -169,7 +169,7 @@ try:
     score()
 except RuntimeError as error:
     print(json.dumps(str(error)))
-workers.GIVE_UP_S = 600.0
+worker_pool.GIVE_UP_S = 600.0
 pool._starved_s = 0.0
 score()
 free()
