@@ -176,6 +176,7 @@ def test_a_filter_metric_that_is_no_name_is_refused(make, value):
 
 IN_REWARD = {**KL, "kl_placement": "reward"}
 K1_IN_REWARD = {**IN_REWARD, "kl_estimator": "k1"}
+GSPO_TOKEN = {"importance_ratio": "gspo_token"}
 PAIRWISE = {"advantage_estimator": "pairwise"}
 BY_ITSELF = {"multi_objective_aggregation": "normalize_then_sum"}
 IMPOSSIBLE = [
@@ -225,6 +226,11 @@ IMPOSSIBLE = [
     ({**PAIRWISE, **BY_ITSELF}, ["normalize_then_sum", "no effect", "filter_metric='any'"]),
     ({**PAIRWISE, **K1_IN_REWARD}, ["kl_placement='reward' does not go with advantage_estimator='pairwise'"]),
     ({"filtered_verdicts": "all_bad"}, ["filtered_verdicts='all_bad'", "must be a list, such as ['all_bad'"]),
+    ({"importance_ratio": "gspo"}, ["importance_ratio='gspo'", "None, 'gspo_token'"]),
+    ({**GSPO_TOKEN, "importance_sampling_level": "sequence"}, ["importance_sampling_level='sequence'"]),
+    ({**GSPO_TOKEN, "loss_type": "vespo"}, ["loss_type='vespo'", "'grpo'"]),
+    ({**GSPO_TOKEN, "off_policy_mask_threshold": 0.5}, ["off_policy_mask_threshold=0.5"]),
+    ({**GSPO_TOKEN, "use_liger_kernel": True}, ["use_liger_kernel=True"]),
     ({"step_reward_credit": "togo"}, ["step_reward_credit='togo'", "None, 'to_go', 'own'", "Did you mean to_go?"]),
     (
         {"step_reward_credit": "own", "scale_rewards": "batch"},
@@ -291,6 +297,7 @@ def test_combinations_that_cannot_work_are_refused_with_the_way_out(make, option
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop"},
         {"advantage_estimator": "zvp", "zero_variance_groups": "drop", "filtered_verdicts": ["tied", "unscored"]},
         {"advantage_estimator": "nowhere.at_all.yet"},  # looked at when the trainer is made
+        {**GSPO_TOKEN, "step_reward_credit": "own", "loss_type": "grpo"},
         {**KL, "step_reward_credit": "to_go", "scale_rewards": "none", "advantage_baseline": "median"},
         {"step_reward_credit": "own", "importance_sampling_level": "sequence", "loss_type": "vespo"},
         {"vllm_check_every": 0, "top_p": 0.9},
@@ -424,6 +431,7 @@ PARSED = {
         "advantage_estimator": {"name": "grpo"},
     },
     **{"beta": 0.01, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"},
+    "importance_ratio": "gspo_token",
     **{"kl_target": 0.2, "kl_horizon": 2000, "reward_workers": 3, "reward_worker_memory_mb": 1024},
     **{"trace_every": 5, "trace_max_groups": 16, "trace_compress": True, "trace_log_groups": 2},
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},

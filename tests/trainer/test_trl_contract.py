@@ -216,6 +216,15 @@ def test_which_loss_types_there_are():
     assert {*padding.ROW_NORMALISED, *padding.MICRO_BATCH_NORMALISED} < LOSS_TYPES
 
 
+def test_how_the_importance_ratio_is_made():
+    source = inspect.getsource(GRPOTrainer._compute_loss)
+    why = "an importance_ratio takes the place of the sampler's log-probs"
+    for line in ("log_ratio = per_token_logps - old_per_token_logps", 'inputs.get("old_per_token_logps")'):
+        assert line in source, broken(f"no `{line}` in _compute_loss", why)
+    uses = [use for use in source.split("\n") if "old_per_token_logps" in use.partition("#")[0]]
+    assert len(uses) == 4, broken(f"_compute_loss has other uses of old_per_token_logps: {uses}", why)
+
+
 def test_how_the_entropy_bonus_is_made():
     source = inspect.getsource(GRPOTrainer._compute_loss)
     why = "filler rows: the coefficient that TRL multiplies by is weighed, the one that it adapts is not"

@@ -155,6 +155,13 @@ class GRPOPlusConfig(GRPOConfig):
             for the next one; see [`trl_grpo_plus.curriculum.state_cache`]. `None`: the whole pool is read anew at
             each step, which costs more than the step where answers are short.
 
+        > Parameters that control the importance ratio
+
+        importance_ratio (`str`, *optional*):
+            Replaces TRL's token ratio by one of [`~trl_grpo_plus.objective.ratios.RATIOS`]: `"gspo_token"`, the value
+            of GSPO's sequence ratio with the gradient of each token. `None`: TRL's `importance_sampling_level`
+            decides.
+
         > Parameters that control the KL term (they need `beta > 0`)
 
         kl_estimator (`str`, *optional*, defaults to `"k3"`):
@@ -249,6 +256,9 @@ class GRPOPlusConfig(GRPOConfig):
     belief_key: str | None = None
     belief_head: str | None = None
     belief_head_share: Annotated[float | None, Number(above=0.0, optional=True)] = 0.1
+
+    # Parameters that control the importance ratio
+    importance_ratio: str | None = None
 
     # Parameters that control the KL term
     kl_estimator: str = _choice(TRL_ESTIMATOR, ESTIMATORS)

@@ -10,6 +10,7 @@ from ..curriculum.selection import check_selection
 from ..objective.advantage_functions import check_estimator, estimator_of, named_by, plain, whole_only
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
+from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
 from ..rollouts.groups import VERDICTS
 from ..traces.alarms import Thresholds
@@ -47,6 +48,7 @@ def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None
     _check_advantage(config)
     _check_process(config)
     _check_beliefs(config)
+    _check_ratio(config)
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
@@ -262,6 +264,33 @@ def _check_kl(config: Any) -> None:
         raise ConfigError(
             "kl_target needs an estimator of the KL divergence "
             f"({_any_of(other for other in ESTIMATORS if ESTIMATORS[other].is_kl)}): the mean of {name!r} is none."
+        )
+
+
+def _check_ratio(config: Any) -> None:
+    one_of("importance_ratio", config.importance_ratio, (None, *RATIOS))
+    if config.importance_ratio is None:
+        return
+    what = f"importance_ratio={config.importance_ratio!r}"
+    if config.importance_sampling_level != "token":
+        raise ConfigError(
+            f"{what} replaces TRL's ratio, and so does "
+            f"importance_sampling_level={config.importance_sampling_level!r}. Leave one of the two out."
+        )
+    if config.loss_type in LOSSES_WITH_THEIR_OWN:
+        raise ConfigError(
+            f"{what} has no place in loss_type={config.loss_type!r}, which computes a ratio of whole sequences by "
+            "itself. Set another loss_type (GSPO's is 'grpo'), or leave importance_ratio out."
+        )
+    if config.off_policy_mask_threshold is not None:
+        raise ConfigError(
+            f"{what} does not go with off_policy_mask_threshold={config.off_policy_mask_threshold!r}, which needs the "
+            "sampler's log-probs that the ratio takes the place of. Leave one of the two out."
+        )
+    if config.use_liger_kernel:
+        raise ConfigError(
+            f"{what} has no effect with use_liger_kernel=True, which computes the loss elsewhere. Leave one of the "
+            "two out."
         )
 
 

@@ -7,6 +7,7 @@ scales               what is divided by: `SCALES`
 variants             other advantage functions: `VARIANTS`
 advantage_functions  reads and checks `advantage_estimator`
 process_rewards      rewards of steps -> advantages of tokens
+ratios               importance ratios other than TRL's: `RATIOS`
 kl                   KL estimators: `ESTIMATORS`; adaptive beta
 padding              rows that only fill a batch up, and the loss's denominator
 """

@@ -181,8 +181,8 @@ def whole_only(config: Any) -> str:
     if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
         return (
             f"importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one ratio for a whole "
-            "completion gives each of its tokens the mean of their advantages. Set importance_sampling_level='token', "
-            "or loss_type='cispo' or 'vespo'."
+            "completion gives each of its tokens the mean of their advantages. Set importance_ratio='gspo_token' in "
+            "its place, or importance_sampling_level='token', or loss_type='cispo' or 'vespo'."
         )
     if config.off_policy_mask_threshold is not None:
         return (

@@ -40,7 +40,7 @@ from ..config.sampling_distribution import warn_of_another_distribution
 from ..curriculum import selection
 from ..curriculum.indexed_dataset import pop_indices
 from ..curriculum.prompt_states import states_of_share
-from ..objective import kl, padding
+from ..objective import kl, padding, ratios
 from ..objective.credit import Credit
 from ..objective.scales import TRL_SCALES
 from ..registry import resolve
@@ -472,6 +472,9 @@ class GRPOPlusTrainer(GRPOTrainer):
             term = partial(kl.penalty, self.args.kl_estimator, **logps, importance_weighted=weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}
             weighted = False
+        if self.args.importance_ratio:
+            ratio, old = ratios.RATIOS[self.args.importance_ratio], inputs.get("old_per_token_logps")
+            inputs = {**inputs, "old_per_token_logps": ratios.OldLogps(ratio, old, padding.loss_mask(inputs))}
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
         tokens = inputs.get("live_tokens", 1)  # where there is no filler TRL decides
