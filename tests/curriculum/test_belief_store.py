@@ -150,9 +150,10 @@ def test_prompts_by_a_column(tmp_path, order, first):
 
 
 def test_adding_a_stream_is_an_entry(tmp_path, monkeypatch):
-    monkeypatch.setitem(
-        selection.SAMPLERS, "in_turn", lambda train_set, args: ColumnSampler(train_set["number"], "easy_first", 0)
-    )
+    def in_turn(train_set, args):
+        return ColumnSampler(train_set["number"], "easy_first", 0)
+
+    monkeypatch.setitem(selection.SAMPLERS, "in_turn", selection.Selection(in_turn))
     trained = tiny_models.trained(tmp_path, **{**PAIRS, "max_steps": 1}, prompt_selection="in_turn")
     assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == [0, 1, 2, 3]
 
@@ -190,6 +191,27 @@ def test_a_stream_of_one_s_own(tmp_path):
     assert tiny_models.logged(trained, "rollouts") == [8, 16, 24]
 
 
+def test_a_class_of_one_s_own_takes_arguments(tmp_path):
+    (tmp_path / "own.py").write_text(
+        OWN.replace("self, train_set, seed):", "self, train_set, seed, skip: int = 0):").replace(
+            "self.at = 0", "self.at = skip"
+        )
+    )
+    path = f"{tmp_path / 'own.py'}:Backwards"
+    options = {**PAIRS, "max_steps": 1}
+    trained = tiny_models.trained(tmp_path, **options, prompt_selection={"name": path, "skip": 10})
+    assert sorted(int(prompt[:2]) for prompt in often_tried(trained).index) == [16, 17, 18, 19]
+    for arguments, words in (
+        ({"skp": 1}, "there is no argument 'skp'; it takes skip. Did you mean skip"),
+        ({"skip": "many"}, "skip='many' must be int"),
+    ):
+        config = GRPOPlusConfig(
+            str(tmp_path), use_cpu=True, bf16=False, report_to="none", prompt_selection={"name": path, **arguments}
+        )
+        with pytest.raises(ValueError, match=words):
+            selection.check_class(config)
+
+
 def test_several_rewards_by_themselves(tmp_path):
     """Each reward has a belief of its own, and prompts are chosen by what all of them promise."""
     options = {**PAIRS, **CHOICE, "multi_objective_aggregation": "normalize_then_sum"}
@@ -216,10 +238,19 @@ def test_several_rewards_by_themselves(tmp_path):
         ({**BELIEF, "selection_pool": 4}, "selection_pool=4 has no effect with prompt_selection='shuffle'"),
         ({**BELIEF, "belief_key": 3}, "belief_key=3 must be the name of a column"),
         ({"prompt_selection": "beleif"}, "prompt_selection='beleif' is none of .*Did you mean belief"),
-        ({"prompt_selection": {"name": "by_column"}}, '"order": "easy_first"'),
+        ({"prompt_selection": {"name": "by_column"}}, 'it needs column, order: {"name": "by_column", "column": ...'),
+        ({"prompt_selection": {"column": "level"}}, "is none of 'shuffle'"),
+        (
+            {"prompt_selection": {"name": "belief", "pool": 3}},
+            "prompt_selection='belief': there is no argument 'pool'; it takes none",
+        ),
+        (
+            {"prompt_selection": {"name": "mixture", "column": "level", "weights": [1, 2]}},
+            r"prompt_selection='mixture': weights=\[1, 2\] must be dict",
+        ),
         (
             {"prompt_selection": {"name": "by_column", "column": "number", "order": "easy"}},
-            "order='easy' is not one of 'easy_first'",
+            "order='easy' must be one of 'easy_first'",
         ),
         (
             {**BELIEF, "scale_rewards": "batch", "multi_objective_aggregation": "normalize_then_sum"},
@@ -326,7 +357,8 @@ def test_rows_of_one_key_share_beliefs_whatever_the_dataset_s_format(tmp_path, f
 def test_prompts_by_a_column_whatever_the_dataset_s_format(form):
     data = in_format(form, tiny_models.prompts(6).map(lambda row: {"level": row["number"] % 3}))
     by_column = {"name": "by_column", "column": "level", "order": "hard_first"}
-    stream = selection.SAMPLERS["by_column"](data, SimpleNamespace(prompt_selection=by_column, seed=0))
+    args = SimpleNamespace(prompt_selection=by_column, seed=0)
+    stream = selection.SAMPLERS["by_column"].make(data, args, column="level", order="hard_first")
     assert [row % 3 for row in stream.take(6, lambda row: True)] == [2, 2, 1, 1, 0, 0]
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis_strategies import tried
 
 from trl_grpo_plus.curriculum.beliefs import Belief, Beliefs
-from trl_grpo_plus.curriculum.samplers import ColumnSampler, LearnabilitySampler, ShuffleSampler
+from trl_grpo_plus.curriculum.samplers import ColumnSampler, LearnabilitySampler, MixtureSampler, ShuffleSampler
 from trl_grpo_plus.rollouts.groups import judge
 
 
@@ -50,6 +50,7 @@ MADE = {
     "shuffle": ShuffleSampler,
     "belief": LearnabilitySampler,
     "belief, pool 1": lambda size, seed: LearnabilitySampler(size, seed, pool=1, cooldown=0, floor=0),
+    "mixture": lambda size, seed: MixtureSampler(["ab"[row % 2] for row in range(size)], {"a": 3, "b": 1}, seed),
     "column": lambda size, seed: ColumnSampler([row % 3 for row in range(size)], "easy_first", seed),
 }
 CALLS = st.lists(st.tuples(st.integers(0, 14), st.sets(st.integers(0, 11)), st.integers(1, 3)), max_size=12)
@@ -393,6 +394,30 @@ def test_rows_come_by_level_and_shuffled_within_one(order, levels):
         assert sorted(rows) == list(range(9))
         assert [LEVELS[row] for row in rows] == DEALT[order]
     assert len({tuple(rows) for rows in passes}) > 5
+
+
+def test_a_mixture_deals_its_sources_in_proportion_for_as_long_as_they_last():
+    sampler = MixtureSampler([*["math"] * 30, *["code"] * 30, *[7] * 30], {"math": 3, "code": 1, "7": 0.5}, seed=3)
+    sources = ["math", "code", "7"]
+    passes = [[sources[row // 30] for row in sampler.take(90, any_prompt)] for _ in range(3)]
+    for dealt in passes:
+        assert Counter(dealt) == dict.fromkeys(sources, 30)
+        for part in (9, 18, 27, 36, 45):
+            counts = Counter(dealt[:part])
+            assert abs(counts["math"] - part * 3 / 4.5) <= 1
+            assert abs(counts["code"] - part * 1 / 4.5) <= 1
+        assert dealt[-15:] == ["7"] * 15
+    rows = [sampler.take(90, any_prompt)[:9] for _ in range(4)]
+    assert len({tuple(first) for first in rows}) == 4
+
+
+@pytest.mark.parametrize(
+    ("weights", "words"),
+    [({"a": 1}, "its value 'b' has no weight. There are weights of 'a'"), ({"a": 1, "b": 0}, "must be above 0")],
+)
+def test_a_mixture_needs_a_weight_for_each_source(weights, words):
+    with pytest.raises(ValueError, match=words):
+        MixtureSampler(["a", "b"], weights, seed=0)
 
 
 def test_what_is_refused_comes_first_next_time():

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import trl
 from trl import GRPOConfig
 
+from ..curriculum.selection import believes, name_of
 from ..objective.advantage_functions import GRPO, estimator_of, named_by, plain, teaches
 from ..objective.advantages import BASELINES
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
@@ -140,8 +141,11 @@ class GRPOPlusConfig(GRPOConfig):
               right so far; see [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`], of a stream
               [`trl_grpo_plus.curriculum.streaming_sampler`].
             - `{"name": "by_column", "column": ..., "order": "easy_first" | "hard_first" | "interleaved"}`.
+            - `{"name": "mixture", "column": ..., "weights": {value: weight, ...}}`: the values of a column in
+              proportion to weights; see [`~trl_grpo_plus.curriculum.samplers.MixtureSampler`].
             - the path of a class of your own (`"package.module.Class"` or `"file.py:Class"`), a
-              [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], made with the training set and the seed.
+              [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], made with the training set and the seed. With
+              arguments: `{"name": path, **arguments}`.
         selection_pool (`int`, *optional*, defaults to `8`):
             Rows in the pool of `prompt_selection="belief"`, for each that is sampled.
         belief_key (`str`, *optional*):
@@ -322,7 +326,7 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def chooses_prompts(self) -> bool:
         """Whether other prompts are sampled than those that TRL's sampler deals."""
-        return self.prompt_selection != "shuffle"
+        return name_of(self.prompt_selection) != "shuffle"
 
     @property
     def draws_prompts(self) -> bool:
@@ -332,8 +336,9 @@ class GRPOPlusConfig(GRPOConfig):
     @property
     def what_believes(self) -> str:
         """The options that need beliefs about prompts, as one would write them; "" where there are none."""
-        options = {"advantage_baseline": self.advantage_baseline, "prompt_selection": self.prompt_selection}
-        return ", ".join(f"{name}={value!r}" for name, value in options.items() if value == "belief")
+        options = {"advantage_baseline": self.advantage_baseline == "belief"}
+        options["prompt_selection"] = believes(self.prompt_selection)
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name, needs in options.items() if needs)
 
     @property
     def estimates_advantages(self) -> bool:

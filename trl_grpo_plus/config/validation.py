@@ -6,7 +6,7 @@ from typing import Any
 
 from packaging.version import Version
 
-from ..curriculum.selection import check_selection
+from ..curriculum.selection import check_selection, name_of
 from ..objective.advantage_functions import check_estimator, estimator_of, named_by, plain, whole_only
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
@@ -182,7 +182,7 @@ def _check_beliefs(config: Any) -> None:
             "or leave it out."
         )
     check_selection(config.prompt_selection)
-    if config.changed("selection_pool") and config.prompt_selection != "belief":
+    if config.changed("selection_pool") and name_of(config.prompt_selection) != "belief":
         raise ConfigError(
             f"selection_pool={config.selection_pool!r} has no effect with prompt_selection="
             f"{config.prompt_selection!r}: set prompt_selection='belief', or leave it out."

@@ -5,9 +5,10 @@ LearnabilitySampler   those of a shuffled pool that promise most to learn
 ColumnSampler   by a column's level: easy first, hard first, or each level in turn
 """
 
+import math
 import numbers
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -301,6 +302,42 @@ class ColumnSampler(ShuffleSampler):
         first = torch.searchsorted(levels[by_level], levels[by_level])
         turn = torch.arange(len(levels)) - first
         return shuffled[by_level[turn.argsort(stable=True)]]
+
+
+class MixtureSampler(ShuffleSampler):
+    """Deals the sources of a mixture in proportion to weights, shuffled within a source, each row once a pass.
+
+    A source that has no rows left in a pass is left out until the next one.
+
+    Args:
+        values (`Sequence`): the source of each row, compared as text.
+        weights (`Mapping[str, float]`): rows of a source for so many rows of the others, by source.
+        seed (`int`): of the passes.
+
+    Raises:
+        ConfigError: a source has no weight, or a weight is not above 0.
+    """
+
+    def __init__(self, values: Sequence[Any], weights: Mapping[str, float], seed: int):
+        sources = list(dict.fromkeys(map(str, values)))
+        if missing := [source for source in sources if source not in weights]:
+            raise ConfigError(
+                f"its value {missing[0]!r} has no weight. There are weights of {', '.join(map(repr, weights))}."
+            )
+        if wrong := {source: weight for source, weight in weights.items() if not 0 < weight < math.inf}:
+            raise ConfigError(f"weights={wrong!r} must be above 0. Filter rows out that are not to be trained on.")
+        numbers_of = {source: number for number, source in enumerate(sources)}
+        self._sources = torch.tensor([numbers_of[str(value)] for value in values], dtype=torch.long)
+        self._weights = torch.tensor([weights[source] for source in sources], dtype=torch.float64)
+        super().__init__(len(values), seed)
+
+    def _ordered(self, shuffled: Tensor) -> Tensor:
+        sources = self._sources[shuffled]
+        by_source = sources.argsort(stable=True)
+        first = torch.searchsorted(sources[by_source], sources[by_source])
+        turn = torch.arange(len(sources)) - first  # the number of a row among those of its source
+        due = (turn + 0.5) / self._weights[sources[by_source]]
+        return shuffled[by_source[due.argsort(stable=True)]]
 
 
 def _ordered(values: Sequence[Any]) -> Sequence[Any]:

@@ -1,94 +1,160 @@
-"""What may be trained on, and where prompts beyond the ones that TRL's own sampler deals come from."""
+"""Which sampler `prompt_selection` names, and what the training set must be for it.
+
+`prompt_selection` is the name of a sampler, the path of a class, or either with arguments, `{"name": ..., **args}`.
+"""
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 from ..utils import dataset_rows
 from ..utils.import_path import is_path, load
-from ..utils.validation import ConfigError, did_you_mean, error_prefix, one_of
+from ..utils.signatures import check_arguments
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .custom_sampler import CustomSampler
-from .samplers import ORDERS, ColumnSampler, LearnabilitySampler, PromptSampler, ShuffleSampler
+from .samplers import ColumnSampler, LearnabilitySampler, MixtureSampler, PromptSampler, ShuffleSampler
 
 
-BY_COLUMN = ("name", "column", "order")
 METHODS = ("take", "observe", "metrics", "state_dict", "load_state_dict")
 
 
-def _by_column(train_set: Any, args: Any) -> PromptSampler:
-    column = args.prompt_selection["column"]
+@dataclass(frozen=True)
+class Selection:
+    """A way of choosing prompts.
+
+    Args:
+        make (`Callable`): `make(train_set, args, **arguments) -> PromptSampler`. Its parameters after the first two
+            are the arguments that `prompt_selection` takes.
+        believes (`bool`): its choice follows from beliefs about prompts, so the run keeps them.
+        streams (`bool`): it can choose among the rows of a streamed dataset that are read ahead.
+    """
+
+    make: Callable[..., PromptSampler]
+    believes: bool = False
+    streams: bool = False
+
+
+def _shuffle(train_set: Any, args: Any) -> PromptSampler:
+    return ShuffleSampler(len(train_set), args.seed)
+
+
+def _belief(train_set: Any, args: Any) -> PromptSampler:
+    return LearnabilitySampler(len(train_set), args.seed, pool=args.selection_pool)
+
+
+def _by_column(
+    train_set: Any, args: Any, column: str, order: Literal["easy_first", "hard_first", "interleaved"]
+) -> PromptSampler:
+    values = _column(train_set, column)
+    with error_prefix(f"prompt_selection: column={column!r}"):
+        return ColumnSampler(values, order, args.seed)
+
+
+def _mixture(train_set: Any, args: Any, column: str, weights: dict[str, float]) -> PromptSampler:
+    values = _column(train_set, column)
+    with error_prefix(f"prompt_selection: column={column!r}"):
+        return MixtureSampler(values, weights, args.seed)
+
+
+# To add one: a class in samplers.py, a function here that makes it, and an entry.
+SAMPLERS: dict[str, Selection] = {
+    "shuffle": Selection(_shuffle),
+    "belief": Selection(_belief, believes=True, streams=True),
+    "by_column": Selection(_by_column),
+    "mixture": Selection(_mixture),
+}
+
+
+def _column(train_set: Any, column: str) -> list[Any]:
     if column not in train_set.column_names:
         raise ConfigError(
             f"prompt_selection: column={column!r} is none of the training set, which has "
             f"{', '.join(map(repr, train_set.column_names))}.{did_you_mean(column, train_set.column_names)}"
         )
-    with error_prefix(f"prompt_selection: column={column!r}"):
-        return ColumnSampler(dataset_rows.column(train_set, column), args.prompt_selection["order"], args.seed)
+    return dataset_rows.column(train_set, column)
 
 
-# To add one: a class in streams.py and an entry.
-SAMPLERS: dict[str, Callable[[Any, Any], PromptSampler]] = {
-    "shuffle": lambda train_set, args: ShuffleSampler(len(train_set), args.seed),
-    "belief": lambda train_set, args: LearnabilitySampler(len(train_set), args.seed, pool=args.selection_pool),
-    "by_column": _by_column,
-}
+def believes(selection: Any) -> bool:
+    """Return whether a `prompt_selection` chooses by beliefs about prompts."""
+    shipped = _shipped(selection)
+    return shipped is not None and shipped.believes
 
 
-def stream_of(train_set: Any, args: Any) -> PromptSampler:
-    """Where a training set's prompts come from, as `prompt_selection` says; refuses one that has none.
+def _shipped(selection: Any) -> Selection | None:
+    name = name_of(selection)
+    return SAMPLERS.get(name) if isinstance(name, str) else None
+
+
+def name_of(selection: Any) -> Any:
+    """Return the name or path of a `prompt_selection`."""
+    return _read(selection)[0]
+
+
+def make_sampler(train_set: Any, args: Any) -> PromptSampler:
+    """Make the sampler of a training set, as `prompt_selection` says.
 
     Args:
         train_set ([`~datasets.Dataset`]): what is trained on.
         args ([`GRPOPlusConfig`]): the configuration.
+
+    Raises:
+        ConfigError: the training set cannot be sampled so.
     """
     check_stream(train_set, args)
     check_rows(len(train_set), args)
-    name = _name(args.prompt_selection)
-    return SAMPLERS[name](train_set, args) if name in SAMPLERS else _own(name, train_set, args.seed)
+    name, arguments = _read(args.prompt_selection)
+    if name in SAMPLERS:
+        return SAMPLERS[name].make(train_set, args, **arguments)
+    return _own(name, train_set, args.seed, arguments)
 
 
-def _own(path: str, train_set: Any, seed: int) -> PromptSampler:
-    stream = load(path)(train_set, seed)
-    if missing := [name for name in METHODS if not callable(getattr(stream, name, None))]:
+def _own(path: str, train_set: Any, seed: int, arguments: Mapping[str, Any]) -> PromptSampler:
+    sampler = load(path)(train_set, seed, **arguments)
+    if missing := [name for name in METHODS if not callable(getattr(sampler, name, None))]:
         raise ConfigError(
-            f"prompt_selection={path!r} made a {type(stream).__name__} without {', '.join(missing)}: a stream has "
+            f"prompt_selection={path!r} made a {type(sampler).__name__} without {', '.join(missing)}: a sampler has "
             f"{', '.join(METHODS)}, see trl_grpo_plus.curriculum.samplers.PromptSampler."
         )
-    return CustomSampler(stream, path, len(train_set))
+    return CustomSampler(sampler, path, len(train_set))
 
 
-def _name(selection: Any) -> str:
-    return selection["name"] if isinstance(selection, dict) else selection
+def _read(selection: Any) -> tuple[Any, dict[str, Any]]:
+    """Return the name or path, and the arguments."""
+    if isinstance(selection, Mapping):
+        return selection.get("name"), {key: value for key, value in selection.items() if key != "name"}
+    return selection, {}
 
 
 def check_selection(selection: Any) -> None:
-    """Refuse a `prompt_selection` that says nothing, or too little."""
-    if isinstance(selection, dict):
-        if set(selection) != set(BY_COLUMN) or selection["name"] != "by_column":
-            raise ConfigError(
-                f"prompt_selection={selection!r}: with arguments it is "
-                '{"name": "by_column", "column": "level", "order": "easy_first"}.'
-            )
-        one_of("prompt_selection: order", selection["order"], ORDERS)
-        return
-    names = [name for name in SAMPLERS if name != "by_column"]
-    if not isinstance(selection, str) or not (selection in names or is_path(selection)):
-        allowed = ", ".join([*map(repr, names), "{'name': 'by_column', ...}"])
+    """Refuse a `prompt_selection` that names no sampler, or gives a sampler of [`SAMPLERS`] wrong arguments."""
+    name, arguments = _read(selection)
+    if not isinstance(name, str) or not (name in SAMPLERS or is_path(name)):
         raise ConfigError(
-            f"prompt_selection={selection!r} is none of {allowed} and the path of a class."
-            f"{did_you_mean(str(selection), SAMPLERS)}"
+            f"prompt_selection={selection!r} is none of {', '.join(map(repr, SAMPLERS))} and no path of a class, by "
+            f'itself or as {{"name": ..., **arguments}}.{did_you_mean(str(name), SAMPLERS)}'
         )
+    if name in SAMPLERS:
+        _check_arguments(name, SAMPLERS[name].make, arguments)
+
+
+def _check_arguments(name: str, function: Callable[..., Any], arguments: Mapping[str, Any]) -> None:
+    with error_prefix(f"prompt_selection={name!r}"):
+        form = f'{{"name": "{name}", {{}}}}'
+        check_arguments(function, arguments, 2, form, "(train_set, seed, **arguments)")
 
 
 def check_class(args: Any) -> None:
-    """A class of one's own must be where `prompt_selection` says."""
-    if is_path(name := _name(args.prompt_selection)):
-        load(name)
+    """Check that a class of the user's own is where `prompt_selection` says, and takes its arguments."""
+    name, arguments = _read(args.prompt_selection)
+    if is_path(name):
+        _check_arguments(name, load(name), arguments)
 
 
 def check_column(train_set: Any, args: Any) -> None:
-    """The column that `prompt_selection` names must be there, and have levels."""
-    if isinstance(args.prompt_selection, dict):
-        _by_column(train_set, args)
+    """Check the column that `prompt_selection` names, before the run."""
+    name, arguments = _read(args.prompt_selection)
+    if "column" in arguments and name in SAMPLERS:
+        SAMPLERS[name].make(train_set, args, **arguments)
 
 
 def check_dataset(dataset: Any, what: str, args: Any) -> None:
@@ -120,7 +186,8 @@ def check_stream(train_set: Any, training_args: Any) -> None:
             "zero_variance_groups='resample' needs a map-style dataset to draw other prompts from, got "
             f"{type(train_set).__name__}. Load it without streaming, or set zero_variance_groups='drop'."
         )
-    if training_args.chooses_prompts and training_args.prompt_selection != "belief":
+    shipped = _shipped(training_args.prompt_selection)
+    if training_args.chooses_prompts and not (shipped and shipped.streams):
         raise ConfigError(
             f"prompt_selection={training_args.prompt_selection!r} needs a map-style dataset to choose from, got "
             f"{type(train_set).__name__}. Load it without streaming, or set prompt_selection='belief', which reads a "

@@ -5,7 +5,6 @@ An estimator is called on every process with the same gathered tensors, and each
 own rows: so all must come to the same values, and whatever is wrong on one is raised on all.
 """
 
-import inspect
 import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -17,7 +16,8 @@ from torch import Tensor
 
 from ..rollouts.groups import totals
 from ..utils.import_path import is_path, load, same_source, target_of
-from ..utils.validation import ConfigError, did_you_mean, error_prefix, fits, spelled
+from ..utils.signatures import check_arguments
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .variants import VARIANTS, AboutGroups, Variant
 
 
@@ -166,7 +166,9 @@ def estimator_of(config: Any) -> Estimator | None:
     shown = name if isinstance(name, str) else target_of(name)
     with error_prefix(f"advantage_estimator={shown!r}"):
         variant = _variant(name)
-        _check_arguments(variant, args)
+        leading = ("rewards",) if variant.of_totals else ("rewards", "weights", "about")
+        takes = f"({', '.join(leading)}, **args)"
+        check_arguments(variant.function, args, len(leading), '{"name": ..., "args": {{}}}', takes)
         if variant.check is not None:
             variant.check(args, config)
         reason = whole_only(config)
@@ -261,28 +263,3 @@ def _variant(name: Any) -> Variant:
     function = load(name) if isinstance(name, str) else name
     registered = [variant for variant in [*VARIANTS.values(), *_REGISTERED.values()] if variant.function is function]
     return registered[0] if registered else Variant(function)
-
-
-def _check_arguments(variant: Variant, args: Mapping[str, Any]) -> None:
-    given = 1 if variant.of_totals else 3
-    try:
-        signature = inspect.signature(variant.function)
-    except (TypeError, ValueError):  # some of those written in C
-        return
-    taken = dict(list(signature.parameters.items())[given:])
-    named = {n: p for n, p in taken.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
-    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
-        for unknown in [name for name in args if name not in named]:
-            takes = f"takes {', '.join(named)}" if named else "takes none"
-            raise ConfigError(f"there is no argument {unknown!r}; it {takes}.{did_you_mean(unknown, named)}")
-    missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
-    if missing:
-        shown = ", ".join(f'"{n}": ...' for n in missing)
-        raise ConfigError(f'it needs {", ".join(missing)}: {{"name": ..., "args": {{{shown}}}}}.')
-    for name, value in args.items():
-        if name in named and not fits(value, named[name].annotation):
-            raise ConfigError(f"{name}={value!r} must be {spelled(named[name].annotation)}.")
-    try:
-        signature.bind(*[None] * given, **args)
-    except TypeError as error:
-        raise ConfigError(f"it must take (rewards, weights, about, **args): {error}.") from None

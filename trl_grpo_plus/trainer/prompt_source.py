@@ -69,7 +69,7 @@ class Prompts:
                     )
             self.memory = BeliefStore(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
-            self._stream = self.window or selection.stream_of(train_set, config)
+            self._stream = self.window or selection.make_sampler(train_set, config)
             believe = self.memory.promise if self.memory else None
             self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
 

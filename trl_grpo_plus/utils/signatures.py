@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from inspect import Parameter
 from typing import Any
 
+from .validation import ConfigError, did_you_mean, fits, spelled
+
 
 def name_of(function: Callable[..., Any]) -> str:
     """What TRL logs a reward function under."""
@@ -46,6 +48,44 @@ def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     takes_all = any(p.kind is Parameter.VAR_KEYWORD for p in parameters.values())
     by_name = {n: v for n, v in values.items() if n in keywords or (takes_all and n not in in_front)}
     return function(*(values.get(name, parameters[name].default) for name in in_front), **by_name)
+
+
+def check_arguments(
+    function: Callable[..., Any], args: Mapping[str, Any], leading: int, form: str, takes: str
+) -> None:
+    """Check arguments that a user wrote against a function's signature, before it is called.
+
+    Args:
+        function (`Callable`): what is called.
+        args (`Mapping[str, Any]`): the user's arguments, by name.
+        leading (`int`): parameters in front that are not the user's.
+        form (`str`): how the user writes arguments, `{}` in the place of them.
+        takes (`str`): what the function must take, for the message.
+
+    Raises:
+        ConfigError: an argument does not exist, is missing, or has a value that its annotation does not allow.
+    """
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):  # some of those written in C
+        return
+    taken = dict(list(signature.parameters.items())[leading:])
+    named = {n: p for n, p in taken.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
+    if not any(p.kind is p.VAR_KEYWORD for p in signature.parameters.values()):
+        for unknown in [name for name in args if name not in named]:
+            takes = f"takes {', '.join(named)}" if named else "takes none"
+            raise ConfigError(f"there is no argument {unknown!r}; it {takes}.{did_you_mean(unknown, named)}")
+    missing = [n for n, p in named.items() if p.default is p.empty and n not in args]
+    if missing:
+        shown = ", ".join(f'"{n}": ...' for n in missing)
+        raise ConfigError(f"it needs {', '.join(missing)}: {form.replace('{}', shown)}.")
+    for name, value in args.items():
+        if name in named and not fits(value, named[name].annotation):
+            raise ConfigError(f"{name}={value!r} must be {spelled(named[name].annotation)}.")
+    try:
+        signature.bind(*[None] * leading, **args)
+    except TypeError as error:
+        raise ConfigError(f"it must take {takes}: {error}.") from None
 
 
 def _of_partial(function: Any) -> Any:
