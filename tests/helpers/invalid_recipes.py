@@ -260,7 +260,7 @@ MISTAKES = (
     Mistake("levels in a column that is not there",
             ("prompt_selection: column='level' is none of the training set, which has 'prompt', 'answer'",),
             {"prompt_selection": {"name": "by_column", "column": "level", "order": "easy_first"}}),
-    Mistake("an order that is none", ("prompt_selection: order='easy' is not one of 'easy_first'",),
+    Mistake("an order that is none", ("prompt_selection='by_column': order='easy' must be one of 'easy_first'",),
             {"prompt_selection": {"name": "by_column", "column": "answer", "order": "easy"}}),
     Mistake("a stream's class that is not there", ("my_rewards.py has no function 'evn'. Did you mean even?",),
             {"prompt_selection": "my_rewards.py:evn"}),

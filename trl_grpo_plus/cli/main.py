@@ -10,10 +10,10 @@ from typing import Any
 
 from .. import __version__
 from ..config.presets import PRESETS
-from ..launch import distribution, find_recipe, headline, launch_command, option_names, recipes
+from ..launch import distribution, find_recipe, headline, launch_command, recipes
 from ..launch.accelerate import LAUNCHER, RUN_AS, on_cpu
 from ..launch.datasets_by_name import beside, load
-from ..utils.tables import FAILED, Row, aligned, failures, table
+from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
 from . import export, rescore, view
@@ -255,8 +255,6 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    if mistyped := option_names.refused(options.rest):
-        return _refuse(mistyped)
     launcher = _launcher(options)
     command = launch_command(options.name, options.rest, *launcher)
     from .check.recipe import refused
@@ -276,8 +274,6 @@ def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]
 
 def _race(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    if mistyped := option_names.refused(options.rest):
-        return _refuse(mistyped)
     launcher = _launcher(options)
     from .race.plan import plan
 
@@ -311,9 +307,6 @@ def _must_be_there(options: argparse.Namespace) -> None:
 
 def _check(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    if mistyped := option_names.refused(options.rest):
-        say(table([Row("keys", FAILED, why) for why in mistyped]))
-        return 1
     from .check.recipe import check_recipe
 
     how = (options.num_processes, options.accelerate_config, options.gpu, options.gpu_memory, options.smoke)

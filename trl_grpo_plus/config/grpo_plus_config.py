@@ -379,8 +379,7 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
 GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # A config has the name in its field, so the class can have under that word what makes one.
 GRPOPlusConfig.preset = classmethod(presets.made)
-# On a command line an option's help is the first sentence that the docstring says of it. No decorator: option_names.py
-# reads this class without importing it, and trusts in nothing but `@dataclass`.
+# On a command line an option's help is the first sentence that the docstring says of it.
 for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
     _option = GRPOPlusConfig.__dataclass_fields__[_name]
     _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})

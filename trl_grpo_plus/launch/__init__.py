@@ -10,7 +10,6 @@ reward_inputs     the reward functions and the data that a recipe names
 datasets_by_name  loads a recipe's datasets
 preflight         the one list of what is refused before a model is loaded
 option_checks     what preflight says of options
-option_names      names of options, before TRL is imported
 train             main: refuse, load, train, evaluate, report
 previous_run      what an earlier run left in the folder
 interrupts        Ctrl-C

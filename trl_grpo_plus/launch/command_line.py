@@ -17,8 +17,7 @@ from ..config import presets
 from ..utils import import_path
 from ..utils.validation import ConfigError, error_prefix
 from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
-from .option_names import instead_of
-from .recipe_yaml import checked, hints_of, read_yaml
+from .recipe_yaml import checked, hints_of, instead_of, read_yaml
 
 
 # An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.

@@ -9,14 +9,13 @@ import json
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
 import yaml
 
 from ..utils.validation import did_you_mean, fits
-from .option_names import instead_of
 
 
 # Read further where they are used, and in more forms than their annotations tell.
@@ -24,6 +23,18 @@ LOOSE = (
     *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
     *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
 )
+# What TRL and transformers have no more, and people's files still have.
+GONE = {
+    "torch_dtype": "Use dtype instead.",
+    "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
+    "evaluation_strategy": "Use eval_strategy instead.",
+    "no_cuda": "Use use_cpu instead.",
+    "use_liger_loss": "Use use_liger_kernel instead.",
+    "max_prompt_length": "TRL no longer cuts prompts. Remove long prompts from the data.",
+    "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
+    "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
+    "accelerate_config": "Give it to the command: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
+}
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}
 TRUE, FALSE = ("yes", "true", "t", "y", "1"), ("no", "false", "f", "n", "0")  # TRL's, in any case
 IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a text", dict: "a mapping"}
@@ -135,6 +146,11 @@ def _hint(value: Any, kinds: list[Any]) -> str:
         with suppress(TypeError, ValueError):
             return f" Write {int(value)}." if (value := float(value)).is_integer() else ""
     return ""
+
+
+def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """What to write in place of a key that does not exist, as far as that can be told."""
+    return f" {GONE[name]}" if name in GONE else did_you_mean(name, known, prefix)
 
 
 class Loader(yaml.SafeLoader):
