@@ -3,6 +3,7 @@
 tests/repo/test_wheel.py launches a recipe to its end.
 """
 
+import os
 import re
 import subprocess
 import sys
