@@ -33,7 +33,8 @@ from trl_grpo_plus.curriculum.resting import RestSchedule
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler, ShuffleSampler
 from trl_grpo_plus.objective.advantages import compute
 from trl_grpo_plus.objective.credit import BELIEF_FLOOR
-from trl_grpo_plus.rollouts.groups import DEAD_BESIDE_A_BELIEF, judge
+from trl_grpo_plus.rollouts.groups import judge
+from trl_grpo_plus.rollouts.verdicts import DEAD_BESIDE_A_BELIEF
 
 
 ARMS = ("shuffled", "never retired", "chosen")

@@ -9,7 +9,8 @@ from hypothesis_strategies import tried
 from trl_grpo_plus.curriculum.beliefs import Beliefs
 from trl_grpo_plus.curriculum.resting import RestSchedule
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler
-from trl_grpo_plus.rollouts.groups import VERDICTS, judge
+from trl_grpo_plus.rollouts.groups import judge
+from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def learn(rests: RestSchedule, rows: range, alive: int, verdict: str = "all_good") -> None:

@@ -6,7 +6,7 @@ import pytest
 import tiny_models
 
 from trl_grpo_plus.launch.report import ADVICE, GROUP_KEYS, TRUNCATED, report, summarise
-from trl_grpo_plus.rollouts.groups import VERDICTS
+from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def ended(folder, *entries, dead=VERDICTS[1:]):

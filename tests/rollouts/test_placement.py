@@ -12,8 +12,9 @@ from hypothesis_strategies import tried
 
 from trl_grpo_plus.rollouts import exchange as hand_over
 from trl_grpo_plus.rollouts.exchange import at_home, exchange
-from trl_grpo_plus.rollouts.groups import VERDICTS, Attempt, Plan, Round, plan_batch
+from trl_grpo_plus.rollouts.groups import Attempt, Plan, Round, plan_batch
 from trl_grpo_plus.rollouts.resampling import settle
+from trl_grpo_plus.rollouts.verdicts import VERDICTS
 
 
 def moved(order, held, size, ranks):

@@ -10,7 +10,8 @@ import pytest
 import torch
 from synthetic_traces import group, sampled
 
-from trl_grpo_plus.rollouts.groups import DEAD_BESIDE_A_BELIEF, Round, judge
+from trl_grpo_plus.rollouts.groups import Round, judge
+from trl_grpo_plus.rollouts.verdicts import DEAD_BESIDE_A_BELIEF
 from trl_grpo_plus.traces.alarms import ALARMS, Finding, Rule, Thresholds, Watch, text_stats
 from trl_grpo_plus.utils.validation import Number
 

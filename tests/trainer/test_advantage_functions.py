@@ -17,7 +17,7 @@ from trl_grpo_plus.objective import advantage_functions
 from trl_grpo_plus.objective.advantage_functions import Estimator, estimator_of
 from trl_grpo_plus.objective.variants import VARIANTS, AboutGroups, Variant, pairwise
 from trl_grpo_plus.registry import list_advantages, register_advantage
-from trl_grpo_plus.rollouts.groups import DEAD
+from trl_grpo_plus.rollouts.verdicts import DEAD
 from trl_grpo_plus.traces import reader as traces
 
 

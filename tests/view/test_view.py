@@ -5,6 +5,8 @@ import hashlib
 import json
 import math
 import re
+import subprocess
+import sys
 import zlib
 from pathlib import Path
 
@@ -13,7 +15,7 @@ import pytest
 import synthetic_traces
 
 from trl_grpo_plus.cli.main import main
-from trl_grpo_plus.rollouts.groups import VERDICTS
+from trl_grpo_plus.rollouts.verdicts import VERDICTS
 from trl_grpo_plus.traces import trl_completions
 from trl_grpo_plus.utils.text import as_text
 from trl_grpo_plus.view import page as view
@@ -63,6 +65,19 @@ def column(index, name):
 
 
 # -- the whole page
+
+
+def test_a_page_is_written_without_torch(tmp_path):
+    """It takes a second to import, and a run on a laptop without it can be looked at."""
+    run = synthetic_traces.write_run(tmp_path / "run")
+    script = f"""
+import sys
+from trl_grpo_plus.cli.main import main
+assert main(["view", {str(run)!r}, "-o", {str(tmp_path / "page.html")!r}]) == 0
+assert not {{"torch", "transformers", "trl", "datasets", "accelerate"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
+    assert (tmp_path / "page.html").stat().st_size > 10_000
 
 
 def test_a_page_holds_every_group_and_every_text(tmp_path):

@@ -1,4 +1,4 @@
-"""The command `view`: its options, and what it says. The pages are made in the room `view`, which imports torch."""
+"""The command `view`: its options, and what it says. The room `view` makes the pages. It imports no torch."""
 
 import argparse
 import os

@@ -20,7 +20,7 @@ from ..objective.advantage_functions import GRPO, estimator_of, named_by, plain,
 from ..objective.advantages import BASELINES
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
-from ..rollouts import groups
+from ..rollouts import verdicts
 from ..utils.validation import Number, did_you_mean
 from . import presets
 from .validation import check, warn_of_no_effect
@@ -321,7 +321,7 @@ class GRPOPlusConfig(GRPOConfig):
         if self.filtered_verdicts is not None:
             return frozenset(self.filtered_verdicts)
         believes = self.advantage_baseline == "belief"
-        return (groups.DEAD_BESIDE_A_BELIEF if believes else groups.DEAD) - teaches(self.advantage_estimator)
+        return (verdicts.DEAD_BESIDE_A_BELIEF if believes else verdicts.DEAD) - teaches(self.advantage_estimator)
 
     @property
     def chooses_prompts(self) -> bool:

@@ -12,7 +12,7 @@ from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
-from ..rollouts.groups import VERDICTS
+from ..rollouts.verdicts import VERDICTS
 from ..traces.alarms import Thresholds
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of

@@ -15,14 +15,8 @@ import torch
 from torch import Tensor
 
 from .steps import StepMarks, by_group, varies
+from .verdicts import DEAD, VERDICTS
 
-
-VERDICTS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
-DEAD = frozenset(VERDICTS) - {"alive"}  # those of groups that have nothing to teach, where rewards must differ
-# With a baseline from before the group attempts that are alike have an advantage. One that pushes down every attempt
-# of a failed prompt hurts where there are many possible answers; without, a prompt's expected gradient keeps its
-# direction: it is 1 - c (1 - p)^(G - 1) times itself.
-DEAD_BESIDE_A_BELIEF = frozenset({"all_bad", "unscored", "truncated"})
 
 Rows = list[dict[str, Any]]  # of the dataset
 

@@ -12,6 +12,9 @@ trl_completions  what TRL itself writes with `log_completions`
 alarms/          warnings about what the attempts of a run show
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from . import trl_completions
 from .images import Thumbnails, named_in
 from .reader import (
@@ -36,8 +39,22 @@ from .reader import (
     split_name,
     told,
 )
-from .records import Part, Row, Sampled, complete, part_of, pick, plain
 from .redaction import hides, shown_about, shown_name, shown_options
 from .rendered_prompt import ADDS_SYSTEM, as_given
-from .token_runs import advantages_by_token
-from .writer import Writer
+from .schema import Row
+
+
+if TYPE_CHECKING:
+    from .records import Part, Sampled, complete, part_of, pick, plain
+    from .token_runs import advantages_by_token
+    from .writer import Writer
+
+# What writes a trace imports torch. What reads one does without: the commands that do start in a tenth of the time.
+_OF_TENSORS = dict.fromkeys(("Part", "Sampled", "complete", "part_of", "pick", "plain"), ".records")
+_OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_TENSORS:
+        return getattr(import_module(_OF_TENSORS[name], __name__), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

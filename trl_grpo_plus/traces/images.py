@@ -10,16 +10,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from accelerate.logging import get_logger
-
-from ..rollouts.groups import Attempt
 from ..utils.files import open_within, replace
 from ..utils.validation import ConfigError
 
 
-logger = get_logger(__name__)
+if TYPE_CHECKING:  # it imports torch, which reading a run does without
+    from ..rollouts.groups import Attempt
 
 FOLDER = "thumbnails"
 _TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as common.texts shows a message's picture
@@ -40,7 +38,7 @@ class Thumbnails:
         self._longer_side = longer_side
         self._sent: set[str] = set()
 
-    def of(self, attempts: Sequence[Attempt], alike: bool) -> dict[str, bytes]:
+    def of(self, attempts: Sequence["Attempt"], alike: bool) -> dict[str, bytes]:
         """New ones, by what lines say of them; siblings that are `alike` have one prompt. What Pillow cannot convert
         has none, and it is said."""
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
@@ -51,7 +49,9 @@ class Thumbnails:
                 try:
                     new[name] = thumbnail(picture, self._longer_side)
                 except (OSError, ValueError) as error:  # of a mode that Pillow cannot convert
-                    logger.warning(f"No thumbnail of {name} is kept: {error}.")
+                    from accelerate.logging import get_logger
+
+                    get_logger(__name__).warning(f"No thumbnail of {name} is kept: {error}.")
         return new
 
 

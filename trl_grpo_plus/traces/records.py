@@ -14,13 +14,14 @@ import orjson
 import torch
 from torch import Tensor
 
-from ..rollouts.groups import VERDICTS, Attempt, Plan, Round
+from ..rollouts.groups import Attempt, Plan, Round
+from ..rollouts.verdicts import VERDICTS
 from ..utils.validation import finite_or_none
 from .images import Thumbnails, is_picture, told
+from .schema import Row
 from .token_runs import ByToken, Runs
 
 
-Row = dict[str, Any]
 Place = tuple[int, int]  # round, group in it
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")

@@ -10,8 +10,6 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 from typing import Any
 
-import torch
-
 from ..utils.validation import finite_or_none
 
 
@@ -158,7 +156,7 @@ def is_private(name: str) -> bool:
 def _value(name: str, value: Any, texts: bool) -> Any:
     if isinstance(value, Enum):
         value = value.value
-    if isinstance(value, torch.dtype):
+    if f"{type(value).__module__}.{type(value).__name__}" == "torch.dtype":  # torch takes a second to import
         return str(value).removeprefix("torch.")
     if value is None or isinstance(value, bool | int | float):
         return value

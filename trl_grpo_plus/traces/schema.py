@@ -13,6 +13,9 @@ from ..utils.validation import finite_or_none
 _MOST = 1e100  # a sum of such numbers is one, too
 
 
+Row = dict[str, Any]  # one attempt, as a line of a trace holds it
+
+
 class Shape(NamedTuple):
     """What a value is: in words, and whether it `fits`."""
 

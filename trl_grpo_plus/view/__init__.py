@@ -20,8 +20,21 @@ trackers        whole groups for wandb and trackio
 viewer/         the page's HTML, CSS and JavaScript
 """
 
+from typing import TYPE_CHECKING, Any
+
 from .compare import write_comparison
 from .page import panel, write_page
 from .rescored import Rescored, Tried
 from .server import serve_run
-from .trackers import Trackers, failed_in
+
+
+if TYPE_CHECKING:
+    from .trackers import Trackers, failed_in
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("Trackers", "failed_in"):  # of training: they import torch
+        from . import trackers
+
+        return getattr(trackers, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -13,7 +13,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from ..rollouts.groups import VERDICTS
+from ..rollouts.verdicts import VERDICTS
 from ..traces import Row, evaluated, named_in
 from ..utils.text import as_text, find_answer
 from ..utils.validation import finite_or_none

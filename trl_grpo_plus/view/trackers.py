@@ -16,7 +16,7 @@ from typing import Any
 
 from accelerate.logging import get_logger
 
-from ..rollouts.groups import VERDICTS
+from ..rollouts.verdicts import VERDICTS
 from ..traces import Row
 from ..utils import optional_packages
 from ..utils.text import as_text

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from ...rollouts.groups import VERDICTS
+from ...rollouts.verdicts import VERDICTS
 from ...utils.tables import aligned
 from ...utils.terminal import quoted
 from .compare import Agreement, Difference, Effect, Pair, Score, agreement, effect, pearson, replaces, share_equal
