@@ -27,11 +27,12 @@ from .utils.validation import ConfigError, Number, did_you_mean, fits, spelled
 
 if TYPE_CHECKING:
     from .objective.advantage_functions import list_advantages, register_advantage
+    from .objective.baselines import reads_columns
 
 
 __all__ = [
     "Example", "Reward", "RewardError", "RewardSpec", "Step", "check_columns", "get_reward", "list_advantages",
-    "list_rewards", "register_advantage", "register_reward", "resolve",
+    "list_rewards", "reads_columns", "register_advantage", "register_reward", "resolve",
 ]  # fmt: skip
 
 GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
@@ -41,6 +42,8 @@ def __getattr__(name: str) -> Any:
     # Those of advantages, whose module imports torch, which the processes that score must not.
     if name in ("list_advantages", "register_advantage"):
         return getattr(import_module(".objective.advantage_functions", __package__), name)
+    if name == "reads_columns":
+        return getattr(import_module(".objective.baselines", __package__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -14,7 +14,7 @@ from trl_grpo_plus.config.presets import PRESETS
 from trl_grpo_plus.config.validation import warn_of_no_effect
 from trl_grpo_plus.curriculum.beliefs import Belief
 from trl_grpo_plus.objective.credit import Credit
-from trl_grpo_plus.objective.variants import AboutGroups
+from trl_grpo_plus.objective.variants import AdvantageInputs
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -65,7 +65,7 @@ def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
 
 def test_passk_pays_for_the_first_of_four(preset):
     """One of eight is right: pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2, and C(6, 3) / C(7, 3) = 4/7."""
-    about = AboutGroups(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
+    about = AdvantageInputs(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
     rewards = torch.tensor([[1.0], *[[0.0]] * 7])
     found = Credit(preset("passk")).advantages((1, 8), rewards, torch.ones(1), torch.ones(8), about=about)
     torch.testing.assert_close(found, torch.tensor([1.0, *[-1 / 7] * 7]))

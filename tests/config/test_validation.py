@@ -13,7 +13,7 @@ from transformers import HfArgumentParser
 from trl import GRPOConfig, TrlParser
 
 from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.objective.advantages import BASELINES
+from trl_grpo_plus.objective.baselines import BASELINES
 from trl_grpo_plus.objective.kl import ESTIMATORS
 from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES
 
@@ -68,7 +68,7 @@ def test_an_unknown_option_is_refused_with_the_closest_one(make, option, match):
 
 # In a YAML file values do not pass argparse, so that these are checked again.
 CHOICES = {f.name: tuple(f.metadata["choices"]) for f in OURS if "choices" in f.metadata}
-CHOICES |= {"scale_rewards": tuple(SCALES)}
+CHOICES |= {"scale_rewards": tuple(SCALES), "advantage_baseline": tuple(BASELINES)}
 NEEDS_BETA = ("kl_estimator", "kl_placement", "kl_reward_form")
 
 

@@ -4,6 +4,8 @@ import os
 
 import torch
 
+from trl_grpo_plus.registry import reads_columns
+
 
 def like_grpo(rewards, weights, about):
     """TRL's advantages, at each token, (P, G, T)."""
@@ -28,3 +30,20 @@ def fails_on_one_rank(rewards, weights, about):
 
 def differs_by_rank(rewards, weights, about):
     return rewards[..., 0] + int(os.environ.get("RANK", "0"))
+
+
+@reads_columns("expected")
+def less_expected(values, scored, about):
+    """A baseline that a column of the dataset holds."""
+    expected = torch.tensor(about.columns["expected"], dtype=values.dtype)
+    return values - expected.view(-1, *[1] * (values.dim() - 1))
+
+
+@reads_columns("expected")
+def total_less_expected(rewards, weights, about):
+    """The same as an advantage function."""
+    return (rewards * weights).nansum(dim=-1) - torch.tensor(about.columns["expected"]).unsqueeze(1)
+
+
+def of_another_shape(values, scored, about):
+    return values[:, :1]

@@ -26,7 +26,7 @@ from trl_grpo_plus.launch import accelerate as launch
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.registry import Reward, Step, get_reward, list_rewards, resolve
-from trl_grpo_plus.rollouts import groups
+from trl_grpo_plus.rollouts import verdicts
 from trl_grpo_plus.traces import reader
 from trl_grpo_plus.traces.alarms import ALARMS, Thresholds
 from trl_grpo_plus.utils.import_path import load
@@ -221,10 +221,10 @@ def test_the_table_of_a_choice_has_what_the_config_takes(page, option):
 
 def test_the_table_of_filtered_verdicts_is_what_leaves_the_batch():
     rows = table("docs/fewer_rollouts.md", "verdict")
-    for column, dead in ((1, groups.DEAD_BESIDE_A_BELIEF), (2, groups.DEAD)):
+    for column, dead in ((1, verdicts.DEAD_BESIDE_A_BELIEF), (2, verdicts.DEAD)):
         named_dead = {name for row in rows if row[column] == "dead" for name in re.findall(r"`(\w+)`", row[0])}
         assert named_dead == dead
-    assert set(first_column("docs/fewer_rollouts.md", "verdict")) == set(groups.VERDICTS)
+    assert set(first_column("docs/fewer_rollouts.md", "verdict")) == set(verdicts.VERDICTS)
 
 
 def test_the_table_of_alarms_is_the_dict_with_its_defaults():

@@ -15,7 +15,7 @@ from trl import GRPOTrainer
 from trl_grpo_plus import registry
 from trl_grpo_plus.objective import advantage_functions
 from trl_grpo_plus.objective.advantage_functions import Estimator, estimator_of
-from trl_grpo_plus.objective.variants import VARIANTS, AboutGroups, Variant, pairwise
+from trl_grpo_plus.objective.variants import VARIANTS, AdvantageInputs, Variant, pairwise
 from trl_grpo_plus.registry import list_advantages, register_advantage
 from trl_grpo_plus.rollouts.verdicts import DEAD
 from trl_grpo_plus.traces import reader as traces
@@ -32,7 +32,7 @@ NAN = float("nan")
 REWARDS = torch.tensor([[[1.0, NAN, 9.0], [0.0, 2.0, 9.0]], [[1.0, 1.0, 9.0], [NAN, NAN, 9.0]]])
 WEIGHTS = torch.tensor([1.0, 0.5, 0.0])
 MASK = torch.tensor([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]]).bool()
-ABOUT = AboutGroups(MASK, ("alive", "alive"), step=3, seed="1 2")
+ABOUT = AdvantageInputs(MASK, ("alive", "alive"), step=3, seed="1 2")
 
 
 def made(function, whole_only="", **args):

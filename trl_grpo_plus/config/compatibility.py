@@ -14,6 +14,18 @@ def check_rewards(names: Sequence[str], weights: Sequence[float], args: Any) -> 
     check_weights(weights, args)
 
 
+def check_columns_read(columns: Sequence[str], dataset: Any, config: Any) -> None:
+    """Check that the training set has the columns that a baseline or an advantage function reads."""
+    available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them
+    for name in columns if available else ():
+        if name not in available:
+            function = config.advantage_estimator if config.estimates_advantages else config.advantage_baseline
+            raise ConfigError(
+                f"{function!r} reads the column {name!r}, the training set has {', '.join(map(repr, available))}."
+                f"{did_you_mean(name, available)}"
+            )
+
+
 def check_filter_metric(metric: str, names: Sequence[str]) -> None:
     """`filter_metric` must be one reward function, `total` or `any`."""
     if metric not in ("total", "any", *names):

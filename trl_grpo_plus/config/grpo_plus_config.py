@@ -17,7 +17,6 @@ from trl import GRPOConfig
 
 from ..curriculum.selection import believes, name_of
 from ..objective.advantage_functions import GRPO, estimator_of, named_by, plain, teaches
-from ..objective.advantages import BASELINES
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
@@ -100,7 +99,8 @@ class GRPOPlusConfig(GRPOConfig):
             - `"running"`: the root of an exponential moving average of the batch's variance.
             - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
-            What is subtracted from a group's rewards. One of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,
+            What is subtracted from a group's rewards. The path of a function (`"package.module.f"` or `"file.py:f"`,
+            see [`trl_grpo_plus.objective.baselines`]), or one of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,
             `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)) and `"belief"`: the mean of the other
             attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
             4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`; a std of these is at
@@ -245,7 +245,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     # Parameters that control the advantage
     scale_rewards: str = "group"
-    advantage_baseline: str = _choice("mean", BASELINES)
+    advantage_baseline: str = "mean"
     advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
     std_ddof: int = _choice(1, [0, 1])
     std_eps: NotNegative = 1e-4

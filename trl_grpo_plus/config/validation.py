@@ -8,6 +8,7 @@ from packaging.version import Version
 
 from ..curriculum.selection import check_selection, name_of
 from ..objective.advantage_functions import check_estimator, estimator_of, named_by, plain, whole_only
+from ..objective.baselines import check_baseline
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
@@ -95,6 +96,7 @@ def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
 
 
 def _check_advantage(config: Any) -> None:
+    check_baseline(config.advantage_baseline)
     if config.multi_objective_aggregation != "normalize_then_sum":
         return
     if SCALES[config.scale_rewards].over == "run":

@@ -18,7 +18,7 @@ from ..rollouts.groups import totals
 from ..utils.import_path import is_path, load, same_source, target_of
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
-from .variants import VARIANTS, AboutGroups, Variant
+from .variants import VARIANTS, AdvantageInputs, Variant
 
 
 GRPO = "grpo"  # a baseline and a scale, as other options say
@@ -42,7 +42,7 @@ def register_advantage(
     Returns:
         A decorator that gives the function back. It is `f(rewards (P, G, K), weights (K,), about, **args)`, and
         returns `(P, G)` or `(P, G, T)`; rewards are NaN where one does not apply, `about` is
-        [`~trl_grpo_plus.objective.variants.AboutGroups`].
+        [`~trl_grpo_plus.objective.variants.AdvantageInputs`].
 
     Raises:
         ConfigError: another function has the name.
@@ -97,13 +97,13 @@ class Estimator:
     args: Mapping[str, Any] = field(default_factory=dict)
     whole_only: str = ""
 
-    def advantages(self, rewards: Tensor, weights: Tensor, told: AboutGroups) -> Tensor:
+    def advantages(self, rewards: Tensor, weights: Tensor, told: AdvantageInputs) -> Tensor:
         """Of P groups of G attempts. Collective.
 
         Args:
             rewards (`Tensor`): `(P, G, K)`, NaN where one does not apply.
             weights (`Tensor`): `(K,)`.
-            told ([`~trl_grpo_plus.objective.variants.AboutGroups`]): what else is known.
+            told ([`~trl_grpo_plus.objective.variants.AdvantageInputs`]): what else is known.
 
         Returns:
             `Tensor`: `(P, G)`, or `(P, G, T)`, in the rewards' dtype; 0 for an attempt that no reward with a weight

@@ -39,13 +39,13 @@ from torch import Tensor
 from ..curriculum.beliefs import Belief
 from ..rollouts.groups import extremes
 from ..utils.validation import one_of
-from .baselines import BASELINES, About, Baseline
+from .baselines import BASELINES, Baseline, BaselineInputs
 from .scales import SCALES, TRL_SCALES, Scale, Scored, batch_std
 
 
 def compute(
     rewards: Tensor,
-    baseline: str = "mean",
+    baseline: str | Baseline = "mean",
     scale: str = "group",
     ddof: int = 1,
     eps: float = 1e-4,
@@ -61,7 +61,8 @@ def compute(
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
-        baseline (`str`, *optional*, defaults to `"mean"`): one of [`BASELINES`].
+        baseline (`str` or `Callable`, *optional*, defaults to `"mean"`): one of [`BASELINES`], or a function as they
+            are.
         scale (`str`, *optional*, defaults to `"group"`): one of [`SCALES`].
         ddof (`int`, *optional*, defaults to `1`): 1 for the sample std, 0 for the population std.
         eps (`float`, *optional*, defaults to `1e-4`): added to the scale.
@@ -83,7 +84,7 @@ def compute(
     values = rewards.double()
     centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
-    about = About(lengths, running_std, belief)
+    about = BaselineInputs(lengths, running_std, belief)
     centred = centre(values, scored, about)
     divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, about), floor, eps)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
@@ -94,7 +95,7 @@ def compute(
 def normalize_then_sum(
     components: Tensor,
     weights: Tensor,
-    baseline: str = "mean",
+    baseline: str | Baseline = "mean",
     scale: str = "group",
     ddof: int = 1,
     eps: float = 1e-4,
@@ -146,7 +147,7 @@ def compute_with_kl(
     kl_to_go: Tensor,
     beta: float,
     per_token: bool,
-    baseline: str = "mean",
+    baseline: str | Baseline = "mean",
     scale: str = "group",
     ddof: int = 1,
     eps: float = 1e-4,
@@ -183,7 +184,7 @@ def compute_with_kl(
     values = rewards.double()
     centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
-    about = About(lengths, running_std, belief)
+    about = BaselineInputs(lengths, running_std, belief)
     penalised = values - cost[..., 0]
     centred = centre(penalised, scored, about.less(cost[..., 0], scored))
     divisor = kind.divisor(Scored(penalised, scored, centred, ddof, tolerance, about), floor, eps)
@@ -207,10 +208,12 @@ def varies(rewards: Tensor, tolerance: float) -> Tensor:
     return (highest - lowest > tolerance).unsqueeze(1)
 
 
-def _chosen(baseline: str, scale: str) -> tuple["Baseline", "Scale"]:
-    one_of("baseline", baseline, BASELINES)
+def _chosen(baseline: str | Baseline, scale: str) -> tuple[Baseline, Scale]:
+    if isinstance(baseline, str):
+        one_of("baseline", baseline, BASELINES)
+        baseline = BASELINES[baseline]
     one_of("scale", scale, SCALES)
-    return BASELINES[baseline], SCALES[scale]
+    return baseline, SCALES[scale]
 
 
 # -- scales

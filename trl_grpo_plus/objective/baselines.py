@@ -1,40 +1,46 @@
-"""What is subtracted from the rewards of a group: (values, scored, about) -> values minus the baseline, over dim 1.
+"""Baselines: what is subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
 
-Values are (P, G) or (P, G, T), P groups of G attempts, float64, NaN where nobody scored, which moves no other. The
-table of [`trl_grpo_plus.objective.advantages`] says what each one is.
+A baseline is a function `(values, scored, about) -> values minus the baseline`, over dim 1. Values are (P, G) or
+(P, G, T), P groups of G attempts, float64, NaN where nobody scored, which moves no other. The table of
+[`trl_grpo_plus.objective.advantages`] says what each one is. `advantage_baseline` also takes the path of such a
+function. One that reads columns of the dataset names them with [`reads_columns`].
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from ..curriculum.beliefs import Belief
-from ..utils.validation import ConfigError
+from ..utils.import_path import is_path, load
+from ..utils.validation import ConfigError, did_you_mean, error_prefix
 
 
 MOST_BELIEVED = 8.0  # attempts that a belief counts for: policies move
 
 
 @dataclass(frozen=True)
-class About:
+class BaselineInputs:
     """What baselines and scales are told beside the rewards of P groups of G attempts, as in [`compute`]."""
 
     lengths: Tensor | None = None
     running_std: float | None = None
     belief: Belief | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # P values of each that the baseline reads
 
-    def per_token(self) -> "About":
+    def per_token(self) -> "BaselineInputs":
         """For values (P, G, T)."""
         belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
         return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
 
-    def of_nothing(self) -> "About":
+    def of_nothing(self) -> "BaselineInputs":
         """For rewards that are all 0."""
         return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
 
-    def less(self, cost: Tensor, scored: Tensor) -> "About":
+    def less(self, cost: Tensor, scored: Tensor) -> "BaselineInputs":
         """For rewards minus `cost`, of which is believed what the other attempts' are."""
         if self.belief is None:
             return self
@@ -44,20 +50,20 @@ class About:
         return replace(self, belief=replace(self.belief, mean=mean - others))
 
 
-def less_mean(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
+def less_mean(values: Tensor, scored: Tensor, about: BaselineInputs | None = None) -> Tensor:
     return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / count_of(scored)
 
 
-def _leave_one_out(values: Tensor, scored: Tensor, about: About) -> Tensor:
+def _leave_one_out(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
     # r_i - mean of the others, written so that it is exact and defined for one attempt.
     return less_mean(values, scored) * count_of(scored) / (count_of(scored) - 1).clamp(min=1)
 
 
-def less_median(values: Tensor, scored: Tensor, about: About | None = None) -> Tensor:
+def less_median(values: Tensor, scored: Tensor, about: BaselineInputs | None = None) -> Tensor:
     return values - median_of(values, count_of(scored))
 
 
-def _length_weighted(values: Tensor, scored: Tensor, about: About) -> Tensor:
+def _length_weighted(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
     if about.lengths is None:
         raise ConfigError("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
     weight = about.lengths.double().masked_fill(~scored, 0.0)
@@ -67,7 +73,7 @@ def _length_weighted(values: Tensor, scored: Tensor, about: About) -> Tensor:
     return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def _belief(values: Tensor, scored: Tensor, about: About) -> Tensor:
+def _belief(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
     if about.belief is None:
         raise ConfigError("baseline='belief' needs belief, what the prompts were believed to earn.")
     mean = about.belief.mean if about.belief.mean.dim() == values.dim() else about.belief.mean.unsqueeze(1)
@@ -77,7 +83,7 @@ def _belief(values: Tensor, scored: Tensor, about: About) -> Tensor:
     return values - (others + believed * mean) / (count_of(scored) - 1 + believed)
 
 
-Baseline = Callable[[Tensor, Tensor, About], Tensor]
+Baseline = Callable[[Tensor, Tensor, BaselineInputs], Tensor]
 # To add one: a function and an entry.
 BASELINES: dict[str, Baseline] = {
     "mean": less_mean,
@@ -86,6 +92,77 @@ BASELINES: dict[str, Baseline] = {
     "length_weighted": _length_weighted,
     "belief": _belief,
 }
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def reads_columns(*names: str) -> Callable[[Function], Function]:
+    """Name the dataset's columns that a baseline or an advantage function reads.
+
+    Their values, one a group, are `about.columns[name]`. They are gathered from all processes, so name few.
+
+    Example:
+
+    ```python
+    @reads_columns("pass_rate")
+    def expected(values, scored, about):
+        return values - torch.tensor(about.columns["pass_rate"]).view(-1, *[1] * (values.dim() - 1))
+    ```
+    """
+
+    def mark(function: Function) -> Function:
+        function.columns = names  # type: ignore[attr-defined]
+        return function
+
+    return mark
+
+
+def columns_of(function: Any) -> tuple[str, ...]:
+    """Return the columns that a function reads."""
+    return tuple(getattr(function, "columns", ()))
+
+
+def check_baseline(name: Any) -> None:
+    """Refuse an `advantage_baseline` that is no entry of [`BASELINES`] and no path. What is at a path is not read."""
+    if not isinstance(name, str) or not (name in BASELINES or is_path(name)):
+        raise ConfigError(
+            f"advantage_baseline={name!r} is not one of {', '.join(map(repr, BASELINES))}, and no path of a function."
+            f"{did_you_mean(str(name), BASELINES)}"
+        )
+
+
+def baseline_of(name: str) -> Baseline:
+    """Return the function that an `advantage_baseline` names. A file or module is imported.
+
+    Raises:
+        ConfigError: there is none, or it does not take `(values, scored, about)`.
+    """
+    check_baseline(name)
+    if name in BASELINES:
+        return BASELINES[name]
+    with error_prefix(f"advantage_baseline={name!r}"):
+        function = load(name)
+        try:
+            inspect.signature(function).bind(None, None, None)
+        except TypeError as error:
+            raise ConfigError(f"it must take (values, scored, about): {error}.") from None
+    return _checked(function, name)
+
+
+def _checked(function: Baseline, name: str) -> Baseline:
+    def baseline(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
+        centred = function(values, scored, about)
+        fits = isinstance(centred, Tensor) and centred.shape == values.shape
+        if not fits or not centred[scored.expand_as(values)].isfinite().all():
+            got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__
+            raise ConfigError(
+                f"advantage_baseline={name!r}: it must return {tuple(values.shape)}, finite where `scored` is true, "
+                f"got {got}{' with values that are not' if fits else ''}."
+            )
+        return centred
+
+    return reads_columns(*columns_of(function))(baseline)
 
 
 def count_of(scored: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,8 +13,9 @@ from ..rollouts.groups import totals
 from ..rollouts.steps import StepMarks, by_group
 from . import advantages, scales
 from .advantage_functions import estimator_of
+from .baselines import Baseline, BaselineInputs, baseline_of, columns_of
 from .process_rewards import of_steps
-from .variants import AboutGroups
+from .variants import AdvantageInputs
 
 
 # Of the range of rewards, with the baseline belief: where a prompt is believed certain, or a batch's rewards are all
@@ -31,12 +32,15 @@ class Credit:
     Attributes:
         estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): what makes advantages in
             the place of a baseline and a scale.
+        columns (`tuple[str, ...]`): of the dataset, that its baseline or advantage function reads.
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first one.
     """
 
     def __init__(self, config: Any):
         self._config = config
         self.estimator = estimator_of(config)
+        self._baseline = baseline_of(config.advantage_baseline)
+        self.columns = columns_of(self.estimator.variant.function if self.estimator else self._baseline)
         self.running_variance: float | None = None
 
     def advantages(
@@ -50,7 +54,8 @@ class Credit:
         marks: Sequence[StepMarks] = (),
         beliefs: Sequence[Belief] | None = None,
         teaching: Sequence[bool] | None = None,
-        about: AboutGroups | None = None,
+        about: AdvantageInputs | None = None,
+        columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Tensor:
         """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
         Collective, with an estimator.
@@ -66,8 +71,9 @@ class Credit:
             beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
                 normalize_then_sum one a reward with a weight.
             teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
-            about ([`~trl_grpo_plus.objective.variants.AboutGroups`], *optional*): what an estimator is told of the P
-                groups, but for beliefs.
+            about ([`~trl_grpo_plus.objective.variants.AdvantageInputs`], *optional*): what an estimator is told of
+                the P groups, but for beliefs and columns.
+            columns (`Mapping[str, Sequence]`, *optional*): P values of each of `self.columns`.
 
         Returns:
             `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`, under `step_reward_credit`
@@ -79,7 +85,7 @@ class Credit:
 
         if self.estimator is None:
             to_go = None if kl_to_go is None else live(kl_to_go)
-            shaping = self._shaping(live(lengths), teaching if beliefs else None)
+            shaping = self._shaping(live(lengths), teaching if beliefs else None, columns or {})
             if marks:
                 values = self._of_steps(live(rewards), weights.cpu(), marks, shaping).flatten(0, 1)
             else:
@@ -88,18 +94,20 @@ class Credit:
             values = rewards.new_zeros(0).cpu()
         else:
             assert about is not None
-            about = replace(about, belief=beliefs[0] if beliefs else None)
+            about = replace(about, belief=beliefs[0] if beliefs else None, columns=columns or {})
             values = self.estimator.advantages(live(rewards), weights.cpu(), about).flatten(0, 1)
         if self._config.advantage_clip is not None:
             values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
         return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])
 
-    def _shaping(self, lengths: Tensor, teaching: Sequence[bool] | None) -> dict[str, Any]:
+    def _shaping(
+        self, lengths: Tensor, teaching: Sequence[bool] | None, columns: Mapping[str, Sequence[Any]]
+    ) -> dict[str, Any]:
         config, floor = self._config, self._config.std_floor
         if config.advantage_baseline == "belief":
             floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
         return {
-            "baseline": config.advantage_baseline,
+            "baseline": _with_columns(self._baseline, columns),
             "scale": config.scale_rewards,
             "ddof": config.std_ddof,
             "eps": config.std_eps,
@@ -170,3 +178,13 @@ class Credit:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.running_variance = state["running_variance"]
+
+
+def _with_columns(baseline: Baseline, columns: Mapping[str, Sequence[Any]]) -> Baseline:
+    if not columns:
+        return baseline
+
+    def with_columns(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
+        return baseline(values, scored, replace(about, columns=columns))
+
+    return with_columns

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..utils.validation import ConfigError
-from .baselines import About, count_of, less_mean, less_median, median_of
+from .baselines import BaselineInputs, count_of, less_mean, less_median, median_of
 
 
 MAD_TO_STD = 1.4826
@@ -41,7 +41,7 @@ class Scored:
     centred: Tensor  # (P, G), values minus the baseline
     ddof: int
     tolerance: float
-    about: About
+    about: BaselineInputs
 
 
 @dataclass(frozen=True)

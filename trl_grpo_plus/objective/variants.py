@@ -14,8 +14,8 @@ enumeration are in tests/objective/test_variants.py. None but GRPO's divides by 
 """
 
 import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from ..utils.validation import ConfigError, Number
 
 
 @dataclass(frozen=True)
-class AboutGroups:
+class AdvantageInputs:
     """What an advantage function is told beside the rewards of P groups of G attempts. All on the CPU, and the same on
     every process.
 
@@ -42,6 +42,8 @@ class AboutGroups:
             where anything is believed of them.
         entropies (`Tensor`, *optional*): `(P, G, T)` nats, the policy's before each token, at the temperature that is
             sampled at, for a function that asks for them. 0 outside the mask.
+        columns (`Mapping[str, Sequence]`): P values of each column of the dataset that the function names with
+            [`~trl_grpo_plus.objective.baselines.reads_columns`].
     """
 
     mask: Tensor
@@ -51,6 +53,7 @@ class AboutGroups:
     rows: tuple[int, ...] | None = None
     belief: Belief | None = None
     entropies: Tensor | None = None
+    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
 
     @property
     def lengths(self) -> Tensor:
@@ -180,7 +183,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
     return torch.where(scored, summed / others, 0.0).to(rewards.dtype)
 
 
-def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int = 64) -> Tensor:
+def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: int = 64) -> Tensor:
     """What each attempt adds to the group's best, whichever of several rewards counts
     ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
 
@@ -196,14 +199,14 @@ def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int =
     Args:
         rewards (`Tensor`): `(P, G, K)`; one that does not apply (NaN) counts as 0 where another does, as in TRL's sum.
         weights (`Tensor`): `(K,)`; what has weight 0 is left out.
-        about ([`AboutGroups`]): for its generator.
+        about ([`AdvantageInputs`]): for its generator.
         draws (`int`, *optional*, defaults to `64`): directions.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
 
     Example:
-        >>> about = AboutGroups(torch.ones(1, 3, 5).bool(), ("alive",))
+        >>> about = AdvantageInputs(torch.ones(1, 3, 5).bool(), ("alive",))
         >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count alike
         >>> vector(rewards, torch.ones(2), about, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
         tensor([[0.0797, 0.0805, 0.0100]])
@@ -224,7 +227,7 @@ def vector(rewards: Tensor, weights: Tensor, about: AboutGroups, *, draws: int =
     return torch.where(scored & (scored.sum(dim=1, keepdim=True) > 1), leads, 0.0).to(rewards.dtype)
 
 
-def zvp(rewards: Tensor, weights: Tensor, about: AboutGroups, *, alpha: float = 0.1) -> Tensor:
+def zvp(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, alpha: float = 0.1) -> Tensor:
     """GRPO's where attempts differ; where all are right or all wrong, entropy says which tokens learn
     ([RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5).
 
@@ -238,7 +241,7 @@ def zvp(rewards: Tensor, weights: Tensor, about: AboutGroups, *, alpha: float = 
 
     Args:
         rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.
-        about ([`AboutGroups`]): with entropies.
+        about ([`AdvantageInputs`]): with entropies.
         alpha (`float`, *optional*, defaults to `0.1`): of groups that are alike; results depend on it.
 
     Returns:
@@ -246,7 +249,7 @@ def zvp(rewards: Tensor, weights: Tensor, about: AboutGroups, *, alpha: float = 
 
     Example:
         >>> nats = torch.tensor([[[0.5, 2.0]], [[0.5, 2.0]]])
-        >>> about = AboutGroups(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
+        >>> about = AdvantageInputs(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
         >>> zvp(torch.tensor([[[1.0]], [[0.0]]]), torch.ones(1), about).squeeze(1)
         tensor([[ 0.0500,  0.2000],
                 [-0.1500, -0.0000]])
@@ -308,7 +311,7 @@ class Variant:
     teaches: frozenset[str] = frozenset()
     check: Callable[[Mapping[str, Any], Any], None] | None = None
 
-    def __call__(self, rewards: Tensor, weights: Tensor, about: AboutGroups, **args: Any) -> Any:
+    def __call__(self, rewards: Tensor, weights: Tensor, about: AdvantageInputs, **args: Any) -> Any:
         if not self.of_totals:
             return self.function(rewards, weights, about, **args)
         return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)

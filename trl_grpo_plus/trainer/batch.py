@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ..objective.padding import first_tokens
 from ..objective.scales import batch_std
-from ..objective.variants import AboutGroups
+from ..objective.variants import AdvantageInputs
 from ..rollouts.generation import Generated
 from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
@@ -119,7 +119,7 @@ class Batch:
 
     def about(
         self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
-    ) -> AboutGroups:
+    ) -> AdvantageInputs:
         """What an advantage function is told of the groups that are trained on, from this rank's `(B, T)`; this is
         batch `number` of a run of that seed. Collective."""
         live = self._live
@@ -132,7 +132,15 @@ class Batch:
         known = not self.streamed and all(one.rows for one, _ in live)
         rows = tuple(one.rows[group] for one, group in live) if known else None
         verdicts = tuple(one.verdicts[group] for one, group in live)
-        return AboutGroups(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
+        return AdvantageInputs(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
+
+    def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
+        """Return the values of these columns of the dataset, one a group that is trained on. Collective."""
+        if not names:
+            return {}
+        own = [{name: attempt.inputs[name] for name in names} for attempt in self.trained]
+        rows = gather_object(own)[: len(self._live) * self.size : self.size]
+        return {name: [row[name] for row in rows] for name in names}
 
     @property
     def num_tokens(self) -> int:

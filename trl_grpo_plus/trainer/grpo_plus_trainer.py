@@ -173,6 +173,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         compatibility.check_rewards(names, weights, args)
+        compatibility.check_columns_read(self._credit.columns, self.train_dataset, args)
         given = (self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
         compatibility.check_model(args, *given, trl.__version__)
         if args.filters_groups:
@@ -357,8 +358,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             seeds = (self.state.global_step, self.args.seed, self._step)
             about = batch.about(mask, entropies, *seeds, self.accelerator)
         of_groups = ((num_live, self.num_generations), batch.rewards, self.reward_weights)
+        columns = batch.columns(self._credit.columns, self.accelerator)
         lengths, known = self.accelerator.gather(mask.sum(dim=1)), self._prompts.known(batch)
-        values = self._credit.advantages(*of_groups, lengths, to_go, self.beta, batch.marks, **known, about=about)
+        values = self._credit.advantages(
+            *of_groups, lengths, to_go, self.beta, batch.marks, **known, about=about, columns=columns
+        )
         if to_go is not None:
             self._adapt_beta()
         output["advantages"] = padding.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])
