@@ -338,6 +338,17 @@ def estimated(folder):
     return resample(folder, **options)
 
 
+def columns(folder):
+    """A baseline that reads a column; the middle one of three groups lies on both ranks, and rows move."""
+    data = tiny_models.prompts(30).map(lambda row: {"expected": row["number"] / 30})
+    options = {"advantage_baseline": f"{OWN}:less_expected", "scale_rewards": "none", "data": data}
+    trained = train(folder, tiny_models.half_dead, per_device_train_batch_size=6, **RESAMPLE, **options)
+    logs = trained._logs
+    rows = zip(logs["prompt"], logs["rewards"]["half_dead"], logs["advantages"], strict=True)
+    apart = [abs(reward - int(prompt[:2]) / 30 - advantage) for prompt, reward, advantage in rows if advantage]
+    return result(trained, apart=apart)
+
+
 def entropies(folder):
     """What is all right or all wrong stays, and learns by the policy's entropies, which each rank has for its rows."""
     options = {"advantage_estimator": "zvp", "filtered_verdicts": ["tied", "unscored", "truncated"]}

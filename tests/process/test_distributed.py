@@ -23,7 +23,7 @@ from trl_grpo_plus.traces import reader as traces
 WORKER = Path(__file__).parents[1] / "helpers" / "distributed_worker.py"
 RESAMPLED = ["resample", "resample_iterations", "set_column", "object_column", "one_rank_all_dead"]
 AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_to_go", "beliefs", "ahead", "behind"]
-AGREEING += ["estimated", "entropies", "steps"]
+AGREEING += ["estimated", "entropies", "steps", "columns"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
 OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank", "held_by_another"]
@@ -108,6 +108,12 @@ def test_the_entropy_coefficient_moves_on_all_ranks_alike_and_not_on_filler(out)
 def test_a_functions_advantages_of_tokens_are_those_of_the_live_groups_alone(out):
     for distances in results(out, "estimated_alone"):
         assert_live_alone(distances, 2, trained=1)
+
+
+def test_a_baseline_reads_the_column_of_its_group_on_whatever_rank_that_lies(out):
+    for rank in results(out, "columns"):
+        assert len(rank["apart"]) >= 4
+        assert max(rank["apart"]) < 1e-6
 
 
 @pytest.mark.parametrize(
