@@ -15,7 +15,9 @@ import yaml
 from trl_grpo_plus import registry
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import accelerate as launch
+from trl_grpo_plus.launch.launchers import MAIN, in_this_python, launch_command
 from trl_grpo_plus.registry import list_advantages, list_rewards
+from trl_grpo_plus.utils.validation import ConfigError
 
 
 pytestmark = pytest.mark.long
@@ -68,12 +70,24 @@ def test_what_cannot_be_launched_is_refused(capsys):
     assert "--all" in capsys.readouterr().err
 
 
+def test_another_launcher_is_an_entry():
+    command = launch_command("arithmetic_cpu", ["--seed", "1"], num_processes=2, launcher="torchrun")
+    assert Path(command[0]).name == "torchrun"
+    script = ["-m", "trl_grpo_plus.recipes.grpo", "--config", "arithmetic_cpu", "--seed", "1"]
+    assert command[1:] == ["--standalone", "--nproc_per_node", "2", *script]
+    assert in_this_python(command)[1:] == ["-m", MAIN, "torchrun", *command[1:]]
+    with pytest.raises(ConfigError, match="zero2 is for accelerate, not for --launcher torchrun"):
+        launch_command("arithmetic_cpu", accelerate_config="zero2", launcher="torchrun")
+    with pytest.raises(ConfigError, match="Did you mean torchrun"):
+        launch_command("arithmetic_cpu", launcher="torch_run")
+
+
 def test_the_command_says_how_many_processes(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("gradient_accumulation_steps: 4")
 
     def launched(*options, recipe=str(mine), **how):
-        return " ".join(launch.launch_command(recipe, *options, **how)[1:])
+        return " ".join(launch_command(recipe, *options, **how)[1:])
 
     script = f"-m trl_grpo_plus.recipes.grpo --config {mine}"
     plain = "--num_machines 1 --mixed_precision no --dynamo_backend no"
@@ -95,7 +109,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
 
     def launched(configuration, *options, **how):
         config = configuration if configuration in launch.accelerate_configs() else str(own)
-        command = " ".join(launch.launch_command(str(mine), options, config, **how))
+        command = " ".join(launch_command(str(mine), options, config, **how))
         return command.split(f"--config_file {files[configuration]}")[1].split("-m trl_")[0].strip()
 
     assert launched("zero2", num_gpus=4) == "--num_processes 4 --mixed_precision no"
@@ -121,7 +135,7 @@ def test_the_command_with_a_configuration_of_trls_or_a_file_of_accelerates(tmp_p
 def test_what_check_expects_is_what_is_launched(recipe, configuration, processes, num_gpus):
     if configuration == "single_gpu" and processes == 3:
         return
-    command = launch.launch_command(recipe, (), configuration, processes, num_gpus)
+    command = launch_command(recipe, (), configuration, processes, num_gpus)
     assert launch.on_cpu(recipe) == (recipe == "arithmetic_cpu")
     spread = launch.distribution(configuration, processes, 0 if launch.on_cpu(recipe) else num_gpus)
     assert command[command.index("--num_processes") + 1] == str(spread.processes)

@@ -13,6 +13,7 @@ from invalid_recipes import BELIEF, MISTAKES, Mistake, make_place
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import preflight
+from trl_grpo_plus.launch.accelerate import RUN_AS
 from trl_grpo_plus.launch.command_line import parse
 from trl_grpo_plus.launch.option_checks import bad_together
 from trl_grpo_plus.recipes import grpo
@@ -56,6 +57,7 @@ def here(place, monkeypatch):
     """In that folder, where whatever is launched is only noted."""
     monkeypatch.chdir(place)
     launched = []
+    monkeypatch.setenv(RUN_AS, "")  # which the command sets, and leaves set
     monkeypatch.setattr(os, "execv", lambda path, command: launched.append(command))
     yield launched
     assert not (place / "out").exists(), "a check, or a refused run, left something"

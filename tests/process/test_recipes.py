@@ -922,6 +922,26 @@ def test_ctrl_c_waits_for_a_step_of_two_processes_that_torch_would_not_wait_for(
 
 
 @pytest.mark.full
+def test_two_processes_of_torchrun_save_at_ctrl_c_and_go_on(folder):
+    options = ["--launcher", "torchrun", "--num_processes", "2", *SHORT[2:], "--eval_on_start", "false"]
+    options += ["--per_device_train_batch_size", "32", "--per_device_eval_batch_size", "96"]
+    options += ["--output_dir", "torchrun"]
+    run = Run([*LAUNCH, *options], folder, REWARD_SECONDS="1")
+    run.wait_for("step +1  reward")
+    run.interrupt()
+    output = run.end(130)
+    assert output.startswith("torchrun --standalone --nproc_per_node 2 -m trl_grpo_plus.recipes.grpo --config ")
+    command = shlex.split(re.search(r"To resume from it:\n\n  (.+)\n", output)[1])
+    assert command[:4] == ["trl-grpo-plus", "run", "arithmetic_cpu", "--launcher"]
+    (checkpoint,) = checkpoints(folder / "torchrun")
+    output = Run([*LAUNCH[:3], *command[1:]], folder, REWARD_SECONDS="0").end(0)
+    assert "groups sampled: " in output
+    assert summary_of(folder / "torchrun")["steps"] == STEPS
+    states = [path.name for path in (folder / "torchrun" / checkpoint).glob("grpo_plus_state_*")]
+    assert sorted(states) == ["grpo_plus_state_0.pt", "grpo_plus_state_1.pt"]
+
+
+@pytest.mark.full
 def test_a_sigint_to_the_launcher_alone_reaches_its_process(folder):
     """As a supervisor sends it; a terminal sends it to both."""
     command = [*LAUNCH, *SHORT[2:], "--eval_on_start", "false", "--output_dir", "supervised"]

@@ -126,7 +126,7 @@ def commands():
 
 def test_commands_and_what_they_are_given_are_there():
     options = known_options() | {"smoke", "accelerate_config", "num_processes", "gpu", "gpu_memory"}
-    options |= {"baseline_generations", "looks", "go_on"}
+    options |= {"baseline_generations", "evaluations", "resume", "launcher"}
     seen = list(commands())
     assert len(seen) > 20
     for page, (command, *rest) in seen:

@@ -11,8 +11,9 @@ from typing import Any
 from .. import __version__
 from ..config.presets import PRESETS
 from ..launch import distribution, find_recipe, headline, launch_command, recipes
-from ..launch.accelerate import LAUNCHER, RUN_AS, on_cpu
+from ..launch.accelerate import RUN_AS, on_cpu
 from ..launch.datasets_by_name import beside, load
+from ..launch.launchers import LAUNCHERS, in_this_python
 from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
@@ -199,6 +200,9 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help="number of processes (default: the configuration's, else one per GPU, else one)",
     )
+    command.add_argument(
+        "--launcher", choices=tuple(LAUNCHERS), default="accelerate", help="what starts them (default: accelerate)"
+    )
 
 
 def _ls(options: argparse.Namespace) -> int:
@@ -256,14 +260,14 @@ def _cp(options: argparse.Namespace) -> int:
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
     launcher = _launcher(options)
-    command = launch_command(options.name, options.rest, *launcher)
+    command = launch_command(options.name, options.rest, *launcher, launcher=options.launcher)
     from .check.recipe import refused
 
     if wrong := refused(options.name, options.rest, distribution(*launcher)):
         return _refuse(wrong)
-    say(shlex.join(["accelerate", *command[1:]]), flush=True)
+    say(shlex.join([options.launcher, *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
-    os.execv(sys.executable, [sys.executable, "-m", LAUNCHER, *command[1:]])
+    os.execv(sys.executable, in_this_python(command))
 
 
 def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
@@ -277,7 +281,8 @@ def _race(options: argparse.Namespace) -> int:
     launcher = _launcher(options)
     from .race.plan import plan
 
-    race = plan(options.name, options.rest, launcher, options.baseline_generations, options.evaluations)
+    how = (options.baseline_generations, options.evaluations, options.launcher)
+    race = plan(options.name, options.rest, launcher, *how)
     from .check.recipe import refused
 
     wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*launcher))]

@@ -1,7 +1,8 @@
 """From a recipe to a run. This face imports neither torch nor TRL; its modules are imported as they are needed.
 
-accelerate        recipes and configurations by name, the command that launches one
-accelerate_main   accelerate's command, with a Ctrl-C that waits until all have saved
+accelerate        recipes and accelerate's configurations by name, processes, sharding
+launchers         what starts the processes of a run: `LAUNCHERS`
+launcher_main     a launcher's command, with a Ctrl-C that waits until all have saved
 arguments         the script's dataclasses and their parser
 command_line      reads the recipe and the command line; the command to resume with
 recipe_yaml       what a recipe's keys and values may be
@@ -17,4 +18,5 @@ progress          lines while a run goes
 report            the closing report
 """
 
-from .accelerate import Distribution, accelerate_configs, distribution, find_recipe, headline, launch_command, recipes
+from .accelerate import Distribution, accelerate_configs, distribution, find_recipe, headline, recipes
+from .launchers import LAUNCHERS, launch_command

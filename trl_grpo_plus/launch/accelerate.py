@@ -1,9 +1,7 @@
-"""How a recipe is launched: which YAML is meant, and the `accelerate launch` command that runs it."""
+"""Recipes and configurations by name: which YAML is meant, how many processes, how the model is sharded."""
 
 import json
 import shlex
-import shutil
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
@@ -20,9 +18,7 @@ from .recipe_yaml import read_yaml
 
 
 RECIPES = "trl_grpo_plus.recipes"
-SCRIPT = f"{RECIPES}.grpo"
 NOBODY = "no --num_processes, no GPU here"
-LAUNCHER = "trl_grpo_plus.launch.accelerate_main"
 RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the user gave, to be given again to resume
 
 
@@ -63,47 +59,6 @@ def accelerate_configs() -> dict[str, str]:
     return {path.stem: str(path) for path in sorted(folder.glob("*.yaml"))}
 
 
-def launch_command(
-    recipe: str,
-    options: Sequence[str] = (),
-    accelerate_config: str | None = None,
-    num_processes: int | None = None,
-    num_gpus: int = 0,
-    script: str = SCRIPT,
-) -> list[str]:
-    """The command that runs a recipe.
-
-    Args:
-        recipe (`str`): a file, or the name of a recipe.
-        options (`Sequence[str]`, *optional*): of the launch script.
-        accelerate_config (`str`, *optional*): one of [`accelerate_configs`], or a file of accelerate's. Without it
-            accelerate is told to use the GPUs there are, or one process on the CPU.
-        num_processes (`int`, *optional*): other than that of a file of accelerate's, or the number of GPUs.
-        num_gpus (`int`, *optional*, defaults to `0`): of this machine. None count where the run is to `use_cpu`.
-        script (`str`, *optional*): the module to launch.
-
-    Raises:
-        ConfigError: there is no such recipe or configuration.
-    """
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
-    processes = ["--num_processes", str(spread.processes)]
-    # The recipe's own bf16 decides: beside TRL's files bf16: false is overruled under FSDP, an error under DeepSpeed.
-    precision = ["--mixed_precision", "no"]
-    command = [_accelerate(), "launch"]
-    if accelerate_config is None:
-        # What accelerate would guess otherwise, each with a warning; without --multi_gpu it starts one, on a CPU too.
-        command += [*processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
-        command += ["--multi_gpu"] if spread.processes > 1 else []
-    else:
-        of_trl = accelerate_config in accelerate_configs()
-        command += ["--config_file", config_file(accelerate_config)]
-        command += [*processes, *precision] if of_trl else processes if num_processes else []
-        accumulation = "gradient_accumulation_steps"
-        if accumulation in (_content(accelerate_config).get("deepspeed_config") or {}):  # must be the recipe's
-            command += [f"--{accumulation}", str(setting(accumulation, recipe, options) or 1)]
-    return [*command, "-m", script, "--config", recipe, *options]
-
-
 def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
     """Whether a run is to `use_cpu`, so that GPUs do not count.
 
@@ -138,14 +93,14 @@ class Distribution:
 
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
-    """What [`launch_command`] of the same arguments would start.
+    """What [`~trl_grpo_plus.launch.launchers.launch_command`] of the same arguments would start.
 
     Raises:
         ConfigError: there is no such configuration, or it does not go with that number of processes.
     """
     if num_processes is not None and num_processes < 1:
         raise ConfigError(f"--num_processes: {num_processes} must be 1 or more.")
-    content = _content(accelerate_config) if accelerate_config else {}
+    content = content_of(accelerate_config) if accelerate_config else {}
     only_one = content.get("distributed_type") in ("NO", False)
     if only_one and num_processes not in (None, 1):
         raise ConfigError(
@@ -223,7 +178,7 @@ def config_file(name: str) -> str:
     )
 
 
-def _content(accelerate_config: str) -> dict[str, Any]:
+def content_of(accelerate_config: str) -> dict[str, Any]:
     return read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
 
 
@@ -242,11 +197,3 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
         return content[name]
     preset = None if name == "preset" else PRESETS.get(str(setting("preset", recipe, options)))
     return preset.settings.get(name) if preset else None
-
-
-def _accelerate() -> str:
-    beside = Path(sys.executable).with_name("accelerate")
-    path = str(beside) if beside.exists() else shutil.which("accelerate")
-    if path is None:
-        raise ConfigError("The command accelerate is not installed for this Python: pip install accelerate.")
-    return path

@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from ...launch.accelerate import launch_command
+from ...launch.launchers import launch_command
 from ...launch.option_checks import evaluates
 from ...launch.recipe import Recipe, total_steps
 from ...launch.reward_inputs import takes_smoke

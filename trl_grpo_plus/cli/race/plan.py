@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ...launch.accelerate import RUN_AS, launch_command, on_cpu, setting
+from ...launch.accelerate import RUN_AS, on_cpu, setting
+from ...launch.launchers import launch_command
 from ...utils.validation import ConfigError, Number
 
 
@@ -55,6 +56,7 @@ class Race:
         lanes (`tuple[Lane, ...]`): stock TRL first.
         together (`bool`): whether side by side.
         launcher (`tuple`): accelerate's configuration, processes and GPUs, as `launch_command` takes them.
+        started_by (`str`): one of [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
     """
 
     recipe: str
@@ -62,6 +64,7 @@ class Race:
     lanes: tuple[Lane, ...]
     together: bool
     launcher: tuple[str | None, int | None, int]
+    started_by: str = "accelerate"
 
 
 def plan(
@@ -70,6 +73,7 @@ def plan(
     launcher: tuple[str | None, int | None, int],
     baseline_generations: int = 8,
     looks: int = 10,
+    started_by: str = "accelerate",
 ) -> Race:
     """The race that a command line asks for.
 
@@ -79,6 +83,7 @@ def plan(
         launcher (`tuple`): accelerate's configuration, processes and GPUs.
         baseline_generations (`int`, *optional*, defaults to `8`): `num_generations` of stock TRL.
         looks (`int`, *optional*, defaults to `10`): evaluations on the way, at least 2.
+        started_by (`str`, *optional*, defaults to `"accelerate"`): the launcher of both runs.
 
     Raises:
         ConfigError: there is no such recipe, or an option that both cannot have.
@@ -102,7 +107,7 @@ def plan(
     )
     config, processes, _ = launcher
     alone = config is None and processes in (None, 1) and on_cpu(recipe, options)
-    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, launcher)
+    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, launcher, started_by)
 
 
 def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
@@ -110,7 +115,7 @@ def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[st
     options = list(lane.options)
     if list(lane.folder.glob("checkpoint-[0-9]*")):
         options += ["--resume_from_checkpoint", "true"]
-    command = launch_command(race.recipe, options, *race.launcher, script=SCRIPT)
+    command = launch_command(race.recipe, options, *race.launcher, script=SCRIPT, launcher=race.started_by)
     environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
     if race.together:  # as much for one that goes on alone
         environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(race.lanes)))

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ...launch.accelerate import LAUNCHER
+from ...launch.launchers import in_this_python
 from ...utils.files import unused
 from ...utils.terminal import say
 from ...utils.validation import ConfigError
@@ -121,10 +121,10 @@ def _interrupt(running: dict[Lane, Any]) -> None:
 
 
 def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
-    """Start a command of accelerate's, away from the terminal: a Ctrl-C there is for the race, which passes it on."""
+    """Start a launcher's command, away from the terminal: a Ctrl-C there is for the race, which passes it on."""
     with open(log, "ab") as output:
         return subprocess.Popen(
-            [sys.executable, "-m", LAUNCHER, *command[1:]],
+            in_this_python(command),
             stdin=subprocess.DEVNULL, stdout=output, stderr=output, env=environment, start_new_session=True,
         )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""accelerate's command, as `trl-grpo-plus run` starts it.
+"""A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
 Ctrl-C ends it when its processes have saved, and no traceback of the launcher's follows what they have said.
 """
@@ -7,11 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from types import FrameType
 
 import psutil
 
 from ..utils.terminal import say
+from .launchers import LAUNCHERS
 
 
 SAVING_S = "1800"  # until processes that were asked to stop are killed: a step and a checkpoint, torch's default is 30
@@ -23,15 +25,17 @@ def main() -> int:
     Returns:
         `int`: the exit status of the processes, 130 where Ctrl-C ended them.
     """
-    from accelerate.commands.accelerate_cli import main as accelerate
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", SAVING_S)
-    sys.argv[0] = "accelerate"
+    name, *arguments = sys.argv[1:]
+    module, _, function = LAUNCHERS[name].main.partition(":")
+    entry = getattr(import_module(module), function)
+    sys.argv = [name, *arguments]
     signal.signal(signal.SIGINT, _pass_on)
     try:
-        accelerate()
+        entry()
     except subprocess.CalledProcessError as error:
         return _status(error.returncode)
     except ChildFailedError as error:
