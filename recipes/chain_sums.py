@@ -109,7 +109,7 @@ def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | se
 
 
 def worked(expression: str) -> str:
-    r"""The lines of an answer: `"4 - 1 + 17"` -> `"4 - 1 = 3\n3 + 17 = 20\n#### 20"`."""
+    r"""Return the lines of an answer: `"4 - 1 + 17"` -> `"4 - 1 = 3\n3 + 17 = 20\n#### 20"`."""
     first, *rest = expression.split()
     now, lines = int(first), []
     for sign, term in zip(rest[::2], rest[1::2], strict=True):

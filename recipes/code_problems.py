@@ -40,7 +40,7 @@ def prepare(
     max_test_chars: int = 5000,
     max_chars: int = 6000,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.
@@ -77,7 +77,7 @@ class Limits(NamedTuple):
 
 
 def make_row(raw: Raw, system_prompt: str | None, limits: Limits) -> Row:
-    """A run's row of a raw one.
+    """Return a run's row of a raw one.
 
     Raises:
         ValueError: it has too few tests, a statement too long, tests of functions, or some that cannot be used.

@@ -47,7 +47,7 @@ def prepare(
     system_prompt: str | None = SYSTEM_PROMPT,
     smoke: bool = False,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.
@@ -94,7 +94,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
 
 
 def _joined(draw: random.Random, numbers: Sequence[int]) -> tuple[int, str]:
-    """A value that the numbers reach by steps drawn at random, and the expression."""
+    """Return a value that the numbers reach by steps drawn at random, and the expression."""
     parts = [(number, str(number)) for number in numbers]
     while len(parts) > 1:
         draw.shuffle(parts)
@@ -120,7 +120,7 @@ def _rows(made: Sequence[Problem], system_prompt: str | None) -> Dataset:
 
 
 def question(problem: Problem) -> str:
-    """A problem in words."""
+    """Return a problem in words."""
     numbers = ", ".join(map(str, problem.numbers))
     return (
         f"Use the numbers {numbers} to make {problem.target}. Each of them must be used exactly once, with +, -, *, / "

@@ -23,7 +23,7 @@ HELD_OUT_SEED = 0  # not the run's: runs with other seeds are compared on the sa
 
 
 def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows: int | None) -> DatasetDict:
-    """The splits of `dataset_name` (with `dataset_config`), a Hub id or a local copy, as a run's rows.
+    """Return the splits of `dataset_name` (with `dataset_config`), a Hub id or a local copy, as a run's rows.
 
     Args:
         script_args: what the script's parser returns.
@@ -67,7 +67,7 @@ def need(data: Dataset, *wanted: str, name: str) -> None:
 
 
 def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None = None) -> Dataset:
-    """A run's rows from raw ones.
+    """Return a run's rows from raw ones.
 
     Args:
         data (`Iterable[Mapping]`): the raw rows.
@@ -132,7 +132,7 @@ def some(data: Dataset, rows: int | None) -> Dataset:
 
 
 def messages(system: str | None, user: str) -> list[dict[str, str]]:
-    """A conversation's beginning, to which the model's chat template is applied."""
+    """Return a conversation's beginning, to which the model's chat template is applied."""
     opening = [{"role": "system", "content": system}] if system else []
     return [*opening, {"role": "user", "content": user}]
 

@@ -28,7 +28,7 @@ def prepare(
     system_prompt: str | None = SYSTEM_PROMPT,
     test_rows: int | None = 256,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.
@@ -46,12 +46,12 @@ def prepare(
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:
-    """A run's row of a raw one."""
+    """Return a run's row of a raw one."""
     return {"prompt": messages(system_prompt, raw["question"].strip()), "answer": final_number(raw["answer"])}
 
 
 def final_number(solution: str | None) -> str:
-    """The number after the last `####`, without the commas between thousands.
+    """Return the number after the last `####`, without the commas between thousands.
 
     Raises:
         ValueError: there is none.

@@ -47,7 +47,7 @@ def prepare(
     levels: Sequence[int] | None = None,
     benchmark: str | None = None,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.
@@ -80,7 +80,7 @@ def prepare(
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:
-    """A run's row of a raw one; with its `level` where it has one.
+    """Return a run's row of a raw one; with its `level` where it has one.
 
     Raises:
         ValueError: it has no answer, or none of the three formats.
@@ -101,7 +101,7 @@ def _problem(raw: Raw) -> str:
 
 
 def _answer(raw: Raw) -> str:
-    """The gold answer. A text with a `\\boxed{}` is one, too: the reward looks there."""
+    """Return the gold answer. A text with a `\\boxed{}` is one, too: the reward looks there."""
     answer = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
     return (answer or "").strip()
 

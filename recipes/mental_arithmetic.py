@@ -41,7 +41,7 @@ def prepare(
     train_mix: Mapping[str, int] | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
@@ -90,5 +90,5 @@ def _row(kind: str, a: int, sign: str, b: int, system_prompt: str | None) -> dic
 
 
 def _with_commas(number: str) -> str:
-    """A pattern for a whole number, with a comma between thousands or without."""
+    """Return a pattern for a whole number, with a comma between thousands or without."""
     return rf"{number[:-3]},?{number[-3:]}" if len(number) > 3 else number

@@ -20,7 +20,7 @@ def prepare(
     system_prompt: str | None = SYSTEM_PROMPT,
     smoke: bool = False,
 ) -> DatasetDict:
-    """The run's rows, as the script's `prepare` option asks.
+    """Return the run's rows, as the script's `prepare` option asks.
 
     Args:
         script_args, training_args, model_args: what the script's parser returns.

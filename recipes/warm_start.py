@@ -39,7 +39,7 @@ def warm_folder(training_args: Any) -> tuple[Path, bool]:
 def llama(
     tokenizer: PreTrainedTokenizerFast, layers: int, hidden_size: int, heads: int, **shape: Any
 ) -> LlamaForCausalLM:
-    """An untrained Llama for this tokenizer; `shape` is more of its config."""
+    """Make an untrained Llama for this tokenizer; `shape` is more of its config."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,

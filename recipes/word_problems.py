@@ -165,7 +165,7 @@ def split_problems(
 
 
 def invent(rng: random.Random, steps: int) -> Problem:
-    """A problem of so many steps, whose right numbers stay from 1 to 60; no verb comes twice."""
+    """Return a problem of so many steps, whose right numbers stay from 1 to 60; no verb comes twice."""
     girl = rng.random() < 0.5
     name, friend = rng.choice(GIRLS if girl else BOYS), rng.choice(BOYS if girl else GIRLS)
     things, who = rng.choice(THINGS), "She" if girl else "He"
@@ -187,12 +187,12 @@ def invent(rng: random.Random, steps: int) -> Problem:
 
 
 def apply(number: int, sign: str, n: int) -> int:
-    """`number + n`, `number - n`, `number * n` or the whole part of `number / n`."""
+    """Return `number + n`, `number - n`, `number * n` or the whole part of `number / n`."""
     return {"+": number + n, "-": number - n, "*": number * n, "/": number // n}[sign]
 
 
 def work_out(problem: Problem, rng: random.Random | None = None) -> tuple[str, int]:
-    """The solution line by line, and its answer: the right one, or with `rng` one of an author who tires."""
+    """Return the solution line by line, and its answer: the right one, or with `rng` one of an author who tires."""
     lines, now = [], problem.start
     for (verb, sign, n), right in zip(problem.steps, RIGHT, strict=False):
         after = apply(now, sign, n)
@@ -237,7 +237,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 3, hidden_size: int = 192, heads: int = 6
 ) -> LlamaForCausalLM:
-    """An untrained Llama; by default of three layers and 1.2 million parameters."""
+    """Make an untrained Llama; by default of three layers and 1.2 million parameters."""
     rope = {"rope_type": "default", "rope_theta": 1000.0}
     sizes = (layers, hidden_size, heads)
     return llama(tokenizer, *sizes, max_position_embeddings=192, initializer_range=0.05, rope_parameters=rope)

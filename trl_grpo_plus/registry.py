@@ -127,7 +127,7 @@ def register_reward(
 
 
 def get_reward(name: str, **args: Any) -> Reward:
-    """The reward of that name, or at that path, with these arguments.
+    """Return the reward of that name, or at that path, with these arguments.
 
     Args:
         name (`str`): a registered name, `pkg.mod:func`, `pkg.mod.func` or `path/to/file.py:func`.
@@ -145,12 +145,12 @@ def get_reward(name: str, **args: Any) -> Reward:
 
 
 def list_rewards() -> list[str]:
-    """Names of all rewards, sorted."""
+    """Return names of all rewards, sorted."""
     return sorted({*_REGISTERED, *_listed()})
 
 
 def find(name: str) -> Definition:
-    """The definition of that name, or at that path.
+    """Return the definition of that name, or at that path.
 
     Raises:
         ConfigError: there is none; the text has near matches and what exists.
@@ -213,7 +213,7 @@ class RewardSpec:
 
     @classmethod
     def of(cls, entry: Any) -> "RewardSpec":
-        """The spec of an entry in whatever form."""
+        """Return the spec of an entry in whatever form."""
         if isinstance(entry, RewardSpec):
             return entry
         if not isinstance(entry, Mapping):
@@ -231,7 +231,7 @@ class RewardSpec:
         return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
 
     def build(self) -> Any:
-        """What the trainer is given: a [`Reward`], or the entry itself where that is TRL's to read."""
+        """Return what the trainer is given: a [`Reward`], or the entry itself where that is TRL's to read."""
         names = ("timeout", "on_timeout", "on_error", "label")
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         changed = [*options, *(["args"] if self.args else [])]
@@ -253,7 +253,7 @@ class RewardSpec:
 
 
 def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) -> tuple[Any, list[float] | None]:
-    """What TRL's trainer takes, from `reward_funcs` as ours takes it.
+    """Return what TRL's trainer takes, from `reward_funcs` as ours takes it.
 
     Args:
         reward_funcs: an entry or a list of entries; see [`RewardSpec`].
@@ -301,7 +301,7 @@ def _is_model(name: str) -> bool:
 
 @functools.cache
 def _listed() -> dict[str, list[str]]:
-    """Name -> paths; more than one where packages clash, which concerns only who asks for that name."""
+    """Return name -> paths; more than one where packages clash, which concerns only who asks for that name."""
     from .rewards import LIBRARY  # names alone; what they name imports this module
 
     listed = {name: {f"{GROUP}.{module}:{name}"} for name, module in LIBRARY.items()}

@@ -22,7 +22,7 @@ NEEDED_FOR = {
 
 
 def gpus() -> list[str]:
-    """A line a GPU: its name and memory."""
+    """Return a line a GPU: its name and memory."""
     import torch
 
     cards = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
@@ -30,7 +30,7 @@ def gpus() -> list[str]:
 
 
 def described() -> str:
-    """The environment as text, for a terminal or a bug report."""
+    """Return the environment as text, for a terminal or a bug report."""
     facts = {"python": f"{platform.python_version()} on {platform.system()} {platform.release()}"}
     facts |= {name: _version(name) for name in PACKAGES}
     facts |= {f"gpu {i}": card for i, card in enumerate(gpus())} or {"gpu": "none"}

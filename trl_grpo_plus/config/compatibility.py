@@ -9,7 +9,7 @@ from ..utils.validation import ConfigError, did_you_mean
 
 
 def check_rewards(names: Sequence[str], weights: Sequence[float], args: Any) -> None:
-    """A trainer's rewards must be ones that groups can be judged by, and remembered."""
+    """Check that groups can be judged by the trainer's rewards, and remembered."""
     check_filter_metric(args.filter_metric, names)
     check_weights(weights, args)
 
@@ -38,8 +38,9 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
 
 
 def check_weights(weights: Sequence[float] | None, args: Any) -> None:
-    """A reward must have a weight where it is remembered, or where groups are chosen by what they teach (TRL trains on
-    the KL alone).
+    """Check that some reward has a weight, where prompts are remembered or groups are chosen by what they teach.
+
+    Without one TRL trains on the KL alone.
 
     Args:
         weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.

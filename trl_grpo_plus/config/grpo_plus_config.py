@@ -358,13 +358,13 @@ class GRPOPlusConfig(GRPOConfig):
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
-        """Those of these options of this class that are not at its defaults; a subclass may have others."""
+        """Return those of these options of this class that are not at its defaults; a subclass may have others."""
         options = GRPOPlusConfig.__dataclass_fields__
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
 def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
-    """The `__init__` of a dataclass, with an error that names the closest option."""
+    """Return the `__init__` of a dataclass, with an error that names the closest option."""
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
@@ -386,7 +386,7 @@ for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s",
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:
-    """A trainer's `args`, or where they are `None` the defaults, with TRL's folder for the model."""
+    """Return a trainer's `args`, or where they are `None` the defaults, with TRL's folder for the model."""
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")

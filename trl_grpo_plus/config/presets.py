@@ -195,7 +195,7 @@ PRESETS: dict[str, Preset] = {
 
 
 def named(name: str) -> Preset:
-    """The preset of that name.
+    """Return the preset of that name.
 
     Raises:
         ConfigError: there is none.
@@ -205,7 +205,7 @@ def named(name: str) -> Preset:
 
 
 def under(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """A config's arguments: the preset's settings, over them a user's own.
+    """Return a config's arguments: the preset's settings, over them a user's own.
 
     Raises:
         ConfigError: there is no such preset.
@@ -214,7 +214,8 @@ def under(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def made(config: Any, name: str, /, **own: Any) -> Any:
-    """A config with a preset's settings. It is `GRPOPlusConfig.preset("dapo", output_dir=..., epsilon_high=0.3)`.
+    """Return a config with a preset's settings. It is `GRPOPlusConfig.preset("dapo", output_dir=...,
+    epsilon_high=0.3)`.
 
     Args:
         config (`type`): the class, `GRPOPlusConfig` or a subclass.
@@ -241,7 +242,7 @@ def check(preset: Any) -> None:
 
 
 def said(config: Any) -> str:
-    """What the preset of a config has set, what is set otherwise, and what it leaves; "" without one."""
+    """Return what the preset of a config has set, what is set otherwise, and what it leaves; "" without one."""
     if config.preset is None:
         return ""
     preset = PRESETS[config.preset]

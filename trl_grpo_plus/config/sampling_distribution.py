@@ -60,18 +60,18 @@ _MOST_SHOWN = 60  # characters of a value
 
 
 def altering(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:
-    """Those of some settings that change the distribution."""
+    """Return those of some settings that change the distribution."""
     known = {name: value for name, value in settings.items() if name in neutral and value is not None}
     return {name: value for name, value in known.items() if value not in neutral[name]}
 
 
 def given(args: Any) -> dict[str, Any]:
-    """What TRL samples with, of what a [`~trl.GRPOConfig`] says."""
+    """Return what TRL samples with, of what a [`~trl.GRPOConfig`] says."""
     return {name: getattr(args, name) for name in ("temperature", *OPTIONS)} | dict(args.generation_kwargs or {})
 
 
 def chosen(args: Any) -> dict[str, Any]:
-    """The settings of a [`~trl.GRPOConfig`] that change the distribution, with their values."""
+    """Return the settings of a [`~trl.GRPOConfig`] that change the distribution, with their values."""
     settings = altering(given(args), OF_VLLM if args.use_vllm else NEUTRAL)
     if (temperature := given(args)["temperature"]) != args.temperature:  # the logits are divided by the option
         settings["generation_kwargs.temperature"] = temperature
@@ -81,7 +81,7 @@ def chosen(args: Any) -> dict[str, Any]:
 
 
 def inherited(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The settings of a model's generation_config that reach sampling and change the distribution.
+    """Return the settings of a model's generation_config that reach sampling and change the distribution.
 
     Args:
         args ([`~trl.GRPOConfig`]): of the run.
@@ -95,7 +95,7 @@ def inherited(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] |
 
 
 def warnings(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> list[str]:
-    """What there is to say of both, in words; arguments as those of [`inherited`]."""
+    """Return what there is to say of both, in words; arguments as those of [`inherited`]."""
     said = []
     if settings := inherited(args, model_s, passed):
         said.append(_of_the_model(settings))

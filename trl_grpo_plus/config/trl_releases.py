@@ -33,8 +33,8 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: they
 
 
 def changed(cls: type, name: str) -> str:
-    """How the method of this name of `cls` is not as `SEAMS` has it, "" where it is or takes more that may be left
-    out."""
+    """Return how the method of this name of `cls` is not as `SEAMS` has it, "" where it is or takes more that may be
+    left out."""
     if (method := getattr(cls, name, None)) is None:
         return f"{cls.__name__}.{name} is gone"
     known = SEAMS[name]

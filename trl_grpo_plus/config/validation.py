@@ -335,6 +335,6 @@ def _check_liger(config: Any, trl_version: str) -> None:
 
 
 def _any_of(names: Iterable[str]) -> str:
-    """'a', 'b' or 'c'."""
+    """Join names as in "'a', 'b' or 'c'"."""
     *others, last = map(repr, names)
     return f"{', '.join(others)} or {last}" if others else last

@@ -101,7 +101,8 @@ class Ridge:
         return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0) * count / (count + FEW_PROMPTS)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """What attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both `(P,)`.
+        """Return what attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both
+        `(P,)`.
 
         The mean is [`MARGIN`] within its range: the middle before anything was learned, the mean of all for a row that
         is not finite. The variance is one that this mean allows.
@@ -146,7 +147,7 @@ class Ridge:
         self._solve()
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned; tensors and plain numbers. The projection is made again from the seed."""
+        """Return what was learned; tensors and plain numbers. The projection is made again from the seed."""
         return {
             "seed": self._seed,
             "width": self._width,
@@ -205,7 +206,7 @@ class Ridge:
         return _plain(features) @ self._projection if len(self._scale) else _plain(features)
 
     def _judge(self, rows: Tensor, targets: Tensor, noise: Tensor) -> None:
-        """What the ridge gains on the mean alone, for the skill; and which penalties do best."""
+        """Measure what the ridge gains on the mean alone, for the skill, and choose the best penalties."""
         errors = torch.stack([(targets[:, of, None] - self._predict(rows, of)).square() for of in (0, 1)])
         alone = (targets[:, 0] - self._mean[-2]).square()
         gain = alone - errors[0, :, self._errors[0].argmin()]  # the one that was in use

@@ -83,7 +83,7 @@ class BeliefStore:
         self._prints = {} if streamed else dataset_rows.prints(train_set, ("prompt", config.belief_key))
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Indices are places in these rows of a stream from now on."""
+        """Set the rows of a stream that indices refer to from now on."""
         if self._known is not None:
             self._known.forget()
         if self._key is not None:
@@ -97,7 +97,8 @@ class BeliefStore:
             self._known.look(rows)
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
-        """Of what advantages are made of: the total, or each reward with a weight. Collective, with a head."""
+        """Return the beliefs that advantages are made of: of the total, or of each reward with a weight. Collective,
+        with a head."""
         self.look(rows)
         return [self._of(name, rows) for name in self._credited]
 
@@ -114,8 +115,9 @@ class BeliefStore:
         return self.believed(rows), sum(skills) / len(skills)
 
     def believed(self, rows: Sequence[int]) -> Belief:
-        """Of what prompts are chosen by. Under normalize_then_sum its variance is that of a weighted sum of
-        independent rewards."""
+        """Return the belief that prompts are chosen by, and its skill.
+
+        Under normalize_then_sum its variance is that of a weighted sum of independent rewards."""
         parts = [self._of(name, rows) for name in self._chosen_by]
         if self._chosen_by in ([TOTAL], [self._fallback]):
             return parts[0]
@@ -125,8 +127,9 @@ class BeliefStore:
         return Belief((by * means).sum(dim=0), (by**2 * variances).sum(dim=0), parts[0].count)
 
     def observe(self, rows: Sequence[int], rewards: Tensor, affordable: float = math.inf) -> None:
-        """A generation batch was scored: P rows and their `(P, G, K)` rewards. Ends the step, and for the next one the
-        head may read `affordable` prompts. Collective, likewise."""
+        """Learn from a generation batch: P rows and their `(P, G, K)` rewards. Ends the step. Collective, with a head.
+
+        For the next step the head may read `affordable` prompts."""
         self.look(rows)
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, rows)
@@ -205,7 +208,7 @@ def _told_apart(names: Sequence[str]) -> list[str]:
 
 
 def check_rows(train_set: Any, config: Any) -> None:
-    """A key is a column of the training set, and a stream's rows come with all of theirs."""
+    """Check that `belief_key` is a column of the training set, and that a stream's rows keep all of their columns."""
     streamed = not hasattr(train_set, "__len__")
     if streamed and config.remove_unused_columns:
         raise ConfigError(
@@ -227,8 +230,8 @@ def check_rows(train_set: Any, config: Any) -> None:
 
 
 def as_key(name: str, value: Any) -> Any:
-    """What rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold plain
-    values alone."""
+    """Return what rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold
+    plain values alone."""
     key = dataset_rows.plain(value)
     if type(key) not in dataset_rows.PLAIN:
         raise ConfigError(

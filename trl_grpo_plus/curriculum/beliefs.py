@@ -122,7 +122,7 @@ class Beliefs:
         self._batch: list[float] = []  # predicted and realised mean of the last one
 
     def show(self, keys: Sequence[Hashable]) -> None:
-        """Indices are of rows with these keys from now on, where rows do not come back."""
+        """Set the keys of the rows that indices refer to from now on, where rows do not come back."""
         self._shared.show(keys)
 
     def of(
@@ -132,7 +132,7 @@ class Beliefs:
         variance: Tensor | None = None,
         strength: float | None = None,
     ) -> Belief:
-        """What is believed of rows now, before they are sampled.
+        """Return what is believed of rows now, before they are sampled.
 
         Args:
             rows (`Sequence[int]`): P indices.
@@ -217,10 +217,11 @@ class Beliefs:
         return torch.stack([predicted / groups + self._origin, realised / groups + self._origin, groups], dim=1)
 
     def metrics(self) -> dict[str, float]:
-        """The metrics `beliefs/*`: skill; the means predicted and realised in the last batch, and calibration_error
-        (|predicted - realised| of each tenth of the range, its mean over groups; in the unit of rewards; chance leaves
-        some), and the share of its rewards that was outside the range, once there was a batch; half_life; the shares
-        of rows that were never_tried, that are solved and that are hopeless: at least 3 attempts remembered at the
+        """Return the metrics `beliefs/*`: skill; the means predicted and realised in the last batch, and
+        calibration_error (|predicted - realised| of each tenth of the range, its mean over groups; in the unit of
+        rewards; chance leaves some), and the share of its rewards that was outside the range, once there was a batch;
+        half_life; the shares of rows that were never_tried, that are solved and that are hopeless: at least 3
+        attempts remembered at the
         last visit (longest half-life), whose mean was within 5 % of the range of its upper, its lower end. From
         half_life on not of rows that do not come back.
         """
@@ -276,7 +277,7 @@ class Beliefs:
         return self._moments[:, :, rows].double() * 0.5 ** (age / _column(self._half_lives))
 
     def _compare(self, rows: Tensor, count: Tensor, mean: Tensor, believed: Belief) -> None:
-        """The half-lives' squared errors, on rows with a history."""
+        """Add the half-lives' squared errors, on rows with a history."""
         again = self._last[rows] >= 0
         own_count, total, _ = self._remembered(rows)[..., again]
         # The prior as it was, which may have been a head's: what is left of the belief without the own attempts.
@@ -287,7 +288,7 @@ class Beliefs:
         self._compared = KEEP_ERRORS * self._compared + int(again.sum())
 
     def _measure(self, count: Tensor, mean: Tensor, within: Tensor, believed: Belief) -> None:
-        """What skill and calibration are made of."""
+        """Add what skill and calibration are computed from."""
         predicted = believed.mean - self._origin
         noise = torch.where(count > 1, within, believed.learnability) / count
         sums = [torch.ones_like(mean), mean, mean.square(), (mean - predicted).square(), noise]
@@ -320,7 +321,7 @@ class Beliefs:
     def _share(
         self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
-        """What prompts share; `of_prior` is the share of it in what was believed."""
+        """Update what prompts share; `of_prior` is its share in what was believed."""
         # Rows that are chosen again and again are no fair sample, and need no prior: the least-squares weight.
         weight = of_prior.square()
         low, high = self._range.low, self._range.high
@@ -355,7 +356,7 @@ STRENGTH = 4.0  # groups that the mean of all begins with, and that it counts fo
 
 
 class SharedPrior:
-    """Of the rows of a dataset.
+    """Prior mean and variance of prompts that were never sampled, of all prompts or of those with a key.
 
     Args:
         middle (`float`): the mean that the mean of all begins with, as if of so many groups.
@@ -381,7 +382,7 @@ class SharedPrior:
         return float(self._all[3]) > 0
 
     def show(self, keys: Sequence[Hashable]) -> None:
-        """Rows are those that have these keys from now on, new ones too."""
+        """Set the keys of the rows, new keys too."""
         known, keys = self._known, [key if key == key else None for key in keys]  # NaN is one key
         self._codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
         new = torch.zeros(4, len(known) - self._by_key.shape[1], dtype=torch.float64)
@@ -411,7 +412,7 @@ class SharedPrior:
             self._by_key = (KEEP_KEY**seen * self._by_key).index_add_(1, codes, sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """What was learned; with the keys, where they came with the rows."""
+        """Return what was learned; with the keys, where they came with the rows."""
         came = {"known": list(self._known)} if self.keys is None else {}
         return {"all": self._all.clone(), "by_key": self._by_key.clone(), **came}
 

@@ -129,7 +129,7 @@ class CustomSampler:
 
 
 def _unsaved(value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """What [`torch.load`] would not read again, and its place."""
+    """Yield what [`torch.load`] would not read again, and its place."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _unsaved(key, f"{where}'s key")

@@ -12,7 +12,7 @@ from .samplers import Believe, PromptSampler
 
 
 class Draw:
-    """Draws rows of the training set for all ranks: the first one's stream deals, and all read what it asks of them.
+    """Draws rows of the training set for all ranks: rank 0's sampler deals, and all ranks answer what it asks.
 
     Args:
         stream ([`~trl_grpo_plus.curriculum.samplers.PromptSampler`]): moves on rank 0 alone.

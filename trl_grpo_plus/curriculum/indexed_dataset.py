@@ -41,5 +41,5 @@ class IndexedRows:
 
 
 def pop_indices(rows: Sequence[dict[str, Any]]) -> list[int | None]:
-    """The index of each row, taken out of it; `None` for one that does not say."""
+    """Return the index of each row, taken out of it; `None` for one that does not say."""
     return [row.pop(INDEX, None) for row in rows]

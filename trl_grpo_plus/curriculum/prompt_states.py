@@ -18,8 +18,9 @@ MOST_TOKENS = 1024  # of a prompt's end, that are read
 def prompt_states(
     model: nn.Module, prompt_ids: Sequence[list[int]], device: torch.device, max_tokens: int, batch_size: int
 ) -> Tensor:
-    """The state at the end of each prompt: what the map to the vocabulary gets there. One forward without gradient, in
-    evaluation mode, with the adapter of a PEFT model; one row of logits a prompt, and no random number is drawn.
+    """Return the state at the end of each prompt: what the map to the vocabulary gets there. One forward without
+    gradient, in evaluation mode, with the adapter of a PEFT model; one row of logits a prompt, and no random number
+    is drawn.
 
     Args:
         model (`nn.Module`): a causal language model of transformers, also wrapped; it is called by its wrapper.

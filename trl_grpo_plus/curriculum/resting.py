@@ -78,15 +78,16 @@ class RestSchedule:
         return self._free[torch.as_tensor(rows, dtype=torch.long)]
 
     def wait(self, rows: Tensor, until: int) -> None:
-        """These distinct rows are not sampled before the step `until`."""
+        """Keep these distinct rows from being sampled before the step `until`."""
         self._count(rows, -1)
         self._retired[rows] = False
         self._free[rows] = self._free[rows].clamp(min=until)
         self._count(rows, 1)
 
     def observe(self, rows: Sequence[int], verdicts: Sequence[str]) -> None:
-        """A generation batch was judged: P rows, of which one may be there twice, and P verdicts of
-        [`trl_grpo_plus.rollouts.groups.judge`]. Ends the step."""
+        """Learn from the verdicts of a generation batch. Ends the step.
+
+        P rows, of which one may be there twice, and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`]."""
         indices = torch.as_tensor(rows, dtype=torch.long)
         solved, stuck, settled, alive = (
             indices[torch.tensor([verdict in kinds for verdict in verdicts], dtype=torch.bool)].unique()

@@ -43,11 +43,12 @@ class PromptSampler(Protocol):
         it accepts may still not be dealt. `believe` is asked once or never."""
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """A generation batch was scored: its P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of
-        [`trl_grpo_plus.rollouts.groups.judge`]. Ends the step."""
+        """Learn from a scored generation batch. Ends the step.
+
+        P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`]."""
 
     def metrics(self) -> dict[str, float]:
-        """What is worth logging."""
+        """Return what is worth logging."""
 
     def state_dict(self) -> dict[str, Any]:
         """All that it must know to go on."""
@@ -94,14 +95,14 @@ class ShuffleSampler:
         return taken[:kept]
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """What came of them changes nothing."""
+        """Do nothing: the order does not depend on rewards."""
 
     def metrics(self) -> dict[str, float]:
         """None."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the stream stands; plain numbers and lists."""
+        """Return where the stream stands; plain numbers and lists."""
         return {
             "num_prompts": self._num_prompts,
             "seed": self._seed,
@@ -135,7 +136,7 @@ class ShuffleSampler:
         self._pass, self._position = number, position
 
     def _ordered(self, shuffled: Tensor) -> Tensor:
-        """A pass, from a permutation of its own."""
+        """Return a pass, from a permutation of its own."""
         return shuffled
 
 
@@ -241,7 +242,7 @@ class LearnabilitySampler:
         self._owed, self._size, self._dealt = state["owed"], state["size"], state["dealt"].clone()
 
     def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
-        """The pool: distinct rows that are wanted and free; of the others as many as `count` needs."""
+        """Return the pool: distinct rows that are wanted and free; of the others as many as `count` needs."""
         size = min(self._pool * count, self._num_prompts)
         pool: list[int] = []
         held: list[int] = []
@@ -341,7 +342,7 @@ class MixtureSampler(ShuffleSampler):
 
 
 def _ordered(values: Sequence[Any]) -> Sequence[Any]:
-    """Values that have an order; refuses others."""
+    """Return values that have an order; refuses others."""
     for row, value in enumerate(values):
         number = isinstance(value, numbers.Real)
         if not (number or isinstance(value, str)) or value != value:

@@ -158,8 +158,9 @@ def check_column(train_set: Any, args: Any) -> None:
 
 
 def check_dataset(dataset: Any, what: str, args: Any) -> None:
-    """What is trained on must be one data set, loaded. Where an environment supplies the prompts there is none, and so
-    no rows to choose from nor to remember."""
+    """Check that the training set is one loaded dataset.
+
+    Where an environment supplies the prompts there is none, and so no rows to choose from or to remember."""
     if dataset is None and (args.draws_prompts or args.what_believes):
         changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
         options = ", ".join(f"{name}={getattr(args, name)!r}" for name in changed)
@@ -178,7 +179,7 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
 
 
 def check_stream(train_set: Any, training_args: Any) -> None:
-    """A stream has no other rows to resample from, and no length; of those ahead the promising ones can be chosen."""
+    """Check a streamed dataset: it has no other rows to resample from and no length, but rows ahead can be chosen."""
     if hasattr(train_set, "__len__"):
         return
     if training_args.zero_variance_groups == "resample":
@@ -198,7 +199,7 @@ def check_stream(train_set: Any, training_args: Any) -> None:
 
 
 def check_rows(rows: int, args: Any) -> None:
-    """The training set must fill a generation batch, and hold other prompts where some are to be resampled.
+    """Check that the training set fills a generation batch, and holds more prompts where groups are resampled.
 
     Args:
         rows (`int`): of the training set.

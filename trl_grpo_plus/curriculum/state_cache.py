@@ -27,7 +27,7 @@ MOST_ROWS, MOST_NUMBERS = 32_768, 512  # kept: 32 MiB in all, beside Python's ow
 
 
 class StateCache:
-    """Of one run, the same on every rank; what is read is decided by what all ranks know.
+    """Hidden states of the prompts of one run, kept for some steps; the same on every rank.
 
     Numbers are kept in float16, less their mean and divided by their standard deviation in the first reading; those of
     a model that is wider than [`MOST_NUMBERS`] are projected to as many, at random. Of more rows than [`MOST_ROWS`]
@@ -84,11 +84,11 @@ class StateCache:
         return torch.stack(states).double() if states else torch.empty(0, numbers, dtype=torch.float64)
 
     def forget(self) -> None:
-        """Rows are others from now on."""
+        """Forget all states: indices refer to other rows from now on."""
         self._kept = {}
 
     def end_step(self, rows: Sequence[int], affordable: float) -> None:
-        """These rows were scored, which pays for so many prompts; what was left counts too, up to as many again."""
+        """Add the budget that the scored rows pay for, in prompts; what was left counts too, up to as much again."""
         self._last = (self._num_read, sum(row in self._kept for row in rows) / max(len(rows), 1))
         if self._fresh == 1:
             self._kept = {}  # all is read anew, so a checkpoint need not hold it
@@ -96,8 +96,8 @@ class StateCache:
         self.affordable = min(self.affordable, affordable) + affordable
 
     def metrics(self) -> dict[str, float]:
-        """Of the last step: `beliefs/head_read`, prompts that were read; `beliefs/head_known`, the share of those that
-        were sampled which had a state."""
+        """Return the last step's `beliefs/head_read` (prompts read) and `beliefs/head_known` (share of sampled
+        prompts with a state)."""
         read, known = self._last
         return {"beliefs/head_read": float(read), "beliefs/head_known": known}
 

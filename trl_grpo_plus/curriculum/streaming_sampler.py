@@ -74,7 +74,7 @@ class StreamingSampler:
         return zlib.crc32(json.dumps(prompts, default=lambda value: type(value).__name__).encode())
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Rows of the window, which share no object."""
+        """Return rows of the window, which share no object."""
         return [copy.deepcopy(self.rows[index]) for index in indices]
 
     def take(
@@ -95,14 +95,14 @@ class StreamingSampler:
         return [pool[place] for place in torch.cat([best, others[lots]]).sort().values.tolist()]
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """What came of rows that do not come back changes nothing."""
+        """Do nothing: the rows of a stream do not come back."""
 
     def metrics(self) -> dict[str, float]:
         """`selection/pool`, rows of the window; `selection/pass`, how often the stream began again."""
         return {"selection/pool": float(len(self.rows)), "selection/pass": float(self._pass)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the reading stands: the pass, the rows that were read of it, and the columns that they had."""
+        """Return where the reading stands: the pass, the rows that were read of it, and the columns that they had."""
         read = {"pass": self._pass, "read": self._read, "columns": list(self._columns)}
         return {**read, "owed": self._owed, "noise": self._noise.get_state()}
 

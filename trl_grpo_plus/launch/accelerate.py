@@ -23,13 +23,13 @@ RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the us
 
 
 def recipes() -> dict[str, Any]:
-    """The YAML files that ship with this package, by name."""
+    """Return the YAML files that ship with this package, by name."""
     shipped = [item for item in files(RECIPES).iterdir() if item.name.endswith(".yaml")]
     return dict(sorted((item.name.removesuffix(".yaml"), item) for item in shipped))
 
 
 def headline(recipe: Any) -> str:
-    """What a recipe's first line says of it."""
+    """Return what a recipe's first line says of it."""
     return recipe.read_text().partition("\n")[0].lstrip("# ")
 
 
@@ -60,7 +60,7 @@ def accelerate_configs() -> dict[str, str]:
 
 
 def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
-    """Whether a run is to `use_cpu`, so that GPUs do not count.
+    """Return whether a run is to `use_cpu`, so that GPUs do not count.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -93,7 +93,7 @@ class Distribution:
 
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
-    """What [`~trl_grpo_plus.launch.launchers.launch_command`] of the same arguments would start.
+    """Return what [`~trl_grpo_plus.launch.launchers.launch_command`] of the same arguments would start.
 
     Raises:
         ConfigError: there is no such configuration, or it does not go with that number of processes.
@@ -183,7 +183,7 @@ def content_of(accelerate_config: str) -> dict[str, Any]:
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """What the command line, else the recipe, else the preset that they name says of an option; or `None`."""
+    """Return what the command line, else the recipe, else the preset that they name says of an option; or `None`."""
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling

@@ -102,7 +102,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
 def build(
     parser: Any, settings: Settings, instead: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """The dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
+    """Return the dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
 
     Args:
         parser (`trl.TrlParser`), settings ([`Settings`]): what to read, and with what.
@@ -136,7 +136,7 @@ def build(
 
 
 def load(path: str, option: str) -> Callable[..., Any]:
-    """The function at `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
+    """Return the function at `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
 
     Args:
         path (`str`): where it is.
@@ -150,7 +150,7 @@ def load(path: str, option: str) -> Callable[..., Any]:
 
 
 def resume_command(resume_from: str) -> str:
-    """The command that started this run, to be started again from the checkpoint `resume_from`."""
+    """Return the command that started this run, to be started again from the checkpoint `resume_from`."""
     command = list(launched_as())
     option = "--resume_from_checkpoint"
     if option in command:

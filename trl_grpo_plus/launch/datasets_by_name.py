@@ -82,7 +82,8 @@ def _check_commas(rows: Any, name: str) -> None:
 
 
 def _broken_line(path: Path) -> str | None:
-    """The first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none is."""
+    """Return the first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none
+    is."""
     for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
         if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
             return f"{file}{problem}"
@@ -109,14 +110,14 @@ def _not_objects(file: Path) -> Iterator[str]:
 
 
 def _cause(error: BaseException) -> str:
-    """What an error comes from, in a line."""
+    """Return what an error comes from, in a line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def looks_local(name: str) -> bool:
-    """Whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
+    """Return whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
     `outputs/x`."""
     if "://" in name:
         return False
@@ -157,7 +158,8 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
 
 
 def _empty_prompts(dataset: Any) -> list[int]:
-    """Rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a second."""
+    """Return rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a
+    second."""
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.compute as compute  # type: ignore[import-untyped]
 
@@ -173,10 +175,10 @@ def _empty_prompts(dataset: Any) -> list[int]:
 
 
 def is_conversation(prompt: Any) -> bool:
-    """Whether a prompt is a list of messages."""
+    """Return whether a prompt is a list of messages."""
     return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
 
 
 def has_messages(dataset: Any) -> bool:
-    """Whether its prompts are lists of messages."""
+    """Return whether its prompts are lists of messages."""
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))

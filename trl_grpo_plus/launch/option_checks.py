@@ -106,7 +106,7 @@ def bad_together(args: Any) -> list[str]:
 
 
 def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:
-    """That most updates of 16-bit weights are smaller than what they are rounded to, where it is so.
+    """Warn if most updates of 16-bit weights are smaller than their rounding.
 
     A bfloat16 has 8 bits: 0.02, a weight's common size, has neighbours 1e-4 away, and AdamW's step is about the
     learning rate. DeepSpeed keeps float32 copies, and under FSDP accelerate makes the weights float32.
@@ -123,7 +123,7 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
 
 
 def evaluates(args: Any) -> bool:
-    """Whether the run evaluates at all. Ask before `eval_on_start` is turned off for a run that resumes."""
+    """Return whether the run evaluates at all. Ask before `eval_on_start` is turned off for a run that resumes."""
     return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
 
 

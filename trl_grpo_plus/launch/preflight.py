@@ -34,14 +34,14 @@ def keys(recipe: Recipe) -> list[Row]:
 
 
 def preset(recipe: Recipe) -> list[Row]:
-    """What a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
+    """Return what a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
     said = presets.said(recipe.training)
     return [Row("preset", OK, said)] if said else []
 
 
 def processes(recipe: Recipe) -> list[Row]:
-    """Those that a launcher started must know of each other: accelerate lets each train alone where it finds no GPU
-    for them."""
+    """Return those that a launcher started must know of each other: accelerate lets each train alone where it finds
+    no GPU for them."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
         return []
@@ -57,12 +57,12 @@ def options(recipe: Recipe) -> list[Row]:
 
 
 def together(recipe: Recipe) -> list[Row]:
-    """What is known to be bad together is warned of."""
+    """Return what is known to be bad together is warned of."""
     return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
 
 
 def machine(recipe: Recipe) -> list[Row]:
-    """It must have what the options need, where it is the one that the recipe runs on."""
+    """Check that this machine has what the options need, if the recipe runs on it."""
     if recipe.refused or not recipe.stands:
         return []
     missing = missing_packages(recipe.training, recipe.model)
@@ -84,7 +84,8 @@ def machine(recipe: Recipe) -> list[Row]:
 
 
 def dtype(recipe: Recipe) -> list[Row]:
-    """The weights must be of a precision that their updates need. A run that is launched all the same is warned."""
+    """Return the weights must be of a precision that their updates need. A run that is launched all the same is
+    warned."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
@@ -92,8 +93,9 @@ def dtype(recipe: Recipe) -> list[Row]:
 
 
 def output(recipe: Recipe) -> list[Row]:
-    """A checkpoint to resume from must be there, the model that the run starts from must not be written over, and no
-    other run may be going on in the folder. The processes of this one are not asked: one of them may hold it."""
+    """Return a checkpoint to resume from must be there, the model that the run starts from must not be written over,
+    and no other run may be going on in the folder. The processes of this one are not asked: one of them may hold
+    it."""
     from ..utils import folder_lock
     from . import previous_run, report  # which import transformers
 
@@ -125,7 +127,7 @@ def rewards(recipe: Recipe) -> list[Row]:
 
 
 def filter_metric(recipe: Recipe) -> list[Row]:
-    """Groups must be chosen by a reward that there is, and that has a weight."""
+    """Return groups must be chosen by a reward that there is, and that has a weight."""
     names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
     if not names:
         return []
@@ -134,22 +136,22 @@ def filter_metric(recipe: Recipe) -> list[Row]:
 
 
 def stream(recipe: Recipe) -> list[Row]:
-    """A class of the user's own that chooses prompts must be there."""
+    """Return a class of the user's own that chooses prompts must be there."""
     return refused("prompts", check_class, recipe.training) if recipe.stands else []
 
 
 def advantage(recipe: Recipe) -> list[Row]:
-    """A function of the user's own that makes advantages must be there, and take its arguments."""
+    """Return a function of the user's own that makes advantages must be there, and take its arguments."""
     return refused("advantage", estimator_of, recipe.training) if recipe.stands else []
 
 
 def data(recipe: Recipe) -> list[Row]:
-    """Data must be named, once, and be there where the name is a path."""
+    """Check that the data are named once, and are there if the name is a path."""
     return refused("data", check_data_name, recipe.script, recipe.data)
 
 
 def model(recipe: Recipe) -> list[Row]:
-    """A model must be named, by now or by the prepare function, and be there where the name is a path."""
+    """Return a model must be named, by now or by the prepare function, and be there where the name is a path."""
     name = recipe.model.model_name_or_path
     if not name:
         made_later = recipe.script.prepare and recipe.splits is None
@@ -190,7 +192,7 @@ def prompts(recipe: Recipe) -> list[Row]:
 
 
 def enough(recipe: Recipe) -> list[Row]:
-    """The training set must have rows for a step, and others to resample from."""
+    """Return the training set must have rows for a step, and others to resample from."""
     if recipe.train_set is None or not recipe.stands:
         return []
     streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
@@ -199,7 +201,7 @@ def enough(recipe: Recipe) -> list[Row]:
 
 
 def remembered(recipe: Recipe) -> list[Row]:
-    """What prompts are chosen by, or share, must be a column of theirs."""
+    """Return what prompts are chosen by, or share, must be a column of theirs."""
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set
@@ -240,10 +242,10 @@ DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, 
 
 
 def on_paper(recipe: Recipe) -> list[Row]:
-    """What the checks of PAPER say; the first alone where the options cannot be told apart."""
+    """Return what the checks of PAPER say; the first alone where the options cannot be told apart."""
     return [row for check in PAPER[: None if recipe.readable else 1] for row in check(recipe)]
 
 
 def on_data(recipe: Recipe) -> list[Row]:
-    """What the checks of DATA say, after those of PAPER, of `recipe.splits`."""
+    """Return what the checks of DATA say, after those of PAPER, of `recipe.splits`."""
     return [row for check in DATA for row in check(recipe)]

@@ -33,7 +33,7 @@ OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.ht
 
 
 def of_a_run(folder: Path) -> list[Path]:
-    """What a run, or a saved model, is made of in `folder`; empty where there is neither.
+    """Return what a run, or a saved model, is made of in `folder`; empty where there is neither.
 
     In the order of moving: whatever is left when that is cut short is known as a run's again.
     """
@@ -97,7 +97,7 @@ def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """What the run's summary says that it saved."""
+    """Return what the run's summary says that it saved."""
     try:
         names = json.loads((folder / SUMMARY).read_text())["files"]
     except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of an older release
@@ -106,7 +106,7 @@ def _listed(folder: Path) -> list[Path]:
 
 
 def _card(folder: Path) -> list[Path]:
-    """The model card, not a README of the user's."""
+    """Return the model card, not a README of the user's."""
     card = folder / "README.md"
     try:
         head = card.read_text(errors="replace")[:2000]

@@ -40,7 +40,7 @@ class SlimProgress(ProgressCallback):
 
 
 def describe(logs: dict[str, Any]) -> str:
-    """The part of a log entry that says how the run is going, or an empty text."""
+    """Return the part of a log entry that says how the run is going, or an empty text."""
     evaluation = evaluated(logs)
     if evaluation is not None:
         return f"{evaluation[0].replace('_', ' ', 1)}: reward {evaluation[1]:.3f}"

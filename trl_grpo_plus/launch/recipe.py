@@ -72,7 +72,7 @@ class Recipe:
 
 
 def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Recipe:
-    """The recipe of this process, which a launcher started, of what the launch script's parser returned."""
+    """Return the recipe of this process, which a launcher started, of what the launch script's parser returned."""
     kind = training_args.distributed_state.distributed_type.value
     sharding = {"DEEPSPEED": "zero", "FSDP": "fsdp"}.get(kind, "ddp" if training_args.world_size > 1 else "none")
     spread = Distribution(training_args.world_size, "the launcher", sharding)
@@ -123,7 +123,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _config_of(processes: int) -> type:
-    """The config as it is in a run of so many processes: batch sizes depend on it."""
+    """Return the config as it is in a run of so many processes: batch sizes depend on it."""
     from ..config.grpo_plus_config import GRPOPlusConfig
 
     of_so_many = {"processes": processes, "world_size": property(lambda self: processes)}
@@ -142,7 +142,7 @@ def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
 
 
 def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings) -> None:
-    """What the keys that only launched processes can act on ask for; refuses what cannot be had."""
+    """Check the keys that only launched processes can act on, and refuse what cannot be had."""
     options, _ = parser.parse_known_args(list(settings.argv))
     asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
     recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
@@ -156,7 +156,7 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
 
 
 def batches(recipe: Recipe) -> str:
-    """What a generation batch and an optimizer step hold, and how many steps the data makes, in words."""
+    """Return what a generation batch and an optimizer step hold, and how many steps the data makes, in words."""
     args, spread = recipe.training, recipe.spread
     prompts = args.generation_batch_size // args.num_generations
     step = args.per_device_train_batch_size * spread.processes * args.gradient_accumulation_steps

@@ -41,7 +41,7 @@ IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a
 
 
 def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """The values of known keys as the command line would give them, and what is wrong with the others.
+    """Return the values of known keys as the command line would give them, and what is wrong with the others.
 
     Args:
         values (`Mapping[str, Any]`): of a YAML file, by key.
@@ -69,7 +69,7 @@ def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dic
 
 
 def hints_of(parser: Any) -> dict[str, Any]:
-    """The annotation of each key that the parser knows."""
+    """Return the annotation of each key that the parser knows."""
     return {name: hint for kind in parser.dataclass_types for name, hint in _hints(kind).items()}
 
 
@@ -101,7 +101,8 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
 
 
 def _converted(value: Any, kinds: list[Any]) -> Any:
-    """A text as the command line reads it, one value where a list is asked for, a list of texts; else `value`."""
+    """Return a text as the command line reads it, one value where a list is asked for, a list of texts; else
+    `value`."""
     for kind in kinds:
         if typing.get_origin(kind) is list:
             (inner,) = typing.get_args(kind)
@@ -149,7 +150,7 @@ def _hint(value: Any, kinds: list[Any]) -> str:
 
 
 def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """What to write in place of a key that does not exist, as far as that can be told."""
+    """Return what to write in place of a key that does not exist, as far as that can be told."""
     return f" {GONE[name]}" if name in GONE else did_you_mean(name, known, prefix)
 
 
@@ -176,7 +177,7 @@ Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> Any:
-    """What a YAML text holds.
+    """Return what a YAML text holds.
 
     Raises:
         yaml.YAMLError: it is not YAML, or a key is there twice.

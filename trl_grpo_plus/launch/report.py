@@ -60,7 +60,7 @@ def settle_folder(training_args: Any) -> None:
 
 
 def wanted_checkpoint(training_args: Any) -> str | None:
-    """The checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
+    """Return the checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
 
     Raises:
         ConfigError: there is no such checkpoint, or it is not whole.
@@ -94,7 +94,7 @@ def save(trainer: Any) -> list[str]:
 
 
 def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
-    """The run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after [`save`].
+    """Return the run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after [`save`].
 
     Args:
         trainer: the run's.
@@ -135,7 +135,7 @@ def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
 
 
 def report(summary: dict[str, Any]) -> str:
-    """The summary as text for a terminal."""
+    """Return the summary as text for a terminal."""
     lines = ["", f"{'reward':<12}{'before':>9}{'after':>9}{'points':>9}"] if summary["eval"] else []
     for split, was in summary["eval"].items():
         before, points = "-", "-"
@@ -166,7 +166,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def _cut_off(summary: dict[str, Any]) -> list[str]:
-    """How many attempts were, where it is worth a word, and what to do where they still were at the end."""
+    """Return how many attempts were, where it is worth a word, and what to do where they still were at the end."""
     share, at_the_end = summary["truncated"], summary["end"]["truncated"]
     if share is None or max(share, at_the_end) < WORTH_A_WORD:
         return []
@@ -177,7 +177,7 @@ def _cut_off(summary: dict[str, Any]) -> list[str]:
 
 
 def _hardly_alive(summary: dict[str, Any]) -> list[str]:
-    """That the run ended without groups that teach, and why, as far as their verdicts tell."""
+    """Return that the run ended without groups that teach, and the reason that their verdicts tell."""
     shares, verdicts = summary["end"]["groups"], summary["end"]["dead"]
     if not shares or sum(share for verdict, share in shares.items() if verdict not in verdicts) > HARDLY_ALIVE:
         return []
@@ -215,7 +215,7 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """The entries of the log that are of sampled batches: all before the end, and the end."""
+    """Return the entries of the log that are of sampled batches: all before the end, and the end."""
     sampled = [entry for entry in history if TRUNCATED in entry]
     count = len(sampled) - math.ceil(LAST * len(sampled))
     return sampled[:count], sampled[count:]

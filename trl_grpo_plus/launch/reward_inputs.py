@@ -16,7 +16,7 @@ from .recipe_yaml import read_yaml
 
 
 def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], list[float] | None]:
-    """The rewards that `reward_funcs` names, and their weights.
+    """Return the rewards that `reward_funcs` names, and their weights.
 
     Raises:
         ConfigError: an entry is not understood, or weights do not go with them.
@@ -63,7 +63,7 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
 
 
 def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
-    """The run's data: what `prepare` returns, the mixture `datasets`, or `dataset_name`.
+    """Return the run's data: what `prepare` returns, the mixture `datasets`, or `dataset_name`.
 
     Args:
         script_args, training_args, model_args, dataset_args: what the launch script's parser returns.
@@ -87,7 +87,7 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
 
 
 def takes_smoke(script_args: Any) -> bool:
-    """Whether the recipe's prepare function makes less where it is called for a check."""
+    """Return whether the recipe's prepare function makes less where it is called for a check."""
     return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
 
 
@@ -110,5 +110,5 @@ def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> d
 
 
 def reward_name(reward: Any) -> str:
-    """What TRL logs a reward under: a function's name, the last part of a model's."""
+    """Return what TRL logs a reward under: a function's name, the last part of a model's."""
     return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

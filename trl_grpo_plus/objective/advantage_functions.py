@@ -69,7 +69,7 @@ def register_advantage(
 
 
 def list_advantages() -> dict[str, str]:
-    """Name -> what it is, in a line, of all that may be named."""
+    """Return name -> what it is, in a line, of all that may be named."""
     named = {**VARIANTS, **_REGISTERED}
     grpo = {GRPO: "A baseline and a scale, as advantage_baseline and scale_rewards say."}
     return grpo | {name: _first_line(variant.function) for name, variant in named.items()}
@@ -98,7 +98,7 @@ class Estimator:
     whole_only: str = ""
 
     def advantages(self, rewards: Tensor, weights: Tensor, told: AdvantageInputs) -> Tensor:
-        """Of P groups of G attempts. Collective.
+        """Compute the advantages of P groups of G attempts. Collective.
 
         Args:
             rewards (`Tensor`): `(P, G, K)`, NaN where one does not apply.
@@ -155,7 +155,7 @@ class Estimator:
 
 
 def estimator_of(config: Any) -> Estimator | None:
-    """What a configuration's `advantage_estimator` names; `None` for "grpo". A file or module is imported.
+    """Return what a configuration's `advantage_estimator` names; `None` for "grpo". A file or module is imported.
 
     Raises:
         ConfigError: there is none of that name, or its arguments are not those that it takes.
@@ -178,7 +178,8 @@ def estimator_of(config: Any) -> Estimator | None:
 
 
 def whole_only(config: Any) -> str:
-    """The options with which the tokens of a completion must have one advantage, and why; "" where there are none."""
+    """Return the options with which the tokens of a completion must have one advantage, and why; "" where there are
+    none."""
     # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
     if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
         return (
@@ -214,7 +215,7 @@ def check_estimator(value: Any) -> None:
 
 
 def named_by(value: Any) -> Any:
-    """What of an `advantage_estimator` names the function: a text, or the function itself."""
+    """Return what of an `advantage_estimator` names the function: a text, or the function itself."""
     return _read(value)[0]
 
 
@@ -226,14 +227,14 @@ def teaches(value: Any) -> frozenset[str]:
 
 
 def plain(value: Any) -> Any:
-    """An `advantage_estimator` as JSON can hold it: a function as its path."""
+    """Return an `advantage_estimator` as JSON can hold it: a function as its path."""
     if isinstance(value, Mapping):
         return {key: plain(item) if key == "name" else item for key, item in value.items()}
     return target_of(value) if callable(value) else value
 
 
 def _read(value: Any) -> tuple[Any, dict[str, Any]]:
-    """Name or function, and arguments."""
+    """Return name or function, and arguments."""
     name, args = value, {}
     if isinstance(value, Mapping):
         if "name" not in value or set(value) - set(KEYS) or not isinstance(value.get("args") or {}, Mapping):

@@ -32,16 +32,16 @@ class BaselineInputs:
     columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # P values of each that the baseline reads
 
     def per_token(self) -> "BaselineInputs":
-        """For values (P, G, T)."""
+        """Return the record for values (P, G, T)."""
         belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
         return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
 
     def of_nothing(self) -> "BaselineInputs":
-        """For rewards that are all 0."""
+        """Return the record for rewards that are all 0."""
         return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
 
     def less(self, cost: Tensor, scored: Tensor) -> "BaselineInputs":
-        """For rewards minus `cost`, of which is believed what the other attempts' are."""
+        """Shift the prior mean by the mean cost of the group's other attempts."""
         if self.belief is None:
             return self
         total = cost.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
@@ -98,7 +98,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def reads_columns(*names: str) -> Callable[[Function], Function]:
-    """Name the dataset's columns that a baseline or an advantage function reads.
+    """Return name the dataset's columns that a baseline or an advantage function reads.
 
     Their values, one a group, are `about.columns[name]`. They are gathered from all processes, so name few.
 

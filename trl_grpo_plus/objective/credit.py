@@ -18,8 +18,8 @@ from .process_rewards import of_steps
 from .variants import AdvantageInputs
 
 
-# Of the range of rewards, with the baseline belief: where a prompt is believed certain, or a batch's rewards are all
-# alike, a surprise would have an advantage without bounds.
+# Minimum scale under the baseline belief, as a fraction of the reward range. It bounds the advantage where the
+# predicted variance is near 0.
 BELIEF_FLOOR = 0.02**0.5
 
 
@@ -156,7 +156,7 @@ class Credit:
         return values.to(rewards.dtype)
 
     def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
-        """The moving average under a scale over the run. A batch moves it on, but not one whose rewards are all
+        """Return the moving average under a scale over the run. A batch moves it on, but not one whose rewards are all
         `alike`: what differs there is the KL."""
         config = self._config
         if scales.SCALES[config.scale_rewards].over != "run":

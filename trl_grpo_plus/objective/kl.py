@@ -166,7 +166,7 @@ def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
 
 
 def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
-    """The sum of all ranks' totals over that of their counts. Collective."""
+    """Return the sum of all ranks' totals over that of their counts. Collective."""
     sums = accelerator.reduce(torch.stack([total, count.float()]), reduction="sum")
     return (sums[0] / sums[1].clamp(min=1.0)).item()
 

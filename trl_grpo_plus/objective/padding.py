@@ -29,7 +29,8 @@ def loss_mask(batch: dict[str, Any]) -> Tensor:
 
 
 def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
-    """A rank's advantages beside its `(B, T)` completions: `(B,)`, or padded or cut to `(B, T)`. On their device."""
+    """Return a rank's advantages beside its `(B, T)` completions: `(B,)`, or padded or cut to `(B, T)`. On their
+    device."""
     if advantages.dim() == 2:
         advantages = pad(advantages, (0, completion_ids.shape[1] - advantages.shape[1]))
     return advantages.to(completion_ids.device)
@@ -60,7 +61,7 @@ def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -
 
 
 def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
-    """What a micro-batch's advantages and beta are multiplied by.
+    """Return what a micro-batch's advantages and beta are multiplied by.
 
     Args:
         loss_type (`str`): TRL's.
@@ -75,7 +76,7 @@ def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
 
 
 def entropy_weights(live_tokens: Tensor) -> Tensor:
-    """What a micro-batch's entropy is multiplied by: its share of the tokens, for a mean over micro-batches.
+    """Return what a micro-batch's entropy is multiplied by: its share of the tokens, for a mean over micro-batches.
 
     Args:
         live_tokens (`Tensor`): `(R, M)`, of each micro-batch of each rank.
@@ -84,8 +85,7 @@ def entropy_weights(live_tokens: Tensor) -> Tensor:
 
 
 class ScaledCoefficient(float):
-    """A coefficient that counts `weight` times where something is multiplied by it, and as it is where it is adapted
-    or logged."""
+    """A float that multiplies as `weight * value`, but compares and prints as `value`."""
 
     weight: float
 

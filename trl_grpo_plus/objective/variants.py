@@ -61,13 +61,13 @@ class AdvantageInputs:
         return self.mask.sum(dim=-1)
 
     def generator(self) -> torch.Generator:
-        """A new generator for this batch, with the same draws on every process and after a resume."""
+        """Make a generator for this batch, with the same draws on every process and after a resume."""
         seed = hashlib.blake2b(self.seed.encode(), digest_size=4).digest()  # of which torch uses 32 bits
         return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
 
 def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
-    """What each attempt adds to pass@k, the chance that one of k attempts is right ([Pass@k
+    """Credit each attempt with what it adds to pass@k, the chance that one of k attempts is right ([Pass@k
     Training](https://huggingface.co/papers/2508.10751), analytic).
 
     Of n scored attempts c are right, so pass@k is estimated as rho = 1 - C(n-c, k) / C(n, k), and
@@ -111,7 +111,8 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
 
 
 def pkpo(rewards: Tensor, k: int) -> Tensor:
-    """What each attempt adds to the best of k attempts ([PKPO](https://huggingface.co/papers/2505.15201), Eq. 33).
+    """Credit each attempt with what it adds to the best of k attempts
+    ([PKPO](https://huggingface.co/papers/2505.15201), Eq. 33).
 
     Over all subsets I of k of the n scored attempts,
 
@@ -151,7 +152,7 @@ def pkpo(rewards: Tensor, k: int) -> Tensor:
 
 
 def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
-    """The mean of an attempt's gaps to the others, each weighed by its size.
+    """Average an attempt's gaps to the others, each weighed by its size.
 
         A_i = 1 / (n-1)  sum_j w_ij (r_i - r_j)          of n scored attempts
 
@@ -184,7 +185,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
 
 
 def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: int = 64) -> Tensor:
-    """What each attempt adds to the group's best, whichever of several rewards counts
+    """Credit each attempt with what it adds to the group's best, whichever of several rewards counts
     ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
 
     Which of several rewards matters is drawn: directions w from the flat Dirichlet, the same for a whole batch. With

@@ -20,7 +20,7 @@ Ranks = tuple[int, ...]  # of the rows of one group, in order
 
 
 def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
-    """The same groups in an order in which fewer rows change rank, if there is one; else the plan as it is.
+    """Reorder groups so that fewer rows move between ranks; return the plan as it is where none do.
 
     Live groups stay before filler. One whose rows are all in place stays there; of the others those go first that have
     most of a place's rows: where no group lies on two ranks nothing moves but what a rank has more of than it trains
@@ -49,17 +49,17 @@ def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
 
 
 def _ranks_of(group: int, share: int, size: int) -> Ranks:
-    """Those that hold the rows of the `group`-th group, where each holds `share` rows."""
+    """Return those that hold the rows of the `group`-th group, where each holds `share` rows."""
     return tuple(row // share for row in range(group * size, (group + 1) * size))
 
 
 def _apart(home: Ranks, place: Ranks) -> int:
-    """Rows that change rank from the one to the other."""
+    """Return rows that change rank from the one to the other."""
     return sum(a != b for a, b in zip(home, place, strict=True))
 
 
 def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[int]:
-    """Which of the groups in `part` lies in each of its places."""
+    """Return which of the groups in `part` lies in each of its places."""
     at = {i: i for i in part if homes[i] == places[i]}
     # What is alike is taken in order: there are fewer kinds of groups and of places than of them.
     groups: dict[Ranks, list[int]] = {}
@@ -84,7 +84,7 @@ def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[
 def exchange(
     rounds: Sequence[Round], order: Sequence[tuple[int, int]], num_generations: int, rank: int, world_size: int
 ) -> list[Attempt]:
-    """This rank's rows of the batch whose groups are `order`.
+    """Return this rank's rows of the batch whose groups are `order`.
 
     Every rank must call it alike (collective where some row changes rank). A row that stays is not sent. All ranks get
     what is sent, but read only what is theirs.
@@ -130,8 +130,7 @@ def _pickled(rows: list[tuple[int, Attempt]]) -> bytes:
 
 
 def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool, bool]:
-    """Whether any attempt, on any rank, has a `tool_mask`, and `logprobs`; and whether some rank has pictures while
-    another has none. Collective.
+    """Return (any tool_mask, any logprobs, images on only some ranks), over all ranks. Collective.
 
     Raises:
         ValueError: some have `logprobs`, others not, and this release of TRL takes no NaN for one.

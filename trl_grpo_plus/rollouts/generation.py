@@ -57,7 +57,7 @@ class Generated(NamedTuple):
         )
 
     def rows(self, inputs: Rows) -> Rows:
-        """`inputs` with extra fields, as TRL merges them: a list holds one value a row, anything else is for all."""
+        """Merge extra fields into `inputs` as TRL does: a list holds one value a row, anything else is for all."""
         rows = [dict(row) for row in inputs]
         for name, values in self.extra_fields.items():
             for row, value in zip(rows, values if isinstance(values, list) else [values] * len(rows), strict=False):
@@ -66,7 +66,7 @@ class Generated(NamedTuple):
 
 
 def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """A `rollout_func` that is refused where it does not return one completion for each prompt. Collective: TRL
+    """Return a `rollout_func` that is refused where it does not return one completion for each prompt. Collective: TRL
     gathers their lengths next, of as many on each rank.
 
     Raises:
@@ -89,7 +89,7 @@ def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[
 
 
 def shown(rows: Rows) -> Rows:
-    """Rows as TRL is to see them where they come and go: their images are in their prompts."""
+    """Return rows as TRL is to see them where they come and go: their images are in their prompts."""
     return [_shown(row) for row in rows]
 
 
@@ -119,7 +119,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def images_of(prompt: Any) -> list[Any]:
-    """Those in a prompt's messages, in order; none in a text."""
+    """Return those in a prompt's messages, in order; none in a text."""
     contents = [message.get("content") for message in prompt] if isinstance(prompt, list) else []
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]

@@ -44,7 +44,7 @@ class Attempt:
         return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
 
     def trainable(self, masked: bool) -> bool:
-        """Whether any of its tokens is trained on; `masked`: truncated completions are not."""
+        """Return whether any of its tokens is trained on; `masked`: truncated completions are not."""
         return self.num_tokens > 0 and not (masked and self.truncated)
 
 
@@ -65,7 +65,7 @@ class Round:
     marks: tuple[StepMarks, ...] = ()
 
     def where(self, alive: bool) -> list[int]:
-        """Groups that are not dead, or that are."""
+        """Return groups that are not dead, or that are."""
         return [group for group, verdict in enumerate(self.verdicts) if (verdict not in self.dead) == alive]
 
 
@@ -266,7 +266,8 @@ def shares(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
-    """The metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and groups."""
+    """Return the metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and
+    groups."""
     places = zip(plan.order, plan.live, strict=True)
     return {
         **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},

@@ -46,7 +46,7 @@ def resample(
     rank: int,
     world_size: int,
 ) -> list[Round]:
-    """The batch as first sampled, and the rounds that fill its gaps.
+    """Return the batch as first sampled, and the rounds that fill its gaps.
 
     Only what is missing is generated (rounded up so that ranks have equal rows), never a row that this step has seen,
     and each round is examined.
@@ -102,7 +102,7 @@ class _Fresh:
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
     def draw(self, count: int, unit: int) -> list[int]:
-        """Indices of the next `count` or fewer, a multiple of `unit`."""
+        """Return indices of the next `count` or fewer, a multiple of `unit`."""
         # Only where many rows are equal to one whose index is not known is more refused than the step has seen.
         patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
         drawn = self._draw(count, self._is_fresh, unit, patience)
@@ -117,7 +117,7 @@ class _Fresh:
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
-    """What to train on after the rounds; the same on every rank.
+    """Return what to train on after the rounds; the same on every rank.
 
     Args:
         rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
@@ -143,7 +143,7 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
 
 
 def groups_at_least(args: Any, world_size: int) -> int:
-    """The number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
+    """Return the number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
     micro-batches, and forgets what is left over."""
     return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
 

@@ -34,7 +34,8 @@ class StepMarks(NamedTuple):
 def last_tokens(
     completion_ids: Sequence[int], text: str, ends: Sequence[int], decode: Callable[[Sequence[int]], str]
 ) -> list[int]:
-    """The token in which each step ends: the first one up to which the tokens, decoded, hold the step's whole text.
+    """Return the token in which each step ends: the first one up to which the tokens, decoded, hold the step's whole
+    text.
 
     Nothing is assumed of the tokenizer but that what it decodes of the first n tokens is, but for characters that are
     not complete, how the whole text begins.
@@ -72,7 +73,7 @@ def marked(
     steps: Sequence[Sequence[Any] | None],
     decode: Callable[[Sequence[int]], str],
 ) -> StepMarks:
-    """An attempt's steps of each reward, as tokens; see [`last_tokens`]."""
+    """Return an attempt's steps of each reward, as tokens; see [`last_tokens`]."""
 
     def as_tokens(of_one: Sequence[Any]) -> tuple[tuple[int, float], ...]:
         lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
@@ -96,7 +97,7 @@ class _Prefixes:
         self._known: dict[int, tuple[int, bool]] = {}
 
     def first(self, end: int, low: int) -> int:
-        """The first count of tokens, `low` or more, that holds `end` characters, as all do."""
+        """Return the first count of tokens, `low` or more, that holds `end` characters, as all do."""
         count = self._guess(end, low)
         if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
             count = _bisect(self._reached, end, low, len(self._ids))
@@ -134,13 +135,13 @@ class _Prefixes:
         return self._known[count][0]
 
     def _is_whole(self, count: int) -> bool:
-        """Whether the first `count` tokens end with a whole character."""
+        """Return whether the first `count` tokens end with a whole character."""
         self._reached(count)
         return self._known[count][1]
 
 
 def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
-    """A count from `low` to `high` that reaches `end`, as `high` does, while the one before it does not."""
+    """Return a count from `low` to `high` that reaches `end`, as `high` does, while the one before it does not."""
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if reached(middle) >= end else (middle + 1, high)
@@ -158,13 +159,13 @@ def in_common(first: str, second: str) -> int:
 
 
 def varies(steps: Sequence[Steps], tolerance: float) -> bool:
-    """Whether the rewards of a group's steps differ by more than that."""
+    """Return whether the rewards of a group's steps differ by more than that."""
     rewards = [reward for _, reward in chain(*steps)]
     return bool(rewards) and max(rewards) - min(rewards) > tolerance
 
 
 def steps_of_group(rewards: Tensor, marks: Sequence[StepMarks]) -> dict[int, list[Steps]]:
-    """The rewards that score steps in a group, and for each the steps of its attempts.
+    """Return the rewards that score steps in a group, and for each the steps of its attempts.
 
     An attempt that such a reward scored as a whole has one step, up to its last token; one that it did not, none.
 

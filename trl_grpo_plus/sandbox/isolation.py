@@ -63,7 +63,7 @@ NO_TIER = Tier("none", "none")
 
 
 def bubblewrap() -> tuple[str, ...]:
-    """The command; empty where there is no bubblewrap.
+    """Return the command; empty where there is no bubblewrap.
 
     In sight are the interpreter, the system's libraries and this package's files for the child, to be read only.
     No /proc: it is not needed, and many containers forbid it.

@@ -57,7 +57,8 @@ class Answer(NamedTuple):
     reason: str = ""
 
     def equals(self, wanted: Any) -> bool:
-        """Whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as nothing."""
+        """Return whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as
+        nothing."""
         return self.tokens is not None and _plain.same(wanted, self.tokens)
 
 
@@ -132,7 +133,7 @@ class Channel:
                 data = data[self._socket.send(data) :]
 
     def receive(self, clock: Clock) -> dict[str, Any]:
-        """The next message; `Fault` where there is none in time, or it is too large or not well formed."""
+        """Return the next message; `Fault` where there is none in time, or it is too large or not well formed."""
         (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, clock))
         if size > self._most:
             raise Fault(f"its answer has more than {self._most >> 10} KiB")
@@ -186,7 +187,7 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, clock
 
 @contextlib.contextmanager
 def file_of(text: str) -> Iterator[int]:
-    """A file in memory that can no longer be changed."""
+    """Make a file in memory that can no longer be changed."""
     fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         data = memoryview(text.encode())
@@ -203,7 +204,7 @@ def file_of(text: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """The two ends, which are closed at the end."""
+    """Make the two ends of a socket pair, and close them at the end."""
     ends = os.pipe()
     try:
         yield ends
@@ -247,7 +248,7 @@ def _read(fd: int) -> bytes:
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """What of a reply may be read or handed on: what was raised, or what was returned."""
+    """Return what of a reply may be read or handed on: what was raised, or what was returned."""
     raised, returned = reply.get("raised"), reply.get("returned")
     if type(raised) is list and len(raised) == 2 and all(type(part) is str for part in raised):
         return {"raised": raised}
@@ -276,7 +277,7 @@ def _as_fault() -> Iterator[None]:
 
 
 def left(clock: Clock) -> float:
-    """Seconds until the clock must be asked again; [`Fault`] where the time is up."""
+    """Return seconds until the clock must be asked again; [`Fault`] where the time is up."""
     try:
         return clock.left()
     except TooLong:

@@ -1,4 +1,4 @@
-"""What a machine that is short of time, processes or memory does to who runs programs: that is never their fault."""
+"""Detects that the machine is short of time, processes or memory, so that programs are not penalised for it."""
 
 import contextlib
 import functools
@@ -32,7 +32,7 @@ class Wait:
 
 @contextlib.contextmanager
 def as_starved() -> Iterator[None]:
-    """What fails in here for want of time, memory or descriptors is [`Starved`]."""
+    """Raise [`Starved`] for what fails in here for lack of time, memory or descriptors."""
     try:
         yield
     except run_clock.Starved:
@@ -44,7 +44,7 @@ def as_starved() -> Iterator[None]:
 
 
 def is_scarcity(error: Exception) -> bool:
-    """Whether what fails now may work later. What a tier runs under does not say why it failed."""
+    """Return whether what fails now may work later. What a tier runs under does not say why it failed."""
     return isinstance(error, NoProcess | Starved | Killed) or resources.spare_tasks() < FEW_TASKS
 
 

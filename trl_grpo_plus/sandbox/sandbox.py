@@ -140,7 +140,7 @@ class Sandbox:
 
     @contextlib.contextmanager
     def load(self, source: str, entry_point: str, calls: int = 1000) -> Iterator[Program]:
-        """A program whose function can be called, until the `with` block ends. Its prints are thrown away.
+        """Start a program whose function can be called until the `with` block ends. Its prints are thrown away.
 
         Where its `fault` is [`KILLED`] load it once more, as `run` and `check` do: it need not have been its doing.
 
@@ -162,7 +162,7 @@ class Sandbox:
                 end()
 
     def check(self, source: str, entry_point: str, tests: str) -> Checked:
-        """Whether a program passes asserts, which run in a process of their own and reach it by calls alone.
+        """Return whether a program passes asserts, which run in a process of their own and reach it by calls alone.
 
         Args:
             source (`str`), entry_point (`str`): as for [`Sandbox.load`].
@@ -259,7 +259,7 @@ class Sandbox:
             raise
 
     def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
-        """A locked process, and its pid as this one sees it, if the kernel tells."""
+        """Return a locked process, and its pid as this one sees it, if the kernel tells."""
         cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
         if self._closed:
             raise SandboxError("this sandbox is closed")

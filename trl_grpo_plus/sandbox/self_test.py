@@ -175,7 +175,7 @@ ATTACKS = PROGRAM.count("\n@attack\n")
 
 
 def escapes(run: Callable[..., Ran], memory_mb: int) -> list[str]:
-    """Names of the attacks that came through; none, on a machine that is fit for use.
+    """Return names of the attacks that came through; none, on a machine that is fit for use.
 
     Args:
         run (`Callable`): [`Sandbox.run`].
@@ -198,7 +198,7 @@ def escapes(run: Callable[..., Ran], memory_mb: int) -> list[str]:
 
 @contextlib.contextmanager
 def _bait() -> Iterator[dict[str, Any]]:
-    """What this process has that a program could be after."""
+    """Yield what this process has that a program could be after."""
     with (
         tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder,
         socket.create_server(("127.0.0.1", 0)) as server,

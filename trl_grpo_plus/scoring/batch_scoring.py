@@ -54,12 +54,13 @@ class Scoring:
         return list(zip(*([o.status for o in of_one] if of_one else none for of_one in self.outcomes), strict=True))
 
     def steps_of(self, rows: int) -> list[tuple[tuple[Step, ...] | None, ...]]:
-        """Of each of this rank's rows: for each reward the steps that it gave, `None` where it gave none."""
+        """Return, for each of this rank's rows, the steps that each reward gave; `None` where it gave none."""
         none = [None] * rows
         return list(zip(*(of_one or none for of_one in self.steps), strict=True))
 
     def failure_of_models(self, rewards: "Tensor") -> str | None:
-        """What must stop the run of what reward models gave, if anything: a model has no way to say "does not apply".
+        """Return what must stop the run of what reward models gave, if anything: a model has no way to say "does not
+        apply".
 
         Args:
             rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.

@@ -38,7 +38,7 @@ def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
 
 
 def _splits(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
-    """The data sets by what an error calls them."""
+    """Return the data sets by what an error calls them."""
     evaluated = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
     names = {f"eval_dataset {name}".strip(): dataset for name, dataset in evaluated.items()}
     return {"train_dataset": train_dataset, **names}

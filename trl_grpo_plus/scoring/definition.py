@@ -85,7 +85,7 @@ class Definition:
 
 
 def define(function: RewardFunction) -> Definition:
-    """A definition of a plain function, under its own name.
+    """Return a definition of a plain function, under its own name.
 
     Raises:
         ConfigError: it is an object with a `__call__`, which no path leads to in another process.
@@ -96,7 +96,7 @@ def define(function: RewardFunction) -> Definition:
 
 
 def definition_at(path: str) -> Definition:
-    """What is registered at a path, or a definition of the plain function there.
+    """Return what is registered at a path, or a definition of the plain function there.
 
     Raises:
         ConfigError: there is no such function.

@@ -57,7 +57,7 @@ class Outcome(NamedTuple):
 
     @classmethod
     def of_json(cls, values: list[Any]) -> "Outcome":
-        """What `as_json` gave."""
+        """Return what `as_json` gave."""
         score, status, message, steps = values
         return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps))
 
@@ -81,7 +81,8 @@ class AnnotatedScore(float):
 
 
 def outcome_of(value: Any) -> Outcome:
-    """The outcome that a reward function's value stands for: a finite number is a score, also one of NumPy or PyTorch.
+    """Return the outcome that a reward function's value stands for: a finite number is a score, also one of NumPy or
+    PyTorch.
 
     NaN abstains like `None`, which TRL turns into NaN: a reward function may use either. A list of [`Step`] scores
     their sum, an empty one 0.
@@ -125,7 +126,7 @@ def _of_steps(steps: Sequence[Step]) -> Outcome:
 
 
 def _within(outcome: Outcome, completion: Any) -> Outcome:
-    """The same, or an error where its steps pass the end of the text."""
+    """Return the same, or an error where its steps pass the end of the text."""
     length = len(content_of(completion)) if outcome.steps else 0
     if not outcome.steps or outcome.steps[-1].end <= length:
         return outcome
@@ -135,7 +136,7 @@ def _within(outcome: Outcome, completion: Any) -> Outcome:
 
 
 def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
-    """The outcome of each completion, from what a reward function returned.
+    """Return the outcome of each completion, from what a reward function returned.
 
     Args:
         scores: one value a completion, see [`outcome_of`]: a list, a generator, ... or a tensor, (N,) or (N, 1).

@@ -179,7 +179,7 @@ def keep_all() -> None:
 
 
 def left_running() -> str:
-    """A thread or a process that a sample has left, in words that follow "left"; empty: none."""
+    """Return a thread or a process that a sample has left, in words that follow "left"; empty: none."""
     until = time.monotonic() + GRACE_S
     while left := (running := _running()) - _kept:
         if time.monotonic() >= until:

@@ -110,7 +110,7 @@ class Reward:
         return outcomes
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
-        """What must stop the run, if anything."""
+        """Return what must stop the run, if anything."""
         policies = {"timeout": self.on_timeout, "error": self.on_error}
         raising = {status for status, policy in policies.items() if policy == "raise"}
         return first_failure(f"reward {self.__name__!r}", outcomes, completions, raising)
@@ -138,7 +138,8 @@ class Reward:
         return self.definition.parts(**self.all_args()) if self.definition.parts else ()
 
     def changed(self, args: Mapping[str, Any], **options: Any) -> "Reward":
-        """The same with other arguments, label, limits or policies where they are given; itself where none are."""
+        """Return the same with other arguments, label, limits or policies where they are given; itself where none
+        are."""
         if not args and not options:
             return self
         return Reward(self.definition, {**self.options, **args}, **{**self._limits(), **options})
@@ -159,7 +160,8 @@ class Reward:
         return f"get_reward({self.definition.name!r}{args})"
 
     def _picked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """What of TRL's values and the dataset's columns the function is called with, but for the completions."""
+        """Return what of TRL's values and the dataset's columns the function is called with, but for the
+        completions."""
         definition = self.definition
         picked = {n: columns[n] for n in definition.parameters if n in TRL_GIVES and n in columns}
         for name in definition.columns:

@@ -329,7 +329,7 @@ def _ranks() -> int:
 
 
 def shared() -> Pool:
-    """The pool that this process's rewards use."""
+    """Return the pool that this process's rewards use."""
     if _SHARED.get("owner") != os.getpid():  # a fork of its owner must not speak to the owner's workers
         _SHARED.update(owner=os.getpid(), pool=Pool())
     return _SHARED["pool"]

@@ -39,8 +39,9 @@ class Thumbnails:
         self._sent: set[str] = set()
 
     def of(self, attempts: Sequence["Attempt"], alike: bool) -> dict[str, bytes]:
-        """New ones, by what lines say of them; siblings that are `alike` have one prompt. What Pillow cannot convert
-        has none, and it is said."""
+        """Make the new thumbnails, by what lines say of their images; siblings that are `alike` have one prompt.
+
+        An image that Pillow cannot convert has none, and a warning says so."""
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
         new = {}
         for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
@@ -56,7 +57,7 @@ class Thumbnails:
 
 
 def is_picture(value: Any) -> bool:
-    """Whether this is one of PIL's."""
+    """Return whether this is one of PIL's."""
     return all(hasattr(value, name) for name in ("mode", "size", "tobytes"))
 
 
@@ -73,7 +74,7 @@ def told(picture: Any) -> str:
 
 
 def pictures_in(value: Any) -> Iterator[Any]:
-    """Those in a prompt's or a completion's messages."""
+    """Yield those in a prompt's or a completion's messages."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -100,8 +101,8 @@ def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
 
 
 def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """What texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies elsewhere is
-    none: others get the page."""
+    """Yield what texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies
+    elsewhere is none: others get the page."""
     if folder is None or not (folder / FOLDER).is_dir():
         return
     for name in dict.fromkeys(name for text in texts for name in _TOLD.findall(text)):
@@ -110,7 +111,7 @@ def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, b
 
 
 def _check_pillow() -> None:
-    """Raises ValueError where no thumbnail can be written here."""
+    """Check that thumbnails can be written here."""
     try:
         from PIL import features
     except ImportError:
@@ -120,7 +121,8 @@ def _check_pillow() -> None:
 
 
 def _webp(path: Path, folder: Path) -> bytes | None:
-    """What is in a file of the folder, where it is a picture of that format by its own bytes, from first to last."""
+    """Return what is in a file of the folder, where it is a picture of that format by its own bytes, from first to
+    last."""
     try:
         with open_within(path, folder) as file:
             data = file.read()

@@ -79,7 +79,7 @@ _decode = json.JSONDecoder(parse_constant=lambda name: None).decode
 
 
 def find(run: str | Path) -> Path:
-    """The folder with a run's traces.
+    """Return the folder with a run's traces.
 
     Args:
         run (`str` or `Path`): the run's `output_dir`, or that folder itself.
@@ -101,7 +101,7 @@ def find(run: str | Path) -> Path:
 
 
 def newest(run: str | Path, split: str) -> Path | None:
-    """The file of `split`'s last step in the folder of a run, `None` where there is none."""
+    """Return the file of `split`'s last step in the folder of a run, `None` where there is none."""
     named = {path: name for path in (Path(run) / FOLDER).glob(f"{split}-*") if (name := parse_name(path))}
     return max((path for path, (_, of) in named.items() if of == split), key=named.__getitem__, default=None)
 
@@ -143,21 +143,22 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
 
 
 def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
-    """What the trainer logged ("metrics"), the alarms that came on ("alarms") or the one line of "first_prompt", in
-    order."""
+    """Return what the trainer logged ("metrics"), the alarms that came on ("alarms") or the one line of
+    "first_prompt", in order."""
     path = find(run) / f"{name}.jsonl"
     return list(read_lines(path)) if path.exists() else []
 
 
 def about(run: str | Path) -> dict[str, Any]:
-    """What is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what groups
+    """Return what is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what
+    groups
     were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
     [`trl_grpo_plus.trainer.run_metadata.describe`] returns."""
     return shown_about(read_object(find(run) / "run.json"))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object that is a whole file; an empty one where there is no file.
+    """Return the JSON object that is a whole file; an empty one where there is no file.
 
     Raises:
         ValueError: it is no JSON object, or not of the shape that a file of this name has.
@@ -187,7 +188,7 @@ def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
 
 
 def split_name(metric_key_prefix: str) -> str:
-    """What an evaluation's split is called in traces and their files, by the prefix of its metrics."""
+    """Return what an evaluation's split is called in traces and their files, by the prefix of its metrics."""
     name = re.sub(r"[^\w.-]", "_", metric_key_prefix)
     return name if name.startswith("eval") else f"eval_{name}"
 
@@ -199,7 +200,7 @@ def parse_name(path: Path) -> tuple[int, str] | None:
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects in a file, up to where a kill cut it off.
+    """Yield the objects in a file, up to where a kill cut it off.
 
     Raises:
         ValueError: a line before that is no JSON object, or not of the shape that a file of this name has; with its
@@ -210,7 +211,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """The whole lines of a file, up to where a kill cut it off.
+    """Yield the whole lines of a file, up to where a kill cut it off.
 
     Raises:
         ValueError: what is compressed is damaged.
@@ -228,12 +229,12 @@ def lines(path: Path) -> Iterator[bytes]:
 
 
 def damaged(path: Path, error: Exception) -> ValueError:
-    """That what is compressed in a file cannot be read."""
+    """Return the error that compressed data in a file cannot be read."""
     return ValueError(f"{path} is damaged ({error}). Move it away, or take it from a copy.")
 
 
 def parse(line: bytes, path: Path) -> dict[str, Any]:
-    """The object that a whole line of a file holds.
+    """Return the object that a whole line of a file holds.
 
     Raises:
         ValueError: as [`read_lines`].
@@ -248,7 +249,8 @@ def parse(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def _problem(path: Path) -> str:
-    """What is wrong with the first line of a file that is not what it should be, and how many more there are."""
+    """Return what is wrong with the first line of a file that is not what it should be, and how many more there
+    are."""
     found = [(number, why) for number, line in enumerate(lines(path), 1) if (why := _fault(line, path))]
     if not found:
         return f"{path} was changed while it was read. Read it again."
@@ -267,7 +269,7 @@ def _fault(line: bytes, path: Path) -> str:
 
 
 def _misfit(value: Any, path: Path) -> str:
-    """What is wrong with the value of a line; "" where nothing is."""
+    """Return what is wrong with the value of a line; "" where nothing is."""
     if not isinstance(value, dict):
         return f"no JSON object ({type(value).__name__})"
     kind, needed, of = _ATTEMPTS if parse_name(path) else _ENTRIES.get(path.name, ("", [], {}))
@@ -286,15 +288,15 @@ def _unpacked(file: IO[bytes], path: Path) -> IO[bytes]:
 
 
 def group_key(row: dict[str, Any]) -> GroupKey:
-    """Of the group of an attempt, within its step."""
+    """Return the key of an attempt's group within its step."""
     return row["batch"], row["round"], row["group"]
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """Where an attempt stands, for an error's text; of a line that may lack some of it."""
+    """Return where an attempt stands, for an error's text; of a line that may lack some of it."""
     return ", ".join(f"{key} {row.get(key)}" for key in ("split", "step", "batch", "round", "group", "attempt"))
 
 
 def by_group(rows: Iterable[dict[str, Any]]) -> dict[GroupKey, list[dict[str, Any]]]:
-    """Rows of a batch, those of a group together as they are in a trace, by group."""
+    """Return rows of a batch, those of a group together as they are in a trace, by group."""
     return {key: list(group) for key, group in groupby(rows, key=group_key)}

@@ -108,7 +108,7 @@ class Part(NamedTuple):
 
 
 def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
-    """Which groups to trace, in order: all, or `limit` of them, every verdict in turn."""
+    """Return which groups to trace, in order: all, or `limit` of them, every verdict in turn."""
     places = [(r, group) for r, one in enumerate(rounds) for group in range(len(one.verdicts))]
     if limit is None or limit >= len(places):
         return places
@@ -122,7 +122,7 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
 
 
 def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbnails | None = None) -> Part:
-    """What a rank adds to a batch of which the groups at `places` are traced."""
+    """Return what a rank adds to a batch of which the groups at `places` are traced."""
     details: dict[Place, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
     for r, group in places:
@@ -140,12 +140,12 @@ def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbna
 
 
 def _calls(mask: Sequence[int] | None) -> int | None:
-    """How often tokens that are not the policy's begin."""
+    """Return how often tokens that are not the policy's begin."""
     return None if mask is None else sum(own < before for before, own in pairwise((1, *mask)))
 
 
 def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Runs]:
-    """Of this rank's rows of the plan, in the groups to be traced."""
+    """Return the token advantages of this rank's rows, in the groups to be traced."""
     if sampled.by_token is None:
         return {}
     traced, rows = set(places), len(sampled.by_token.attempts)
@@ -155,7 +155,8 @@ def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Run
 
 
 def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], batch: int = 0) -> Sampled:
-    """The batch with `parts`, what all ranks add, in order: its lengths, and the lines of the groups at `places`.
+    """Return the batch with `parts`, what all ranks add, in order: its lengths, and the lines of the groups at
+    `places`.
 
     `batch` is its number among those of its split and step.
     """
@@ -172,7 +173,7 @@ def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], b
 
 
 def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
-    """Of siblings."""
+    """Yield the details of sibling attempts."""
     reference = prompt = None
     for attempt in attempts:
         if reference is None or not alike:
@@ -266,7 +267,7 @@ def _numbers(values: Tensor) -> list:
 
 
 def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Sequence[str | None]:
-    """Of each reward: what is known, or what follows from its score."""
+    """Return the outcome of each reward: the recorded one, or the one that follows from its score."""
     if known and None not in known:
         return known
     known = known or [None] * len(scores)

@@ -126,7 +126,7 @@ def shown_options(values: Mapping[str, Any], known: Collection[str] | None = Non
 
 
 def shown_about(values: Mapping[str, Any]) -> dict[str, Any]:
-    """What a run.json says, of whatever version, as it is shown."""
+    """Return what a run.json says, of whatever version, as it is shown."""
     others = {
         # Names of rewards stand in every line of the traces, and totals are made with their weights.
         key: value if key == "rewards" else _checked(value, long=key in _NAMES)
@@ -137,19 +137,19 @@ def shown_about(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_name(name: str | None) -> str | None:
-    """The name or path of a model or a data set as it is shown."""
+    """Return the name or path of a model or a data set as it is shown."""
     return name if name is None or _is_harmless(name, long=True) else NOT_SHOWN
 
 
 def hides(values: Any) -> bool:
-    """Whether something of these options is not shown."""
+    """Return whether something of these options is not shown."""
     if isinstance(values, Mapping):
         return NOT_SHOWN in values or any(map(hides, values.values()))
     return any(map(hides, values)) if isinstance(values, list) else values == NOT_SHOWN
 
 
 def is_private(name: str) -> bool:
-    """Whether an option's name says that it is secret or a place."""
+    """Return whether an option's name says that it is secret or a place."""
     return name not in _EXCEPT and not _PRIVATE.isdisjoint(re.split(r"[\W_]+", name.lower()))
 
 
@@ -172,7 +172,7 @@ def _value(name: str, value: Any, texts: bool) -> Any:
 
 
 def _within(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """What is nested in an option."""
+    """Return what is nested in an option."""
     found = {key: _value(key, value, texts=True) for key, value in values.items() if key in KEYS}
     hidden = int(finite_or_none(values.get(NOT_SHOWN)) or 0)
     hidden += sum(key not in KEYS and key != NOT_SHOWN and not is_private(str(key)) for key in values)
@@ -189,7 +189,8 @@ def _checked(value: Any, long: bool) -> Any:
 
 
 def _is_harmless(text: str, long: bool = False) -> bool:
-    """Whether a text looks like no secret and no address. One that is `long` may mix letters and digits for long."""
+    """Return whether a text looks like no secret and no address. One that is `long` may mix letters and digits for
+    long."""
     mixed = not long and any(
         any(map(str.islower, run)) and any(map(str.isupper, run)) and any(map(str.isdigit, run))
         for run in _MIXED.findall(text)

@@ -24,7 +24,7 @@ _Write = Callable[..., str]  # number of messages, whether the assistant's turn 
 
 
 def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: Mapping[str, Any]) -> dict[str, Any]:
-    """The text of a prompt's tokens, special tokens and all.
+    """Return the text of a prompt's tokens, special tokens and all.
 
     Args:
         ids (`Sequence[int]`): of the prompt, to which a completion is generated.
@@ -51,7 +51,7 @@ def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: M
 
 
 def _of_template(text: str, prompt: Sequence[dict[str, Any]], tokenizer: Any, write: _Write) -> list[str]:
-    """What a template made of messages whose tokens are this text, blanks aside."""
+    """Return what a template made of messages whose tokens are this text, blanks aside."""
 
     def tokenized(words: str) -> str:
         """As tokens tell it: some tokenizers lose characters."""
@@ -74,7 +74,8 @@ def _written(processing_class: Any, template: Mapping[str, Any], messages: int, 
 
 
 def _added(write: _Write, special: set[str]) -> str:
-    """What a template writes before the first message and before no other; "" where that is special tokens alone."""
+    """Return what a template writes before the first message and before no other; "" where that is special tokens
+    alone."""
     unit = re.compile("|".join([*map(re.escape, sorted(special, key=len, reverse=True)), "."]), re.DOTALL)
     first, found, _ = write(1).partition(_ASKED)
     later, again, _ = write(3).partition(_ANSWERED)[2].partition(_ASKED_AGAIN)
@@ -87,7 +88,8 @@ def _added(write: _Write, special: set[str]) -> str:
 
 
 def _turn(write: _Write) -> str:
-    """What a template writes to begin the assistant's turn, be it asked to or not; "" where nothing is known of it."""
+    """Return what a template writes to begin the assistant's turn, be it asked to or not; "" where nothing is known
+    of it."""
     ended, begun = write(1), write(1, True)
     if begun != ended and begun.startswith(ended):
         return begun.removeprefix(ended)

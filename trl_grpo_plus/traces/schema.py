@@ -44,7 +44,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_written(value: Any) -> bool:
-    """A text, or messages that make one."""
+    """Return a text, or messages that make one."""
     if isinstance(value, str):
         return True
     if not (isinstance(value, list) and all(_is_object(one) and _is_text(one.get("role")) for one in value)):
@@ -129,7 +129,7 @@ def lacking(values: Mapping[str, Any], *needed: Collection[str]) -> str:
 
 
 def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = "") -> str:
-    """What is wrong with the first value that does not fit, and `where` that is; "" where all do.
+    """Return what is wrong with the first value that does not fit, and `where` that is; "" where all do.
 
     Example:
         >>> misfit({"step": [1]}, METRICS)
@@ -143,7 +143,7 @@ def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = 
 
 
 def beyond(values: Mapping[str, Any]) -> str:
-    """What is wrong with an attempt's place in a group of its size; "" where it is within."""
+    """Return what is wrong with an attempt's place in a group of its size; "" where it is within."""
     attempt, size = values["attempt"], values["size"]
     return f"it is attempt {attempt} of {size}, which are counted from 0" if attempt >= size else ""
 

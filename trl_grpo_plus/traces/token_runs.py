@@ -31,7 +31,7 @@ class ByToken(NamedTuple):
     decode: Decode
 
     def runs(self, rows: Iterable[int]) -> dict[int, Runs]:
-        """Of these rows, those whose tokens lead to their text; see [`runs`]."""
+        """Return the runs of the rows whose tokens lead to their text; see [`runs`]."""
         pieces: dict[int, str] = {}  # what a token decodes to by itself
         found = {}
         for row in rows:
@@ -46,7 +46,7 @@ class ByToken(NamedTuple):
 
 
 def advantages_by_token(attempts: Sequence[Attempt], advantages: Tensor, tokenizer: Any) -> ByToken | None:
-    """What a rank's `advantages`, `(B,)` or `(B, T)`, say of tokens: `None` where there is one for all of them.
+    """Return what a rank's `advantages`, `(B,)` or `(B, T)`, say of tokens: `None` where there is one for all of them.
 
     `tokenizer` decoded the completions.
     """

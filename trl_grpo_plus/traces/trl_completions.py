@@ -24,7 +24,7 @@ NOTE = (
 
 
 def files(run: str | Path) -> list[Path]:
-    """The files of a run's `output_dir`, or of its `completions` folder, by step; none where there are none."""
+    """Return the files of a run's `output_dir`, or of its `completions` folder, by step; none where there are none."""
     for folder in (Path(run) / "completions", Path(run)):
         if paths := sorted(folder.glob("completions_*.parquet"), key=lambda path: (len(path.name), path.name)):
             return paths

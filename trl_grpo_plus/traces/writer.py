@@ -60,12 +60,12 @@ class Writer:
         self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
 
     def fresh(self, split: str, step: int) -> None:
-        """An evaluation starts: an earlier one of the same split and step moves aside."""
+        """Start an evaluation: an earlier one of the same split and step moves aside."""
         self._own.discard(self._path(split, step))
         self._batches.pop((split, step), None)
 
     def number(self, split: str, step: int) -> int:
-        """Which batch of its split and step the next one is, from 0."""
+        """Return which batch of its split and step the next one is, from 0."""
         if split == "train":  # which only goes on: nothing is asked about its earlier steps again
             self._batches = {place: n for place, n in self._batches.items() if place[0] != split or place[1] == step}
             self._own = {path for path in self._own if not _trains(path) or parse_name(path) == (step, split)}
@@ -90,7 +90,7 @@ class Writer:
         _append(path, to_lines(entries))
 
     def holds(self, name: str) -> bool:
-        """Whether the journal `name` has an entry."""
+        """Return whether the journal `name` has an entry."""
         return bool(_content(self._where() / f"{name}.jsonl"))
 
     def keep(self, thumbnails: dict[str, bytes]) -> None:
@@ -111,7 +111,7 @@ class Writer:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
     def _entries_before(self, name: str, step: int) -> bytes:
-        """What a journal holds of the steps that are not made again; nothing of one that cannot be read."""
+        """Return what a journal holds of the steps that are not made again; nothing of one that cannot be read."""
         path = self._root / f"{name}.jsonl"
         try:
             entries = [*read_lines(path)] if path.exists() and step else []
@@ -131,12 +131,12 @@ class Writer:
 
 
 def _trains(path: Path) -> bool:
-    """Whether this holds attempts of the training."""
+    """Return whether this holds attempts of the training."""
     return path.name.startswith("train-")
 
 
 def _made_again(path: Path, step: int) -> bool:
-    """Whether this holds attempts that a run which starts at `step` will sample again."""
+    """Return whether this holds attempts that a run which starts at `step` will sample again."""
     named = parse_name(path)
     if named is None:
         return False

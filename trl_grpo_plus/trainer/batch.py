@@ -49,7 +49,7 @@ class Batch:
         rounds (`list[Round]`): what was sampled.
         filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): what is trained on, where groups are filtered.
         exchanged (`Sequence[Attempt]`): this rank's rows of that.
-        unevenly_pictured (`bool`): whether some rank's rows of it have pictures, and another's none.
+        images_on_some_ranks_only (`bool`): whether some rank's rows have images, and another's none.
         kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
         hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
     """
@@ -68,7 +68,7 @@ class Batch:
     rounds: list[Round] = field(default_factory=list)
     filtered: Plan | None = None
     exchanged: Sequence[Attempt] = ()
-    unevenly_pictured: bool = False
+    images_on_some_ranks_only: bool = False
     kl: Tensor | None = None
     hiding: ExitStack = field(default_factory=ExitStack)
 
@@ -120,8 +120,8 @@ class Batch:
     def about(
         self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
     ) -> AdvantageInputs:
-        """What an advantage function is told of the groups that are trained on, from this rank's `(B, T)`; this is
-        batch `number` of a run of that seed. Collective."""
+        """Return what an advantage function is told of the groups that are trained on, from this rank's `(B, T)`;
+        this is batch `number` of a run of that seed. Collective."""
         live = self._live
 
         def of_live(rows: Tensor) -> Tensor:
@@ -148,8 +148,10 @@ class Batch:
         return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
 
     def groups_named(self, step: int, accelerator: Any) -> list[str]:
-        """Of each of this rank's rows of what is trained on, its group, for an error's text: its place in the traces,
-        the batch of the step aside, and the first words of its prompt."""
+        """Return the name of the group of each of this rank's rows, for an error's text.
+
+        The name is the group's place in the traces, without the batch of the step, and the first words of its
+        prompt."""
         of_rows = [place for place in self.plan.order for _ in range(self.size)]
         own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
         names: dict[tuple[int, int], str] = {}
@@ -165,7 +167,7 @@ class Batch:
         return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
 
     def with_tool_mask(self, inputs: Rows) -> Rows:
-        """Rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
+        """Return rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
         masks = self.generated and self.generated.tool_mask
         if masks is None:
             return inputs
@@ -211,7 +213,7 @@ class Batch:
         return tuple(marks)
 
     def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
-        """This rank's steps, as tokens; what has none for its tokens is a failure."""
+        """Return this rank's steps, as tokens; what has none for its tokens is a failure."""
         assert self.generated is not None
         marks = []
         for row, (ids, completion) in enumerate(
@@ -229,8 +231,8 @@ class Batch:
         return marks
 
     def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
-        """What was generated and scored last; `logged` are columns, and a completion that ends in none of `ends` ran
-        into the limit."""
+        """Return what was generated and scored last; `logged` are columns, and a completion that ends in none of
+        `ends` ran into the limit."""
         assert self.generated is not None
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
         return tuple(
@@ -281,8 +283,8 @@ class Batch:
         )
 
     def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
-        """What TRL makes advantages of, `(N, K - monitors)`. It sees none until it has made the batch: to TRL an
-        attempt that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        """Return what TRL makes advantages of, `(N, K - monitors)`. It sees none until it has made the batch: to TRL
+        an attempt that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
         monitors = monitors_of(trainer.reward_weights)
         if not monitors:
             return rewards
@@ -296,7 +298,7 @@ class Batch:
     # -- metrics, under TRL's names
 
     def rewards_sampled(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
-        """Of all rounds, not of the groups that were kept, which say nothing of the policy."""
+        """Return metrics of all rounds: the groups that were kept say nothing about the policy."""
         for name, column in zip(names, self.sampled.unbind(dim=1), strict=True):
             yield f"rewards/{name}/mean", column.nanmean().item()
             yield f"rewards/{name}/std", batch_std(column)
@@ -321,7 +323,7 @@ class Batch:
             )
 
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """What became of the samples, of the rewards that tell."""
+        """Yield what became of the samples, of the rewards that tell."""
         for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
             if isinstance(reward, Reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
@@ -334,12 +336,12 @@ def of_all(rows: Tensor, accelerator: Any) -> Tensor:
 
 
 def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
-    """This rank's rows of a gathered tensor."""
+    """Return this rank's rows of a gathered tensor."""
     return gathered.chunk(accelerator.num_processes)[accelerator.process_index]
 
 
 def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
-    """A rank's equal share of what is for all."""
+    """Return a rank's equal share of what is for all."""
     share = len(rows) // world_size
     return list(rows[rank * share : (rank + 1) * share])
 

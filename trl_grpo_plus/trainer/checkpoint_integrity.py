@@ -52,7 +52,7 @@ def saving(folder: Path, rank: int) -> Iterator[None]:
 
 
 def lacking(folder: str | Path) -> str:
-    """What a checkpoint lacks to be whole, "" where it is."""
+    """Return what a checkpoint lacks to be whole, "" where it is."""
     folder = Path(folder)
     cut_off = []
     for path in {folder / LAST, *folder.glob("*.json")}:
@@ -91,7 +91,7 @@ def check(folder: str) -> None:
 
 
 def last_whole(output_dir: str) -> str:
-    """The last checkpoint of a run that is whole; warns of later ones that are not.
+    """Return the last checkpoint of a run that is whole; warns of later ones that are not.
 
     Raises:
         ConfigError: there is none.
@@ -110,7 +110,7 @@ def last_whole(output_dir: str) -> str:
 
 
 def whole(wanted: Any, output_dir: str) -> Any:
-    """What `resume_from_checkpoint` means, as the first rank finds it. Collective.
+    """Return what `resume_from_checkpoint` means, as the first rank finds it. Collective.
 
     Raises:
         ConfigError: it is not whole, or with `True` there is none that is.

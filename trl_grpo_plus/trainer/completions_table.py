@@ -73,7 +73,7 @@ def _visible(value: Any) -> Any:
 
 
 def _read(arguments: Any) -> Any:
-    """A tool's arguments, which may be JSON that TRL reads before it prints them."""
+    """Return a tool's arguments, which may be JSON that TRL reads before it prints them."""
     try:
         return json.loads(arguments) if isinstance(arguments, str) else arguments
     except ValueError:

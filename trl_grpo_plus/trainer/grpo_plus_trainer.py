@@ -80,9 +80,8 @@ trl_releases.check(GRPOTrainer, trl.__version__)
 
 class GRPOPlusTrainer(GRPOTrainer):
     """
-    TRL's [`~trl.GRPOTrainer`] that can leave zero-variance groups out of the batch or replace them, and that offers
-    more baselines, scales and KL estimators. With every option of [`GRPOPlusConfig`] at its default it is TRL's, bit
-    for bit.
+    Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups and adds configurable advantages
+    and KL terms. With every option of [`GRPOPlusConfig`] at its default it is TRL's trainer, bit for bit.
 
     Args:
         reward_funcs:
@@ -199,7 +198,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             return super().get_train_dataloader()
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
+        """Return rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
         rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
         return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
@@ -250,7 +249,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._batch = Batch()
 
     def _prompt_states(self, rows: list[int]) -> Tensor:
-        """The policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
+        """Return the policy's states at the ends of these rows' prompts, (P, hidden). Collective."""
         ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
@@ -283,11 +282,11 @@ class GRPOPlusTrainer(GRPOTrainer):
             names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
             self._batch_environments = names
         table.put_back(self._logs, self._pending_extra_logs, attempts)
-        masked, logprobs, batch.unevenly_pictured = carried(attempts, trl.__version__)
+        masked, logprobs, batch.images_on_some_ranks_only = carried(attempts, trl.__version__)
         return Generated.of(attempts, masked, logprobs)
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Rows as TRL is to see them."""
+        """Return rows as TRL is to see them."""
         return shown(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
@@ -316,12 +315,12 @@ class GRPOPlusTrainer(GRPOTrainer):
             batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
             if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
                 table.put_back(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
-        elif batch.unevenly_pictured:  # each rank that has pictures would wait for the others to log theirs
+        elif batch.images_on_some_ranks_only:  # each rank that has pictures would wait for the others to log theirs
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
-        """What was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
+        """Return what was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
         batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
         with temporarily(self, reward_funcs=scoring.functions):
@@ -339,7 +338,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
-        """The verdict on each group; without `trainable`, on its rewards alone."""
+        """Return the verdict on each group; without `trainable`, on its rewards alone."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
         return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
 
@@ -435,7 +434,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._recorder.record(sampled, traced)
 
     def _as_given(self, attempt: groups.Attempt) -> dict[str, Any]:
-        """An attempt's prompt as the model was given it."""
+        """Return an attempt's prompt as the model was given it."""
         template = {"tools": self.tools or None, "chat_template": self.chat_template, **self.chat_template_kwargs}
         return as_given(attempt.prompt_ids, attempt.prompt, self.processing_class, template)
 

@@ -37,7 +37,7 @@ def kept_at_home() -> Iterator[None]:
 
 
 def check_seam() -> dict[str, Callable[..., Any]]:
-    """How transformers' trainer calls the Hub: `hf_api().upload_folder`, or in older releases `upload_folder`.
+    """Return how transformers' trainer calls the Hub: `hf_api().upload_folder`, or in older releases `upload_folder`.
 
     Raises:
         RuntimeError: neither is there.

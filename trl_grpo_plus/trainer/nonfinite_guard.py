@@ -1,7 +1,7 @@
 """Steps whose loss or gradient is not finite: they stop the run before the optimizer is asked.
 
-The norm of the gradient is computed anyway, of all ranks' gradients, so that it is alike on all: one look at it a step
-costs nothing worth telling, and all ranks stop together. A loss that is not finite while its gradient is, or on one
+The gradient norm is computed anyway and is already global, so checking it adds no collective, and all ranks stop
+together. A loss that is not finite while its gradient is, or on one
 rank alone, is seen there too: it is multiplied by NaN, where others are multiplied by 1, which changes no bit.
 
 Which attempts it comes from is looked for once the run is stopped, in what their losses were made of: of each
@@ -68,11 +68,11 @@ class StepGuard:
         self._logps: Tensor | None = None  # of the last forward pass
 
     def forwarded(self, logps: Tensor) -> None:
-        """A forward pass gave these log-probs, `(B, T)`."""
+        """Keep the `(B, T)` log-probs of a forward pass."""
         self._logps = logps.detach() if self._raises else None
 
     def seen(self, loss: Tensor, batch: Mapping[str, Any]) -> Tensor:
-        """The loss to back-propagate, of a micro-batch."""
+        """Return the loss to back-propagate, of a micro-batch."""
         if not self._raises:
             return loss
         parts = {called: batch[name] for name, called in PARTS.items() if batch.get(name) is not None}
@@ -84,7 +84,7 @@ class StepGuard:
         return loss * (0 * value + 1)
 
     def checked(self, norm: Tensor | float | None, step: int, settle: Callable[[], Any]) -> Tensor | float | None:
-        """The gradient's `norm`, alike on all ranks, if it is finite; collective if it is not.
+        """Return the gradient's `norm`, alike on all ranks, if it is finite; collective if it is not.
 
         Args:
             norm (`Tensor` or `float`): before clipping; `None` where nobody knows it.
@@ -116,8 +116,8 @@ class StepGuard:
         return {group: list(dict.fromkeys(names)) for group, names in found.items()}
 
     def _skipped_by_scaler(self) -> bool:
-        """Whether the step is one of those that a scaler skips until it has found its scale. One that is still not
-        finite at a scale below 1 was not scaled too much."""
+        """Return whether the step is one of those that a scaler skips until it has found its scale. One that is still
+        not finite at a scale below 1 was not scaled too much."""
         if self._deepspeed:
             return self._accelerator.mixed_precision == "fp16"  # it stops by itself at its smallest scale
         scaler = self._accelerator.scaler
@@ -150,7 +150,7 @@ class StepGuard:
 
 
 def _told(culprits: list[dict[str, list[str]] | None]) -> str:
-    """Which groups it came from, by what is not finite of them on each rank."""
+    """Return which groups it came from, by what is not finite of them on each rank."""
     if None in culprits:
         return "Of which attempts is not known without another forward pass: the loss was made without log-probs."
     found: dict[str, list[str]] = {}

@@ -26,7 +26,7 @@ logger = get_logger(__name__)
 
 
 class Prompts:
-    """Of one run.
+    """Chooses a run's training prompts and updates their reward estimates.
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
@@ -74,15 +74,18 @@ class Prompts:
             self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
 
     def dealt_from(self, train_set: Any) -> Any:
-        """What TRL is to deal rows of. Those of a stream have no index, and where others are read ahead and take their
-        place they go on for ever: a run that is resumed after the end of a stream is to TRL at its beginning."""
+        """Return what TRL is to deal rows of. Those of a stream have no index, and where others are read ahead and
+        take their place they go on for ever: a run that is resumed after the end of a stream is to TRL at its
+        beginning."""
         if self.window is None:
             return IndexedRows(train_set)
         return train_set.repeat(None) if self._config.chooses_prompts else train_set
 
     def begin(self, batch: Batch, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
-        """A batch of the training set begins. Where prompts are chosen, its rows are replaced by others, which `read`
-        reads; and where any are remembered it knows which rows they are. Collective."""
+        """Begin a batch of the training set. Collective.
+
+        Where prompts are chosen, `read` reads the rows that replace the batch's own. Where prompts are remembered, the
+        batch learns which rows it holds."""
         rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
         count = len(batch.inputs) * world_size // batch.size
         if self.window is not None:
@@ -113,8 +116,8 @@ class Prompts:
             self.memory.look(batch.rows)
 
     def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
-        """The rows of a stream that a batch of `count` prompts can be made of: those ahead, or those that TRL has
-        dealt. Collective."""
+        """Set the rows of a stream that a batch can be made of: those ahead, or those that TRL has dealt.
+        Collective."""
         if self._config.chooses_prompts:
             with raise_on_all_ranks():  # each reads for itself
                 window.look(self._config.selection_pool * count, count)

@@ -128,7 +128,7 @@ class Recorder:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
     def evaluate(self, split: str, step: int) -> None:
-        """An evaluation of `split` starts, after `step` steps; [`settle`] comes first."""
+        """Start an evaluation of `split` after `step` steps; [`settle`] comes first."""
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.fresh(split, step)
@@ -160,7 +160,7 @@ class Recorder:
         return self._writer is not None and newest(self._args.output_dir, "train") is not None
 
     def state_dict(self) -> dict[str, Any] | None:
-        """What the alarms remember, for a checkpoint."""
+        """Return what the alarms remember, for a checkpoint."""
         return self._watch.state_dict() if self._watch is not None else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
@@ -188,7 +188,7 @@ class Recorder:
     # -- of a batch
 
     def traces(self, split: str, number: int) -> bool:
-        """Whether the attempts of the `number`-th generation batch are written."""
+        """Return whether the attempts of the `number`-th generation batch are written."""
         return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
 
     def settle(self) -> dict[str, float]:
@@ -254,7 +254,7 @@ class Recorder:
         return {}
 
     def _alarms(self, sampled: Sampled) -> list[Alarm]:
-        """Those that are on, marked on the rows of the groups that show them."""
+        """Return those that are on, marked on the rows of the groups that show them."""
         if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
                 alarms = self._watch.see(sampled)

@@ -24,7 +24,7 @@ _FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}  # b
 
 
 def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[str, Any]:
-    """What to keep of a run in run.json.
+    """Return what to keep of a run in run.json.
 
     Args:
         args ([`GRPOPlusConfig`]): of the trainer.
@@ -72,7 +72,7 @@ def changed_options(args: Any) -> dict[str, Any]:
 
 
 def dataset_name(data: Any) -> str | None:
-    """Of a data set of the Hub its id, or what `datasets` calls it; `None` where it came from files or from code."""
+    """Return a dataset's id on the Hub, or its name in `datasets`; `None` where it came from files or from code."""
     info = getattr(data, "info", None)
     for source in getattr(info, "download_checksums", None) or ():
         if found := re.match(r"hf://datasets/([^@]+)@", str(source)):
@@ -91,7 +91,8 @@ def _same(value: Any, default: Any) -> bool:
 
 
 def _known(args: Any) -> set[str]:
-    """Names of the options that transformers, TRL and this package have; a class derived from theirs may have more."""
+    """Return names of the options that transformers, TRL and this package have; a class derived from theirs may have
+    more."""
     theirs = [of for of in type(args).__mro__ if is_dataclass(of) and of.__module__.split(".")[0] in _THEIRS]
     return {field.name for of in theirs for field in fields(of)}
 

@@ -28,7 +28,7 @@ _INSTEAD = (
 
 
 def layout(args: Any, world_size: int) -> list[int]:
-    """What must be as it was for the batches of a checkpoint to be used up."""
+    """Return what must be as it was for the batches of a checkpoint to be used up."""
     sizes = [args.per_device_train_batch_size, args.gradient_accumulation_steps, args.steps_per_generation]
     return [world_size, *sizes, args.num_iterations, args.num_generations]
 
@@ -46,7 +46,7 @@ def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
 
 
 def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
-    """What a rank goes on with, `None` where the checkpoint has no state; says what is missing. Collective.
+    """Return what a rank goes on with, `None` where the checkpoint has no state; says what is missing. Collective.
 
     Where the batch cannot be used up, since it was made for another `layout` or some rank's file is not here (it may
     be on another machine; all have the first rank's then), "step" is left out and "buffered_inputs" is `None`.
@@ -160,7 +160,7 @@ def skip_epochs(sampler: Any, epochs: int) -> None:
 
 
 def _read(path: str) -> tuple[dict[str, Any] | None, str]:
-    """A rank's state, and what is wrong with it."""
+    """Return a rank's state, and what is wrong with it."""
     if not os.path.exists(path):
         return None, ""
     try:

@@ -94,7 +94,7 @@ class Seen:
         return self.difference <= (LIMIT / 2 if self.kept is None else min(LIMIT / 2, self.moved / FOLLOWED))
 
     def text(self) -> str:
-        """What is wrong, how that was seen, and what to look at."""
+        """Return what is wrong, how that was seen, and what to look at."""
         span = f"{self.kept}" if self.near in (None, self.kept) else f"{self.kept} to {self.near}"
         return (
             f"vLLM does not sample from the policy that is trained: its log-probs differ from the trainer's by "
@@ -104,7 +104,7 @@ class Seen:
 
 
 def apart(first: Tensor, second: Tensor, mask: Tensor) -> Tensor:
-    """How far two log-probs are apart where both are known.
+    """Return how far two log-probs are apart where both are known.
 
     Args:
         first, second (`Tensor`): `(B, T)`; NaN is not known.
@@ -195,7 +195,7 @@ class VLLMCheck:
         return {"sampler/logp_difference/max": most[:, 0].max().item(), **dict(zip(names, everyones, strict=False))}
 
     def _base(self, model: nn.Module, rows: dict[str, Tensor], rank: int) -> float | None:
-        """The difference on a process with the adapter off, where there is one. Collective."""
+        """Return the difference on a process with the adapter off, where there is one. Collective."""
         disabled = getattr(extract_model_from_parallel(model), "disable_adapter", None)
         if disabled is None:
             return None
@@ -218,7 +218,7 @@ class VLLMCheck:
             return self._forward(rows)
 
     def _known_to_any(self, output: dict[str, Any]) -> bool:
-        """Whether any process has the engine's log-probs. Collective."""
+        """Return whether any process has the engine's log-probs. Collective."""
         here = output["completion_mask"].new_tensor(["sampling_per_token_logps" in output])
         return bool(self._accelerator.gather(here).any())
 
@@ -228,8 +228,8 @@ class VLLMCheck:
 
 
 def _some(output: dict[str, Any]) -> tuple[dict[str, Tensor], Tensor]:
-    """A few rows of a batch and their places in it, on all processes as many: such as have tokens as far as there are,
-    from one end of the batch to the other, since prompts move differently."""
+    """Return a few rows of a batch and their places in it, on all processes as many: such as have tokens as far as
+    there are, from one end of the batch to the other, since prompts move differently."""
     lives = loss_mask(output).any(dim=1)
     count = min(ATTEMPTS, len(lives))
     spread = torch.linspace(0, max(int(lives.sum()), count) - 1, count, device=lives.device).long()

@@ -130,7 +130,7 @@ def _take(path: Path) -> bool:
 
 
 def _locked(path: Path) -> int:
-    """A descriptor of the file, which has its lock.
+    """Return a descriptor of the file, which has its lock.
 
     Raises:
         ConfigError: another process has it.
@@ -148,7 +148,8 @@ def _locked(path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path, kind: int) -> bool:
-    """Whether the lock could be had. Where the file system has none, whether no process here is known to write."""
+    """Return whether the lock could be had. Where the file system has none, whether no process here is known to
+    write."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:
@@ -158,7 +159,7 @@ def _lock(descriptor: int, path: Path, kind: int) -> bool:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Whether the file is the one at `path`: who had it before may have taken it away since it was opened."""
+    """Return whether the file is the one at `path`: who had it before may have taken it away since it was opened."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -209,7 +210,7 @@ def _give_back(path: Path) -> None:
 
 
 def _forget() -> None:
-    """A forked process is another run, or none: it must not hold what its parent has taken."""
+    """Forget the parent's lock in a forked process: that is another run, or none."""
     for held in _held.values():
         os.close(held.descriptor)
     _held.clear()

@@ -92,7 +92,7 @@ class ForkServer:
         self._start(on_wait)
 
     def fork(self, options: Mapping[str, Any] | None = None, on_wait: Callable[[float], None] | None = None) -> Child:
-        """A new child; `options` (JSON) are for its `entry`. Give it back to `end`.
+        """Return a new child; `options` (JSON) are for its `entry`. Give it back to `end`.
 
         Args:
             options (`Mapping[str, Any]`, *optional*): for the child.

@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def serve(control: socket.socket) -> None:
-    """The loop; returns in no process."""
+    """Run the loop; returns in no process."""
     adopt_orphans()
     parent = os.getppid()
     children: set[int] = set()

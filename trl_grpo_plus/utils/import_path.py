@@ -18,7 +18,7 @@ _FROM_FILE = "_trl_grpo_plus_file_"
 
 
 def load(path: str) -> Any:
-    """The function, or other callable, at a path. A file is imported once, however often it is asked for.
+    """Return the function, or other callable, at a path. A file is imported once, however often it is asked for.
 
     Raises:
         ConfigError: there is no such module, file or function. An error inside the module is raised as it is.
@@ -37,12 +37,12 @@ def load(path: str) -> Any:
 
 
 def is_path(text: str) -> bool:
-    """Whether a text is a path to a function in form, and not a plain name or a model's id."""
+    """Return whether a text is a path to a function in form, and not a plain name or a model's id."""
     return ".py:" in text or text.endswith(".py") or ("/" not in text and (":" in text or "." in text))
 
 
 def target_of(function: Callable[..., Any]) -> str:
-    """A path that another process can load the function from."""
+    """Return a path that another process can load the function from."""
     where, module = function.__module__, sys.modules.get(function.__module__)
     if module and where.startswith(_FROM_FILE):
         where = str(module.__file__)
@@ -50,7 +50,7 @@ def target_of(function: Callable[..., Any]) -> str:
 
 
 def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Whether two functions are one in the source: a file may have been imported under two names."""
+    """Return whether two functions are one in the source: a file may have been imported under two names."""
     return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
 
 
@@ -59,7 +59,7 @@ def _file_of(function: Callable[..., Any]) -> str:
 
 
 def _which_function(where: str) -> str:
-    """What to say where a file is named and none of its functions."""
+    """Return what to say where a file is named and none of its functions."""
     if not os.path.isfile(where):
         return f"there is no file {where}."
     try:

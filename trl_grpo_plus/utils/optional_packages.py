@@ -17,7 +17,7 @@ EXTRAS = {
 
 
 def is_installed(module: str) -> bool:
-    """Whether it could be imported."""
+    """Return whether it could be imported."""
     try:
         return find_spec(module) is not None
     except ModuleNotFoundError:  # its package is not
@@ -25,11 +25,11 @@ def is_installed(module: str) -> bool:
 
 
 def install(module: str) -> str:
-    """The command that installs what brings a module."""
+    """Return the command that installs what brings a module."""
     root = module.partition(".")[0]
     return f"pip install 'trl-grpo-plus[{EXTRAS[root]}]'" if root in EXTRAS else f"pip install {root}"
 
 
 def missing(modules: Mapping[str, str]) -> dict[str, str]:
-    """How to install each module that is not there, by what needs it, as `modules` are."""
+    """Return how to install each module that is not there, by what needs it, as `modules` are."""
     return {what: install(module) for what, module in modules.items() if not is_installed(module)}

@@ -57,7 +57,7 @@ def threads_for(programs: int) -> int:
 
 
 def spare_tasks() -> int:
-    """Processes and threads that this process may still start, with all that share its limits.
+    """Count the processes and threads that this process may still start, with all that share its limits.
 
     The least that is left of RLIMIT_NPROC, of the control groups' `pids.max` (v1 and v2) and of the kernel's
     `threads-max` and `pid_max`. What cannot be read does not count.

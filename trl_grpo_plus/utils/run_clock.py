@@ -71,7 +71,7 @@ class Clock:
         return seconds
 
     def excuse(self, seconds: float) -> None:
-        """Some of what has gone by is not the processes' own time."""
+        """Excuse some of the time that has gone by: it is not the processes' own."""
         self._excused += seconds
 
     def stop(self) -> None:
@@ -95,7 +95,7 @@ class Clock:
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
 
     def _surely(self, look: "_Look", wall: float) -> float:
-        """The wall clock up to which no wait is left to be counted: that of a thread is when it gets to run."""
+        """Return the wall clock up to which no wait is left to be counted: that of a thread is when it gets to run."""
         if not any(thread.runnable for thread in look.threads.values()):
             return wall
         if self._last is None or look.is_queued_since(self._last[0]):
@@ -127,7 +127,8 @@ class _Look(NamedTuple):
     used: float  # processor seconds, of threads that have ended too
 
     def is_queued_since(self, last: "_Look") -> bool:
-        """Whether a thread has waited all the time since the last look: had it run, or slept, it would differ."""
+        """Return whether a thread has waited all the time since the last look: had it run, or slept, it would
+        differ."""
         return any(one.runnable and last.threads.get(tid) == one for tid, one in self.threads.items())
 
 

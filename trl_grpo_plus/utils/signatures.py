@@ -14,19 +14,19 @@ from .validation import ConfigError, did_you_mean, fits, spelled
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """What TRL logs a reward function under."""
+    """Return what TRL logs a reward function under."""
     function = _of_partial(function)
     return getattr(function, "__name__", type(function).__name__)
 
 
 def is_async(function: Any) -> bool:
-    """Whether a call of it gives a coroutine: an async function, or an object with such a `__call__`."""
+    """Return whether a call of it gives a coroutine: an async function, or an object with such a `__call__`."""
     function = _of_partial(function)
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 
 def needed(function: Callable[..., Any]) -> list[str]:
-    """Names of the values without which it cannot be called."""
+    """Return names of the values without which it cannot be called."""
     named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return [n for n, p in _parameters(function).items() if p.kind in named and p.default is Parameter.empty]
 

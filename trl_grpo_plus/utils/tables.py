@@ -25,7 +25,7 @@ class Row:
 
 
 def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
-    """A row of what `check` refuses; none where it does not."""
+    """Return a row of what `check` refuses; none where it does not."""
     try:
         check(*args)
     except ConfigError as error:
@@ -34,12 +34,12 @@ def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """Those that failed."""
+    """Return those that failed."""
     return [row for row in rows if row.status == FAILED]
 
 
 def in_a_line(error: BaseException) -> str:
-    """An error of somebody else's function: what, and where, the libraries that it calls passed over."""
+    """Return an error of somebody else's function: what, and where, the libraries that it calls passed over."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
     file, line = (own or places)[-1]
@@ -47,13 +47,13 @@ def in_a_line(error: BaseException) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """The rows as text, and a line of what they come to."""
+    """Return the rows as text, and a line of what they come to."""
     cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
     return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
 
 
 def closing(rows: Sequence[Row]) -> str:
-    """How it stands with the run, in a sentence or two."""
+    """Return how it stands with the run, in a sentence or two."""
     kinds = (FAILED, UNSEEN, WARNED)
     failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
     sentences = [f"FAILED: {failed}."] if failed else []

@@ -12,7 +12,7 @@ _OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202
 
 
 def visible(text: str) -> str:
-    r"""The text with escapes for what a terminal would obey. Newlines, tabs and all that is only drawn stay.
+    r"""Return the text with escapes for what a terminal would obey. Newlines, tabs and all that is only drawn stay.
 
     Example:
         >>> visible("a\x1b[2J\tb")
@@ -22,7 +22,7 @@ def visible(text: str) -> str:
 
 
 def quoted(text: str) -> str:
-    """The text in quotes on one line, as Python would write it, but with every character that is only drawn."""
+    """Return the text in quotes on one line, as Python would write it, but with every character that is only drawn."""
     mark = '"' if "'" in text and '"' not in text else "'"
     escaped = visible(text.replace("\\", "\\\\")).replace("\n", "\\n").replace("\t", "\\t")
     return mark + escaped.replace(mark, "\\" + mark) + mark

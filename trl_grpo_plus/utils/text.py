@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def as_text(messages: Any) -> str:
-    """A prompt or completion as one text: itself, or what its messages say, tool calls included.
+    """Return a prompt or completion as one text: itself, or what its messages say, tool calls included.
 
     Example:
         >>> as_text([{"role": "assistant", "content": "42"}])
@@ -29,14 +29,15 @@ def as_text(messages: Any) -> str:
 
 
 def first_words(prompt: Any) -> str:
-    """The beginning of a prompt, on one line, for an error's text: of its last message, where it is messages."""
+    """Return the beginning of a prompt, on one line, for an error's text: of its last message, where it is
+    messages."""
     text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
     return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
 
 
 def content_of(completion: Any) -> str:
-    """The text that a completion's policy wrote last: itself, or the content of the policy's last message ("" where
-    there is none). Of content in parts those of text count.
+    """Return the text that a completion's policy wrote last: itself, or the content of the policy's last message (""
+    where there is none). Of content in parts those of text count.
 
     Example:
         >>> content_of([{"role": "assistant", "content": "42"}, {"role": "tool", "content": "43"}])
@@ -46,12 +47,12 @@ def content_of(completion: Any) -> str:
 
 
 def last_message(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The policy's last message; an empty one where there is none."""
+    """Return the policy's last message; an empty one where there is none."""
     return next((one for one in reversed(messages) if one.get("role") == "assistant"), {})
 
 
 def written(content: Any) -> str:
-    """The text of a message's content, which may be in parts."""
+    """Return the text of a message's content, which may be in parts."""
     if isinstance(content, list):
         parts = (part for part in content if isinstance(part, dict) and part.get("type") == "text")
         return "".join(written(part.get("text")) for part in parts)
@@ -59,7 +60,7 @@ def written(content: Any) -> str:
 
 
 def find_answer(text: str) -> tuple[int, int] | None:
-    """Where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
+    """Return where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
 
     The last `\\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". A guess for
     people's eyes and for alarms; rewards have rules of their own.
@@ -118,7 +119,8 @@ def _content(message: dict[str, Any]) -> str:
 
 
 def _named(block: dict[str, Any]) -> str:
-    """A block that is no text; of a picture what a trace says of it, or the beginning of its address or data."""
+    """Return a block that is no text; of a picture what a trace says of it, or the beginning of its address or
+    data."""
     kind = block.get("type", "block")
     about = block.get(kind)
     if not isinstance(about, str) or not about:

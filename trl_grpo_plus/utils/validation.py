@@ -86,13 +86,13 @@ class Number:
 
 
 def finite_or_none(value: Any) -> float | None:
-    """A finite number as a float, else `None`; a bool is no number."""
+    """Return a finite number as a float, else `None`; a bool is no number."""
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return float(value) if number and abs(value) <= sys.float_info.max else None
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """The JSON object that a command line's `option` was given."""
+    """Return the JSON object that a command line's `option` was given."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -103,7 +103,7 @@ def json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Whether `value` may be passed where `annotation` is asked for; what is not understood fits.
+    """Return whether `value` may be passed where `annotation` is asked for; what is not understood fits.
 
     As a type checker has it, with two strictnesses that a YAML file needs: a bool is no number, a text no list.
     """
@@ -129,7 +129,7 @@ def fits(value: Any, annotation: Any) -> bool:
 
 
 def spelled(annotation: Any) -> str:
-    """An annotation in words for an error's text."""
+    """Return an annotation in words for an error's text."""
     if typing.get_origin(annotation) is Literal:
         return "one of " + ", ".join(map(repr, typing.get_args(annotation)))
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):

@@ -36,7 +36,7 @@ def believed(rows: Sequence[Row]) -> list[Any] | None:
 
 
 def calibration(pairs: Sequence[Pair]) -> dict[str, Any] | None:
-    """Groups by tenths of what was believed, over all steps and, where there are enough, over the last quarter.
+    """Return groups by tenths of what was believed, over all steps and, where there are enough, over the last quarter.
 
     Returns:
         `dict`: `range`, [0, 1] and as far beyond as values go; `spans`, each with its first and last step and, of each

@@ -155,7 +155,8 @@ def _prompts(groups: Iterable[Kept]) -> list[Shared]:
 
 
 def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept]]]:
-    """What fits into `room` bytes: prompts with their first and last groups, in order, then the groups between."""
+    """Return what fits into `room` bytes: prompts with their first and last groups, in order, then the groups
+    between."""
     chosen = []
     for prompt in prompts:
         cost = sum(group.cost for group in prompt.ends)
@@ -174,7 +175,7 @@ def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept
 
 
 def _head(runs: Sequence[Run], tallies: Sequence[Tally], shared: int) -> tuple[dict[str, Any], list[Any]]:
-    """What the page says of the runs, and the values of each metric: of each run, `None` where it lacks it."""
+    """Return what the page says of the runs, and the values of each metric: of each run, `None` where it lacks it."""
     logged = [run.series or _traced(tally) for run, tally in zip(runs, tallies, strict=True)]
     names = list(dict.fromkeys(name for series in logged for name in sorted(series)))
     settings: dict[str, list[int]] = defaultdict(list)

@@ -47,7 +47,7 @@ def groups(path: Path, inode: int, start: int) -> Iterator[tuple[list[Row], Plac
 
 
 def read(place: Place) -> list[Row]:
-    """The attempts of a group.
+    """Return the attempts of a group.
 
     Raises:
         Moved: they are no longer there.
@@ -80,7 +80,7 @@ def _opened(path: Path, inode: int, at: int) -> IO[bytes]:
 
 
 def lines(path: Path, start: int) -> Iterator[bytes]:
-    """The whole lines of a plain file from an offset on."""
+    """Yield the whole lines of a plain file from an offset on."""
     with open_within(path, path.parent) as file:
         file.seek(start)
         for line in file:
@@ -122,7 +122,7 @@ def _members(path: Path, start: int) -> Iterator[tuple[int, bytes, int]]:
 
 
 def _member(file: IO[bytes], before: bytes) -> tuple[bytes, bytes]:
-    """What a member of gzip holds that begins with these bytes, and what was read beyond it."""
+    """Return what a member of gzip holds that begins with these bytes, and what was read beyond it."""
     unpacker = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)
     parts = [unpacker.decompress(before)]
     while not unpacker.eof:

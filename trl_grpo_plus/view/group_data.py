@@ -33,7 +33,7 @@ _found_answer = lru_cache(maxsize=256)(find_answer)  # a group's line and its te
 
 
 def best_first(rows: Sequence[Row]) -> list[Row]:
-    """A group's attempts by advantage, then by reward, the best first; those without one come last.
+    """Return a group's attempts by advantage, then by reward, the best first; those without one come last.
 
     Example:
         >>> [row["attempt"] for row in best_first([{"attempt": 0, "reward": None}, {"attempt": 1, "reward": 0.5}])]
@@ -48,7 +48,7 @@ def best_first(rows: Sequence[Row]) -> list[Row]:
 
 
 def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
-    """A group's line in the list.
+    """Return a group's line in the list.
 
     Args:
         rows (`Sequence[dict]`): its attempts.
@@ -71,8 +71,8 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
-    """A group's texts: the prompt and the reference once, and its attempts, the best first. With the `folder` of the
-    traces also the thumbnails of the pictures that they name, as addresses."""
+    """Return a group's texts: the prompt and the reference once, and its attempts, the best first. With the `folder`
+    of the traces also the thumbnails of the pictures that they name, as addresses."""
     prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
     named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
     small = {name: f"data:image/webp;base64,{b64encode(data).decode()}" for name, data in named}
@@ -173,7 +173,7 @@ class Tally:
 
 
 def curves(metrics: Sequence[dict[str, Any]], tally: Tally) -> list[dict[str, Any]]:
-    """What to draw over the steps: logged metrics, or means over the traced attempts where nothing was logged.
+    """Return what to draw over the steps: logged metrics, or means over the traced attempts where nothing was logged.
 
     `offset` is 1 where a point at step n is about attempts of step n - 1: the trainer logs after the step.
     """
@@ -298,7 +298,7 @@ def _title(prompt: Any) -> str:
 
 
 def _identity(row: Row) -> str:
-    """The same for groups of one row of the dataset."""
+    """Return the same for groups of one row of the dataset."""
     text = json.dumps([row["prompt"], row.get("reference")], default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
 

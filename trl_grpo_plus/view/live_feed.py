@@ -73,7 +73,7 @@ class Feed:
         self._all = _Read()
 
     def news(self, epoch: int = -1, groups: int = 0, version: int = -1) -> dict[str, Any]:
-        """What is new to someone who knows so many groups of an epoch.
+        """Return what is new to someone who knows so many groups of an epoch.
 
         Args:
             epoch (`int`, *optional*): how often all was read anew; of another than now's everything is new.
@@ -99,8 +99,8 @@ class Feed:
         return metrics_table(journal)
 
     def lists(self) -> dict[str, Any]:
-        """How each prompt went so far: what [`~trl_grpo_plus.view.prompt_history.Prompts`] tells, and as `listed` the
-        number of each line's prompt, -1 where its groups were not told yet."""
+        """Return how each prompt went so far: what [`~trl_grpo_plus.view.prompt_history.Prompts`] tells, and as
+        `listed` the number of each line's prompt, -1 where its groups were not told yet."""
         with self._lock:
             told, identities = self._all.lists.told(self._all.about.get("solved_reward"))
             return {**told, "listed": [self._all.prompts.get(identity, -1) for identity in identities]}
@@ -145,7 +145,7 @@ class Feed:
         return head | {"live": self._live(), "max_steps": about.get("max_steps"), "opening": self._opening()}
 
     def _opening(self) -> dict[str, Any] | None:
-        """Where the page opens: the last step."""
+        """Return where the page opens: the last step."""
         step = self._all.newest.get("train")
         return None if step is None else {"split": "train", "step": step}
 

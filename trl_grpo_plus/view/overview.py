@@ -19,9 +19,9 @@ Place = tuple[str, int, tuple[int, ...]]  # split, step, (batch, round, group)
 
 
 def telling(rows: Sequence[Row]) -> Telling | None:
-    """How much a group tells of what is learned: the spread of its rewards, how near its mean is to the middle of them
-    (0 at best, else below), how many texts differ. `None` where nothing is learned: it is of an evaluation, was not
-    trained on, is dead, or all rewards are equal.
+    """Return how much a group tells of what is learned: the spread of its rewards, how near its mean is to the middle
+    of them (0 at best, else below), how many texts differ. `None` where nothing is learned: it is of an evaluation,
+    was not trained on, is dead, or all rewards are equal.
 
     Example:
         >>> row = {"split": "train", "kept": True, "verdict": "alive", "completion": "a"}
@@ -39,8 +39,9 @@ def telling(rows: Sequence[Row]) -> Telling | None:
 
 
 def opening(groups: Iterable[tuple[Place, Telling | None]]) -> dict[str, Any] | None:
-    """Where to open a page: of the last tenth of the steps of the training, the group that tells most, the latest of
-    equals. Where none there tells anything, the latest that does; else the last of the training, else the last.
+    """Return where to open a page: of the last tenth of the steps of the training, the group that tells most, the
+    latest of equals. Where none there tells anything, the latest that does; else the last of the training, else the
+    last.
 
     Args:
         groups: each one's place and what [`telling`] makes of it, in order.
@@ -72,7 +73,7 @@ def place(rows: Sequence[Row]) -> Place:
 
 
 def before_after(metrics: Sequence[Row], tally: Tally) -> list[dict[str, Any]]:
-    """Of each evaluated split the first and the last evaluation: as logged, or else as traced.
+    """Return the first and the last evaluation of each split, as logged, or else as traced.
 
     Returns:
         `list[dict]`: `split`; `steps`, [first, last] or one; `rewards`, [name, first, last] of the total, named

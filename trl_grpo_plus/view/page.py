@@ -104,7 +104,7 @@ def panel(
     title: str = "Attempts side by side",
     weights: dict[str, float] | None = None,
 ) -> str:
-    """The same page for a few groups, without curves, as one text.
+    """Return the same page for a few groups, without curves, as one text.
 
     For wandb: `wandb.Html(panel(groups), inject=False, data_is_not_path=True)`; what it would inject is blocked.
 
@@ -127,7 +127,7 @@ def panel(
 
 
 def served(news: dict[str, Any]) -> tuple[bytes, str]:
-    """The page that a server gives out, which asks it for texts and for what is new; and its policy.
+    """Return the page that a server gives out, which asks it for texts and for what is new; and its policy.
 
     Args:
         news (`dict`): of [`~trl_grpo_plus.view.live_feed.Feed`], as it stands.
@@ -178,8 +178,8 @@ class _Lists(NamedTuple):
 
 
 def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists, int]:
-    """The lists of prompts, with fewer lines where they took more than a tenth of the room or left less than `least`;
-    and the room that they leave."""
+    """Return the lists of prompts, with fewer lines where they took more than a tenth of the room or left less than
+    `least`; and the room that they leave."""
     most = MOST_PROMPTS
     while True:
         told, identities = prompts.told(about.get("solved_reward"), most)
@@ -224,5 +224,6 @@ def _pieces(
 
 
 def _template(scripts: Sequence[str] = SCRIPTS, more: str = "") -> tuple[str, str]:
-    """The page before the data and after it; `more` is what its policy allows beyond that of a page from disk."""
+    """Return the page before the data and after it; `more` is what its policy allows beyond that of a page from
+    disk."""
     return template("page", STYLES, scripts, more, rendering=True)

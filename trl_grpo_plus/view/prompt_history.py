@@ -29,8 +29,8 @@ Group = tuple[int, Sequence[float]]  # step; the rewards of its attempts, NaN wh
 
 
 def window(groups: int, size: float) -> int:
-    """How many of a prompt's first groups are early, and of its last ones late: as many as make eight attempts, a
-    third of its groups at most, one at least.
+    """Return how many of a prompt's first groups are early, and of its last ones late: as many as make eight
+    attempts, a third of its groups at most, one at least.
 
     Args:
         groups (`int`): it has.
@@ -40,7 +40,7 @@ def window(groups: int, size: float) -> int:
 
 
 def judged(shares: Sequence[float], some: int) -> str | None:
-    """Which list a prompt is in.
+    """Return which list a prompt is in.
 
     | list | |
     |---|---|
@@ -137,9 +137,9 @@ class Prompts:
             self._good = min([self._good, *(reward for reward in line["rewards"] if reward is not None)])
 
     def bar(self, solved_reward: float | None) -> tuple[float, str]:
-        """The reward with which an attempt solves its prompt, and whose it is: `solved_reward` where the run tells it;
-        else the least in any group that was judged all good; without verdicts the best of the run. It is NaN where
-        nothing was scored or judged so."""
+        """Return the reward with which an attempt solves its prompt, and whose it is: `solved_reward` where the run
+        tells it; else the least in any group that was judged all good; without verdicts the best of the run. It is
+        NaN where nothing was scored or judged so."""
         if solved_reward is not None:
             return solved_reward, "solved_reward"
         if self._judged:
@@ -147,7 +147,7 @@ class Prompts:
         return max((reward for reward in self._rewards if not math.isnan(reward)), default=math.nan), "best"
 
     def told(self, solved_reward: float | None = None, most: int = MOST) -> tuple[dict[str, Any], list[str]]:
-        """What a page tells of them.
+        """Return what a page tells of them.
 
         Args:
             solved_reward (`float`, *optional*): of the run's run.json.
@@ -183,7 +183,7 @@ class Prompts:
         return told, [keys[one.prompt][1] for one in chosen]
 
     def _places(self) -> dict[int, list[int]]:
-        """Of each prompt that came twice its groups."""
+        """Map each prompt seen at least twice to its groups."""
         times = Counter(self._whose)
         places: dict[int, list[int]] = defaultdict(list)
         for place, number in enumerate(self._whose):
@@ -227,7 +227,7 @@ def _most_telling(went: Sequence[_Went], most: int, splits: Sequence[str]) -> li
 
 
 def _course(groups: Sequence[Group], bar: float, points: int) -> dict[str, Any]:
-    """What a line says of its prompt's groups."""
+    """Return what a line says of its prompt's groups."""
     shares = [(step, one) for step, rewards in groups if (one := share(rewards, bar)) is not None]
     means = list(_means(groups))
     curve, some = thin(means, points), window(len(means), sum(len(rewards) for _, rewards in groups) / len(groups))

@@ -27,7 +27,7 @@ class Source:
 
 
 def source_of(run: str | Path) -> Source:
-    """Of a run: its traces, or what TRL itself wrote of it.
+    """Return a run's traces, or what TRL itself wrote about it.
 
     Raises:
         ValueError: there is neither.
@@ -47,7 +47,7 @@ def source_of(run: str | Path) -> Source:
 
 
 def head_of(source: Source, sizes: Sequence[int], tally: Tally, panel: bool = False) -> dict[str, Any]:
-    """What the page says of a run as a whole.
+    """Return what the page says of a run as a whole.
 
     Args:
         source ([`Source`]): the run.

@@ -128,7 +128,7 @@ class Run:
         return {key: self._at_home(value) for key, value in known.items()}
 
     def _at_home(self, value: Any) -> Any:
-        """A path within the run's own folder, such as that of a warm start, without what comes before."""
+        """Return a path within the run's own folder, such as that of a warm start, without what comes before."""
         _, within, rest = value.partition(f"{self.folder.name}/") if isinstance(value, str) else ("", "", "")
         return f"output_dir/{rest}" if within else value
 
@@ -170,7 +170,7 @@ class Run:
 
 
 def open_runs(paths: Sequence[str | Path]) -> list[Run]:
-    """The runs in these folders, each called by as much of its path as tells it from the others.
+    """Return the runs in these folders, each called by as much of its path as tells it from the others.
 
     Raises:
         ValueError: one is no run, or two are the same.
@@ -191,7 +191,7 @@ def open_runs(paths: Sequence[str | Path]) -> list[Run]:
 
 
 def shared_folder(folders: Sequence[Path]) -> Path:
-    """The innermost folder that holds all of these and is none of them."""
+    """Return the innermost folder that holds all of these and is none of them."""
     common = Path(os.path.commonpath(folders))
     # What lies in a run's own folder may be uploaded with its model.
     return common.parent if common in folders else common
@@ -261,7 +261,7 @@ def _names_a_split(key: str) -> bool:
 
 
 def _named(key: str, split: str | None) -> str:
-    """A metric's name; TRL begins those of an evaluation with `eval_` whatever its split is called."""
+    """Return a metric's name; TRL begins those of an evaluation with `eval_` whatever its split is called."""
     if split is None:
         return key
     rest = key.removeprefix(f"{split}_") if key.startswith(f"{split}_") else key.removeprefix("eval_")

@@ -55,7 +55,7 @@ def serve_run(run: str | Path, port: int = 0, ready: Callable[[str], Any] = prin
 
 
 def open_server(run: str | Path, port: int = 0) -> "Server":
-    """A server that has read what there is of a run, and answers from `serve_forever` on."""
+    """Return a server that has read what there is of a run, and answers from `serve_forever` on."""
     if not 0 <= port <= 65535:
         raise ValueError(f"--port={port} is no port. Give one from 1024 to 65535, or none for a free one.")
     feed = Feed(run)
@@ -179,7 +179,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def version_string(self) -> str:
-        """Of the header "Server": nothing to tell."""
+        """Return an empty "Server" header."""
         return "trl-grpo-plus"
 
     def log_message(self, format: str, *args: Any) -> None:

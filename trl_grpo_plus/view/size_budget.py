@@ -28,7 +28,8 @@ class Stored(NamedTuple):
 
 
 def choose(stored: Sequence[Stored], room: int) -> list[Stored]:
-    """The groups that fit into `room` bytes, in order: the first of each step by rank, then the second, and so on."""
+    """Return the groups that fit into `room` bytes, in order: the first of each step by rank, then the second, and so
+    on."""
     whens = list(dict.fromkeys(group.when for group in stored))
     turn = {when: _scattered(i) for i, when in enumerate(whens)}
     seen: dict[Any, int] = defaultdict(int)

@@ -27,7 +27,7 @@ Sized = TypeVar("Sized")
 def template(
     page: str, styles: Sequence[str], scripts: Sequence[str], more: str = "", rendering: bool = False
 ) -> tuple[str, str]:
-    """A page before its data and after it.
+    """Return a page before its data and after it.
 
     Args:
         page (`str`): its name in `viewer/`; %POLICY%, %STYLE%, %DATA% and %SCRIPT% stand for what is filled in.
@@ -50,13 +50,13 @@ def template(
 
 
 def block(name: str, value: Any) -> str:
-    """Data as an element of the page, by its id."""
+    """Write data as an element of the page, by its id."""
     # Without "<" nothing in it can end the element or open a comment.
     return f'<script type="application/json" id="{name}">{dumped(value).replace("<", chr(92) + "u003c")}</script>\n'
 
 
 def packed_block(name: str, data: bytes) -> str:
-    """The same of data that is packed already."""
+    """Return the same of data that is packed already."""
     return f'<script type="application/deflate" id="{name}">{base64.b64encode(data).decode()}</script>\n'
 
 
@@ -66,12 +66,13 @@ def pack(value: Any) -> bytes:
 
 
 def array(packed: Iterable[bytes]) -> bytes:
-    """A stream of a JSON array whose elements, each ended by a comma, [`deflate`] packed; a null comes last."""
+    """Return a stream of a JSON array whose elements, each ended by a comma, [`deflate`] packed; a null comes last."""
     return b"".join([deflate(b"["), *packed, deflate(b"null]", zlib.Z_FINISH)])
 
 
 def deflate(data: bytes, end: int = zlib.Z_SYNC_FLUSH) -> bytes:
-    """A piece of a raw deflate stream that ends on a byte and refers to nothing before it: pieces can be joined."""
+    """Return a piece of a raw deflate stream that ends on a byte and refers to nothing before it: pieces can be
+    joined."""
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush(end)
 
@@ -96,7 +97,7 @@ def chunks(items: Sequence[Sized]) -> Iterator[list[Sized]]:
 
 
 def in_chunks(sizes: Iterable[int]) -> list[int]:
-    """How many groups make a chunk each, by the bytes of their texts."""
+    """Return how many groups make a chunk each, by the bytes of their texts."""
     chunks, size = [0], 0
     for of_group in sizes:
         chunks[-1] += 1
@@ -117,7 +118,7 @@ def _hash(text: str) -> str:
 
 @functools.cache
 def library(name: str) -> str:
-    """A library as it is run: without the name of its source map, which a page could not load."""
+    """Return a library as it is run: without the name of its source map, which a page could not load."""
     path = files(__package__) / "viewer" / "vendor" / f"{name}.min.js"
     return re.sub(r"\n//# sourceMappingURL=.*\s*$", "\n", path.read_text(encoding="utf-8"))
 

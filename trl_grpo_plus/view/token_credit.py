@@ -18,7 +18,7 @@ def utf16(text: str) -> int:
 
 
 def credit(row: Row) -> dict[str, Any]:
-    """What an attempt's detail says of its tokens and steps; nothing where it has neither.
+    """Return what an attempt's detail says of its tokens and steps; nothing where it has neither.
 
     Returns:
         `dict`: `heat`, `[[from, to, advantage], ...]`; `steps`, `[[end, reward, name], ...]`, by end.
@@ -47,7 +47,7 @@ def credit(row: Row) -> dict[str, Any]:
 
 
 def _written_last(completion: Any) -> tuple[int, str]:
-    """Where in the text of all messages the policy's last one begins, in UTF-16 units; and what it says."""
+    """Return where in the text of all messages the policy's last one begins, in UTF-16 units; and what it says."""
     if isinstance(completion, str):
         return 0, completion
     at = max((i for i, message in enumerate(completion) if message.get("role") == "assistant"), default=0)

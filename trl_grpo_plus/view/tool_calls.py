@@ -78,7 +78,7 @@ def _in_text(text: str, start: int) -> Iterator[Call]:
 
 
 def _told(called: dict[str, Any]) -> tuple[str, list[list[str]]]:
-    """Name and arguments, which may be JSON in a text."""
+    """Return name and arguments, which may be JSON in a text."""
     given = called.get("arguments")
     if isinstance(given, str):
         with contextlib.suppress(ValueError, RecursionError):

@@ -82,7 +82,8 @@ class Trackers:
         self._reward_names: list[str] = []
 
     def due(self, step: int) -> bool:
-        """Whether a batch generated after `step` optimizer steps is to be logged: the first one seen in each span."""
+        """Return whether a batch generated after `step` optimizer steps is to be logged: the first one seen in each
+        span."""
         return bool(self.names) and self.groups > 0 and step // self.every != self._last
 
     def log(self, step: int, groups: list[list[Row]], totals: Any) -> None:
@@ -146,7 +147,7 @@ class Trackers:
                 self._warn(name, "failed", _failure(name, error))
 
     def _grown(self, name: str, module: Any, run: Any, groups: list[list[Row]]) -> Any:
-        """The table to log: for wandb the run's one table, which sends what is new in it."""
+        """Return the table to log: for wandb the run's one table, which sends what is new in it."""
         # Fixed, since the columns of a growing table are.
         self._reward_names = self._reward_names or list(groups[0][0]["rewards"])
         names, rows = columns(self._reward_names), table(groups, self._reward_names)
@@ -188,7 +189,7 @@ def _failure(name: str, error: BaseException) -> str:
 
 
 def failed_in(error: BaseException) -> str | None:
-    """The tracker whose code an error came through, `None` where it came through none."""
+    """Return the tracker whose code an error came through, `None` where it came through none."""
     modules = (frame.f_globals.get("__name__", "") for frame, _ in traceback.walk_tb(error.__traceback__))
     return next((name for module in modules if (name := module.partition(".")[0]) in OPEN_RUN), None)
 
@@ -217,7 +218,7 @@ def pick(groups: list[list[Row]], count: int) -> list[list[Row]]:
 
 
 def columns(rewards: list[str]) -> list[str]:
-    """Names of the columns of [`table`]. A reward named like another column is told from it by `rewards/`."""
+    """Return names of the columns of [`table`]. A reward named like another column is told from it by `rewards/`."""
     taken = {*BEFORE_REWARDS, *AFTER_REWARDS}
     return [*BEFORE_REWARDS, *(f"rewards/{name}" if name in taken else name for name in rewards), *AFTER_REWARDS]
 

@@ -16,7 +16,7 @@ MOST_WRONG_GOLD = 0.05  # rows that no attempt can solve cost their groups; more
 
 
 def load(recipe: Recipe) -> list[Row]:
-    """Whether the data can be read. Sets `recipe.splits`."""
+    """Return whether the data can be read. Sets `recipe.splits`."""
     name = recipe.script.prepare or recipe.script.dataset_name or "datasets"
     try:
         loaded = hub.data(load_data, recipe.script, recipe.training, recipe.model, recipe.data)

@@ -111,7 +111,8 @@ DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
 
 
 def gpu_of(name: str) -> GPU | None:
-    """The kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if unknown."""
+    """Return the kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if
+    unknown."""
     words = name.lower().replace("-", " ")
     for gpu in GPUS:
         known = gpu.name.lower()
@@ -129,7 +130,7 @@ class Card(NamedTuple):
 
 
 def gpu_for(asked: str | None, asked_gib: float | None, here: list[str]) -> Card:
-    """The GPU to estimate for.
+    """Return the GPU to estimate for.
 
     Args:
         asked (`str`, *optional*): `--gpu`.
@@ -243,7 +244,7 @@ class Memory:
 
 
 def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
-    """The memory that a run takes of each GPU, which has `gpu_bytes`; on a CPU, of each process."""
+    """Return the memory that a run takes of each GPU, which has `gpu_bytes`; on a CPU, of each process."""
     deepspeed, fsdp = job.sharding.startswith("zero"), job.sharding == "fsdp"
     weight = 2 if deepspeed and job.compute_bytes == 2 else job.weight_bytes
     if fsdp and job.compute_bytes == 2 and not shape.adapter:
@@ -277,7 +278,7 @@ def memory(shape: Shape, job: Job, gpu_bytes: float = 0) -> Memory:
 def _on_cpu(
     shape: Shape, job: Job, always: dict[str, float], training: dict[str, float], generating: dict[str, float]
 ) -> Memory:
-    """What stays with the process, and of what is given back the largest."""
+    """Return what stays with the process, and of what is given back the largest."""
     forward = {name: training[name] for name in ("activations", "bf16 casts")}
     if job.dropout or job.checkpointing:
         freed = [job.rows * job.tokens * width * 4 for width in shape.adapted]
@@ -356,7 +357,7 @@ def operations(shape: Shape, job: Job) -> float:
 
 
 def seconds(shape: Shape, job: Job, gpu: GPU) -> dict[str, float]:
-    """Seconds of an optimizer step, by what they go to."""
+    """Return seconds of an optimizer step, by what they go to."""
     peak = gpu.tflops * 1e12 * EFFICIENCY * (1 if job.compute_bytes == 2 else 1 / 16)
     return {
         "generating": job.generations * _seconds_generating(shape, job, gpu, peak),
@@ -382,7 +383,7 @@ def _seconds_generating(shape: Shape, job: Job, gpu: GPU, peak: float) -> float:
 
 
 def rounded(value: float, digits: int = 2) -> str:
-    """A number with as many digits as can be meant: 1234 is 1200, 0.0123 is 0.012."""
+    """Return a number with as many digits as can be meant: 1234 is 1200, 0.0123 is 0.012."""
     if not value or not math.isfinite(value):
         return "0" if not value else str(value)
     places = digits - 1 - math.floor(math.log10(abs(value)))
@@ -393,7 +394,7 @@ NUM_EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # of a c
 
 
 def count(config: Any, peft_config: Any = None) -> Shape:
-    """The shape of a causal language model.
+    """Return the shape of a causal language model.
 
     Args:
         config (`PretrainedConfig`): of the model.
@@ -442,6 +443,6 @@ def context_of(config: Any) -> int | None:
 
 
 def _experts(text: Any) -> tuple[int, int]:
-    """How many a token passes through, and how many there are."""
+    """Return how many a token passes through, and how many there are."""
     every = next((count for name in NUM_EXPERTS if (count := getattr(text, name, None))), None)
     return ((getattr(text, "num_experts_per_tok", None) or 1), every) if every else (1, 1)

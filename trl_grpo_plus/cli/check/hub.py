@@ -44,18 +44,18 @@ def settle() -> None:
 
 
 def online() -> bool:
-    """Whether the Hub is asked."""
+    """Return whether the Hub is asked."""
     return os.environ.get("HF_HUB_OFFLINE", "0").upper() not in ("1", "TRUE", "YES", "ON")
 
 
 def unreachable() -> str:
-    """That it cannot be reached, and why, as far as that is known."""
+    """Return that the Hub cannot be reached, and the reason if it is known."""
     why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
     return "the Hub cannot be reached" + (f" ({why})" if why else "")
 
 
 def model_config(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded | None:
-    """A model's config; `None` where the Hub cannot be asked and nothing is known of it.
+    """Return a model's config; `None` where the Hub cannot be asked and nothing is known of it.
 
     Raises:
         ConfigError: there is no such model, or it may not be read.
@@ -69,8 +69,8 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
 
 
 def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
-    """A model's generation_config, from config.json where it has no file of its own, as transformers loads it; empty
-    where neither can be read."""
+    """Return a model's generation_config, from config.json where it has no file of its own, as transformers loads it;
+    empty where neither can be read."""
     from transformers import GenerationConfig
 
     for of_a_model in (False, True):
@@ -81,7 +81,7 @@ def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
 
 
 def tokenizer(name: str, revision: str | None = None, trust_remote_code: bool = False) -> Loaded:
-    """A model's tokenizer, or one of bytes.
+    """Return a model's tokenizer, or one of bytes.
 
     Raises:
         ConfigError: the model is there and has none, or may not be read.
@@ -118,7 +118,7 @@ def _from_hub(kind: Any, what: str, name: str, revision: str | None, trust_remot
 def data(
     load_data: Any, script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = True
 ) -> Loaded | None:
-    """The run's data; from sample rows where they are on the Hub and that cannot be asked.
+    """Return the run's data; from sample rows where they are on the Hub and that cannot be asked.
 
     Args:
         load_data (`Callable`): the launch script's.
@@ -178,12 +178,12 @@ def _endpoint() -> str:
 
 
 def _kinds(error: BaseException | None) -> set[str]:
-    """Names of an error's classes, and of those of what it comes from."""
+    """Return names of an error's classes, and of those of what it comes from."""
     own = {kind.__name__ for kind in type(error).__mro__}
     return own | _kinds(error.__cause__ or error.__context__) if error else set()
 
 
 def _is_unreachable(error: BaseException) -> bool:
-    """Whether it was the network, and not an answer of the Hub's or a bug."""
+    """Return whether it was the network, and not an answer of the Hub's or a bug."""
     kinds = _kinds(error)
     return bool(kinds & NO_NETWORK) and not kinds & ANSWERS

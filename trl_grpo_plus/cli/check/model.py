@@ -26,7 +26,7 @@ WORKER = GIB / 64  # of a reward's process, the most that one of those that ship
 
 
 def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
-    """Whether the model is there, and its config."""
+    """Return whether the model is there, and its config."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.model_config(name, recipe.model.model_revision, recipe.training.trust_remote_code)
@@ -44,13 +44,14 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
 
 
 def sampled(recipe: Recipe) -> list[Row]:
-    """What makes attempts be sampled from another distribution than the policy's; the trainer warns of it too."""
+    """Return what makes attempts be sampled from another distribution than the policy's; the trainer warns of it
+    too."""
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
     return [Row("sampling", WARNED, text) for text in sampling_distribution.warnings(recipe.training, own)]
 
 
 def tokenizer(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
-    """Whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
+    """Return whether there is a tokenizer. Sets `recipe.tokenizer`, where it is the model's own."""
     name = recipe.model.model_name_or_path
     try:
         loaded = hub.tokenizer(name, recipe.model.model_revision, recipe.training.trust_remote_code)
@@ -73,7 +74,7 @@ def lengths(recipe: Recipe, tokens: Any) -> list[int]:
 
 
 def given(recipe: Recipe, tokens: Loaded) -> list[Row]:
-    """The first row's prompt as the model is given it."""
+    """Return the first row's prompt as the model is given it."""
     whose = "the first prompt" if recipe.seen else "the first prompt of the sample rows"
     if not tokens.seen:
         name = recipe.model.model_name_or_path
@@ -100,7 +101,7 @@ def _characters(prompt: Any) -> int:
 
 
 def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[int]) -> list[Row]:
-    """Whether prompts and completions fit into the model's context and vLLM's."""
+    """Return whether prompts and completions fit into the model's context and vLLM's."""
     args = recipe.training
     completion = args.max_completion_length or 0
     limits = {"the model's context (max_position_embeddings)": context_of(config.what) if config else None}
@@ -128,7 +129,7 @@ def context(recipe: Recipe, config: Loaded | None, tokens: Loaded, counts: list[
 
 
 def shape(recipe: Recipe, config: Loaded) -> tuple[list[Row], Shape | None]:
-    """The model counted, with the adapter that the recipe trains."""
+    """Return the model counted, with the adapter that the recipe trains."""
     if recipe.model.use_peft and find_spec("peft") is None:
         return [Row("weights", UNSEEN, "peft is not installed here")], None
     try:
@@ -150,7 +151,7 @@ def _many(number: float) -> str:
 
 
 def job_of(recipe: Recipe, config: Loaded, shape: Shape, prompt: int) -> Job:
-    """What the run does, in numbers."""
+    """Return what the run does, in numbers."""
     args, spread = recipe.training, recipe.spread
     weight = _weight_bytes(recipe, config)
     every = args.steps_per_generation * args.num_iterations
@@ -239,7 +240,7 @@ def costs_on_cpu(recipe: Recipe, shape: Shape, job: Job, granted: str) -> list[R
 
 
 def _reward_workers(recipe: Recipe) -> int:
-    """Those of one process."""
+    """Return those of one process."""
     limited = any(getattr(reward, "timeout", None) is not None for reward in recipe.rewards)
     return (recipe.training.reward_workers or max(1, default_size() // recipe.spread.processes)) if limited else 0
 

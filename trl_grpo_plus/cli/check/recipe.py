@@ -85,8 +85,8 @@ def check_recipe(
 
 
 def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str]:
-    """What the launch script would refuse, found without launching it, as far as that needs no network and no prepare
-    function.
+    """Return what the launch script would refuse, found without launching it, as far as that needs no network and no
+    prepare function.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -129,7 +129,7 @@ def _lies_here(recipe: Recipe) -> bool:
 
 
 def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
-    """Whether it can be read, its config and its tokenizer."""
+    """Return whether it can be read, its config and its tokenizer."""
     if not recipe.model.model_name_or_path or any(preflight.model(recipe)):
         return [], None, None
     rows, config = check_model.model(recipe)
@@ -142,7 +142,7 @@ def _model(recipe: Recipe) -> tuple[list[Row], Loaded | None, Loaded | None]:
 
 
 def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
-    """The first prompt as the model is given it, where it can be written."""
+    """Return the first prompt as the model is given it, where it can be written."""
     if tokens is None or recipe.first_prompt is None or any(preflight.template(recipe)):
         return []
     try:
@@ -152,7 +152,7 @@ def _given(recipe: Recipe, tokens: Loaded | None) -> list[Row]:
 
 
 def _costs(recipe: Recipe, config: Loaded | None, tokens: Loaded | None, card: Card) -> list[Row]:
-    """Whether the prompts fit the model, and the model the GPUs."""
+    """Return whether the prompts fit the model, and the model the GPUs."""
     rows = []
     prompt, prompt_from = UNKNOWN_PROMPT, "a prompt, for want of data"
     if tokens and recipe.prompted and not any(preflight.template(recipe)):
@@ -192,7 +192,7 @@ def _smoked(recipe: Recipe, folder: str, rows: list[Row]) -> list[Row]:
 
 
 def _speed_on_cpu(recipe: Recipe, folder: str, rows: list[Row], origin: str, smoke: bool) -> list[Row]:
-    """How long a run on a CPU takes, which nothing but steps of the model itself can tell."""
+    """Return how long a run on a CPU takes, which nothing but steps of the model itself can tell."""
     if not smoke:
         return [Row("speed", OK, "not estimated: a CPU's must be measured; --smoke takes steps of the model itself")]
     if failures(rows) or rows[-1].status != OK:

@@ -114,7 +114,7 @@ def _score(reward: Reward, example: Example) -> Outcome:
 
 
 def findings_table(findings: Sequence[Finding]) -> str:
-    """The findings as text, problems below."""
+    """Return the findings as text, problems below."""
     rows = [("reward", "check", "right", "ms/sample", "")]
     for finding in findings:
         ms = "" if math.isnan(finding.ms) else f"{finding.ms:.2f}"
@@ -166,7 +166,7 @@ def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
 
 
 def _start(text: str) -> str:
-    """The beginning of a completion, on one line."""
+    """Return the beginning of a completion, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}..."
 

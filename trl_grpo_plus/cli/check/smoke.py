@@ -85,7 +85,8 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
 
 
 def clocked(recipe: Recipe, folder: str) -> Row:
-    """Seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a check."""
+    """Return seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a
+    check."""
     output, args = Path(folder, "clocked"), recipe.training
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
@@ -186,7 +187,7 @@ def _batches(args: Any, processes: int) -> dict[str, Any]:
 
 
 def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
-    """What came of it, in `folder`, `on` so many processes."""
+    """Return what came of it, in `folder`, `on` so many processes."""
     from ... import traces
 
     seconds = (
@@ -215,7 +216,7 @@ def rows_of(report: dict[str, Any], folder: Path, on: str) -> list[Row]:
 
 
 def learned(report: dict[str, Any], alive: int) -> Row:
-    """Whether the weights moved, and if not, whether there was something to move them."""
+    """Return whether the weights moved, and if not, whether there was something to move them."""
     gradients = [norm for norm in report["gradients"] if norm == norm]
     norms = f"gradient norms {', '.join(f'{norm:.2g}' for norm in report['gradients'])}"
     if len(gradients) < len(report["gradients"]):

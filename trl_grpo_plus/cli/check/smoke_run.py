@@ -43,7 +43,7 @@ class SmokeTrainer(GRPOPlusTrainer):
         self.add_callback(_Watch(self))
 
     def gold_of(self, row: dict[str, Any]) -> str | None:
-        """A completion that the weightiest reward that can tell gives full marks."""
+        """Return a completion that the weightiest reward that can tell gives full marks."""
         weighed = zip(self.reward_funcs, self.reward_weights.tolist(), strict=True)
         for reward, weight in sorted(weighed, key=lambda pair: -pair[1]):
             if weight <= 0 or not isinstance(reward, Reward) or reward.definition.gold is None:
@@ -89,8 +89,8 @@ class SmokeTrainer(GRPOPlusTrainer):
 
 
 def is_planted(group: int, attempt: int) -> bool:
-    """Whether an attempt is replaced by a gold answer: every other one of the first group, all of the second, none of
-    the third, and so on."""
+    """Return whether an attempt is replaced by a gold answer: every other one of the first group, all of the second,
+    none of the third, and so on."""
     return (attempt % 2 == 0, True, False)[group % 3]
 
 
@@ -130,7 +130,8 @@ class _Watch(TrainerCallback):
 
 
 def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
-    """A few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process makes."""
+    """Return a few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process
+    makes."""
     loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
     if loaded is None:
         raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")
@@ -145,7 +146,7 @@ def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: An
 
 
 def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any:
-    """The config to make small: the model's own, else a Llama's."""
+    """Return the config to make small: the model's own, else a Llama's."""
     from transformers import LlamaConfig
 
     loaded = hub.model_config(name, revision, trust_remote_code)
@@ -153,7 +154,7 @@ def tiny_config(name: str, revision: str | None, trust_remote_code: bool) -> Any
 
 
 def _some(rows: Any, most: int) -> Any:
-    """Rows from all over the set, so that a mixture's kinds are among them."""
+    """Return rows from all over the set, so that a mixture's kinds are among them."""
     if not hasattr(rows, "__len__"):
         return rows.take(most)
     return rows.select(range(0, len(rows), -(-len(rows) // most)))

@@ -47,14 +47,14 @@ class _Clock(TrainerCallback):
 
 
 def trainer(*args: Any, **kwargs: Any) -> GRPOPlusTrainer:
-    """The recipe's, with a clock."""
+    """Return the recipe's, with a clock."""
     made = GRPOPlusTrainer(*args, **kwargs)
     made.add_callback(_Clock())
     return made
 
 
 def load(*args: Any) -> Any:
-    """The recipe's data, as a check reads it."""
+    """Return the recipe's data, as a check reads it."""
     loaded = hub.data(load_data, *args)
     if loaded is None:
         raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")

@@ -23,7 +23,8 @@ CHATML = (
 
 
 def shrink(config: Any, tokenizer: Any) -> Any:
-    """A config of the same kind, two layers of width 32, for a tokenizer's vocabulary (of the text model alone).
+    """Return a config of the same kind, two layers of width 32, for a tokenizer's vocabulary (of the text model
+    alone).
 
     Args:
         config (`PretrainedConfig`): any transformers has a causal language model for; left as it is.
@@ -49,7 +50,7 @@ def shrink(config: Any, tokenizer: Any) -> Any:
 
 
 def build(config: Any) -> Any:
-    """A model of this config with random weights, the same ones each time."""
+    """Return a model of this config with random weights, the same ones each time."""
     from transformers import AutoModelForCausalLM
 
     with torch.random.fork_rng(devices=[]):

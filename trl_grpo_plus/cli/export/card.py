@@ -23,7 +23,7 @@ def card(
     attempts: int,
     part: str,
 ) -> str:
-    """The card.
+    """Return the card.
 
     Args:
         run (`str`): its name.
@@ -74,5 +74,5 @@ def _table(head: tuple[str, str], rows: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Of a name that anyone may have given: no markup, and on one line."""
+    """Return a name that anyone may have chosen, without markup and on one line."""
     return re.sub(r"[^\w./: -]", "_", clean(text))

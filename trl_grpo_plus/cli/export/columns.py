@@ -73,7 +73,7 @@ def listed(names: Iterable[str]) -> str:
 
 
 def flat(row: Row, written_as: dict[str, str], rewards: Iterable[str], dropped: Collection[str]) -> Row:
-    """The row, of plain data.
+    """Return the row, of plain data.
 
     Args:
         row (`dict`): a line of a trace.

@@ -35,7 +35,7 @@ class Held:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def named(self, drop: Iterable[str]) -> frozenset[str]:
-        """What `drop` names, checked: columns, and keys of the reference, as `reference.KEY`.
+        """Return what `drop` names, checked: columns, and keys of the reference, as `reference.KEY`.
 
         Raises:
             ConfigError: there is none of this name, or nothing would be left.
@@ -56,13 +56,13 @@ class Held:
         return frozenset(named)
 
     def shapes(self, dropped: Collection[str]) -> str:
-        """How prompts and completions are written."""
+        """Return how prompts and completions are written."""
         said = [f"{name}s {_HOW[kind]}" for name, kind in self.written.items() if name not in dropped]
         text = " and ".join(said)
         return f"{text[0].upper()}{text[1:]}." if text else ""
 
     def warning(self, dropped: Collection[str]) -> str:
-        """What is in it that not everyone may be meant to read."""
+        """Return what is in it that not everyone may be meant to read."""
         inside = [f"{name}s" for name in ("prompt", "completion") if name not in dropped]
         keys = [key for key in self.reference if f"reference.{key}" not in dropped]
         if "reference" not in dropped and keys:
@@ -73,7 +73,7 @@ class Held:
 
 
 def look(groups: Iterable[Sequence[Row]]) -> Held:
-    """What a run holds. Reads all of it, once."""
+    """Return what a run holds. Reads all of it, once."""
     held, kinds = Held(), {"prompt": {TEXT: 0}, "completion": {TEXT: 0}}
     steps: dict[str, set[int]] = {}
     for group in groups:

@@ -154,7 +154,7 @@ def _name(run: str | Path) -> str:
 
 
 def _at(row: Row) -> float:
-    """Where a group's place falls, in [0, 1)."""
+    """Return where a group's place falls, in [0, 1)."""
     place = " ".join(str(row[key]) for key in ("split", "step", "batch", "round", "group"))
     return int.from_bytes(hashlib.blake2b(place.encode(), digest_size=6).digest(), "big") / 2**48
 
@@ -203,7 +203,7 @@ def split_names(splits: Iterable[str]) -> dict[str, str]:
 
 
 def _write_parquet(folder: Path, rows: Iterable[tuple[str, Row]], schema: pa.Schema, names: dict[str, str]) -> None:
-    """A file a split, all of one schema."""
+    """Write one file a split, all of one schema."""
     folder.mkdir()
     with ExitStack() as stack:
         writers: dict[str, Any] = {}

@@ -45,7 +45,7 @@ class Standing:
 
 
 def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, Any]]) -> Standing:
-    """What a run's journal comes to.
+    """Return what a run's journal comes to.
 
     Args:
         name (`str`), settings (`dict[str, Any]`): of [`Standing`]. Needed are `rollouts` (of a step, without
@@ -72,7 +72,7 @@ def standing(name: str, settings: dict[str, Any], entries: Iterable[dict[str, An
 
 
 def lines(standings: Sequence[Standing]) -> list[str]:
-    """A line a run, for a terminal that shows them in place."""
+    """Return a line a run, for a terminal that shows them in place."""
     splits = list(dict.fromkeys(split for run in standings for look in run.looks for split in look.rewards))
     rows = [["", "step", "rollouts", "seconds", *splits]]
     for run in standings:
@@ -90,7 +90,7 @@ def line(name: str, look: Look) -> str:
 
 
 def moved_most(standings: Sequence[Standing]) -> str | None:
-    """The split whose reward moved most in any run: what there is to see of a race. `None` before any look."""
+    """Return the split whose reward moved most in any run: what there is to see of a race. `None` before any look."""
     spans: dict[str, float] = {}
     for run in standings:
         for split in run.looks[0].rewards if run.looks else ():
@@ -100,7 +100,7 @@ def moved_most(standings: Sequence[Standing]) -> str | None:
 
 
 def table(standings: Sequence[Standing], split: str) -> str:
-    """What a race came to: rewards of `split` at the same rollouts, what was spent, and with which settings."""
+    """Return what a race came to: rewards of `split` at the same rollouts, what was spent, and with which settings."""
     most = max(run.looks[-1].rollouts for run in standings if run.looks)
     rows = [[split, "0", *(f"{share * most:,.0f}" for share in SHARES), "seconds"]]
     for run in standings:
@@ -132,7 +132,7 @@ def caught_up(first: Standing, second: Standing, split: str) -> str:
 
 
 def settings_of(run: Standing) -> str:
-    """What a run ran with, in a line."""
+    """Return what a run ran with, in a line."""
     known = run.settings
     if not known:
         return "did not start"
@@ -180,7 +180,7 @@ def _reward_at(run: Standing, split: str, rollouts: float) -> float | None:
 
 
 def _columns(rows: list[list[str]]) -> list[str]:
-    """The first column to the left, numbers to the right."""
+    """Return the first column to the left, numbers to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return ["  ".join([f"{row[0]:<{widths[0]}}", *(f"{c:>{w}}" for c, w in zip(row[1:], widths[1:], strict=True))])
             for row in rows]  # fmt: skip

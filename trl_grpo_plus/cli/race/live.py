@@ -47,7 +47,7 @@ class Live:
         self._height = 0
 
     def ended(self) -> str:
-        """The closing table, and where the picture and the figures are, which this writes."""
+        """Return the closing table, and where the picture and the figures are, which this writes."""
         standings = [standing_of(lane) for lane in self._race.lanes]
         split = evaluations.moved_most(standings)
         if split is None:
@@ -60,7 +60,7 @@ class Live:
 
 
 def standing_of(lane: Lane) -> Standing:
-    """How far a run is, by what it has written."""
+    """Return how far a run is, by what it has written."""
     settings, journal = lane.folder / SETTINGS, lane.folder / FOLDER / "metrics.jsonl"
     if not settings.exists():
         return Standing(NAMES[lane.name])

@@ -75,7 +75,7 @@ def plan(
     looks: int = 10,
     started_by: str = "accelerate",
 ) -> Race:
-    """The race that a command line asks for.
+    """Return the race that a command line asks for.
 
     Args:
         recipe (`str`): a file, or the name of a recipe.
@@ -111,7 +111,7 @@ def plan(
 
 
 def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
-    """The command of a run, and its environment."""
+    """Return the command of a run, and its environment."""
     options = list(lane.options)
     if list(lane.folder.glob("checkpoint-[0-9]*")):
         options += ["--resume_from_checkpoint", "true"]

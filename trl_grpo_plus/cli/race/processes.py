@@ -131,7 +131,7 @@ def start(command: list[str], environment: dict[str, str], log: Path) -> Any:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[None]:
-    """A closed terminal or a supervisor's SIGTERM saves, too."""
+    """Treat a closed terminal and a supervisor's SIGTERM as Ctrl-C, so that the runs save."""
     numbers = (signal.SIGTERM, signal.SIGHUP)
     before = [signal.signal(number, signal.default_int_handler) for number in numbers]
     try:

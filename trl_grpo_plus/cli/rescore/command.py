@@ -71,12 +71,12 @@ def rescore(options: argparse.Namespace) -> int:
 
 
 def limits(known: Mapping[str, Any]) -> dict[str, float]:
-    """Those of `groups.judge` that `run.json` tells; its defaults hold for the others."""
+    """Return those of `groups.judge` that `run.json` tells; its defaults hold for the others."""
     return {ours: value for name, ours in LIMITS.items() if (value := finite_or_none(known.get(name))) is not None}
 
 
 def _outputs(names: Sequence[str]) -> tuple[Path | None, Path | None]:
-    """Where lines go and where the page goes, of those that were named."""
+    """Return where lines go and where the page goes, of those that were named."""
     paths: dict[bool, Path] = {}
     for path in map(Path, names):
         page = path.suffix == ".html"
@@ -105,7 +105,7 @@ def _write_page(options: argparse.Namespace, path: Path | None, tried: Rescored)
 
 
 def _since(folder: str, split: str, last: int | None) -> int:
-    """The first step to read."""
+    """Return the first step to read."""
     steps: dict[str, set[int]] = {}
     for step, of, _ in files_of(folder):
         steps.setdefault(of, set()).add(step)
@@ -118,13 +118,14 @@ def _since(folder: str, split: str, last: int | None) -> int:
 
 
 def _recorded(folder: str, split: str, since: int) -> list[str]:
-    """Names of the rewards that were recorded. A step has those of its first line: a resume begins with a step."""
+    """Return names of the rewards that were recorded. A step has those of its first line: a resume begins with a
+    step."""
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 
 
 def _scored(options: argparse.Namespace, since: int, asked: list[Asked]) -> tuple[list[Group], bool]:
-    """What was scored, and whether Ctrl-C came before it was all."""
+    """Return what was scored, and whether Ctrl-C came before it was all."""
     found: list[Group] = []
     total = sum(
         sum(1 for _ in lines_of(path))

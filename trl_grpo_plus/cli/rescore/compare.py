@@ -44,14 +44,14 @@ class Agreement(NamedTuple):
 
 
 def same(old: Score, new: Score) -> bool:
-    """Whether two scores are equal but for rounding; `None` equals `None` alone."""
+    """Return whether two scores are equal but for rounding; `None` equals `None` alone."""
     if old is None or new is None:
         return old is new
     return math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
 
 
 def kind(old: Score, new: Score, status: str = "ok") -> str | None:
-    """How the new score differs from the old one: one of [`KINDS`], `None` where it does not.
+    """Return how the new score differs from the old one: one of [`KINDS`], `None` where it does not.
 
     | old | new | kind |
     |---|---|---|
@@ -76,7 +76,7 @@ def kind(old: Score, new: Score, status: str = "ok") -> str | None:
 
 
 def agreement(groups: Iterable[Group], label: str, against: str) -> Agreement:
-    """Of the reward `label` with the recorded one `against`, over the groups that recorded it."""
+    """Compare the reward `label` with the recorded reward `against`, over the groups that recorded it."""
     found: dict[str, list[Difference]] = {name: [] for name in KINDS}
     statuses: Counter[str] = Counter()
     olds, news, lacking = [], [], 0
@@ -109,17 +109,18 @@ def pearson(pairs: Iterable[Pair]) -> float | None:
 
 
 def share_equal(pairs: Sequence[Pair]) -> float:
-    """Of pairs, those that are [`same`]."""
+    """Return the share of pairs that are [`same`]."""
     return sum(same(*pair) for pair in pairs) / len(pairs)
 
 
 def replaces(against: str, weights: Mapping[str, float]) -> bool:
-    """Whether the new reward takes the place of a recorded one in the total, which else is the new reward alone."""
+    """Return whether the new reward takes the place of a recorded one in the total, which else is the new reward
+    alone."""
     return against != TOTAL and bool(weights.get(against))
 
 
 def totalled(groups: Iterable[Group], against: str, weights: Mapping[str, float]) -> list[Group]:
-    """The groups whose new total is known.
+    """Return the groups whose new total is known.
 
     Where the new reward takes the place of `against`, these are the groups whose recorded total is the sum of the
     recorded rewards by the known weights. The others were sampled before a resume with other rewards or weights.

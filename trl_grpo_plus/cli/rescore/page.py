@@ -70,7 +70,7 @@ def _scores(group: Group, attempt: int, asked: Sequence[Asked]) -> list[list[Any
 def _turned(
     groups: Sequence[Group], asked: Sequence[Asked], weights: Mapping[str, float], limits: Mapping[str, Any]
 ) -> dict[Place, list[list[str]]]:
-    """New verdicts, of the groups that would have another one."""
+    """Return the new verdicts of the groups that would have another one."""
     turned: dict[Place, list[list[str]]] = {}
     for one in asked:
         known = totalled(groups, one.against, weights)

@@ -37,7 +37,7 @@ def report(
 
 
 def to_lines(groups: Iterable[Group], asked: Sequence[Asked], split: str) -> Iterator[bytes]:
-    """A line of JSON an attempt."""
+    """Yield a line of JSON an attempt."""
     against = dict.fromkeys(one.against for one in asked)
     for group in groups:
         for attempt in range(group.size):

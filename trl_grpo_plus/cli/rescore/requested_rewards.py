@@ -58,7 +58,7 @@ def _nothing(*args: Any) -> None:
 
 
 def read(words: Iterable[tuple[str, str]]) -> list[tuple[str, dict[str, Any]]]:
-    """Names and arguments, from `--reward` and `--args` in the order in which they were given.
+    """Return names and arguments, from `--reward` and `--args` in the order in which they were given.
 
     Raises:
         ConfigError: arguments that belong to no reward, or are no JSON object.
@@ -86,7 +86,7 @@ def build(
     recorded: Sequence[str],
     timeout: float | None = None,
 ) -> list[Asked]:
-    """The rewards of these names or paths and arguments.
+    """Return the rewards of these names or paths and arguments.
 
     Args:
         entries: of each, its name or path and its arguments.

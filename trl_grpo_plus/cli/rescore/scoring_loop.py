@@ -94,7 +94,7 @@ def _scored(batch: Sequence[Sequence[Row]], asked: Sequence[Asked]) -> Iterator[
 
 
 def _common(group: Sequence[Row]) -> list[str]:
-    """Names of the rewards that every attempt of the group recorded."""
+    """Return names of the rewards that every attempt of the group recorded."""
     return [name for name in group[0]["rewards"] if all(name in row["rewards"] for row in group)]
 
 

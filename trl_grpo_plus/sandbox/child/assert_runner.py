@@ -69,7 +69,7 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
 
 
 def _functions(namespace: dict[str, Any], candidates: tuple[Any, ...]) -> list[tuple[str, Callable]]:
-    """Tests as pytest finds them, but for those of unittest."""
+    """Yield the tests that pytest would find, except those of unittest."""
     tests: list[tuple[str, Callable]] = []
     for name, value in list(namespace.items()):
         if any(value is one for one in candidates):
@@ -123,7 +123,7 @@ def _call(name: str, test: Callable, *args: Any) -> None:
 
 
 def _unittests(script: types.ModuleType) -> Any:
-    """The suite of the script's `unittest.TestCase`s; `None`: there are none."""
+    """Return the suite of the script's `unittest.TestCase`s; `None`: there are none."""
     if "unittest" not in sys.modules:
         return None
     suite = sys.modules["unittest"].defaultTestLoader.loadTestsFromModule(script)
@@ -205,7 +205,7 @@ def _for_effect(function: Callable, /, *args: Any, **kwargs: Any) -> Any:
 
 
 def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
-    """Whether the entry point stands anywhere but in a marked call.
+    """Return whether the entry point stands anywhere but in a marked call.
 
     It may be given another name, by an import, an assignment or as an argument of a function of the tests' own.
     """
@@ -237,7 +237,7 @@ def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
 
 
 def _handed_on(node: ast.AST, functions: dict[str, list[ast.arg]]) -> list[tuple[ast.AST, str]]:
-    """The places in which the entry point gives no answer, and the name that it has from there on, if any."""
+    """Return the places in which the entry point gives no answer, and the name that it has from there on, if any."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         return [(node.value, node.targets[0].id)]
     if not isinstance(node, ast.Call):
@@ -287,7 +287,8 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:
 
 
 def _bring_back(old: Any, new: Any) -> Any:
-    """What stands for `new`: `old` itself, changed in place, where both are lists, dicts, sets or bytearrays."""
+    """Return what stands for `new`: `old` itself, changed in place, where both are lists, dicts, sets or
+    bytearrays."""
     if isinstance(old, list) and type(new) is list:
         old[:] = [_bring_back(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
         return old
@@ -306,7 +307,7 @@ def _bring_back(old: Any, new: Any) -> Any:
 
 
 def _exception(name: str, text: str) -> Exception:
-    """An exception of the builtin type of that name.
+    """Return an exception of the builtin type of that name.
 
     StopIteration and its like become RuntimeError, as Python does in generators: raised by a candidate it would end
     the tests' own loop, `for got, wanted in zip(map(candidate, inputs), outputs)`, before a single assert. So do

@@ -83,7 +83,7 @@ def _lock(limits: "lockdown.Limits") -> None:
 
 
 def _open_null() -> None:
-    """A /dev/null of its own: flags set on the zygote's would be seen by the next program."""
+    """Open a /dev/null of its own: the next program would see flags that are set on the zygote's."""
     null = os.open("null", os.O_RDWR, dir_fd=DEVICES)
     for fd in range(3):
         os.dup2(null, fd)
@@ -173,7 +173,7 @@ def _serve_calls(fd: int, program: str, entry_point: str) -> int:
 
 
 def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
-    """What gives the function: for `Solution.method`, of a new `Solution` each time."""
+    """Return what gives the function: for `Solution.method`, of a new `Solution` each time."""
     first, *rest = plain_data.names_of(entry_point)
     if first not in namespace:
         raise NameError(f"the program defines no {first}")
@@ -189,7 +189,8 @@ def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]
 
 
 def _described(error: BaseException) -> list[str]:
-    """An exception as its nearest builtin type's name and its text. The text is the program's: it may do anything."""
+    """Return an exception as its nearest builtin type's name and its text. The text is the program's: it may do
+    anything."""
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
         text = str(error)[: assert_runner.TEXT]

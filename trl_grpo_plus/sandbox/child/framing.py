@@ -10,13 +10,13 @@ HEADER = struct.Struct(">I")
 
 
 def pack(message: dict[str, Any]) -> bytes:
-    """A message as bytes: its length, then JSON in ASCII."""
+    """Return a message as bytes: its length, then JSON in ASCII."""
     body = json.dumps(message).encode("ascii")
     return HEADER.pack(len(body)) + body
 
 
 def unpack(body: bytes) -> dict[str, Any]:
-    """The message of a body; `ValueError` where it is none, whatever the body."""
+    """Return the message of a body; `ValueError` where it is none, whatever the body."""
     try:
         message = json.loads(
             body.decode("ascii"), parse_int=_short_integer, parse_float=_refuse, parse_constant=_refuse

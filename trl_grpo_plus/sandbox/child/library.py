@@ -80,7 +80,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _modules(folder: str, package: str = "") -> Iterator[tuple[str, str]]:
-    """Name and file of each module below a folder."""
+    """Yield name and file of each module below a folder."""
     for entry in os.scandir(folder):
         if entry.is_dir():
             first = os.path.join(entry.path, "__init__.py")
@@ -92,7 +92,7 @@ def _modules(folder: str, package: str = "") -> Iterator[tuple[str, str]]:
 
 
 def modules_in_c(folders: Sequence[str]) -> list[str]:
-    """Names of those that must be loaded beforehand, where no file can be opened."""
+    """Return names of those that must be loaded beforehand, where no file can be opened."""
     names = {
         entry.name.partition(".")[0]
         for folder in folders

@@ -56,13 +56,13 @@ class Limits(NamedTuple):
 
 
 def standard_library() -> list[str]:
-    """Where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
+    """Return where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
     folders = [path for path in sys.path if os.path.isdir(path)]
     return [os.path.commonpath(folders), *folders]
 
 
 def landlock_rules() -> int:
-    """A descriptor of Landlock rules: the standard library may be read, and nothing else be done.
+    """Return a descriptor of Landlock rules: the standard library may be read, and nothing else be done.
 
     Raises:
         OSError: the kernel has no Landlock, or it is turned off.
@@ -130,7 +130,8 @@ def _see_only(folder: str) -> None:
 
 
 def can_become_others() -> bool:
-    """Whether this process may run programs as other users, and end them: who cannot send them signals could not."""
+    """Return whether this process may run programs as other users, and end them: who cannot send them signals could
+    not."""
     needed = CAP_SETUID | CAP_SETGID | CAP_KILL
     return _capabilities() & needed == needed
 

@@ -34,7 +34,7 @@ def names_of(entry_point: str) -> list[str]:
 
 
 def encode(value: Any) -> list[list]:
-    """The tokens of a value.
+    """Return the tokens of a value.
 
     Raises:
         TypeError: it is, or holds, something other than plain data.
@@ -85,7 +85,7 @@ def _leaf_token(value: Any) -> list:
 
 
 def decode(tokens: Any) -> Any:
-    """The value of tokens; `ValueError` where they are none."""
+    """Return the value of tokens; `ValueError` where they are none."""
     try:
         return _fold(tokens, _leaf, lambda tag, items: _COLLECTIONS[tag](items))
     except TypeError as error:  # a list in a set
@@ -93,7 +93,7 @@ def decode(tokens: Any) -> Any:
 
 
 def canonical(tokens: Any) -> str:
-    """A text that two values share where they are equal and of the same types; a tuple counts as a list.
+    """Return a text that two values share where they are equal and of the same types; a tuple counts as a list.
 
     JSON has no tuples, so answers that are written in it could ask for none. Sets and dicts are compared without
     building them: numbers that all collide in a hash table would take the judge minutes.
@@ -105,7 +105,7 @@ def canonical(tokens: Any) -> str:
 
 
 def same(wanted: Any, tokens: Any) -> bool:
-    """Whether tokens from the other side stand for the value that is wanted."""
+    """Return whether tokens from the other side stand for the value that is wanted."""
     try:
         return canonical(encode(wanted)) == canonical(tokens)
     except ValueError:
@@ -113,7 +113,7 @@ def same(wanted: Any, tokens: Any) -> bool:
 
 
 def is_plain(tokens: Any) -> bool:
-    """Whether these are tokens of a value."""
+    """Return whether these are tokens of a value."""
     try:
         _fold(tokens, _leaf, lambda tag, items: None)
     except ValueError:

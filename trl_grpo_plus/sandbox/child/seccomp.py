@@ -116,7 +116,7 @@ def _assemble(may_open: bool) -> Code:
 
 
 def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
-    """Number of a call -> the code that decides on it."""
+    """Map the number of a system call to the code that decides on it."""
     own = _one_of(0, (OWN_PID,))
     reading = (lambda flags: [*_refuse(flags, WRITING), _give(ALLOW)]) if may_open else (lambda flags: [_give(EPERM)])
     table: list[tuple[tuple[int | None, int | None], Code]] = [
@@ -138,7 +138,7 @@ def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
 
 
 def _search(cases: list[tuple[int, Code]]) -> Code:
-    """A binary search: the kernel walks through the filter for each number there is when it is installed."""
+    """Return a binary search: the kernel walks through the filter for each number there is when it is installed."""
     if len(cases) <= 2:
         return [line for number, code in cases for line in _when(number, code)] + [_give(EPERM)]
     middle = len(cases) // 2

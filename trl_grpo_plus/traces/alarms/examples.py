@@ -12,29 +12,29 @@ _NAMED = 8  # groups that an alarm names
 
 
 def showing(batch: Sampled, test: Callable[[Sequence[Row]], bool]) -> tuple[GroupKey, ...]:
-    """Groups that pass the test, the highest reward first."""
+    """Return groups that pass the test, the highest reward first."""
     groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.rows).items() if test(rows)}
     return tuple(sorted(groups, key=lambda key: -groups[key])[:_NAMED])
 
 
 def among(batch: Sampled, keys: Sequence[GroupKey]) -> tuple[GroupKey, ...]:
-    """Those groups, the highest reward first."""
+    """Return those groups, the highest reward first."""
     return showing(batch, lambda rows: group_key(rows[0]) in keys)
 
 
 def paid(row: Row, history: History) -> bool:
-    """Whether an attempt earned more than the middle of the run's range."""
+    """Return whether an attempt earned more than the middle of the run's range."""
     return reward_of(row) > history.bar()
 
 
 def low(row: Row, name: str, history: History, sign: float = 1.0) -> bool:
-    """Whether an attempt's score of a reward is missing or, times `sign`, not above the middle of its range."""
+    """Return whether an attempt's score of a reward is missing or, times `sign`, not above the middle of its range."""
     score = finite_or_none(row["rewards"].get(name))
     return score is None or sign * score <= sign * history.bar(name)
 
 
 def together(rows: Sequence[Row]) -> float:
-    """How tokens and reward of a group vary together, attempts that were cut off aside; 0 where they do not."""
+    """Return how tokens and reward of a group vary together, attempts that were cut off aside; 0 where they do not."""
     scored = [
         (r["tokens"], r["reward"]) for r in rows if not r["truncated"] and finite_or_none(r["reward"]) is not None
     ]

@@ -70,15 +70,15 @@ class Trend:
     room: float  # from the mean to the best seen
 
     def rises(self, least: float) -> bool:
-        """Whether it surely rises, by `least` of the range or more."""
+        """Return whether it surely rises, by `least` of the range or more."""
         return self.change >= max(least, _SURE * self.error)
 
     def falls(self, least: float) -> bool:
-        """Whether it surely falls, by `least` of the range or more."""
+        """Return whether it surely falls, by `least` of the range or more."""
         return -self.change >= max(least, _SURE * self.error)
 
     def stands_beside(self, rise: float) -> bool:
-        """Whether this, which has room to rise, surely has not risen half as much."""
+        """Return whether the monitor could have risen but confidently rose less than half as much."""
         return self.room >= _ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
 
 
@@ -139,8 +139,9 @@ class History:
         return max(4, self.thresholds.enough)
 
     def level(self, name: str) -> Level | None:
-        """Of "total", of the groups' "best", of "distinct" or of "calls", over the last batches. `None` before there
-        are enough."""
+        """Return the mean of "total", of the groups' "best", of "distinct" or of "calls" over the last batches.
+
+        `None` before there are enough batches."""
         records = self.last[-self.smooth :]
         if len(records) < self.smooth or (name == "distinct" and sum(r.distinct[1] for r in records) < _PAIRS):
             return None
@@ -151,16 +152,16 @@ class History:
         return self.peaks[name].level.mean - self._range(None)[0] if name in self.peaks else 0.0
 
     def bar(self, name: str | None = None) -> float:
-        """The middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
+        """Return the middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
         low, high = self._range(name)
         return (low + high) / 2 if high > low else 0.0
 
     def window(self, of: int = 1) -> list[Record]:
-        """The last `of` windows, as far as there are batches."""
+        """Return the last `of` windows, as far as there are batches."""
         return self.last[-of * self.thresholds.window :]
 
     def recent(self) -> list[Record]:
-        """The window, without the first batches; empty while that is too short to judge."""
+        """Return the window, without the first batches; empty while that is too short to judge."""
         later = min(self.count - len(self.first), self.thresholds.window)
         return self.last[-later:] if later >= self.thresholds.enough else []
 
@@ -188,7 +189,7 @@ class History:
         return share_of(pairs) if len(pairs) >= self.thresholds.enough else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Lists, dicts, numbers and strings."""
+        """Return the state as lists, dicts, numbers and strings."""
         first, last = ([vars(record) for record in records] for records in (self.first, self.last))
         ranges = {"weights": self.weights, "total_range": self.total_range, "ranges": self.ranges}
         peaks = {name: asdict(peak) for name, peak in self.peaks.items()}
@@ -274,7 +275,7 @@ def _widen(limits: list[float], values: Tensor) -> list[float]:
 
 
 def _lengths(batch: Sampled) -> tuple[float, ...]:
-    """(attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
+    """Return (attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
     size = max(batch.size, 1)
     scored = zip(range(len(batch.totals) // size), batch.verdicts, strict=False)
     alive = [at for group, verdict in scored if verdict == "alive" for at in range(group * size, (group + 1) * size)]
@@ -306,13 +307,13 @@ def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float,
 
 
 def mean(values: Iterable[float | None], least: int) -> float | None:
-    """Of those that are known, if there are enough."""
+    """Return the mean of the known values, if there are enough."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) >= max(least, 1) else None
 
 
 def share_of(pairs: Iterable[tuple[float, int]], least: int = 1) -> float | None:
-    """Of pairs (how many, of how many), if they are of enough."""
+    """Return the share from pairs (how many, of how many), if there are enough."""
     some, every = _added(pairs)
     return some / every if every >= least else None
 

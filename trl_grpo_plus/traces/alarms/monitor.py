@@ -153,7 +153,7 @@ class Watch:
         return [self._alarm(name, batch.step, finding) for name, finding in findings.items() if finding is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """What `load_state_dict` needs to go on as if never interrupted: lists, dicts, numbers and strings."""
+        """Return what `load_state_dict` needs to go on as if never interrupted: lists, dicts, numbers and strings."""
         return {**self._history.state_dict(), "last_on": dict(self._last_on)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -19,7 +19,7 @@ _DIFFERED = 0.2  # share of pairs of failed attempts, of a run whose wrong answe
 
 
 def reward_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
-    """The mean total has fallen far below its best smoothed value.
+    """Return the mean total has fallen far below its best smoothed value.
 
     The fall is a share of the best's height above the lowest total of the run: half of it where right answers have
     become half as many.
@@ -44,7 +44,7 @@ def reward_collapse(history: History, batch: Sampled, least: float) -> Finding |
 
 
 def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Attempts no longer call tools, and did.
+    """Detect that attempts no longer call tools, and did.
 
     Calls an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`). At best
     they must have been 0.1 or more. What those that called earned beside their siblings is said where both were seen.
@@ -73,7 +73,7 @@ def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | 
 
 
 def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | None:
-    """The mean total rises while a group's best attempt earns less, or failed attempts all give one answer.
+    """Return the mean total rises while a group's best attempt earns less, or failed attempts all give one answer.
 
     What the best of a group earns, which is pass@G, has fallen by a share of its height above the lowest total. Or the
     share of pairs of failed attempts with different answers is at `distinct_floor` of its best, and was 0.2 or more:
@@ -110,7 +110,7 @@ class _Loss(NamedTuple):
 
 
 def _fewer_solved(history: History, least: float) -> _Loss | None:
-    """Of the best attempts of groups."""
+    """Check the best attempts of the groups."""
     peak, now, height = history.peaks.get("best"), history.level("best"), history.height("best")
     if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
         return None
@@ -120,7 +120,7 @@ def _fewer_solved(history: History, least: float) -> _Loss | None:
 
 
 def _alike(history: History) -> _Loss | None:
-    """Of the answers of failed attempts."""
+    """Check the answers of failed attempts."""
     peak, now = history.peaks.get("distinct"), history.level("distinct")
     if peak is None or now is None or peak.level.mean < _DIFFERED or not peak.level.surely_above(now):
         return None

@@ -22,7 +22,7 @@ _REWARDED = 20  # attempts that a share of rewarded ones needs
 
 
 def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
-    """The total rises, a monitor with room to rise does not.
+    """Return the total rises, a monitor with room to rise does not.
 
     The total's rise is a share of the range of totals seen in the run. It must be 4 standard errors, the monitor's
     less than one and surely less than half of the total's.
@@ -129,7 +129,7 @@ def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
 
 
 def length_drift(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Attempts are far longer or shorter than in the first batches."""
+    """Detect attempts far longer or shorter than in the first batches."""
     was = mean([r.tokens for r in history.first], history.thresholds.enough)
     now = mean([r.tokens for r in history.recent()], history.thresholds.enough)
     if not was or now is None or 1 / least < now / was < least:
@@ -177,7 +177,7 @@ def length_reward(history: History, batch: Sampled, least: float) -> Finding | N
 
 
 def near_duplicates(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Attempts on the same prompt are nearly the same text.
+    """Detect attempts on one prompt that are nearly the same text.
 
     Pairs that share 0.9 of their word triples, among attempts of at least 20 words.
     """
@@ -195,7 +195,7 @@ def near_duplicates(history: History, batch: Sampled, least: float) -> Finding |
 
 
 def repetition(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Attempts mostly repeat themselves.
+    """Detect attempts that mostly repeat themselves.
 
     Those of at least 20 words, over half of whose 4-grams have occurred before.
     """
@@ -213,7 +213,7 @@ def repetition(history: History, batch: Sampled, least: float) -> Finding | None
 
 
 def reward_failures(history: History, batch: Sampled, least: float) -> Finding | None:
-    """A reward times out, fails or is starved too often."""
+    """Return a reward times out, fails or is starved too often."""
     records = history.window()
     names = dict.fromkeys(name for record in records for name in record.failing)
     shares = {name: mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
@@ -309,7 +309,7 @@ ALARMS: dict[str, Rule] = {
 
 
 def _earned(limits: list[float], weight: float) -> bool:
-    """Whether a weighted reward has been at what may be its best: above 0, or at 0 if it is a penalty."""
+    """Return whether a weighted reward has been at what may be its best: above 0, or at 0 if it is a penalty."""
     if not limits or weight == 0:
         return True
     worst, best = limits if weight > 0 else (-limits[1], -limits[0])

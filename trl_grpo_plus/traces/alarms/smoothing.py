@@ -19,7 +19,7 @@ class Level:
     error: float  # standard error of `mean`, from how the batches scatter
 
     def surely_above(self, other: "Level") -> bool:
-        """Whether it is higher by more than the scatter of batches explains."""
+        """Return whether it is higher by more than the scatter of batches explains."""
         gap = self.mean - other.mean
         return gap > 0 and gap >= _SURE * math.sqrt(2) * max(self.error, other.error)
 

@@ -30,7 +30,7 @@ class Look:
 
 
 def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[Look]:
-    """What the texts of some of the groups show. Attempts above `bar` are rewarded."""
+    """Return what the texts of some of the groups show. Attempts above `bar` are rewarded."""
     return [_look(rows, bar) for rows in _spread(groups)]
 
 
@@ -46,7 +46,7 @@ def _spread(items: Sequence[Any]) -> Sequence[Any]:
 
 
 def _look(group: Sequence[Row], bar: float) -> Look:
-    """What the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
+    """Return what the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
     rows = _spread(group)
     texts = [_clipped(as_text(row["completion"])) for row in rows]
     spans = [find_answer(text) for text in texts]
