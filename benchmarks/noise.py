@@ -51,7 +51,7 @@ CONFIG = SimpleNamespace(
 )
 
 
-class Rows(list):
+class Rows(list[dict[str, str]]):
     """A dataset that has nothing to tell its rows apart by."""
 
     column_names = ()

@@ -103,7 +103,7 @@ class Timed:
 
     generation_s = 0.0
 
-    def _generate(self, prompts: list) -> Any:
+    def _generate(self, prompts: list[Any]) -> Any:
         start = time.perf_counter()
         result = super()._generate(prompts)  # type: ignore[misc]
         self.generation_s += time.perf_counter() - start

@@ -476,16 +476,16 @@ def spec_of(line: Line) -> Spec:
     return Spec(**{name: line[name] for name in Spec.__dataclass_fields__})
 
 
-def picked(lines: Iterable[Line]) -> dict[tuple, float]:
+def picked(lines: Iterable[Line]) -> dict[tuple[Any, ...], float]:
     """(family, condition, arm, budget, share) -> the rate with the best mean accuracy over the picking seeds."""
-    tried: dict[tuple, dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
+    tried: dict[tuple[Any, ...], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for line in lines:
         if line["seed"] in PICKING:
             tried[group_of(line)][line["rate"]].append(line["accuracy"])
     return {group: max(rates, key=lambda rate: fmean(rates[rate])) for group, rates in tried.items()}
 
 
-def group_of(line: Line) -> tuple:
+def group_of(line: Line) -> tuple[Any, ...]:
     """What a rate is picked for."""
     return tuple(line[name] for name in ("family", "condition", "arm", "budget", "share"))
 
@@ -590,7 +590,7 @@ def _arms_of(lines: list[Line]) -> list[str]:
     return [arm for arm in ARMS if arm in there]
 
 
-def _accuracy_table(lines: list[Line], rates: dict[tuple, float]) -> str:
+def _accuracy_table(lines: list[Line], rates: dict[tuple[Any, ...], float]) -> str:
     budgets = [budget for budget in BUDGETS if any(line["budget"] == budget for line in lines)]
     head = [f"{budget} of the rollouts" for budget in budgets]
     more = [

@@ -226,7 +226,7 @@ def _is_right(program: Program, case: Case) -> bool:
     return is_left and (case.expected is None or answer.equals(case.expected))
 
 
-def _as_given(args: list | dict | None) -> tuple[list, dict]:
+def _as_given(args: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[str, Any]]:
     return ([], args) if isinstance(args, dict) else (args or [], {})
 
 

@@ -25,9 +25,9 @@ class Case(NamedTuple):
 
     stdin: str = ""
     stdout: str = ""
-    args: list | dict | None = None
+    args: list[Any] | dict[str, Any] | None = None
     expected: Any = None
-    expected_args: list | dict | None = None  # what the arguments are afterwards
+    expected_args: list[Any] | dict[str, Any] | None = None  # what the arguments are afterwards
 
 
 class Row(NamedTuple):
@@ -196,13 +196,13 @@ def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> C
     return Case(args=before, expected=expected, expected_args=after)
 
 
-def _as_args(name: str, args: Any, case: Any) -> list | dict:
+def _as_args(name: str, args: Any, case: Any) -> list[Any] | dict[str, Any]:
     if not isinstance(args, (list, tuple, dict)):
         raise ValueError(f"{name} is neither a list nor a dict of names, in the test {case!r:.100}")
     return args if isinstance(args, dict) else list(args)
 
 
-def _names(args: list | dict) -> set[Any]:
+def _names(args: list[Any] | dict[str, Any]) -> set[Any]:
     return set(args) if isinstance(args, dict) else set(range(len(args)))
 
 

@@ -125,5 +125,5 @@ def images_of(prompt: Any) -> list[Any]:
     return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]
 
 
-def _filled(values: list | None, value: float, attempt: Attempt) -> list:
+def _filled(values: list[Any] | None, value: float, attempt: Attempt) -> list[Any]:
     return [value] * len(attempt.completion_ids) if values is None else values

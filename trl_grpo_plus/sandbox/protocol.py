@@ -53,7 +53,7 @@ class Answer(NamedTuple):
         reason (`str`): why not.
     """
 
-    tokens: list | None
+    tokens: list[Any] | None
     reason: str = ""
 
     def equals(self, wanted: Any) -> bool:

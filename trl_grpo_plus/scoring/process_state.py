@@ -50,7 +50,7 @@ class Setting(NamedTuple):
 def _list(owner: Any, name: str) -> Setting:
     own = getattr(owner, name)
 
-    def put(then: list) -> None:
+    def put(then: list[Any]) -> None:
         own[:] = then
         setattr(owner, name, own)
 
@@ -94,7 +94,7 @@ def _put_limits(then: list[tuple[int, int]]) -> None:
 _FILTERS = _list(warnings, "filters")
 
 
-def _put_filters(then: list) -> None:
+def _put_filters(then: list[Any]) -> None:
     warnings.resetwarnings()  # tells those who remember what the filters said
     _FILTERS.put(then)
 

@@ -148,7 +148,7 @@ class Reward:
         """Every argument of the function, defaults filled in."""
         return {name: self.definition.parameters[name].default for name in self.definition.arguments} | self.args
 
-    def __reduce__(self) -> tuple:
+    def __reduce__(self) -> tuple[Any, ...]:
         return _rebuild, (self.definition.target, self.options, self._limits())
 
     def _limits(self) -> dict[str, Any]:

@@ -160,7 +160,9 @@ class Pool:
 class _Run:
     """One `map`."""
 
-    def __init__(self, pool: Pool, target: str, args: Mapping, samples: Sequence[Mapping], timeout: float):
+    def __init__(
+        self, pool: Pool, target: str, args: Mapping[str, Any], samples: Sequence[Mapping[str, Any]], timeout: float
+    ):
         self._pool, self._target, self._args, self._samples = pool, target, dict(args), samples
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))

@@ -259,7 +259,7 @@ def _line(row: Row) -> bytes:
         return f"{text}\n".encode("utf-8", "backslashreplace")
 
 
-def _numbers(values: Tensor) -> list:
+def _numbers(values: Tensor) -> list[Any]:
     """As (nested) lists, `None` for what is not finite. Scores come in float32: rounded, 0.3 is 0.3 again."""
     values = values.cpu().double()  # in this order: not every device has float64
     rounded = values.round(decimals=7).tolist()

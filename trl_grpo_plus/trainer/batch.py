@@ -230,7 +230,9 @@ class Batch:
                     scoring.failures.append(f"{reason} With step_reward_credit=null their sums are.")
         return marks
 
-    def attempts(self, inputs: Rows, prompts: list, logged: Mapping[str, list], ends: set[int]) -> tuple[Attempt, ...]:
+    def attempts(
+        self, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
+    ) -> tuple[Attempt, ...]:
         """Return what was generated and scored last; `logged` are columns, and a completion that ends in none of
         `ends` ran into the limit."""
         assert self.generated is not None

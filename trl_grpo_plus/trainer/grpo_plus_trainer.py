@@ -253,7 +253,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         ids = self._tokenize_prompts([row["prompt"] for row in self._read(rows)])[0]
         return states_of_share(self.model, ids, self.accelerator, self.args.train_batch_size)
 
-    def _generate(self, prompts: list) -> tuple:
+    def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         batch = self._batch
         if not batch.filters:
             batch.generated = Generated(*super()._generate(prompts))
@@ -298,7 +298,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 return ended.sampled
         raise AssertionError("TRL has made a batch without _generate")
 
-    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> groups.Round:
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> groups.Round:
         """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
         whole = self.rollout_func and one_each(self.rollout_func)
         with temporarily(self, rollout_func=whole):
@@ -319,7 +319,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
-    def _score(self, inputs: list[dict[str, Any]], prompts: list, *completions: Any) -> groups.Round:
+    def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
         """Return what was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
         batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)

@@ -216,7 +216,7 @@ def _await(control: socket.socket, on_wait: Callable[[float], None]) -> None:
         on_wait(WAIT_STEP_S)
 
 
-def _stop(process: subprocess.Popen, control: socket.socket, owner: int) -> None:
+def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
     if os.getpid() != owner:  # a fork of this process has the object too
         control.close()
         return

@@ -56,7 +56,7 @@ class SmokeTrainer(GRPOPlusTrainer):
                 return gold
         return None
 
-    def _sample(self, inputs: list[dict[str, Any]], prompts: list) -> Any:
+    def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> Any:
         self._rows = inputs
         return super()._sample(inputs, prompts)
 
@@ -64,7 +64,7 @@ class SmokeTrainer(GRPOPlusTrainer):
         self._rows = inputs
         return super()._generate_and_score_completions(inputs)
 
-    def _generate_single_turn(self, prompt_ids: list, *args: Any, **kwargs: Any) -> tuple:
+    def _generate_single_turn(self, prompt_ids: list[Any], *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         completion_ids, *rest = super()._generate_single_turn(prompt_ids, *args, **kwargs)
         if self.model.training and len(self._rows) == len(completion_ids):
             first = self.accelerator.process_index * len(completion_ids)

@@ -68,9 +68,9 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
         _run_suite(suite)
 
 
-def _functions(namespace: dict[str, Any], candidates: tuple[Any, ...]) -> list[tuple[str, Callable]]:
+def _functions(namespace: dict[str, Any], candidates: tuple[Any, ...]) -> list[tuple[str, Callable[..., Any]]]:
     """Yield the tests that pytest would find, except those of unittest."""
-    tests: list[tuple[str, Callable]] = []
+    tests: list[tuple[str, Callable[..., Any]]] = []
     for name, value in list(namespace.items()):
         if any(value is one for one in candidates):
             continue
@@ -90,7 +90,7 @@ def _is_test(name: str, value: Any) -> bool:
     return name.startswith("test_") or (not takes and getattr(value, "__module__", "") == "__main__")
 
 
-def _methods(name: str, kind: type) -> list[tuple[str, Callable]]:
+def _methods(name: str, kind: type) -> list[tuple[str, Callable[..., Any]]]:
     if not name.startswith("Test") or kind.__module__ != "__main__" or hasattr(kind, "assertEqual"):
         return []
     methods = [method for method in dir(kind) if method.startswith("test") and callable(getattr(kind, method))]
@@ -110,7 +110,7 @@ def _takes_arguments(test: Any) -> bool:
     return needed > 0 or code.co_kwonlyargcount > len(test.__kwdefaults__ or ())
 
 
-def _call(name: str, test: Callable, *args: Any) -> None:
+def _call(name: str, test: Callable[..., Any], *args: Any) -> None:
     result = test(*args)
     if isinstance(result, types.CoroutineType):
         import asyncio
@@ -200,7 +200,7 @@ def _marked(node: ast.expr) -> ast.expr:
     return ast.copy_location(ast.Call(marker, [node.func, *node.args], node.keywords), node)
 
 
-def _for_effect(function: Callable, /, *args: Any, **kwargs: Any) -> Any:
+def _for_effect(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     return getattr(function, FOR_EFFECT, function)(*args, **kwargs)
 
 
@@ -251,7 +251,7 @@ def _handed_on(node: ast.AST, functions: dict[str, list[ast.arg]]) -> list[tuple
     return places + [(place, parameter.arg) for place, parameter in zip(arguments, parameters, strict=False)]
 
 
-def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable:
+def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
     has_changed = False
 
     def call(args: tuple[Any, ...], kwargs: dict[str, Any], changed: bool) -> Any:

@@ -172,13 +172,13 @@ def _serve_calls(fd: int, program: str, entry_point: str) -> int:
             channel.write({"raised": _described(error)})
 
 
-def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable]:
+def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable[..., Any]]:
     """Return what gives the function: for `Solution.method`, of a new `Solution` each time."""
     first, *rest = plain_data.names_of(entry_point)
     if first not in namespace:
         raise NameError(f"the program defines no {first}")
 
-    def function() -> Callable:
+    def function() -> Callable[..., Any]:
         value = namespace[first]
         for name in rest:
             value = getattr(value() if isinstance(value, type) else value, name)

@@ -18,7 +18,7 @@ from typing import Any
 NESTING = 100
 NODES = 1_000_000
 _INTEGER = re.compile(r"-?0x[0-9a-f]+")
-_COLLECTIONS: dict[str, Callable[[list], Any]] = {
+_COLLECTIONS: dict[str, Callable[[list[Any]], Any]] = {
     "l": list,
     "t": tuple,
     "S": set,
@@ -33,19 +33,19 @@ def names_of(entry_point: str) -> list[str]:
     return entry_point.replace("()", "").split(".")
 
 
-def encode(value: Any) -> list[list]:
+def encode(value: Any) -> list[list[Any]]:
     """Return the tokens of a value.
 
     Raises:
         TypeError: it is, or holds, something other than plain data.
         ValueError: it is nested more than 100 deep, or has more than a million parts.
     """
-    tokens: list[list] = []
+    tokens: list[list[Any]] = []
     _encode(value, tokens, NESTING)
     return tokens
 
 
-def _encode(value: Any, tokens: list[list], room: int) -> None:
+def _encode(value: Any, tokens: list[list[Any]], room: int) -> None:
     if room < 0 or len(tokens) > NODES:
         raise ValueError("too deep or too many parts for a value")
     if isinstance(value, dict):
@@ -65,7 +65,7 @@ def _encode(value: Any, tokens: list[list], room: int) -> None:
     tokens.append(_leaf_token(value))
 
 
-def _leaf_token(value: Any) -> list:
+def _leaf_token(value: Any) -> list[Any]:
     if value is None:
         return ["n", ""]
     if isinstance(value, bool):
@@ -142,7 +142,7 @@ def _canonical_collection(tag: str, items: list[str]) -> str:
     return f"{kind}({','.join(items)})"
 
 
-def _fold(tokens: Any, leaf: Callable[[str, Any], Any], collection: Callable[[str, list], Any]) -> Any:
+def _fold(tokens: Any, leaf: Callable[[str, Any], Any], collection: Callable[[str, list[Any]], Any]) -> Any:
     stack: list[tuple[Any, int]] = []
     for tag, content in _pairs(tokens):
         if tag not in _COLLECTIONS:
