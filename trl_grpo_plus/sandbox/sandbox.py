@@ -61,7 +61,7 @@ class Sandbox:
         time_s (`float`, *optional*, defaults to `3.0`):
             Seconds for a script, for loading a program, for each call, and for all asserts together: of wall clock,
             less what it waited for a processor, and of processor time. After 10 times as much wall clock it counts as
-            [`Starved`]. See `common/clock.py`.
+            [`Starved`]. See `utils/run_clock.py`.
         memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
         output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
         threads (`int`, *optional*): threads of a program; by default as `machine.threads_for` says.

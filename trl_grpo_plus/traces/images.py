@@ -20,7 +20,7 @@ if TYPE_CHECKING:  # it imports torch, which reading a run does without
     from ..rollouts.groups import Attempt
 
 FOLDER = "thumbnails"
-_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as common.texts shows a message's picture
+_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as utils.text shows a message's picture
 
 
 class Thumbnails:

@@ -51,7 +51,7 @@ def _of_message(message: dict[str, Any], start: int) -> Iterator[Call]:
         yield from _in_text(content, start)
     start += utf16(content) + 1 if content else 0
     for call in message.get("tool_calls") or ():
-        called = call.get("function", call)  # as common.texts writes it
+        called = call.get("function", call)  # as utils.text writes it
         end = start + utf16(str(called))
         yield [start, end, *_told(called if isinstance(called, dict) else {"name": called})]
         start = end + 1
