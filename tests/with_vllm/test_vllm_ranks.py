@@ -22,7 +22,8 @@ SOURCES = ["an engine each", "one engine", "a server"]
 def out(tmp_path_factory, on_server):
     folder = tmp_path_factory.mktemp("ranks")
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", str(WORKER)]
-    paths = [os.environ.get("PYTHONPATH", ""), str(WORKER.parent), str(WORKER.parent.parent)]
+    folders = (WORKER.parent, WORKER.parent.with_name("helpers"))
+    paths = [os.environ.get("PYTHONPATH", ""), *map(str, folders)]
     environment = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(filter(None, paths))}
     # A deadlock would last for ever; this is far beyond what the runs take.
     done = subprocess.run(

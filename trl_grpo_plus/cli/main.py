@@ -281,8 +281,14 @@ def _race(options: argparse.Namespace) -> int:
     launcher = _launcher(options)
     from .race.plan import plan
 
-    how = (options.baseline_generations, options.evaluations, options.launcher)
-    race = plan(options.name, options.rest, launcher, *how)
+    race = plan(
+        options.name,
+        options.rest,
+        launcher,
+        baseline_generations=options.baseline_generations,
+        looks=options.evaluations,
+        started_by=options.launcher,
+    )
     from .check.recipe import refused
 
     wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*launcher))]

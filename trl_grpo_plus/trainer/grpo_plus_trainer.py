@@ -173,8 +173,9 @@ class GRPOPlusTrainer(GRPOTrainer):
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         compatibility.check_rewards(names, weights, args)
         compatibility.check_columns_read(self._credit.columns, self.train_dataset, args)
-        given = (self.environment_factories, self._is_vlm, self.rollout_func, self.tools)
-        compatibility.check_model(args, *given, trl.__version__)
+        compatibility.check_model(
+            args, self.environment_factories, self._is_vlm, self.rollout_func, self.tools, trl.__version__
+        )
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
         if self.rollout_func is None:  # it samples as it likes
@@ -260,21 +261,29 @@ class GRPOPlusTrainer(GRPOTrainer):
             return batch.generated
         if batch.further is not None:
             raise resampling.Sampled(self._sample(batch.further, prompts))
-        ranks = (self.accelerator.process_index, self.accelerator.num_processes)
+        rank, world_size = self.accelerator.process_index, self.accelerator.num_processes
         draw = self._prompts.draw if self.args.zero_variance_groups == "resample" else None
-        drawn_from = (batch.inputs, batch.indices, draw, self._read)
-        limits = (self.num_generations, self.args.max_resample_rounds)
-        first = self._sample(batch.inputs, prompts)
-        batch.rounds = resampling.resample(first, self._sample_further, *drawn_from, *limits, *ranks)
+        batch.rounds = resampling.resample(
+            first=self._sample(batch.inputs, prompts),
+            sample=self._sample_further,
+            inputs=batch.inputs,
+            indices=batch.indices,
+            draw=draw,
+            read=self._read,
+            num_generations=self.num_generations,
+            max_rounds=self.args.max_resample_rounds,
+            rank=rank,
+            world_size=world_size,
+        )
         fallback = "drop" if draw is None else self.args.resample_fallback
-        unit = resampling.groups_at_least(self.args, self.accelerator.num_processes)
+        unit = resampling.groups_at_least(self.args, world_size)
         try:
             plan = resampling.settle(batch.rounds, fallback, self.state.global_step, unit)
         except RuntimeError:  # on all ranks: what is to be looked at must be there
             self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
             self._settle_record()
             raise
-        attempts = exchange(batch.rounds, plan.order, self.num_generations, *ranks)
+        attempts = exchange(batch.rounds, plan.order, self.num_generations, rank, world_size)
         batch.filtered, batch.exchanged = plan, attempts
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
@@ -345,22 +354,25 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- what TRL made of the batch becomes what is trained on
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
-        batch, mask, in_reward, about = (
-            self._batch,
-            padding.loss_mask(output),
-            self.args.kl_placement == "reward",
-            None,
-        )
-        to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator) if in_reward else None
+        batch, mask = self._batch, padding.loss_mask(output)
+        about = to_go = None
+        if self.args.kl_placement == "reward":
+            to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator)
         if estimator := self._credit.estimator:
             entropies = self._policy_logps(output, entropies=True) if estimator.variant.entropies else None
-            seeds = (self.state.global_step, self.args.seed, self._step)
-            about = batch.about(mask, entropies, *seeds, self.accelerator)
-        of_groups = ((num_live, self.num_generations), batch.rewards, self.reward_weights)
-        columns = batch.columns(self._credit.columns, self.accelerator)
-        lengths, known = self.accelerator.gather(mask.sum(dim=1)), self._prompts.known(batch)
+            step, seed, number = self.state.global_step, self.args.seed, self._step
+            about = batch.about(mask, entropies, step, seed, number, self.accelerator)
         values = self._credit.advantages(
-            *of_groups, lengths, to_go, self.beta, batch.marks, **known, about=about, columns=columns
+            groups=(num_live, self.num_generations),
+            rewards=batch.rewards,
+            weights=self.reward_weights,
+            lengths=self.accelerator.gather(mask.sum(dim=1)),
+            kl_to_go=to_go,
+            beta=self.beta,
+            marks=batch.marks,
+            about=about,
+            columns=batch.columns(self._credit.columns, self.accelerator),
+            **self._prompts.known(batch),
         )
         if to_go is not None:
             self._adapt_beta()
