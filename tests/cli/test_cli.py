@@ -82,6 +82,16 @@ def test_another_launcher_is_an_entry():
         launch_command("arithmetic_cpu", launcher="torch_run")
 
 
+@pytest.mark.parametrize("verb", ["run", "check", "race"])
+def test_a_launcher_that_does_not_go_is_refused_by_each_command(capsys, verb):
+    for options, words in (
+        (["--launcher", "torch_run"], "Did you mean torchrun"),
+        (["--launcher", "torchrun", "--accelerate_config", "zero2"], "not for --launcher torchrun"),
+    ):
+        assert main([verb, "arithmetic_cpu", *options]) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_the_command_says_how_many_processes(tmp_path):
     mine = tmp_path / "mine.yaml"
     mine.write_text("gradient_accumulation_steps: 4")

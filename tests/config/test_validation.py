@@ -238,7 +238,7 @@ IMPOSSIBLE = [
     ),
     (
         {"step_reward_credit": "own", "advantage_baseline": "belief", "scale_rewards": "none"},
-        ["step_reward_credit='own'", "advantage_baseline='belief'", "step_reward_credit=null"],
+        ["step_reward_credit='own'", "advantage_baseline='belief'", "leave step_reward_credit out"],
     ),
     (
         {"step_reward_credit": "own", **BY_ITSELF},

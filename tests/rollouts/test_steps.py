@@ -323,7 +323,7 @@ def test_a_text_with_its_special_tokens_has_steps_too():
     in_flight.steps, scoring = [((Step(2, 0.5),),), ((Step(2, 0.5),),)], SimpleNamespace(failures=[])
     assert in_flight._marked(scoring, fast.decode) == [StepMarks(5, (((1, 0.5),),))]
     assert "sample 1 cannot be credited" in scoring.failures[0]
-    assert "step_reward_credit=null" in scoring.failures[0]
+    assert "Leave step_reward_credit out" in scoring.failures[0]
 
 
 # -- in training

@@ -13,7 +13,7 @@ from ..config.presets import PRESETS
 from ..launch import distribution, find_recipe, headline, launch_command, recipes
 from ..launch.accelerate import RUN_AS, on_cpu
 from ..launch.datasets_by_name import beside, load
-from ..launch.launchers import LAUNCHERS, in_this_python
+from ..launch.launchers import LAUNCHERS, check_launcher, in_this_python
 from ..utils.tables import aligned, failures, table
 from ..utils.terminal import say, tell_errors_visibly
 from ..utils.validation import ConfigError, did_you_mean, json_object
@@ -201,7 +201,10 @@ def _add_launch_options(command: argparse.ArgumentParser) -> None:
         help="number of processes (default: the configuration's, else one per GPU, else one)",
     )
     command.add_argument(
-        "--launcher", choices=tuple(LAUNCHERS), default="accelerate", help="what starts them (default: accelerate)"
+        "--launcher",
+        metavar="NAME",
+        default="accelerate",
+        help=f"what starts them: {' or '.join(LAUNCHERS)} (default: accelerate)",
     )
 
 
@@ -313,6 +316,7 @@ def _env(options: argparse.Namespace) -> int:
 def _must_be_there(options: argparse.Namespace) -> None:
     # Before what takes seconds to import.
     find_recipe(options.name)
+    check_launcher(options.launcher, options.accelerate_config)
     distribution(options.accelerate_config, options.num_processes, 0)
 
 

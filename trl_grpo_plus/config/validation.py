@@ -83,7 +83,7 @@ def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
         if "choices" in metadata:
             one_of(name, value, metadata["choices"])
         if annotations[name] is bool and not isinstance(value, bool):
-            raise ConfigError(f"{name}={value!r} must be true or false.")
+            raise ConfigError(f"{name}={value!r} must be True or False (in YAML true or false).")
     if not isinstance(config.filter_metric, str) or not config.filter_metric:
         raise ConfigError(
             f"filter_metric={config.filter_metric!r} must be 'total', 'any' or the name of a reward function."
@@ -126,7 +126,7 @@ def _check_process(config: Any) -> None:
     if config.advantage_baseline == "belief":
         raise ConfigError(
             f"{what} does not go with advantage_baseline='belief': what is believed of a prompt is the reward of a "
-            "whole attempt, not of a step. Set another advantage_baseline, or step_reward_credit=null."
+            "whole attempt, not of a step. Set another advantage_baseline, or leave step_reward_credit out."
         )
     if config.multi_objective_aggregation == "normalize_then_sum":
         raise ConfigError(
@@ -171,7 +171,7 @@ def _check_beliefs(config: Any) -> None:
         )
     one_of("belief_head", config.belief_head, (None, "prompt"))
     if config.belief_key is not None and (not isinstance(config.belief_key, str) or not config.belief_key):
-        raise ConfigError(f"belief_key={config.belief_key!r} must be the name of a column, or null.")
+        raise ConfigError(f"belief_key={config.belief_key!r} must be the name of a column, or left out.")
     for name in ("belief_key", "belief_head"):
         if getattr(config, name) is not None and not config.what_believes:
             raise ConfigError(
@@ -317,7 +317,7 @@ def _check_thresholds(config: Any) -> None:
     if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
         raise ConfigError(
             f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
-            '{"near_duplicates": 0.8, "length_drift": null}.'
+            '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
     Thresholds.of(config.alarm_thresholds or {})
 

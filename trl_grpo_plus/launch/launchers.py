@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from ..utils.validation import ConfigError, one_of
@@ -120,16 +121,21 @@ def launch_command(
     Raises:
         ConfigError: there is no such recipe, configuration or launcher, or the launcher takes no configuration.
     """
-    one_of("--launcher", launcher, LAUNCHERS)
+    check_launcher(launcher, accelerate_config)
     chosen = LAUNCHERS[launcher]
-    if accelerate_config is not None and not chosen.takes_config:
+    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
+    start = Start(recipe, tuple(options), accelerate_config, num_processes, spread)
+    return [_path(chosen), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
+
+
+def check_launcher(launcher: str, accelerate_config: str | None) -> None:
+    """Refuse a launcher that there is not, or a configuration of accelerate's that the launcher does not read."""
+    one_of("--launcher", launcher, LAUNCHERS)
+    if accelerate_config is not None and not LAUNCHERS[launcher].takes_config:
         raise ConfigError(
             f"--accelerate_config {accelerate_config} is for accelerate, not for --launcher {launcher}. Leave one of "
             "the two out; sharding can stand in the recipe too (deepspeed: FILE, or fsdp: true)."
         )
-    spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
-    start = Start(recipe, tuple(options), accelerate_config, num_processes, spread)
-    return [_path(chosen), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
 
 
 def in_this_python(command: Sequence[str]) -> list[str]:
@@ -139,9 +145,8 @@ def in_this_python(command: Sequence[str]) -> list[str]:
 
 def _path(launcher: Launcher) -> str:
     beside = Path(sys.executable).with_name(launcher.program)
-    path = str(beside) if beside.exists() else shutil.which(launcher.program)
-    if path is None:
-        raise ConfigError(
-            f"The command {launcher.program} is not installed for this Python: pip install {launcher.package}."
-        )
-    return path
+    if path := str(beside) if beside.exists() else shutil.which(launcher.program):
+        return path
+    if find_spec(launcher.main.partition(".")[0]) is None:
+        raise ConfigError(f"{launcher.program} is not installed for this Python: pip install {launcher.package}.")
+    return launcher.program  # its module is run, its script is not needed

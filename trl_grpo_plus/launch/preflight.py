@@ -40,7 +40,7 @@ def preset(recipe: Recipe) -> list[Row]:
 
 
 def processes(recipe: Recipe) -> list[Row]:
-    """Return those that a launcher started must know of each other: accelerate lets each train alone where it finds
+    """Check that the processes know of each other: accelerate lets each train alone where it finds
     no GPU for them."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
@@ -57,7 +57,7 @@ def options(recipe: Recipe) -> list[Row]:
 
 
 def together(recipe: Recipe) -> list[Row]:
-    """Return what is known to be bad together is warned of."""
+    """Warn of options that are known to be bad together."""
     return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
 
 
@@ -127,7 +127,7 @@ def rewards(recipe: Recipe) -> list[Row]:
 
 
 def filter_metric(recipe: Recipe) -> list[Row]:
-    """Return groups must be chosen by a reward that there is, and that has a weight."""
+    """Check that groups are judged by a reward that there is, and that has a weight."""
     names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
     if not names:
         return []
@@ -201,7 +201,7 @@ def enough(recipe: Recipe) -> list[Row]:
 
 
 def remembered(recipe: Recipe) -> list[Row]:
-    """Return what prompts are chosen by, or share, must be a column of theirs."""
+    """Check that the columns by which prompts are chosen, or share beliefs, are there."""
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set

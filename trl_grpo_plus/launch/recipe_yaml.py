@@ -33,6 +33,9 @@ GONE = {
     "max_prompt_length": "TRL no longer cuts prompts. Remove long prompts from the data.",
     "overwrite_output_dir": "Remove it: an earlier run in output_dir is moved to earlier-N.",
     "num_processes": "Give it to the command: trl-grpo-plus run NAME|FILE --num_processes N.",
+    "launcher": "Give it to the command: trl-grpo-plus run NAME|FILE --launcher torchrun.",
+    "nproc_per_node": "Use --num_processes N.",
+    "nnodes": "Start torchrun yourself: torchrun --nnodes N ... -m trl_grpo_plus.recipes.grpo --config FILE.",
     "accelerate_config": "Give it to the command: trl-grpo-plus run NAME|FILE --accelerate_config NAME|FILE.",
 }
 READ: dict[Any, Callable[[str], Any]] = {int: int, float: float, dict: json.loads}

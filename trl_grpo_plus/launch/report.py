@@ -166,7 +166,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def _cut_off(summary: dict[str, Any]) -> list[str]:
-    """Return how many attempts were, where it is worth a word, and what to do where they still were at the end."""
+    """Return how many attempts were cut off, if they are many, and what to do if they still were at the end."""
     share, at_the_end = summary["truncated"], summary["end"]["truncated"]
     if share is None or max(share, at_the_end) < WORTH_A_WORD:
         return []

@@ -98,7 +98,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def reads_columns(*names: str) -> Callable[[Function], Function]:
-    """Return name the dataset's columns that a baseline or an advantage function reads.
+    """Name the dataset's columns that a baseline or an advantage function reads.
 
     Their values, one a group, are `about.columns[name]`. They are gathered from all processes, so name few.
 

@@ -54,7 +54,7 @@ def _ranks_of(group: int, share: int, size: int) -> Ranks:
 
 
 def _apart(home: Ranks, place: Ranks) -> int:
-    """Return rows that change rank from the one to the other."""
+    """Count the rows that change rank from the one to the other."""
     return sum(a != b for a, b in zip(home, place, strict=True))
 
 

@@ -227,7 +227,7 @@ class Batch:
                     marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
                 except ValueError:
                     reason = f"The steps of sample {row} cannot be credited. {error}"
-                    scoring.failures.append(f"{reason} With step_reward_credit=null their sums are.")
+                    scoring.failures.append(f"{reason} Leave step_reward_credit out, and their sums are trained on.")
         return marks
 
     def attempts(
