@@ -364,9 +364,10 @@ def estimated_alone(folder):
 
 def estimator_fails(folder):
     wrong = ("fails_on_one_rank", "differs_by_rank")
-    return {
-        name: failing(folder, tiny_models.digits, ValueError, advantage_estimator=f"{OWN}:{name}") for name in wrong
-    }
+    options = {name: {"advantage_estimator": f"{OWN}:{name}"} for name in wrong}
+    for name in [f"baseline_{name}" for name in wrong]:
+        options[name] = {"advantage_baseline": f"{OWN}:{name}", "scale_rewards": "none"}
+    return {name: failing(folder, tiny_models.digits, ValueError, **how) for name, how in options.items()}
 
 
 def kl_to_go(folder):

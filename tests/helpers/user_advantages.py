@@ -47,3 +47,13 @@ def total_less_expected(rewards, weights, about):
 
 def of_another_shape(values, scored, about):
     return values[:, :1]
+
+
+def baseline_fails_on_one_rank(values, scored, about):
+    if os.environ.get("RANK") == "1":
+        raise KeyError("a bug on the second rank")
+    return values
+
+
+def baseline_differs_by_rank(values, scored, about):
+    return values + int(os.environ.get("RANK", "0"))

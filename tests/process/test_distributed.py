@@ -117,7 +117,13 @@ def test_a_baseline_reads_the_column_of_its_group_on_whatever_rank_that_lies(out
 
 
 @pytest.mark.parametrize(
-    ("name", "words"), [("fails_on_one_rank", "KeyError: 'a bug on"), ("differs_by_rank", "different advantages")]
+    ("name", "words"),
+    [
+        ("fails_on_one_rank", "KeyError: 'a bug on"),
+        ("differs_by_rank", "different advantages"),
+        ("baseline_fails_on_one_rank", "KeyError: 'a bug on"),
+        ("baseline_differs_by_rank", "different advantages"),
+    ],
 )
 def test_an_advantage_function_that_fails_on_one_rank_stops_both_with_one_message(out, name, words):
     first, second = (rank[name] for rank in results(out, "estimator_fails"))

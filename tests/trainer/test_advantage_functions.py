@@ -19,6 +19,7 @@ from trl_grpo_plus.objective.variants import VARIANTS, AdvantageInputs, Variant,
 from trl_grpo_plus.registry import list_advantages, register_advantage
 from trl_grpo_plus.rollouts.verdicts import DEAD
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.utils import distributed
 
 
 pytestmark = pytest.mark.long
@@ -88,7 +89,7 @@ def test_what_it_raises_is_raised_with_its_name():
 
 def ranks_made(monkeypatch, *others):
     """As if other ranks had come to that."""
-    monkeypatch.setattr(advantage_functions, "gather_object", lambda mine: [*mine, *others])
+    monkeypatch.setattr(distributed, "gather_object", lambda mine: [*mine, *others])
     return made(lambda rewards, weights, about: torch.tensor([[1.0, -1.0], [2.0, 0.0]]))
 
 
@@ -100,7 +101,7 @@ def test_ranks_agree_or_all_stop(monkeypatch):
     with pytest.raises(ValueError, match=r"mine.py:f': OSError: of the second"):
         ranks_made(monkeypatch, ("OSError: of the second", 0.0, 0.0))
     # Near to each, and the two far from one another: all stop, not the two alone.
-    size = 4.0 * advantage_functions.AGREEMENT
+    size = 4.0 * distributed.AGREEMENT
     with pytest.raises(ValueError, match="processes came to different advantages"):
         ranks_made(monkeypatch, ("", mine + 0.8 * size, 4.0), ("", mine - 0.8 * size, 4.0))
 

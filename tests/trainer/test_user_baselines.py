@@ -1,12 +1,17 @@
 """Baselines and advantage functions of the user's own that read columns of the dataset."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tiny_models
+import torch
 import user_advantages
+from datasets import IterableDataset
+from torch.testing import assert_close
 
 from trl_grpo_plus import GRPOPlusConfig
+from trl_grpo_plus.objective.advantages import compute_with_kl
 from trl_grpo_plus.objective.baselines import baseline_of
 
 
@@ -38,10 +43,37 @@ def test_each_group_has_its_own_value(tmp_path, options, shape):
         assert advantage == pytest.approx(reward - number / 30, abs=1e-6)
 
 
-def test_with_a_kl_in_the_reward_values_are_of_tokens(tmp_path):
+@pytest.mark.parametrize("per_token", [True, False])
+def test_with_a_kl_in_the_reward_a_tied_group_learns_from_the_kl_alone(per_token):
+    """As with each baseline that ships: a column says nothing about the KL."""
+    rewards = torch.tensor([[1.0, 0.0, torch.nan], [1.0, 1.0, 1.0]], dtype=torch.float64)
+    to_go = torch.zeros(2, 3, 4, dtype=torch.float64)
+
+    def by_column(values, scored, about):
+        return user_advantages.less_expected(values, scored, replace(about, columns={"expected": [0.9, 0.9]}))
+
+    values = compute_with_kl(rewards, to_go, 0.1, per_token, by_column, "none")
+    expected = torch.tensor([[0.1, -0.9, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    assert_close(values, expected.unsqueeze(-1).expand(2, 3, 4) if per_token else expected)
+    to_go[1, 0] = 2.0
+    alone = compute_with_kl(rewards, to_go, 0.1, per_token, by_column, "none")
+    assert_close(alone[1], -0.1 * to_go[1] if per_token else -0.1 * to_go[1, :, 0])
+
+
+def test_with_a_kl_in_the_reward_it_trains(tmp_path):
     kl = {"beta": 0.1, "kl_estimator": "k1", "kl_placement": "reward", "kl_reward_form": "reward_to_go"}
     trained = tiny_models.trained(tmp_path, tiny_models.digits, **BASELINE, **kl, **DATA, max_steps=2)
     assert any(tiny_models.losses(trained))
+
+
+def test_rows_without_the_column_are_refused_by_name(tmp_path):
+    def some(rows):
+        return [{**row, "expected": 0.5} if row["number"] % 2 else row for row in rows]
+
+    rows = some([{"prompt": f"{number:02}=", "number": number} for number in range(30)])
+    stream = IterableDataset.from_generator(lambda: iter(rows))
+    with pytest.raises(ValueError, match="reads the column 'expected', and a row has only 'prompt', 'number'"):
+        tiny_models.trained(tmp_path, tiny_models.digits, **BASELINE, data=stream, max_steps=2)
 
 
 def test_a_column_that_is_not_there_is_refused_before_the_run(tmp_path):

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from accelerate.utils import gather_object
 from torch import Tensor
 
 from ..rollouts.groups import totals
+from ..utils.distributed import agreed
 from ..utils.import_path import is_path, load, same_source, target_of
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
@@ -23,8 +23,6 @@ from .variants import VARIANTS, AdvantageInputs, Variant
 
 GRPO = "grpo"  # a baseline and a scale, as other options say
 KEYS = ("name", "args")
-# Processes may round another way; what is drawn at random on each differs by more.
-AGREEMENT = 1e-3
 
 _REGISTERED: dict[str, Variant] = {}
 
@@ -112,23 +110,13 @@ class Estimator:
         Raises:
             ConfigError: the function failed or did not return that, on any process: the same on all.
         """
-        wrong, cause, values = "", None, rewards.new_zeros(rewards.shape[:2])
-        try:
+
+        def make() -> Tensor:
             with torch.no_grad():
                 made = self.variant(rewards.clone(), weights.clone(), told, **self.args)
-                values = self._checked(made, rewards, weights, told.mask)
-        except Exception as error:
-            wrong, cause = str(error) if isinstance(error, ConfigError) else f"{type(error).__name__}: {error}", error
-        # Each entry with a weight of its own: rows in another order are other advantages.
-        weighed = values.double().flatten() * torch.linspace(1.0, 2.0, values.numel(), dtype=torch.float64)
-        outcomes = gather_object([(wrong, weighed.sum().item(), values.double().abs().sum().item())])
-        failed = next((text for text, *_ in outcomes if text), "")
-        _, sums, sizes = zip(*outcomes, strict=True)  # on every rank the same, and so is what is made of them
-        if not failed and max(sums) - min(sums) > AGREEMENT * (1e-9 + max(sizes)):
-            failed = "the processes came to different advantages of the same rewards. Draw from about.generator()."
-        if failed:
-            raise ConfigError(f"advantage_estimator={self.name!r}: {failed}") from cause
-        return values
+                return self._checked(made, rewards, weights, told.mask)
+
+        return agreed(make, f"advantage_estimator={self.name!r}", " Draw from about.generator().")
 
     def _checked(self, made: Any, rewards: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         shape = rewards.shape[:2]

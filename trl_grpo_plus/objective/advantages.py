@@ -197,7 +197,9 @@ def compute_with_kl(
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
     scored, everyone, about = scored.unsqueeze(-1), torch.ones_like(shaped), about.per_token()
     with_reward = centre(values.unsqueeze(-1) - cost, scored, about.less(cost, scored))
-    alone = centre(-cost, everyone, about.of_nothing().less(cost, everyone))
+    # What a baseline of rewards that are all 0 is not 0 for (a column of the dataset) is none of the KL's.
+    nothing = about.of_nothing()
+    alone = centre(-cost, everyone, nothing.less(cost, everyone)) - centre(torch.zeros_like(cost), everyone, nothing)
     shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
     return shared if per_token else shared.squeeze(-1)
 
@@ -214,6 +216,3 @@ def _chosen(baseline: str | Baseline, scale: str) -> tuple[Baseline, Scale]:
         baseline = BASELINES[baseline]
     one_of("scale", scale, SCALES)
     return baseline, SCALES[scale]
-
-
-# -- scales

@@ -152,12 +152,14 @@ def baseline_of(name: str) -> Baseline:
 
 def _checked(function: Baseline, name: str) -> Baseline:
     def baseline(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
+        if not values.numel():
+            return values
         centred = function(values, scored, about)
         fits = isinstance(centred, Tensor) and centred.shape == values.shape
         if not fits or not centred[scored.expand_as(values)].isfinite().all():
             got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__
             raise ConfigError(
-                f"advantage_baseline={name!r}: it must return {tuple(values.shape)}, finite where `scored` is true, "
+                f"it must return {tuple(values.shape)}, finite where `scored` is true, "
                 f"got {got}{' with values that are not' if fits else ''}."
             )
         return centred

@@ -11,9 +11,10 @@ from torch import Tensor
 from ..curriculum.beliefs import Belief
 from ..rollouts.groups import totals
 from ..rollouts.steps import StepMarks, by_group
+from ..utils.distributed import agreed
 from . import advantages, scales
 from .advantage_functions import estimator_of
-from .baselines import Baseline, BaselineInputs, baseline_of, columns_of
+from .baselines import BASELINES, Baseline, BaselineInputs, baseline_of, columns_of
 from .process_rewards import of_steps
 from .variants import AdvantageInputs
 
@@ -58,7 +59,7 @@ class Credit:
         columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Tensor:
         """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
-        Collective, with an estimator.
+        Collective, with an estimator or a baseline of the user's own.
 
         Args:
             groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
@@ -86,10 +87,14 @@ class Credit:
         if self.estimator is None:
             to_go = None if kl_to_go is None else live(kl_to_go)
             shaping = self._shaping(live(lengths), teaching if beliefs else None, columns or {})
-            if marks:
-                values = self._of_steps(live(rewards), weights.cpu(), marks, shaping).flatten(0, 1)
-            else:
-                values = self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping).flatten(0, 1)
+
+            def make() -> Tensor:
+                if marks:
+                    return self._of_steps(live(rewards), weights.cpu(), marks, shaping)
+                return self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping)
+
+            name = self._config.advantage_baseline
+            values = (make() if name in BASELINES else agreed(make, f"advantage_baseline={name!r}")).flatten(0, 1)
         elif not math.prod(groups):
             values = rewards.new_zeros(0).cpu()
         else:

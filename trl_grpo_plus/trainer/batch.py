@@ -23,8 +23,10 @@ from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
 from ..traces import Sampled
+from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
 from ..utils.text import content_of, first_words
+from ..utils.validation import ConfigError
 
 
 logger = get_logger(__name__)
@@ -138,8 +140,14 @@ class Batch:
         """Return the values of these columns of the dataset, one a group that is trained on. Collective."""
         if not names:
             return {}
-        own = [{name: attempt.inputs[name] for name in names} for attempt in self.trained]
-        rows = gather_object(own)[: len(self._live) * self.size : self.size]
+        first_row = accelerator.process_index * len(self.trained)
+        with raise_on_all_ranks():
+            own = [
+                {name: _column_of(attempt.inputs, name) for name in names}
+                for row, attempt in enumerate(self.trained, first_row)
+                if row % self.size == 0  # one a group
+            ]
+        rows = gather_object(own)[: len(self._live)]
         return {name: [row[name] for row in rows] for name in names}
 
     @property
@@ -353,3 +361,12 @@ def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Te
     that are cut off it does not. Collective."""
     here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
     return accelerator.gather(here.int()).bool().cpu()
+
+
+def _column_of(row: dict[str, Any], name: str) -> Any:
+    if name not in row:
+        raise ConfigError(
+            f"a baseline or an advantage function reads the column {name!r}, and a row has only "
+            f"{', '.join(map(repr, row))}."
+        )
+    return row[name]
