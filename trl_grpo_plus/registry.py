@@ -301,7 +301,7 @@ def _is_model(name: str) -> bool:
 
 @functools.cache
 def _listed() -> dict[str, list[str]]:
-    """Return name -> paths; more than one where packages clash, which concerns only who asks for that name."""
+    """Map names to paths; more than one where packages clash, which concerns only who asks for that name."""
     from .rewards import LIBRARY  # names alone; what they name imports this module
 
     listed = {name: {f"{GROUP}.{module}:{name}"} for name, module in LIBRARY.items()}

@@ -397,7 +397,7 @@ def test_rows_come_by_level_and_shuffled_within_one(order, levels):
 
 
 def test_a_mixture_deals_its_sources_in_proportion_for_as_long_as_they_last():
-    sampler = MixtureSampler([*["math"] * 30, *["code"] * 30, *[7] * 30], {"math": 3, "code": 1, "7": 0.5}, seed=3)
+    sampler = MixtureSampler([*["math"] * 30, *["code"] * 30, *[7] * 30], {"math": 3, "code": 1, 7: 0.5}, seed=3)
     sources = ["math", "code", "7"]
     passes = [[sources[row // 30] for row in sampler.take(90, any_prompt)] for _ in range(3)]
     for dealt in passes:
@@ -413,11 +413,20 @@ def test_a_mixture_deals_its_sources_in_proportion_for_as_long_as_they_last():
 
 @pytest.mark.parametrize(
     ("weights", "words"),
-    [({"a": 1}, "its value 'b' has no weight. There are weights of 'a'"), ({"a": 1, "b": 0}, "must be above 0")],
+    [
+        ({"a": 1}, "its value 'b' has no weight. There are weights of 'a'"),
+        ({"a": 1, "b": 0}, "must be above 0"),
+    ],
 )
 def test_a_mixture_needs_a_weight_for_each_source(weights, words):
     with pytest.raises(ValueError, match=words):
         MixtureSampler(["a", "b"], weights, seed=0)
+
+
+def test_a_weight_that_no_row_has_is_warned_of():
+    words = "weights has 'bb', which none of these 2 rows has. The values are 'a', 'b'. Did you mean b"
+    with pytest.warns(UserWarning, match=words):
+        MixtureSampler(["a", "b"], {"a": 1, "b": 1, "bb": 1}, seed=0)
 
 
 def test_what_is_refused_comes_first_next_time():

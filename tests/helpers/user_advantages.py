@@ -57,3 +57,8 @@ def baseline_fails_on_one_rank(values, scored, about):
 
 def baseline_differs_by_rank(values, scored, about):
     return values + int(os.environ.get("RANK", "0"))
+
+
+def in_place(values, scored, about):
+    values -= values.mean(dim=1, keepdim=True)
+    return values

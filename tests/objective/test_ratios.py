@@ -75,6 +75,17 @@ def test_with_an_advantage_an_attempt_it_trains_as_trls_gspo(tmp_path, options):
         assert max((own - other).abs().max().item() for own, other in pairs) > 1e-4
 
 
+def test_the_kl_keeps_the_ratio_of_each_token(tmp_path):
+    """Nothing but the KL is trained on: the ratio of the policy's loss is none of it."""
+    options = {**tiny_models.EXACT, **OFF_POLICY, "loss_type": "grpo", "beta": 5.0, "reward_weights": [0.0]}
+    options |= {"weight_decay": 5.0}  # which moves the policy away from its reference
+    ours = tiny_models.trained(tmp_path / "ours", tiny_models.digits, importance_ratio="gspo_token", **options)
+    theirs = tiny_models.trained(tmp_path / "theirs", tiny_models.digits, cls=GRPOTrainer, **options)
+    assert max(abs(loss) for loss in tiny_models.losses(ours)) > 0
+    for own, other in zip(ours.model.parameters(), theirs.model.parameters(), strict=True):
+        assert_close(own, other, rtol=1e-4, atol=1e-6)
+
+
 def test_advantages_of_tokens_are_weighed_by_the_sequences_ratio(tmp_path):
     """What TRL's GSPO cannot do: rewards of steps, with a ratio of whole attempts."""
 

@@ -2,6 +2,8 @@
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import tiny_models
@@ -11,8 +13,11 @@ from datasets import IterableDataset
 from torch.testing import assert_close
 
 from trl_grpo_plus import GRPOPlusConfig
-from trl_grpo_plus.objective.advantages import compute_with_kl
+from trl_grpo_plus.launch import preflight
+from trl_grpo_plus.objective.advantages import compute, compute_with_kl
 from trl_grpo_plus.objective.baselines import baseline_of
+from trl_grpo_plus.trainer.batch import Batch
+from trl_grpo_plus.utils.tables import FAILED
 
 
 FILE = Path(user_advantages.__file__)
@@ -38,6 +43,8 @@ def test_each_group_has_its_own_value(tmp_path, options, shape):
     options = {**options, **shape, **DATA, "max_steps": 2, "per_device_train_batch_size": 32}
     trained = tiny_models.trained(tmp_path, tiny_models.half_dead, **options)
     rows = [row for row in rewards_and_advantages(trained) if row[2]]
+    tied = [reward for _, reward, advantage in rewards_and_advantages(trained) if not advantage]
+    assert "advantage_baseline" not in options or all(reward == pytest.approx(0.3) for reward in tied)
     assert len({number for number, _, _ in rows}) > 1
     for number, reward, advantage in rows:
         assert advantage == pytest.approx(reward - number / 30, abs=1e-6)
@@ -108,3 +115,39 @@ def test_the_configuration_takes_paths_and_refuses_other_words(tmp_path):
     assert GRPOPlusConfig(**common, **BASELINE).advantage_baseline.endswith(":less_expected")
     with pytest.raises(ValueError, match="Did you mean leave_one_out"):
         GRPOPlusConfig(**common, advantage_baseline="leave_one")
+
+
+def test_a_function_may_change_what_it_gets():
+    rewards = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    given = rewards.clone()
+    values = compute(given, baseline_of(f"{FILE}:in_place"), "mean", eps=0.0)
+    assert_close(values, compute(rewards, "mean", "mean", eps=0.0))
+    assert_close(given, rewards)
+
+
+@pytest.mark.parametrize("form", ["torch", "numpy"])
+def test_a_column_is_of_plain_values_whatever_the_datasets_format(tmp_path, form):
+    data = DATA["data"].with_format(form, columns=["expected", "number"], output_all_columns=True)
+    trained = tiny_models.trainer(tmp_path, tiny_models.digits, **BASELINE, data=data, max_steps=1)
+    seen = []
+    columns = Batch.columns
+
+    def keep(self, names, accelerator):
+        seen.append(columns(self, names, accelerator))
+        return seen[-1]
+
+    with mock.patch.object(Batch, "columns", keep):
+        trained.train()
+    assert {type(value) for values in seen for value in values["expected"]} == {float}
+
+
+def test_the_recipe_is_checked_for_it_before_a_model_is_loaded(tmp_path):
+    wrong = GRPOPlusConfig(str(tmp_path), use_cpu=True, bf16=False, report_to="none", **BASELINE)
+    recipe = SimpleNamespace(training=wrong, stands=True, train_set=tiny_models.prompts(4))
+    (row,) = preflight.remembered(recipe)
+    assert (row.status, row.text[:9]) == (FAILED, f"'{BASELINE['advantage_baseline']}"[:9])
+    assert "reads the column 'expected', the training set has 'prompt', 'number'" in row.text
+    assert preflight.advantage(recipe) == []
+    wrong.advantage_baseline = f"{FILE}:nobody"
+    (row,) = preflight.advantage(recipe)
+    assert "has no function 'nobody'" in row.text

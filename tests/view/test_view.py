@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 import synthetic_traces
 
+from trl_grpo_plus import traces
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.rollouts.verdicts import VERDICTS
 from trl_grpo_plus.traces import trl_completions
@@ -65,6 +66,15 @@ def column(index, name):
 
 
 # -- the whole page
+
+
+def test_what_the_faces_import_late_is_there():
+    import trl_grpo_plus.view as face
+
+    for name in traces._OF_TENSORS:
+        assert getattr(traces, name).__module__.startswith("trl_grpo_plus.traces.")
+    for name in ("Trackers", "failed_in"):
+        assert getattr(face, name).__module__ == "trl_grpo_plus.view.trackers"
 
 
 def test_a_page_is_written_without_torch(tmp_path):

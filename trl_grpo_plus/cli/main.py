@@ -262,18 +262,18 @@ def _cp(options: argparse.Namespace) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    launcher = _launcher(options)
-    command = launch_command(options.name, options.rest, *launcher, launcher=options.launcher)
+    spread_over = _spread_over(options)
+    command = launch_command(options.name, options.rest, *spread_over, launcher=options.launcher)
     from .check.recipe import refused
 
-    if wrong := refused(options.name, options.rest, distribution(*launcher)):
+    if wrong := refused(options.name, options.rest, distribution(*spread_over)):
         return _refuse(wrong)
     say(shlex.join([options.launcher, *command[1:]]), flush=True)
     os.environ[RUN_AS] = shlex.join(["trl-grpo-plus", *options.words])
     os.execv(sys.executable, in_this_python(command))
 
 
-def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
+def _spread_over(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
     """accelerate's configuration, processes and GPUs."""
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     return options.accelerate_config, options.num_processes, num_gpus
@@ -281,20 +281,20 @@ def _launcher(options: argparse.Namespace) -> tuple[str | None, int | None, int]
 
 def _race(options: argparse.Namespace) -> int:
     _must_be_there(options)
-    launcher = _launcher(options)
+    spread_over = _spread_over(options)
     from .race.plan import plan
 
     race = plan(
         options.name,
         options.rest,
-        launcher,
+        spread_over,
         baseline_generations=options.baseline_generations,
         looks=options.evaluations,
-        started_by=options.launcher,
+        launcher=options.launcher,
     )
     from .check.recipe import refused
 
-    wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*launcher))]
+    wrong = [why for lane in race.lanes for why in refused(options.name, lane.options, distribution(*spread_over))]
     if wrong:
         return _refuse(list(dict.fromkeys(wrong)))
     from .race.processes import run

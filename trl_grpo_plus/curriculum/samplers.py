@@ -7,20 +7,22 @@ ColumnSampler   by a column's level: easy first, hard first, or each level in tu
 
 import math
 import numbers
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
-from ..utils.validation import ConfigError, Number, one_of
+from ..utils.validation import ConfigError, Number, did_you_mean, one_of
 from .beliefs import Belief
 from .resting import RestSchedule
 
 
 Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
-ORDERS = ("easy_first", "hard_first", "interleaved")
+Order = Literal["easy_first", "hard_first", "interleaved"]
+ORDERS = get_args(Order)
 FLOOR = 0.1  # share that is dealt whatever is believed
 
 
@@ -312,18 +314,25 @@ class MixtureSampler(ShuffleSampler):
 
     Args:
         values (`Sequence`): the source of each row, compared as text.
-        weights (`Mapping[str, float]`): rows of a source for so many rows of the others, by source.
+        weights (`Mapping`): rows of a source for so many rows of the others, by source, compared as text too.
         seed (`int`): of the passes.
 
     Raises:
         ConfigError: a source has no weight, or a weight is not above 0.
     """
 
-    def __init__(self, values: Sequence[Any], weights: Mapping[str, float], seed: int):
+    def __init__(self, values: Sequence[Any], weights: Mapping[Any, float], seed: int):
+        weights = {str(source): weight for source, weight in weights.items()}
         sources = list(dict.fromkeys(map(str, values)))
         if missing := [source for source in sources if source not in weights]:
             raise ConfigError(
                 f"its value {missing[0]!r} has no weight. There are weights of {', '.join(map(repr, weights))}."
+            )
+        for source in weights.keys() - set(sources) if sources else ():  # no error: these may be some of the rows
+            warnings.warn(
+                f"prompt_selection: weights has {source!r}, which none of these {len(values)} rows has. The values are "
+                f"{', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
+                stacklevel=2,
             )
         if wrong := {source: weight for source, weight in weights.items() if not 0 < weight < math.inf}:
             raise ConfigError(f"weights={wrong!r} must be above 0. Filter rows out that are not to be trained on.")

@@ -5,14 +5,14 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from ..utils import dataset_rows
 from ..utils.import_path import is_path, load
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .custom_sampler import CustomSampler
-from .samplers import ColumnSampler, LearnabilitySampler, MixtureSampler, PromptSampler, ShuffleSampler
+from .samplers import ColumnSampler, LearnabilitySampler, MixtureSampler, Order, PromptSampler, ShuffleSampler
 
 
 METHODS = ("take", "observe", "metrics", "state_dict", "load_state_dict")
@@ -42,15 +42,13 @@ def _belief(train_set: Any, args: Any) -> PromptSampler:
     return LearnabilitySampler(len(train_set), args.seed, pool=args.selection_pool)
 
 
-def _by_column(
-    train_set: Any, args: Any, column: str, order: Literal["easy_first", "hard_first", "interleaved"]
-) -> PromptSampler:
+def _by_column(train_set: Any, args: Any, column: str, order: Order) -> PromptSampler:
     values = _column(train_set, column)
     with error_prefix(f"prompt_selection: column={column!r}"):
         return ColumnSampler(values, order, args.seed)
 
 
-def _mixture(train_set: Any, args: Any, column: str, weights: dict[str, float]) -> PromptSampler:
+def _mixture(train_set: Any, args: Any, column: str, weights: dict[Any, float]) -> PromptSampler:
     values = _column(train_set, column)
     with error_prefix(f"prompt_selection: column={column!r}"):
         return MixtureSampler(values, weights, args.seed)

@@ -53,14 +53,12 @@ class Launcher:
     """A program that starts the processes of a run.
 
     Args:
-        program (`str`): the name of its command.
         package (`str`): what to install where the command is missing.
         arguments (`Callable`): `(Start) -> list[str]`, what stands between the command and `-m SCRIPT`.
         main (`str`): `"module:function"`, the entry point of the command.
         takes_config (`bool`): whether it reads a configuration of accelerate's.
     """
 
-    program: str
     package: str
     arguments: Callable[[Start], list[str]]
     main: str
@@ -90,10 +88,10 @@ def _torchrun(start: Start) -> list[str]:
     return ["--standalone", "--nproc_per_node", str(start.spread.processes)]
 
 
-# To add one: a function from what is started to its arguments, and an entry.
+# To add one: a function from what is started to its arguments, and an entry by the name of its command.
 LAUNCHERS: dict[str, Launcher] = {
-    "accelerate": Launcher("accelerate", "accelerate", _accelerate, "accelerate.commands.accelerate_cli:main", True),
-    "torchrun": Launcher("torchrun", "torch", _torchrun, "torch.distributed.run:main"),
+    "accelerate": Launcher("accelerate", _accelerate, "accelerate.commands.accelerate_cli:main", True),
+    "torchrun": Launcher("torch", _torchrun, "torch.distributed.run:main"),
 }
 
 
@@ -125,7 +123,7 @@ def launch_command(
     chosen = LAUNCHERS[launcher]
     spread = distribution(accelerate_config, num_processes, 0 if on_cpu(recipe, options) else num_gpus)
     start = Start(recipe, tuple(options), accelerate_config, num_processes, spread)
-    return [_path(chosen), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
+    return [_path(launcher), *chosen.arguments(start), "-m", script, "--config", recipe, *options]
 
 
 def check_launcher(launcher: str, accelerate_config: str | None) -> None:
@@ -143,10 +141,10 @@ def in_this_python(command: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", MAIN, Path(command[0]).name, *command[1:]]
 
 
-def _path(launcher: Launcher) -> str:
-    beside = Path(sys.executable).with_name(launcher.program)
-    if path := str(beside) if beside.exists() else shutil.which(launcher.program):
+def _path(launcher: str) -> str:
+    beside = Path(sys.executable).with_name(launcher)
+    if path := str(beside) if beside.exists() else shutil.which(launcher):
         return path
-    if find_spec(launcher.main.partition(".")[0]) is None:
-        raise ConfigError(f"{launcher.program} is not installed for this Python: pip install {launcher.package}.")
-    return launcher.program  # its module is run, its script is not needed
+    if find_spec(LAUNCHERS[launcher].main.partition(".")[0]) is None:
+        raise ConfigError(f"{launcher} is not installed for this Python: pip install {LAUNCHERS[launcher].package}.")
+    return launcher  # its module is run, its script is not needed

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from ..curriculum.selection import believes
 from ..objective.advantage_functions import named_by
 from ..utils import optional_packages
 from ..utils.validation import ConfigError, Number, did_you_mean
@@ -90,11 +91,11 @@ def bad_together(args: Any) -> list[str]:
             "far apart the rewards are: they say only which attempt was better. Set advantage_baseline='belief' with "
             "scale_rewards='prior', or scale_rewards='batch', or use more attempts."
         )
-    if args.prompt_selection == "belief" and args.advantage_baseline != "belief" and by_groups:
+    if believes(args.prompt_selection) and args.advantage_baseline != "belief" and by_groups:
         unwise.append(
-            f"prompt_selection='belief' with advantage_baseline={args.advantage_baseline!r}: beliefs choose the "
-            "prompts, but the baseline does not use them, so each prompt needs a large group again. Set "
-            "advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
+            f"prompt_selection={args.prompt_selection!r} with advantage_baseline={args.advantage_baseline!r}: "
+            "beliefs choose the prompts, but the baseline does not use them, so each prompt needs a large group "
+            "again. Set advantage_baseline='belief' and scale_rewards='prior', with num_generations 2 to 4."
         )
     if named_by(args.advantage_estimator) == "vector" and args.filters_groups and args.filter_metric == "total":
         unwise.append(

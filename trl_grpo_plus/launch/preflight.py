@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ..config import presets
-from ..config.compatibility import check_filter_metric, check_weights
+from ..config.compatibility import check_columns_read, check_filter_metric, check_weights
 from ..curriculum import belief_store
 from ..curriculum.selection import check_class, check_column, check_rows, check_stream
-from ..objective.advantage_functions import estimator_of
+from ..objective.credit import columns_read
 from ..registry import check_columns
 from ..utils import optional_packages
 from ..utils.tables import FAILED, OK, UNSEEN, WARNED, Row, refused
@@ -84,8 +84,7 @@ def machine(recipe: Recipe) -> list[Row]:
 
 
 def dtype(recipe: Recipe) -> list[Row]:
-    """Return the weights must be of a precision that their updates need. A run that is launched all the same is
-    warned."""
+    """Check that the weights have the precision that their updates need. Warn a run that is launched all the same."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
@@ -93,9 +92,11 @@ def dtype(recipe: Recipe) -> list[Row]:
 
 
 def output(recipe: Recipe) -> list[Row]:
-    """Return a checkpoint to resume from must be there, the model that the run starts from must not be written over,
-    and no other run may be going on in the folder. The processes of this one are not asked: one of them may hold
-    it."""
+    """Check that the checkpoint to resume from is there, the first model is not written over, and no other run goes
+    on.
+
+    The processes of this run are not asked: one of them may hold the folder.
+    """
     from ..utils import folder_lock
     from . import previous_run, report  # which import transformers
 
@@ -136,13 +137,13 @@ def filter_metric(recipe: Recipe) -> list[Row]:
 
 
 def stream(recipe: Recipe) -> list[Row]:
-    """Return a class of the user's own that chooses prompts must be there."""
+    """Check that a class of the user's own that chooses prompts is there."""
     return refused("prompts", check_class, recipe.training) if recipe.stands else []
 
 
 def advantage(recipe: Recipe) -> list[Row]:
-    """Return a function of the user's own that makes advantages must be there, and take its arguments."""
-    return refused("advantage", estimator_of, recipe.training) if recipe.stands else []
+    """Check that functions of the user's own that make advantages are there, and take their arguments."""
+    return refused("advantage", columns_read, recipe.training) if recipe.stands else []
 
 
 def data(recipe: Recipe) -> list[Row]:
@@ -151,7 +152,7 @@ def data(recipe: Recipe) -> list[Row]:
 
 
 def model(recipe: Recipe) -> list[Row]:
-    """Return a model must be named, by now or by the prepare function, and be there where the name is a path."""
+    """Check that a model is named, by now or by the prepare function, and is there if the name is a path."""
     name = recipe.model.model_name_or_path
     if not name:
         made_later = recipe.script.prepare and recipe.splits is None
@@ -192,7 +193,7 @@ def prompts(recipe: Recipe) -> list[Row]:
 
 
 def enough(recipe: Recipe) -> list[Row]:
-    """Return the training set must have rows for a step, and others to resample from."""
+    """Check that the training set has rows for a step, and others to resample from."""
     if recipe.train_set is None or not recipe.stands:
         return []
     streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
@@ -201,12 +202,14 @@ def enough(recipe: Recipe) -> list[Row]:
 
 
 def remembered(recipe: Recipe) -> list[Row]:
-    """Check that the columns by which prompts are chosen, or share beliefs, are there."""
+    """Check that the columns are there by which prompts are chosen or share beliefs, or that advantages are made
+    of."""
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set
     forgotten = refused("rows", belief_store.check_rows, rows, args) if args.what_believes else []
-    return [*forgotten, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
+    lacking = refused("rows", lambda: check_columns_read(columns_read(args), rows, args))
+    return [*forgotten, *lacking, *(refused("rows", check_column, rows, args) if hasattr(rows, "__len__") else [])]
 
 
 def columns(recipe: Recipe) -> list[Row]:

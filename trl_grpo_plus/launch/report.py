@@ -177,7 +177,7 @@ def _cut_off(summary: dict[str, Any]) -> list[str]:
 
 
 def _hardly_alive(summary: dict[str, Any]) -> list[str]:
-    """Return that the run ended without groups that teach, and the reason that their verdicts tell."""
+    """Say in words that the run ended without groups that teach, and which verdicts they had."""
     shares, verdicts = summary["end"]["groups"], summary["end"]["dead"]
     if not shares or sum(share for verdict, share in shares.items() if verdict not in verdicts) > HARDLY_ALIVE:
         return []

@@ -67,7 +67,7 @@ def register_advantage(
 
 
 def list_advantages() -> dict[str, str]:
-    """Return name -> what it is, in a line, of all that may be named."""
+    """Map the name of each advantage function to its description, one line."""
     named = {**VARIANTS, **_REGISTERED}
     grpo = {GRPO: "A baseline and a scale, as advantage_baseline and scale_rewards say."}
     return grpo | {name: _first_line(variant.function) for name, variant in named.items()}

@@ -154,7 +154,10 @@ def _checked(function: Baseline, name: str) -> Baseline:
     def baseline(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
         if not values.numel():
             return values
-        centred = function(values, scored, about)
+        with error_prefix(f"advantage_baseline={name!r}"):
+            return check(_called(function, values, scored, about), values, scored)
+
+    def check(centred: Any, values: Tensor, scored: Tensor) -> Tensor:
         fits = isinstance(centred, Tensor) and centred.shape == values.shape
         if not fits or not centred[scored.expand_as(values)].isfinite().all():
             got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__
@@ -165,6 +168,14 @@ def _checked(function: Baseline, name: str) -> Baseline:
         return centred
 
     return reads_columns(*columns_of(function))(baseline)
+
+
+def _called(function: Baseline, values: Tensor, scored: Tensor, about: BaselineInputs) -> Any:
+    try:
+        with torch.no_grad():  # and clones: the function may change what it gets
+            return function(values.clone(), scored.clone(), about)
+    except Exception as error:
+        raise ConfigError(f"{type(error).__name__}: {error}") from error
 
 
 def count_of(scored: Tensor) -> Tensor:

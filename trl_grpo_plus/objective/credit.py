@@ -41,7 +41,7 @@ class Credit:
         self._config = config
         self.estimator = estimator_of(config)
         self._baseline = baseline_of(config.advantage_baseline)
-        self.columns = columns_of(self.estimator.variant.function if self.estimator else self._baseline)
+        self.columns = columns_read(config)
         self.running_variance: float | None = None
 
     def advantages(
@@ -94,7 +94,8 @@ class Credit:
                 return self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping)
 
             name = self._config.advantage_baseline
-            values = (make() if name in BASELINES else agreed(make, f"advantage_baseline={name!r}")).flatten(0, 1)
+            rule = f" advantage_baseline={name!r} must give the same result on every process."
+            values = (make() if name in BASELINES else agreed(make, advice=rule)).flatten(0, 1)
         elif not math.prod(groups):
             values = rewards.new_zeros(0).cpu()
         else:
@@ -193,3 +194,13 @@ def _with_columns(baseline: Baseline, columns: Mapping[str, Sequence[Any]]) -> B
         return baseline(values, scored, replace(about, columns=columns))
 
     return with_columns
+
+
+def columns_read(config: Any) -> tuple[str, ...]:
+    """Return the columns of the dataset that a configuration's baseline or advantage function reads.
+
+    Raises:
+        ConfigError: there is no such function, or it takes other arguments.
+    """
+    estimator, baseline = estimator_of(config), baseline_of(config.advantage_baseline)
+    return columns_of(estimator.variant.function if estimator else baseline)

@@ -8,8 +8,8 @@ the token log-ratio, an entry of [`RATIOS`]. TRL's own code then exponentiates, 
 | gspo_token | mean of the sequence's log-ratios | that of its own log-prob (arXiv 2507.18071, section 4.3) |
 
 With one advantage for all tokens of an attempt, `gspo_token` has the loss and the gradient of GSPO under
-`loss_type="grpo"`. It differs where advantages differ by token (`step_reward_credit`,
-`kl_reward_form="reward_to_go"`): GSPO's single ratio cannot weigh those.
+`loss_type="grpo"` (not with `top_entropy_quantile` < 1 or weights of tokens from vLLM). It differs where advantages
+differ by token (`step_reward_credit`, `kl_reward_form="reward_to_go"`): GSPO's single ratio cannot weigh those.
 """
 
 from collections.abc import Callable

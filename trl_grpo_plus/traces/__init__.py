@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .token_runs import advantages_by_token
     from .writer import Writer
 
-# What writes a trace imports torch. What reads one does without: the commands that do start in a tenth of the time.
+# What writes a trace imports torch. What reads one does without it.
 _OF_TENSORS = dict.fromkeys(("Part", "Sampled", "complete", "part_of", "pick", "plain"), ".records")
 _OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
 

@@ -44,7 +44,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_written(value: Any) -> bool:
-    """Return a text, or messages that make one."""
+    """Return whether the value is a text, or messages that make one."""
     if isinstance(value, str):
         return True
     if not (isinstance(value, list) and all(_is_object(one) and _is_text(one.get("role")) for one in value)):

@@ -23,6 +23,7 @@ from ..rollouts.groups import monitors as monitors_of
 from ..rollouts.steps import StepMarks, marked
 from ..scoring import NO_VERDICT, STATUSES, Reward, RewardError, Scoring, Step
 from ..traces import Sampled
+from ..utils import dataset_rows
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.patching import temporarily
 from ..utils.text import content_of, first_words
@@ -369,4 +370,5 @@ def _column_of(row: dict[str, Any], name: str) -> Any:
             f"a baseline or an advantage function reads the column {name!r}, and a row has only "
             f"{', '.join(map(repr, row))}."
         )
-    return row[name]
+    value = dataset_rows.plain(row[name])  # a set's format may make it a tensor, which TRL moves to the rank's device
+    return value.cpu() if isinstance(value, Tensor) else value

@@ -482,7 +482,8 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weight != 1.0:
             inputs = {**inputs, "advantages": inputs["advantages"] * weight}
         weighted = self.args.use_bias_correction_kl
-        if beta and self.args.kl_estimator != kl.TRL_ESTIMATOR:
+        # TRL would weigh its k3 by the replaced ratio, which is no density ratio of tokens.
+        if beta and (self.args.kl_estimator != kl.TRL_ESTIMATOR or self.args.importance_ratio):
             logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": inputs.get("old_per_token_logps")}
             term = partial(kl.penalty, self.args.kl_estimator, **logps, importance_weighted=weighted)
             inputs = {**inputs, "ref_per_token_logps": kl.ReferenceLogps(term)}

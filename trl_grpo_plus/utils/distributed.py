@@ -38,12 +38,12 @@ def raise_on_all_ranks() -> Iterator[None]:
         raise RuntimeError("; ".join(f"rank {rank}: {named}" for rank, (*_, named) in failures.items()))
 
 
-def agreed(make: Callable[[], Tensor], what: str, advice: str = "") -> Tensor:
+def agreed(make: Callable[[], Tensor], what: str = "", advice: str = "") -> Tensor:
     """Compute a tensor that must be the same on all ranks, by a function that is not ours. Collective.
 
     Args:
         make (`Callable`): computes it, and may fail on some ranks only.
-        what (`str`): the option that names the function, for the message.
+        what (`str`, *optional*): the option that names the function, before each message.
         advice (`str`, *optional*): what to do if the ranks differ.
 
     Raises:
@@ -62,5 +62,5 @@ def agreed(make: Callable[[], Tensor], what: str, advice: str = "") -> Tensor:
     if not failed and max(sums) - min(sums) > AGREEMENT * (1e-9 + max(sizes)):
         failed = f"the processes came to different advantages of the same rewards.{advice}"
     if failed:
-        raise ConfigError(f"{what}: {failed}") from cause
+        raise ConfigError(f"{what}: {failed}" if what else failed) from cause
     return values

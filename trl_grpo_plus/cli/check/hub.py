@@ -49,7 +49,7 @@ def online() -> bool:
 
 
 def unreachable() -> str:
-    """Return that the Hub cannot be reached, and the reason if it is known."""
+    """Say in words that the Hub cannot be reached, and why if that is known."""
     why = _REASON[-1] if _REASON else "" if online() else "HF_HUB_OFFLINE is set"
     return "the Hub cannot be reached" + (f" ({why})" if why else "")
 

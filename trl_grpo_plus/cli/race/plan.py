@@ -55,35 +55,35 @@ class Race:
         folder (`Path`): of both runs.
         lanes (`tuple[Lane, ...]`): stock TRL first.
         together (`bool`): whether side by side.
-        launcher (`tuple`): accelerate's configuration, processes and GPUs, as `launch_command` takes them.
-        started_by (`str`): one of [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
+        spread_over (`tuple`): accelerate's configuration, processes and GPUs, as `launch_command` takes them.
+        launcher (`str`): one of [`~trl_grpo_plus.launch.launchers.LAUNCHERS`].
     """
 
     recipe: str
     folder: Path
     lanes: tuple[Lane, ...]
     together: bool
-    launcher: tuple[str | None, int | None, int]
-    started_by: str = "accelerate"
+    spread_over: tuple[str | None, int | None, int]
+    launcher: str = "accelerate"
 
 
 def plan(
     recipe: str,
     options: Sequence[str],
-    launcher: tuple[str | None, int | None, int],
+    spread_over: tuple[str | None, int | None, int],
     baseline_generations: int = 8,
     looks: int = 10,
-    started_by: str = "accelerate",
+    launcher: str = "accelerate",
 ) -> Race:
     """Return the race that a command line asks for.
 
     Args:
         recipe (`str`): a file, or the name of a recipe.
         options (`Sequence[str]`): of the launch script, for both runs; `num_generations` for this package's alone.
-        launcher (`tuple`): accelerate's configuration, processes and GPUs.
+        spread_over (`tuple`): accelerate's configuration, processes and GPUs.
         baseline_generations (`int`, *optional*, defaults to `8`): `num_generations` of stock TRL.
         looks (`int`, *optional*, defaults to `10`): evaluations on the way, at least 2.
-        started_by (`str`, *optional*, defaults to `"accelerate"`): the launcher of both runs.
+        launcher (`str`, *optional*, defaults to `"accelerate"`): the launcher of both runs.
 
     Raises:
         ConfigError: there is no such recipe, or an option that both cannot have.
@@ -105,9 +105,9 @@ def plan(
         Lane(name, folder / name, (*first, *options, *last, *own[name], "--output_dir", str(folder / name)))
         for name in (STOCK, PLUS)
     )
-    config, processes, _ = launcher
+    config, processes, _ = spread_over
     alone = config is None and processes in (None, 1) and on_cpu(recipe, options)
-    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, launcher, started_by)
+    return Race(recipe, folder, lanes, alone and len(os.sched_getaffinity(0)) > 1, spread_over, launcher)
 
 
 def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[str, str]]:
@@ -115,7 +115,7 @@ def command(race: Race, lane: Lane, go_on_with: str) -> tuple[list[str], dict[st
     options = list(lane.options)
     if list(lane.folder.glob("checkpoint-[0-9]*")):
         options += ["--resume_from_checkpoint", "true"]
-    command = launch_command(race.recipe, options, *race.launcher, script=SCRIPT, launcher=race.started_by)
+    command = launch_command(race.recipe, options, *race.spread_over, script=SCRIPT, launcher=race.launcher)
     environment = {**os.environ, RACER: lane.name, RUN_AS: go_on_with, "PYTHONUNBUFFERED": "1"}
     if race.together:  # as much for one that goes on alone
         environment["OMP_NUM_THREADS"] = str(max(1, len(os.sched_getaffinity(0)) // len(race.lanes)))

@@ -50,13 +50,16 @@ class Logged:
         return cls(*([(step, value) for step, value in state[name]] for name in ("first", "last")))
 
     def over_its_median(self, factor: float, floor: float = 0.0) -> Growth | None:
-        """Return where it is `factor` times its own running median or more, and at `floor` or above."""
+        """Return the growth to `factor` times the running median or more, at `floor` or above; `None` if there is
+        none."""
         before, recent = self.last[:-RECENT], self.last[-RECENT:]
         return self._growth(before, recent, factor, floor) if len(before) >= ENOUGH else None
 
     def over_its_start(self, factor: float, floor: float = 0.0) -> Growth | None:
-        """Return where it is `factor` times what it was when it was first logged, and at `floor` or above. A metric
-        that is logged seldom is judged as soon as it has as many recent entries as first ones."""
+        """Return the growth to `factor` times the first logged values, at `floor` or above; `None` if there is none.
+
+        A metric that is logged seldom is judged as soon as it has as many recent entries as first ones.
+        """
         recent = [entry for entry in self.last if entry not in self.first][-START:]
         return self._growth(self.first, recent, factor, floor) if len(recent) >= START else None
 
