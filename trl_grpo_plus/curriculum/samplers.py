@@ -330,8 +330,8 @@ class MixtureSampler(ShuffleSampler):
             )
         for source in weights.keys() - set(sources) if sources else ():  # no error: these may be some of the rows
             warnings.warn(
-                f"prompt_selection: weights has {source!r}, which none of these {len(values)} rows has. The values are "
-                f"{', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
+                f"prompt_selection: weights has {source!r}, which none of these {len(values)} rows has. The values "
+                f"are {', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
                 stacklevel=2,
             )
         if wrong := {source: weight for source, weight in weights.items() if not 0 < weight < math.inf}:
