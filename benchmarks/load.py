@@ -46,6 +46,7 @@ from datasets import Dataset
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.curriculum.indexed_dataset import IndexedRows
 from trl_grpo_plus.objective.credit import Credit
+from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.registry import resolve
 from trl_grpo_plus.rollouts.exchange import carried, exchange
 from trl_grpo_plus.rollouts.groups import Round, judge_batch, totals
@@ -144,9 +145,11 @@ class Load:
             batch.exchanged = attempts = exchange(batch.rounds, plan.order, self._size, 0, 1)
             Generated.of(attempts, *carried(attempts, "1.16.0")[:2])
         with self._clocked("advantages"):
-            lengths = torch.tensor([attempt.num_tokens for attempt in attempts])
+            lengths = torch.tensor([attempt.num_tokens for attempt in attempts])[: sum(plan.live) * self._size]
+            lengths = lengths.view(-1, self._size)
             of_groups = ((sum(plan.live), self._size), batch.rewards, self._weights)
-            advantages = self._credit.advantages(*of_groups, lengths, **self._prompts.known(batch))
+            known = GroupBatch(lengths=lengths, **self._prompts.known(batch))
+            advantages = self._credit.advantages(*of_groups, known)
         with self._clocked("traces: the batch before is awaited"):
             self._recorder.settle()
         with self._clocked("traces: handed over"):

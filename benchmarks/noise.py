@@ -31,14 +31,16 @@ import torch
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
 from trl_grpo_plus.curriculum.resting import RestSchedule
 from trl_grpo_plus.curriculum.samplers import LearnabilitySampler, ShuffleSampler
-from trl_grpo_plus.objective.advantages import compute
+from trl_grpo_plus.objective.advantages import Normalization, compute
 from trl_grpo_plus.objective.credit import BELIEF_FLOOR
+from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.rollouts.groups import judge
 from trl_grpo_plus.rollouts.verdicts import DEAD_BESIDE_A_BELIEF
 
 
 ARMS = ("shuffled", "never retired", "chosen")
 ROWS, PROMPTS, GROUP, FEATURES, RATE = 4000, 48, 2, 16, 0.01
+SURPRISE = Normalization("belief", "prior", floor=BELIEF_FLOOR)
 CONFIG = SimpleNamespace(
     multi_objective_aggregation="sum_then_normalize",
     filter_metric="total",
@@ -100,7 +102,7 @@ def run(arm: str, noisy: float, steps: int, seed: int) -> tuple[float, float, fl
         reward = torch.where(coin[rows][:, None], tossed, right).float()
         verdicts = judge(reward)
         teaching = torch.tensor([verdict not in DEAD_BESIDE_A_BELIEF for verdict in verdicts])
-        advantages = compute(reward, "belief", "prior", floor=BELIEF_FLOOR, belief=believed, teaching=teaching)
+        advantages = compute(reward, SURPRISE, GroupBatch(beliefs=(believed,), teaching=teaching))
         logps = torch.nn.functional.logsigmoid((2.0 * right - 1.0) * logits[:, None])
         optimizer.zero_grad()
         (-(advantages * logps)[teaching].sum() / max(int(teaching.sum()) * GROUP, 1)).backward()

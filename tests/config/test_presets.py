@@ -14,7 +14,7 @@ from trl_grpo_plus.config.presets import PRESETS
 from trl_grpo_plus.config.validation import warn_of_no_effect
 from trl_grpo_plus.curriculum.beliefs import Belief
 from trl_grpo_plus.objective.credit import Credit
-from trl_grpo_plus.objective.variants import AdvantageInputs
+from trl_grpo_plus.objective.group_batch import GroupBatch
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -47,14 +47,16 @@ ADVANTAGES = {
 
 @pytest.mark.parametrize("name", ADVANTAGES)
 def test_the_advantages_are_those_of_the_formula(preset, name):
-    found = Credit(preset(name)).advantages((2, 4), REWARDS.view(8, 1), torch.ones(1), LENGTHS)
+    found = Credit(preset(name)).advantages(
+        (2, 4), REWARDS.view(8, 1), torch.ones(1), GroupBatch(lengths=LENGTHS.view(2, 4))
+    )
     torch.testing.assert_close(found, torch.tensor(ADVANTAGES[name]), atol=1e-3, rtol=0)
 
 
 def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
     """What it is for: (1, 1) beats (0, 0) by two rewards, (1, 1) beats (0, 1) by one. For GRPO both are the same."""
     rewards = torch.tensor([[1.0, 1], [0, 0], [1, 1], [0, 1]])
-    batch = ((2, 2), rewards, torch.ones(2), torch.ones(4))
+    batch = ((2, 2), rewards, torch.ones(2), GroupBatch())
     two, one = 2**0.5, 0.5**0.5  # each reward by itself is +-sqrt(1/2)
     std = (5 / 3) ** 0.5  # of two, -two, one, -one
     expected = torch.tensor([two, -two, one, -one]) / std
@@ -65,17 +67,22 @@ def test_gdpo_tells_apart_what_the_sum_of_the_rewards_does_not(preset):
 
 def test_passk_pays_for_the_first_of_four(preset):
     """One of eight is right: pass@4 is 1 - C(7, 4) / C(8, 4) = 1/2, and C(6, 3) / C(7, 3) = 4/7."""
-    about = AdvantageInputs(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
+    about = GroupBatch(torch.ones(1, 8, 1, dtype=torch.bool), ("alive",))
     rewards = torch.tensor([[1.0], *[[0.0]] * 7])
-    found = Credit(preset("passk")).advantages((1, 8), rewards, torch.ones(1), torch.ones(8), about=about)
+    found = Credit(preset("passk")).advantages((1, 8), rewards, torch.ones(1), about)
     torch.testing.assert_close(found, torch.tensor([1.0, *[-1 / 7] * 7]))
 
 
 def test_belief_subtracts_and_divides_by_what_was_believed(preset):
     """Believed: 1/2, of 2 attempts. So 1 has (0 + 2/2) / 3 subtracted, 0 has 2/3, and both are divided by 1/2."""
     known = Belief(torch.tensor([0.5]), torch.tensor([0.25]), torch.tensor([2.0]))
-    batch = ((1, 2), torch.tensor([[1.0], [0.0]]), torch.ones(1), torch.ones(2))
-    found = Credit(preset("belief")).advantages(*batch, beliefs=[known], teaching=[True])
+    batch = (
+        (1, 2),
+        torch.tensor([[1.0], [0.0]]),
+        torch.ones(1),
+        GroupBatch(beliefs=(known,), teaching=torch.tensor([True])),
+    )
+    found = Credit(preset("belief")).advantages(*batch)
     torch.testing.assert_close(found, torch.tensor([4 / 3, -4 / 3]), atol=1e-3, rtol=0)
 
 

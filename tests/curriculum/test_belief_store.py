@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 import tiny_models
 import torch
+from advantages_by_keyword import compute
 from datasets import Dataset
 from trl import GRPOTrainer
 
@@ -18,7 +19,6 @@ from trl_grpo_plus.curriculum import selection
 from trl_grpo_plus.curriculum.belief_store import BeliefStore
 from trl_grpo_plus.curriculum.beliefs import Belief
 from trl_grpo_plus.curriculum.samplers import ColumnSampler
-from trl_grpo_plus.objective.advantages import compute
 from trl_grpo_plus.objective.baselines import MOST_BELIEVED
 from trl_grpo_plus.traces import reader
 

@@ -7,58 +7,58 @@ import torch
 from trl_grpo_plus.registry import reads_columns
 
 
-def like_grpo(rewards, weights, about):
+def like_grpo(rewards, weights, batch):
     """TRL's advantages, at each token, (P, G, T)."""
     total = (rewards.double() * weights).nansum(dim=-1)
     values = (total - total.mean(dim=1, keepdim=True)) / (total.std(dim=1, keepdim=True) + 1e-4)
-    return values.unsqueeze(-1).expand(about.mask.shape)
+    return values.unsqueeze(-1).expand(batch.mask.shape)
 
 
-def ramp(rewards, weights, about, *, slope: float = 0.5, noise: float = 0.0):
+def ramp(rewards, weights, batch, *, slope: float = 0.5, noise: float = 0.0):
     """The total less its mean, more of it at later tokens; and noise by attempt."""
     total = (rewards.nan_to_num() * weights).sum(dim=-1)
-    total = total + noise * torch.rand(total.shape, generator=about.generator())
+    total = total + noise * torch.rand(total.shape, generator=batch.generator())
     centred = total - total.mean(dim=1, keepdim=True)
-    return centred.unsqueeze(-1) * (1 + slope * torch.arange(about.mask.shape[-1]))
+    return centred.unsqueeze(-1) * (1 + slope * torch.arange(batch.mask.shape[-1]))
 
 
-def fails_on_one_rank(rewards, weights, about):
+def fails_on_one_rank(rewards, weights, batch):
     if os.environ.get("RANK") == "1":
         raise KeyError("a bug on the second rank")
     return rewards[..., 0]
 
 
-def differs_by_rank(rewards, weights, about):
+def differs_by_rank(rewards, weights, batch):
     return rewards[..., 0] + int(os.environ.get("RANK", "0"))
 
 
 @reads_columns("expected")
-def less_expected(values, scored, about):
+def less_expected(values, scored, batch):
     """A baseline that a column of the dataset holds."""
-    expected = torch.tensor(about.columns["expected"], dtype=values.dtype)
+    expected = torch.tensor(batch.columns["expected"], dtype=values.dtype)
     return values - expected.view(-1, *[1] * (values.dim() - 1))
 
 
 @reads_columns("expected")
-def total_less_expected(rewards, weights, about):
+def total_less_expected(rewards, weights, batch):
     """The same as an advantage function."""
-    return (rewards * weights).nansum(dim=-1) - torch.tensor(about.columns["expected"]).unsqueeze(1)
+    return (rewards * weights).nansum(dim=-1) - torch.tensor(batch.columns["expected"]).unsqueeze(1)
 
 
-def of_another_shape(values, scored, about):
+def of_another_shape(values, scored, batch):
     return values[:, :1]
 
 
-def baseline_fails_on_one_rank(values, scored, about):
+def baseline_fails_on_one_rank(values, scored, batch):
     if os.environ.get("RANK") == "1":
         raise KeyError("a bug on the second rank")
     return values
 
 
-def baseline_differs_by_rank(values, scored, about):
+def baseline_differs_by_rank(values, scored, batch):
     return values + int(os.environ.get("RANK", "0"))
 
 
-def in_place(values, scored, about):
+def in_place(values, scored, batch):
     values -= values.mean(dim=1, keepdim=True)
     return values

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from advantages_by_keyword import compute, compute_with_kl, normalize_then_sum
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_strategies import NAN, anything, groups, in_unit, tied, tried
@@ -14,7 +15,7 @@ from torch import Tensor
 from trl.trainer.utils import nanstd
 
 from trl_grpo_plus.curriculum.beliefs import Belief
-from trl_grpo_plus.objective.advantages import BASELINES, compute, compute_with_kl, normalize_then_sum
+from trl_grpo_plus.objective.advantages import BASELINES
 from trl_grpo_plus.objective.scales import SCALES, TRL_SCALES, Scale, batch_std
 
 

@@ -1,14 +1,19 @@
 """From a batch's rewards to its advantages: what is handed on, filler, and the running std."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
+import advantages_by_keyword as advantages
 import pytest
 import torch
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.curriculum.beliefs import Belief
-from trl_grpo_plus.objective import advantages, kl, scales
+from trl_grpo_plus.objective import advantages as rule
+from trl_grpo_plus.objective import kl, scales
+from trl_grpo_plus.objective.baselines import BASELINES
 from trl_grpo_plus.objective.credit import Credit
+from trl_grpo_plus.objective.group_batch import GroupBatch
 
 
 def credit(**options):
@@ -21,31 +26,37 @@ def credit(**options):
 
 REWARDS = torch.tensor([[0.9, 1.0], [0.2, 0.0], [0.4, 1.0], [0.1, 0.0], [0.7, 0.0], [0.7, 1.0]])
 LENGTHS = torch.tensor([3, 1, 4, 1, 5, 9])
+LENGTHS_OF_TWO, LENGTHS_OF_THREE = (GroupBatch(lengths=LENGTHS[: 2 * groups].view(groups, 2)) for groups in (2, 3))
 WEIGHTS = torch.tensor([1.0, 0.0])  # the second is a monitor
 BELIEF = Belief(torch.tensor([0.5, 0.1]), torch.tensor([0.25, 0.001]), torch.tensor([2.0, 20.0]))
 
 
-@pytest.mark.parametrize("baseline", advantages.BASELINES)
+def taught(belief: Belief) -> GroupBatch:
+    """Two groups that have an advantage, with what was believed of their prompts."""
+    return replace(LENGTHS_OF_TWO, beliefs=(belief,), teaching=torch.tensor([True, True]))
+
+
+@pytest.mark.parametrize("baseline", BASELINES)
 @pytest.mark.parametrize("scale", [name for name, scale in scales.SCALES.items() if scale.over != "run"])
 def test_a_batch_has_the_chosen_advantages_and_filler_none(baseline, scale):
     """Two live groups of two, and one of filler."""
     options = {"advantage_baseline": baseline, "scale_rewards": scale, "std_ddof": 0, "std_eps": 1e-6}
-    of_batch = ((2, 2), REWARDS, WEIGHTS, LENGTHS)
-    known = {"beliefs": [BELIEF], "teaching": [True, False]}
-    values = credit(**options, std_floor=0.05).advantages(*of_batch, **known)
+    known = replace(LENGTHS_OF_TWO, beliefs=(BELIEF,), teaching=torch.tensor([True, False]))
+    of_batch = ((2, 2), REWARDS, WEIGHTS, known)
+    values = credit(**options, std_floor=0.05).advantages(*of_batch)
     groups = REWARDS[:4, 0].view(2, 2), LENGTHS[:4].view(2, 2)
     floor = 0.02**0.5 if baseline == "belief" else 0.05  # of rewards from 0 to 1
     about = {"lengths": groups[1], "belief": BELIEF, "teaching": torch.tensor([True, False])}
     expected = advantages.compute(groups[0], baseline, scale, 0, 1e-6, floor, **about)
     torch.testing.assert_close(values, torch.cat([expected.flatten(), torch.zeros(2)]))
-    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages(*of_batch, **known)
+    clipped = credit(**options, std_floor=0.05, advantage_clip=0.1).advantages(*of_batch)
     torch.testing.assert_close(clipped, values.clamp(-0.1, 0.1))
     assert values.abs().max() > 0.1
 
 
 def test_each_reward_by_itself():
     weights, by_itself = torch.tensor([1.0, 0.5]), credit(multi_objective_aggregation="normalize_then_sum")
-    values = by_itself.advantages((3, 2), REWARDS, weights, LENGTHS)
+    values = by_itself.advantages((3, 2), REWARDS, weights, LENGTHS_OF_THREE)
     expected = advantages.normalize_then_sum(REWARDS.view(3, 2, 2), weights)
     torch.testing.assert_close(values, expected.flatten())
 
@@ -53,7 +64,7 @@ def test_each_reward_by_itself():
 @pytest.mark.parametrize("form", ["sequence", "reward_to_go"])
 def test_the_kl_is_subtracted_where_it_is_given(form):
     to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
-    values = credit(kl_reward_form=form).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    values = credit(kl_reward_form=form).advantages((2, 2), REWARDS, WEIGHTS, LENGTHS_OF_TWO, to_go, beta=0.3)
     groups = REWARDS[:4, 0].view(2, 2), to_go[:4].view(2, 2, 5)
     expected = advantages.compute_with_kl(*groups, 0.3, per_token=form == "reward_to_go").flatten(0, 1)
     torch.testing.assert_close(values, torch.cat([expected, expected.new_zeros(2, *expected.shape[1:])]))
@@ -61,12 +72,12 @@ def test_the_kl_is_subtracted_where_it_is_given(form):
 
 def test_the_running_std_is_that_of_the_batches_so_far():
     running = credit(scale_rewards="running", running_std_decay=0.75, std_eps=0.0)
-    first = running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS)
+    first = running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS_OF_THREE)
     variance = REWARDS[:, 0].double().var().item()
     assert running.running_variance == pytest.approx(variance)
     centred = advantages.compute(REWARDS[:, 0].view(3, 2), scale="none").flatten()
     torch.testing.assert_close(first, centred / variance**0.5)
-    running.advantages((3, 2), 2 * REWARDS, WEIGHTS, LENGTHS)
+    running.advantages((3, 2), 2 * REWARDS, WEIGHTS, LENGTHS_OF_THREE)
     assert running.running_variance == pytest.approx(0.75 * variance + 0.25 * 4 * variance)
     resumed = credit(scale_rewards="running")
     resumed.load_state_dict(running.state_dict())
@@ -78,8 +89,8 @@ def test_a_surprise_is_bounded_where_all_rewards_are_alike(scale):
     """All was solved, and not all of it was believed to be: a batch without a spread divides it by no 0."""
     belief = Belief(torch.tensor([0.5, 0.9]), torch.tensor([0.25, 0.09]), torch.tensor([2.0, 8.0]))
     shaping = {"advantage_baseline": "belief", "scale_rewards": scale}
-    of_batch = ((2, 2), torch.ones(4, 2), WEIGHTS, LENGTHS[:4])
-    values = credit(**shaping).advantages(*of_batch, beliefs=[belief], teaching=[True, True])
+    of_batch = ((2, 2), torch.ones(4, 2), WEIGHTS, taught(belief))
+    values = credit(**shaping).advantages(*of_batch)
     assert (values > 0).all()
     assert values.max() <= 1 / 0.02**0.5
 
@@ -93,7 +104,7 @@ def test_the_unit_of_rewards_changes_no_surprise(scale, rewards):
     shaping = {"advantage_baseline": "belief", "scale_rewards": scale, "std_eps": 0.0}
     wide = {**shaping, "failed_reward": -5.0, "solved_reward": 15.0}
     plain, other = (
-        credit(**options).advantages((2, 2), values, WEIGHTS, LENGTHS[:4], beliefs=[about], teaching=[True, True])
+        credit(**options).advantages((2, 2), values, WEIGHTS, taught(about))
         for options, values, about in ((shaping, rewards, belief), (wide, 20 * rewards - 5, scaled))
     )
     torch.testing.assert_close(other, plain, atol=1e-5, rtol=1e-5)
@@ -105,22 +116,22 @@ def test_batches_that_say_nothing_leave_the_running_std():
     running = credit(scale_rewards="running", std_eps=0.0)
     to_go = torch.rand(6, 5, generator=torch.Generator().manual_seed(0))
     tied = torch.ones(6, 2)
-    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
     assert running.running_variance is None
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]))  # divided by 1
-    running.advantages((0, 2), REWARDS, WEIGHTS, LENGTHS)
+    running.advantages((0, 2), REWARDS, WEIGHTS, GroupBatch(lengths=LENGTHS[:0].view(0, 2)))
     assert running.running_variance is None
-    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    running.advantages((3, 2), REWARDS, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
     before = running.running_variance
     assert before == pytest.approx((REWARDS[:, 0] - 0.3 * to_go[:, 0]).var().item(), rel=1e-5)
-    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS, to_go, beta=0.3)
+    values = running.advantages((3, 2), tied, WEIGHTS, LENGTHS_OF_THREE, to_go, beta=0.3)
     assert running.running_variance == before > 0
     torch.testing.assert_close(values[:2], 0.3 * (to_go[:2, 0].mean() - to_go[:2, 0]) / before**0.5)
 
 
 def test_the_tables_of_the_modules_name_every_entry():
-    for name in (*advantages.BASELINES, *scales.SCALES):
-        assert f"| {name} |" in advantages.__doc__
+    for name in (*BASELINES, *scales.SCALES):
+        assert f"| {name} |" in rule.__doc__
     for name, estimator in kl.ESTIMATORS.items():
         rows = [line for line in kl.__doc__.splitlines() if line.startswith(f"| {name} ")]
         assert len(rows) == 1

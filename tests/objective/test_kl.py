@@ -5,12 +5,12 @@ import math
 
 import pytest
 import torch
+from advantages_by_keyword import compute_with_kl
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis_strategies import tried
 from torch import Tensor
 
-from trl_grpo_plus.objective.advantages import compute_with_kl
 from trl_grpo_plus.objective.kl import (
     ESTIMATORS,
     MAX_LOG_RATIO,

@@ -4,14 +4,15 @@ import doctest
 import itertools
 import math
 
+import advantages_by_keyword as advantages
 import pytest
 import torch
 from hypothesis import given
 from hypothesis_strategies import NAN, anything, groups, tried
 
-from trl_grpo_plus.objective import advantages
 from trl_grpo_plus.objective import variants as module
-from trl_grpo_plus.objective.variants import VARIANTS, AdvantageInputs, Variant, pairwise, passk, pkpo, vector, zvp
+from trl_grpo_plus.objective.group_batch import GroupBatch
+from trl_grpo_plus.objective.variants import VARIANTS, Variant, pairwise, passk, pkpo, vector, zvp
 from trl_grpo_plus.rollouts.groups import judge
 
 
@@ -83,7 +84,7 @@ HALVES = torch.tensor([1.0, 0.5, 0.0], dtype=torch.float64)
 
 
 def told(groups, size, tokens=1, **more):
-    return AdvantageInputs(torch.ones(groups, size, tokens).bool(), ("alive",) * groups, seed="7", **more)
+    return GroupBatch(torch.ones(groups, size, tokens).bool(), ("alive",) * groups, seed="7", **more)
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
@@ -113,7 +114,7 @@ def test_zvp_climbs_what_is_right_where_all_is_right_and_is_grpo_where_attempts_
     nats = -(LOGITS.softmax(0) * LOGITS.log_softmax(0)).sum()
 
     def function(rewards):
-        about = AdvantageInputs(
+        about = GroupBatch(
             torch.ones(*rewards.shape, 1).bool(),
             tuple(judge(rewards)),
             entropies=nats.expand(*rewards.shape, 1),
@@ -131,16 +132,14 @@ def test_zvp_by_hand():
     mask[:, 1, 1:] = mask[:, 2] = False
     verdicts = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
     rewards = torch.tensor([[1.0, 0.0, 0.0], [1, 1, 1], [0, 0, NAN], [0.5] * 3, [NAN] * 3, [1, 0, 0]]).double()
-    made = zvp(
-        2 * rewards.unsqueeze(-1), torch.tensor([0.5]), AdvantageInputs(mask, verdicts, entropies=nats), alpha=0.2
-    )
+    made = zvp(2 * rewards.unsqueeze(-1), torch.tensor([0.5]), GroupBatch(mask, verdicts, entropies=nats), alpha=0.2)
     grpo = advantages.compute(rewards[:1])[0].tolist()
     close(made[0], torch.tensor([[grpo[0]] * 3, [grpo[1], 0, 0], [0] * 3], dtype=torch.float64))
     close(made[1], torch.tensor([[0.1, 0.4, 0.2], [0.1, 0, 0], [0] * 3], dtype=torch.float64))
     close(made[2], torch.tensor([[-0.3, 0.0, -0.2], [0.0, 0, 0], [0] * 3], dtype=torch.float64))
     assert made[3:].count_nonzero() == 0
-    with pytest.raises(ValueError, match=r"zvp needs about.entropies"):
-        zvp(rewards.unsqueeze(-1), torch.ones(1), AdvantageInputs(mask, verdicts))
+    with pytest.raises(ValueError, match=r"zvp needs batch.entropies"):
+        zvp(rewards.unsqueeze(-1), torch.ones(1), GroupBatch(mask, verdicts))
 
 
 def test_vector_by_hand():
@@ -267,7 +266,7 @@ def test_what_they_are_not_made_for_is_refused(function, values, args, message):
 
 def test_the_generator_is_the_same_wherever_it_is_made_and_another_in_another_batch():
     mask = torch.tensor([[[True, True, False], [True, False, False]]])
-    first, again, other = (AdvantageInputs(mask, ("alive",), seed=seed) for seed in ("7 0", "7 0", "7 1"))
+    first, again, other = (GroupBatch(mask, ("alive",), seed=seed) for seed in ("7 0", "7 0", "7 1"))
     draws = [torch.rand(4, generator=about.generator()) for about in (first, first, again, other)]
     assert torch.equal(draws[0], draws[1])
     assert torch.equal(draws[0], draws[2])

@@ -12,13 +12,13 @@ import pytest
 import tiny_models
 import torch
 from accelerate.logging import MultiProcessAdapter
+from advantages_by_keyword import compute
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.config.compatibility import check_model
 from trl_grpo_plus.objective import padding
-from trl_grpo_plus.objective.advantages import compute
 from trl_grpo_plus.objective.credit import of_steps
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.rollouts.groups import judge_batch

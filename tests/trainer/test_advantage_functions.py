@@ -15,7 +15,8 @@ from trl import GRPOTrainer
 from trl_grpo_plus import registry
 from trl_grpo_plus.objective import advantage_functions
 from trl_grpo_plus.objective.advantage_functions import Estimator, estimator_of
-from trl_grpo_plus.objective.variants import VARIANTS, AdvantageInputs, Variant, pairwise
+from trl_grpo_plus.objective.group_batch import GroupBatch
+from trl_grpo_plus.objective.variants import VARIANTS, Variant, pairwise
 from trl_grpo_plus.registry import list_advantages, register_advantage
 from trl_grpo_plus.rollouts.verdicts import DEAD
 from trl_grpo_plus.traces import reader as traces
@@ -33,7 +34,7 @@ NAN = float("nan")
 REWARDS = torch.tensor([[[1.0, NAN, 9.0], [0.0, 2.0, 9.0]], [[1.0, 1.0, 9.0], [NAN, NAN, 9.0]]])
 WEIGHTS = torch.tensor([1.0, 0.5, 0.0])
 MASK = torch.tensor([[[1, 1, 0], [1, 0, 0]], [[1, 1, 1], [1, 1, 0]]]).bool()
-ABOUT = AdvantageInputs(MASK, ("alive", "alive"), step=3, seed="1 2")
+ABOUT = GroupBatch(MASK, ("alive", "alive"), step=3, seed="1 2")
 
 
 def made(function, whole_only="", **args):
@@ -96,7 +97,7 @@ def ranks_made(monkeypatch, *others):
 def test_ranks_agree_or_all_stop(monkeypatch):
     mine = 1 - 4 / 3 + 2 * 5 / 3
     assert ranks_made(monkeypatch, ("", mine + 1e-6, 4.0)).count_nonzero() == 3
-    with pytest.raises(ValueError, match=r"processes came to different advantages.*about.generator"):
+    with pytest.raises(ValueError, match=r"processes came to different advantages.*batch.generator"):
         ranks_made(monkeypatch, ("", mine + 0.1, 4.0))
     with pytest.raises(ValueError, match=r"mine.py:f': OSError: of the second"):
         ranks_made(monkeypatch, ("OSError: of the second", 0.0, 0.0))

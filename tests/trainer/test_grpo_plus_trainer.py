@@ -6,6 +6,7 @@ import itertools
 import pickle
 import warnings
 
+import advantages_by_keyword as advantages
 import pytest
 import tiny_models
 import torch
@@ -15,7 +16,7 @@ from trl import GRPOConfig, GRPOTrainer
 from trl_grpo_plus import GRPOPlusConfig, GRPOPlusTrainer
 from trl_grpo_plus.config.validation import TRL_CHOICES
 from trl_grpo_plus.curriculum.beliefs import Belief
-from trl_grpo_plus.objective import advantages, kl, scales
+from trl_grpo_plus.objective import kl, scales
 from trl_grpo_plus.objective.advantages import BASELINES
 from trl_grpo_plus.objective.scales import SCALES
 

@@ -9,12 +9,12 @@ import pytest
 import tiny_models
 import torch
 import user_advantages
+from advantages_by_keyword import compute, compute_with_kl
 from datasets import IterableDataset
 from torch.testing import assert_close
 
 from trl_grpo_plus import GRPOPlusConfig
 from trl_grpo_plus.launch import preflight
-from trl_grpo_plus.objective.advantages import compute, compute_with_kl
 from trl_grpo_plus.objective.baselines import baseline_of
 from trl_grpo_plus.trainer.batch import Batch
 from trl_grpo_plus.utils.tables import FAILED

@@ -18,7 +18,8 @@ from ..utils.distributed import agreed
 from ..utils.import_path import is_path, load, same_source, target_of
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
-from .variants import VARIANTS, AdvantageInputs, Variant
+from .group_batch import GroupBatch
+from .variants import VARIANTS, Variant
 
 
 GRPO = "grpo"  # a baseline and a scale, as other options say
@@ -34,13 +35,13 @@ def register_advantage(
 
     Args:
         name (`str`): what `advantage_estimator` calls it.
-        entropies (`bool`, *optional*, defaults to `False`): whether it reads `about.entropies`. They take one more
+        entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`. They take one more
             forward pass without gradient.
 
     Returns:
-        A decorator that gives the function back. It is `f(rewards (P, G, K), weights (K,), about, **args)`, and
-        returns `(P, G)` or `(P, G, T)`; rewards are NaN where one does not apply, `about` is
-        [`~trl_grpo_plus.objective.variants.AdvantageInputs`].
+        A decorator that gives the function back. It is `f(rewards (P, G, K), weights (K,), batch, **args)`, and
+        returns `(P, G)` or `(P, G, T)`; rewards are NaN where one does not apply, `batch` is
+            a [`~trl_grpo_plus.objective.group_batch.GroupBatch`].
 
     Raises:
         ConfigError: another function has the name.
@@ -49,7 +50,7 @@ def register_advantage(
 
     ```python
     @register_advantage("over_the_worst")
-    def over_the_worst(rewards, weights, about):
+    def over_the_worst(rewards, weights, batch):
         total = (rewards.nan_to_num() * weights).sum(dim=-1)
         return total - total.amin(dim=1, keepdim=True)
     ```
@@ -95,13 +96,13 @@ class Estimator:
     args: Mapping[str, Any] = field(default_factory=dict)
     whole_only: str = ""
 
-    def advantages(self, rewards: Tensor, weights: Tensor, told: AdvantageInputs) -> Tensor:
+    def advantages(self, rewards: Tensor, weights: Tensor, batch: GroupBatch) -> Tensor:
         """Compute the advantages of P groups of G attempts. Collective.
 
         Args:
             rewards (`Tensor`): `(P, G, K)`, NaN where one does not apply.
             weights (`Tensor`): `(K,)`.
-            told ([`~trl_grpo_plus.objective.variants.AdvantageInputs`]): what else is known.
+            batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the batch.
 
         Returns:
             `Tensor`: `(P, G)`, or `(P, G, T)`, in the rewards' dtype; 0 for an attempt that no reward with a weight
@@ -111,12 +112,15 @@ class Estimator:
             ConfigError: the function failed or did not return that, on any process: the same on all.
         """
 
+        mask = batch.mask
+        assert mask is not None
+
         def make() -> Tensor:
             with torch.no_grad():
-                made = self.variant(rewards.clone(), weights.clone(), told, **self.args)
-                return self._checked(made, rewards, weights, told.mask)
+                made = self.variant(rewards.clone(), weights.clone(), batch, **self.args)
+                return self._checked(made, rewards, weights, mask)
 
-        return agreed(make, f"advantage_estimator={self.name!r}", " Draw from about.generator().")
+        return agreed(make, f"advantage_estimator={self.name!r}", " Draw from batch.generator().")
 
     def _checked(self, made: Any, rewards: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         shape = rewards.shape[:2]
@@ -154,7 +158,7 @@ def estimator_of(config: Any) -> Estimator | None:
     shown = name if isinstance(name, str) else target_of(name)
     with error_prefix(f"advantage_estimator={shown!r}"):
         variant = _variant(name)
-        leading = ("rewards",) if variant.of_totals else ("rewards", "weights", "about")
+        leading = ("rewards",) if variant.of_totals else ("rewards", "weights", "batch")
         takes = f"({', '.join(leading)}, **args)"
         check_arguments(variant.function, args, len(leading), '{"name": ..., "args": {{}}}', takes)
         if variant.check is not None:

@@ -30,63 +30,87 @@ The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std
 times and -1.732.
 """
 
-from collections.abc import Sequence
-from itertools import repeat
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from ..curriculum.beliefs import Belief
 from ..rollouts.groups import extremes
 from ..utils.validation import one_of
-from .baselines import BASELINES, Baseline, BaselineInputs
+from .baselines import BASELINES, Baseline
+from .group_batch import GroupBatch
 from .scales import SCALES, TRL_SCALES, Scale, Scored, batch_std
 
 
-def compute(
-    rewards: Tensor,
-    baseline: str | Baseline = "mean",
-    scale: str = "group",
-    ddof: int = 1,
-    eps: float = 1e-4,
-    floor: float = 0.0,
-    tolerance: float = 1e-6,
-    lengths: Tensor | None = None,
-    *,
-    running_std: float | None = None,
-    belief: Belief | None = None,
-    teaching: Tensor | None = None,
-) -> Tensor:
-    """Advantages of P groups of G attempts. The defaults are TRL's (`grpo_trainer.py`, `sum_then_normalize`).
+@dataclass(frozen=True)
+class Normalization:
+    """A baseline, a scale and their limits. The defaults are TRL's (`grpo_trainer.py`, `sum_then_normalize`).
 
     Args:
-        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
-        baseline (`str` or `Callable`, *optional*, defaults to `"mean"`): one of [`BASELINES`], or a function as they
-            are.
+        baseline (`str` or `Callable`, *optional*, defaults to `"mean"`): one of [`BASELINES`], or such a function.
         scale (`str`, *optional*, defaults to `"group"`): one of [`SCALES`].
         ddof (`int`, *optional*, defaults to `1`): 1 for the sample std, 0 for the population std.
         eps (`float`, *optional*, defaults to `1e-4`): added to the scale.
         floor (`float`, *optional*, defaults to `0.0`): smallest scale.
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a group that counts as tied.
-        lengths (`Tensor`, *optional*): `(P, G)` completion lengths in tokens, for length_weighted.
-        running_std (`float`, *optional*): the std to divide by, for running.
-        belief ([`~trl_grpo_plus.curriculum.beliefs.Belief`], *optional*): of the P prompts, for belief and prior;
-            must have been made before their attempts were scored.
-        teaching (`Tensor`, *optional*): `(P,)`, which groups have an advantage. `None`: those whose rewards differ.
+
+    Raises:
+        ValueError: unknown baseline or scale.
+    """
+
+    baseline: str | Baseline = "mean"
+    scale: str = "group"
+    ddof: int = 1
+    eps: float = 1e-4
+    floor: float = 0.0
+    tolerance: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if isinstance(self.baseline, str):
+            one_of("baseline", self.baseline, BASELINES)
+        one_of("scale", self.scale, SCALES)
+
+    @property
+    def centre(self) -> Baseline:
+        """The function that subtracts the baseline."""
+        return BASELINES[self.baseline] if isinstance(self.baseline, str) else self.baseline
+
+    @property
+    def kind(self) -> Scale:
+        """The scale's record."""
+        return SCALES[self.scale]
+
+    def divisor(self, values: Tensor, scored: Tensor, centred: Tensor, batch: GroupBatch) -> Tensor:
+        """`(P, 1)` or `(1, 1)`: the scale with floor and eps; 0 where a group has no advantage."""
+        rewards = Scored(values, scored, centred, batch, self.ddof, self.tolerance)
+        return self.kind.divisor(rewards, self.floor, self.eps)
+
+
+TRL_DEFAULT = Normalization()
+REWARDS_ALONE = GroupBatch()
+
+
+def compute(rewards: Tensor, normalization: Normalization = TRL_DEFAULT, batch: GroupBatch = REWARDS_ALONE) -> Tensor:
+    """Compute the advantages of P groups of G attempts.
+
+    Args:
+        rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
+        normalization ([`Normalization`], *optional*): baseline and scale. By default TRL's.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): what baseline and scale need:
+            length_weighted the lengths, running the running_std, belief and prior the beliefs. Its `teaching` says
+            which groups have an advantage.
 
     Returns:
         `Tensor`: `(P, G)`.
 
     Raises:
-        ValueError: unknown baseline or scale, or what it needs is missing.
+        ValueError: the batch lacks what the baseline or the scale needs.
     """
-    teaches = varies(rewards, tolerance) if teaching is None else teaching.unsqueeze(1)
+    teaches = varies(rewards, normalization.tolerance) if batch.teaching is None else batch.teaching.unsqueeze(1)
     values = rewards.double()
-    centre, kind = _chosen(baseline, scale)
     scored = ~values.isnan()
-    about = BaselineInputs(lengths, running_std, belief)
-    centred = centre(values, scored, about)
-    divisor = kind.divisor(Scored(values, scored, centred, ddof, tolerance, about), floor, eps)
+    centred = normalization.centre(values, scored, batch)
+    divisor = normalization.divisor(values, scored, centred, batch)
     # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
     live = scored & teaches & (divisor > 0)
     return torch.where(live, centred / torch.where(divisor > 0, divisor, 1.0), 0.0).to(rewards.dtype)
@@ -95,27 +119,20 @@ def compute(
 def normalize_then_sum(
     components: Tensor,
     weights: Tensor,
-    baseline: str | Baseline = "mean",
-    scale: str = "group",
-    ddof: int = 1,
-    eps: float = 1e-4,
-    floor: float = 0.0,
-    tolerance: float = 1e-6,
-    lengths: Tensor | None = None,
-    *,
-    beliefs: Sequence[Belief] | None = None,
-    teaching: Tensor | None = None,
+    normalization: Normalization = TRL_DEFAULT,
+    batch: GroupBatch = REWARDS_ALONE,
 ) -> Tensor:
     """TRL's `multi_objective_aggregation="normalize_then_sum"` (GDPO): advantages of each reward function by itself,
     summed with their weights, then normalised over the batch.
 
     Args:
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
-        weights (`Tensor`): `(K,)`. What has weight 0 is left out: an attempt that nothing else scored is unscored.
-        scale (`str`, *optional*, defaults to `"group"`): one that each group has of its own. TRL divides by the
-            group's std whatever `scale_rewards` is, so here batch and none mean group too.
-        beliefs (`Sequence[Belief]`, *optional*): one a component with a weight.
-        baseline, ddof, eps, floor, tolerance, lengths, teaching: as [`compute`].
+        weights (`Tensor`): `(K,)`. A component of weight 0 is left out: an attempt that nothing else scored is
+            unscored.
+        normalization ([`Normalization`], *optional*): its scale must be one over the group. TRL divides by the group's
+            std whatever `scale_rewards` is, so here batch and none mean group too.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`]; beliefs are one a
+            component with a weight.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
@@ -124,20 +141,19 @@ def normalize_then_sum(
     nothing = components.new_zeros(components.shape[:2])
     if not len(weights):
         return nothing
-    scale = "group" if scale in TRL_SCALES else scale
-    shaping = (baseline, scale, ddof, eps, floor, tolerance, lengths)
+    each = replace(normalization, scale="group") if normalization.scale in TRL_SCALES else normalization
     parts = [
-        compute(part.double(), *shaping, belief=belief, teaching=teaching)
-        for part, belief in zip(components.unbind(-1), beliefs or repeat(None), strict=False)
+        compute(part.double(), each, replace(batch, beliefs=batch.beliefs[k : k + 1]))
+        for k, part in enumerate(components.unbind(-1))
     ]
     weighted = torch.stack(parts, dim=-1) * weights.double()
     summed = weighted.sum(dim=-1)
     scored = ~components.isnan().all(dim=-1)
     teaches = (weighted != 0).any(dim=-1).any(dim=-1, keepdim=True)
-    over_batch = summed[scored]
-    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= tolerance:
+    over_batch, ddof = summed[scored], normalization.ddof
+    if len(over_batch) <= ddof or over_batch.max() - over_batch.min() <= normalization.tolerance:
         return nothing
-    divisor = max(batch_std(over_batch, ddof), floor) + eps
+    divisor = max(batch_std(over_batch, ddof), normalization.floor) + normalization.eps
     normalised = (summed - over_batch.mean()) / divisor if divisor > 0 else torch.zeros_like(summed)
     return torch.where(scored & teaches, normalised, 0.0).to(components.dtype)
 
@@ -147,19 +163,10 @@ def compute_with_kl(
     kl_to_go: Tensor,
     beta: float,
     per_token: bool,
-    baseline: str | Baseline = "mean",
-    scale: str = "group",
-    ddof: int = 1,
-    eps: float = 1e-4,
-    floor: float = 0.0,
-    tolerance: float = 1e-6,
-    lengths: Tensor | None = None,
-    *,
-    running_std: float | None = None,
-    belief: Belief | None = None,
-    teaching: Tensor | None = None,
+    normalization: Normalization = TRL_DEFAULT,
+    batch: GroupBatch = REWARDS_ALONE,
 ) -> Tensor:
-    """Advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
+    """Compute the advantages of reward - beta * KL: the KL in the reward, subtracted before the baseline.
 
     The KL needs no reward. Where [`compute`] gives 0 (a tied group, an attempt that nobody scored, a group mean <= 0
     under the scale mean) the advantage is that of -beta * KL alone, centred over all attempts of the group. A group
@@ -171,9 +178,10 @@ def compute_with_kl(
         kl_to_go (`Tensor`): `(P, G, T)`, [`trl_grpo_plus.objective.kl.kl_to_go`] of each completion, in nats.
         beta (`float`): coefficient of the KL.
         per_token (`bool`): at each token the KL from there on; otherwise the whole completion's.
-        baseline, scale, ddof, eps, floor, tolerance, lengths, running_std, belief, teaching: as [`compute`]; scales
-            are those of reward - beta * KL, `tolerance` and `belief` are about the rewards. What an attempt's KL is
-            expected to be is, under the baseline belief, the mean of the others'.
+        normalization ([`Normalization`], *optional*): scales are those of reward - beta * KL, the tolerance is about
+            the rewards.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`]. Beliefs are about the
+            rewards: under the baseline belief an attempt is expected to pay the mean KL of the group's others.
 
     Returns:
         `Tensor`: `(P, G, T)` per token, otherwise `(P, G)`.
@@ -182,24 +190,23 @@ def compute_with_kl(
         return torch.zeros_like(kl_to_go if per_token else rewards, dtype=rewards.dtype)
     cost = beta * kl_to_go.double()
     values = rewards.double()
-    centre, kind = _chosen(baseline, scale)
+    centre, over, tolerance = normalization.centre, normalization.kind.over, normalization.tolerance
     scored = ~values.isnan()
-    about = BaselineInputs(lengths, running_std, belief)
     penalised = values - cost[..., 0]
-    centred = centre(penalised, scored, about.less(cost[..., 0], scored))
-    divisor = kind.divisor(Scored(penalised, scored, centred, ddof, tolerance, about), floor, eps)
-    teaches = (varies(values, tolerance) if teaching is None else teaching.unsqueeze(1)) & (divisor > 0)
-    if kind.over == "group":
+    centred = centre(penalised, scored, batch.less_cost(cost[..., 0], scored))
+    divisor = normalization.divisor(penalised, scored, centred, batch)
+    teaches = (varies(values, tolerance) if batch.teaching is None else batch.teaching.unsqueeze(1)) & (divisor > 0)
+    if over == "group":
         divisor = torch.where(teaches, divisor, 1.0)
-    elif kind.over == "batch":
+    elif over == "batch":
         divisor = torch.where(varies(values.view(1, -1), tolerance), divisor, 1.0)
     divisor = torch.where(divisor > 0, divisor, 1.0)
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
-    scored, everyone, about = scored.unsqueeze(-1), torch.ones_like(shaped), about.per_token()
-    with_reward = centre(values.unsqueeze(-1) - cost, scored, about.less(cost, scored))
-    # What a baseline of rewards that are all 0 is not 0 for (a column of the dataset) is none of the KL's.
-    nothing = about.of_nothing()
-    alone = centre(-cost, everyone, nothing.less(cost, everyone)) - centre(torch.zeros_like(cost), everyone, nothing)
+    scored, everyone, batch = scored.unsqueeze(-1), torch.ones_like(shaped), batch.per_token()
+    with_reward = centre(values.unsqueeze(-1) - cost, scored, batch.less_cost(cost, scored))
+    # A baseline that is not 0 for rewards that are all 0 (a dataset column) is no part of the KL's.
+    zero = batch.of_zero_rewards()
+    alone = centre(-cost, everyone, zero.less_cost(cost, everyone)) - centre(torch.zeros_like(cost), everyone, zero)
     shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)
     return shared if per_token else shared.squeeze(-1)
 
@@ -208,11 +215,3 @@ def varies(rewards: Tensor, tolerance: float) -> Tensor:
     """(P, G) -> (P, 1), whether a group's rewards differ."""
     lowest, highest = extremes(rewards)
     return (highest - lowest > tolerance).unsqueeze(1)
-
-
-def _chosen(baseline: str | Baseline, scale: str) -> tuple[Baseline, Scale]:
-    if isinstance(baseline, str):
-        one_of("baseline", baseline, BASELINES)
-        baseline = BASELINES[baseline]
-    one_of("scale", scale, SCALES)
-    return baseline, SCALES[scale]

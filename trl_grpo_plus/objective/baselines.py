@@ -1,89 +1,60 @@
 """Baselines: what is subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
 
-A baseline is a function `(values, scored, about) -> values minus the baseline`, over dim 1. Values are (P, G) or
+A baseline is a function `(values, scored, batch) -> values minus the baseline`, over dim 1. Values are (P, G) or
 (P, G, T), P groups of G attempts, float64, NaN where nobody scored, which moves no other. The table of
 [`trl_grpo_plus.objective.advantages`] says what each one is. `advantage_baseline` also takes the path of such a
 function. One that reads columns of the dataset names them with [`reads_columns`].
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
-from ..curriculum.beliefs import Belief
 from ..utils.import_path import is_path, load
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
+from .group_batch import GroupBatch
 
 
 MOST_BELIEVED = 8.0  # attempts that a belief counts for: policies move
 
 
-@dataclass(frozen=True)
-class BaselineInputs:
-    """What baselines and scales are told beside the rewards of P groups of G attempts, as in [`compute`]."""
-
-    lengths: Tensor | None = None
-    running_std: float | None = None
-    belief: Belief | None = None
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)  # P values of each that the baseline reads
-
-    def per_token(self) -> "BaselineInputs":
-        """Return the record for values (P, G, T)."""
-        belief = self.belief and replace(self.belief, mean=self.belief.mean.view(-1, 1, 1))
-        return replace(self, lengths=None if self.lengths is None else self.lengths.unsqueeze(-1), belief=belief)
-
-    def of_nothing(self) -> "BaselineInputs":
-        """Return the record for rewards that are all 0."""
-        return replace(self, belief=self.belief and replace(self.belief, mean=torch.zeros_like(self.belief.mean)))
-
-    def less(self, cost: Tensor, scored: Tensor) -> "BaselineInputs":
-        """Shift the prior mean by the mean cost of the group's other attempts."""
-        if self.belief is None:
-            return self
-        total = cost.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
-        others = (total - cost.masked_fill(~scored, 0.0)) / (count_of(scored) - scored.long()).clamp(min=1)
-        mean = self.belief.mean.view(-1, *[1] * (cost.dim() - 1))
-        return replace(self, belief=replace(self.belief, mean=mean - others))
-
-
-def less_mean(values: Tensor, scored: Tensor, about: BaselineInputs | None = None) -> Tensor:
+def less_mean(values: Tensor, scored: Tensor, batch: GroupBatch | None = None) -> Tensor:
     return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / count_of(scored)
 
 
-def _leave_one_out(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
+def _leave_one_out(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
     # r_i - mean of the others, written so that it is exact and defined for one attempt.
     return less_mean(values, scored) * count_of(scored) / (count_of(scored) - 1).clamp(min=1)
 
 
-def less_median(values: Tensor, scored: Tensor, about: BaselineInputs | None = None) -> Tensor:
+def less_median(values: Tensor, scored: Tensor, batch: GroupBatch | None = None) -> Tensor:
     return values - median_of(values, count_of(scored))
 
 
-def _length_weighted(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
-    if about.lengths is None:
-        raise ConfigError("baseline='length_weighted' needs lengths, the completions' lengths in tokens.")
-    weight = about.lengths.double().masked_fill(~scored, 0.0)
+def _length_weighted(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
+    if batch.lengths is None:
+        raise ConfigError("baseline='length_weighted' needs the batch's lengths, the completions' lengths in tokens.")
+    weight = batch.lengths.double().masked_fill(~scored, 0.0)
     # A group of which every token is masked has no lengths to weigh by.
     weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
     total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
     return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
 
 
-def _belief(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
-    if about.belief is None:
-        raise ConfigError("baseline='belief' needs belief, what the prompts were believed to earn.")
-    mean = about.belief.mean if about.belief.mean.dim() == values.dim() else about.belief.mean.unsqueeze(1)
-    believed = about.belief.count.clamp(max=MOST_BELIEVED).view(-1, *[1] * (values.dim() - 1))
+def _belief(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
+    if batch.belief is None:
+        raise ConfigError("baseline='belief' needs the batch's beliefs, the estimates of the prompts' rewards.")
+    mean = batch.belief.mean if batch.belief.mean.dim() == values.dim() else batch.belief.mean.unsqueeze(1)
+    believed = batch.belief.count.clamp(max=MOST_BELIEVED).view(-1, *[1] * (values.dim() - 1))
     total = values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True)
     others = total - values
     return values - (others + believed * mean) / (count_of(scored) - 1 + believed)
 
 
-Baseline = Callable[[Tensor, Tensor, BaselineInputs], Tensor]
+Baseline = Callable[[Tensor, Tensor, GroupBatch], Tensor]
 # To add one: a function and an entry.
 BASELINES: dict[str, Baseline] = {
     "mean": less_mean,
@@ -100,14 +71,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def reads_columns(*names: str) -> Callable[[Function], Function]:
     """Name the dataset's columns that a baseline or an advantage function reads.
 
-    Their values, one a group, are `about.columns[name]`. They are gathered from all processes, so name few.
+    Their values, one a group, are `batch.columns[name]`. They are gathered from all processes, so name few.
 
     Example:
 
     ```python
     @reads_columns("pass_rate")
-    def expected(values, scored, about):
-        return values - torch.tensor(about.columns["pass_rate"]).view(-1, *[1] * (values.dim() - 1))
+    def expected(values, scored, batch):
+        return values - torch.tensor(batch.columns["pass_rate"]).view(-1, *[1] * (values.dim() - 1))
     ```
     """
 
@@ -136,7 +107,7 @@ def baseline_of(name: str) -> Baseline:
     """Return the function that an `advantage_baseline` names. A file or module is imported.
 
     Raises:
-        ConfigError: there is none, or it does not take `(values, scored, about)`.
+        ConfigError: there is none, or it does not take `(values, scored, batch)`.
     """
     check_baseline(name)
     if name in BASELINES:
@@ -146,16 +117,16 @@ def baseline_of(name: str) -> Baseline:
         try:
             inspect.signature(function).bind(None, None, None)
         except TypeError as error:
-            raise ConfigError(f"it must take (values, scored, about): {error}.") from None
+            raise ConfigError(f"it must take (values, scored, batch): {error}.") from None
     return _checked(function, name)
 
 
 def _checked(function: Baseline, name: str) -> Baseline:
-    def baseline(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
+    def baseline(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
         if not values.numel():
             return values
         with error_prefix(f"advantage_baseline={name!r}"):
-            return check(_called(function, values, scored, about), values, scored)
+            return check(_called(function, values, scored, batch), values, scored)
 
     def check(centred: Any, values: Tensor, scored: Tensor) -> Tensor:
         fits = isinstance(centred, Tensor) and centred.shape == values.shape
@@ -170,10 +141,10 @@ def _checked(function: Baseline, name: str) -> Baseline:
     return reads_columns(*columns_of(function))(baseline)
 
 
-def _called(function: Baseline, values: Tensor, scored: Tensor, about: BaselineInputs) -> Any:
+def _called(function: Baseline, values: Tensor, scored: Tensor, batch: GroupBatch) -> Any:
     try:
         with torch.no_grad():  # and clones: the function may change what it gets
-            return function(values.clone(), scored.clone(), about)
+            return function(values.clone(), scored.clone(), batch)
     except Exception as error:
         raise ConfigError(f"{type(error).__name__}: {error}") from error
 

@@ -1,22 +1,22 @@
 """Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..curriculum.beliefs import Belief
 from ..rollouts.groups import totals
-from ..rollouts.steps import StepMarks, by_group
+from ..rollouts.steps import by_group
 from ..utils.distributed import agreed
-from . import advantages, scales
+from . import scales
 from .advantage_functions import estimator_of
-from .baselines import BASELINES, Baseline, BaselineInputs, baseline_of, columns_of
+from .advantages import Normalization, compute, compute_with_kl, normalize_then_sum, varies
+from .baselines import BASELINES, baseline_of, columns_of
+from .group_batch import GroupBatch
 from .process_rewards import of_steps
-from .variants import AdvantageInputs
 
 
 # Minimum scale under the baseline belief, as a fraction of the reward range. It bounds the advantage where the
@@ -49,32 +49,21 @@ class Credit:
         groups: tuple[int, int],
         rewards: Tensor,
         weights: Tensor,
-        lengths: Tensor,
+        batch: GroupBatch,
         kl_to_go: Tensor | None = None,
         beta: float = 0.0,
-        marks: Sequence[StepMarks] = (),
-        beliefs: Sequence[Belief] | None = None,
-        teaching: Sequence[bool] | None = None,
-        about: AdvantageInputs | None = None,
-        columns: Mapping[str, Sequence[Any]] | None = None,
     ) -> Tensor:
-        """Advantages of a batch, which moves the running std on. Tensors are gathered; filler may follow the N rows.
-        Collective, with an estimator or a baseline of the user's own.
+        """Compute the advantages of a batch, and move the running std on. Tensors are gathered; filler may follow the
+        N rows. Collective, with an estimator or a baseline of the user's own.
 
         Args:
             groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
             rewards (`Tensor`): `(N + filler, K)`, NaN where a reward does not apply.
             weights (`Tensor`): `(K,)`, 0 for a monitor.
-            lengths (`Tensor`): `(N + filler,)`, in tokens that are trained on.
+            batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the P groups. Its running std is
+                filled in here.
             kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
             beta (`float`, *optional*, defaults to `0.0`): its coefficient.
-            marks (`Sequence[StepMarks]`, *optional*): `N + filler`, the steps of each, under `step_reward_credit`.
-            beliefs (`Sequence[Belief]`, *optional*): of the P prompts, made before they were sampled; one, or under
-                normalize_then_sum one a reward with a weight.
-            teaching (`Sequence[bool]`, *optional*): which of the P groups have an advantage, with `beliefs`.
-            about ([`~trl_grpo_plus.objective.variants.AdvantageInputs`], *optional*): what an estimator is told of
-                the P groups, but for beliefs and columns.
-            columns (`Mapping[str, Sequence]`, *optional*): P values of each of `self.columns`.
 
         Returns:
             `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`, under `step_reward_credit`
@@ -86,74 +75,63 @@ class Credit:
 
         if self.estimator is None:
             to_go = None if kl_to_go is None else live(kl_to_go)
-            shaping = self._shaping(live(lengths), teaching if beliefs else None, columns or {})
-
-            def make() -> Tensor:
-                if marks:
-                    return self._of_steps(live(rewards), weights.cpu(), marks, shaping)
-                return self._of_groups(live(rewards), weights.cpu(), to_go, beta, beliefs, shaping)
-
+            make = partial(self._normalized, live(rewards), weights.cpu(), batch, to_go, beta)
             name = self._config.advantage_baseline
             rule = f" advantage_baseline={name!r} must give the same result on every process."
             values = (make() if name in BASELINES else agreed(make, advice=rule)).flatten(0, 1)
         elif not math.prod(groups):
             values = rewards.new_zeros(0).cpu()
         else:
-            assert about is not None
-            about = replace(about, belief=beliefs[0] if beliefs else None, columns=columns or {})
-            values = self.estimator.advantages(live(rewards), weights.cpu(), about).flatten(0, 1)
+            values = self.estimator.advantages(live(rewards), weights.cpu(), batch).flatten(0, 1)
         if self._config.advantage_clip is not None:
             values = values.clamp(-self._config.advantage_clip, self._config.advantage_clip)
         return torch.cat([values, values.new_zeros(len(rewards) - len(values), *values.shape[1:])])
 
-    def _shaping(
-        self, lengths: Tensor, teaching: Sequence[bool] | None, columns: Mapping[str, Sequence[Any]]
-    ) -> dict[str, Any]:
+    @property
+    def reads_mask(self) -> bool:
+        """Whether advantages may depend on the tokens' mask, which is gathered for nothing else."""
+        return self.estimator is not None or self._config.advantage_baseline not in BASELINES
+
+    @property
+    def _normalization(self) -> Normalization:
         config, floor = self._config, self._config.std_floor
         if config.advantage_baseline == "belief":
             floor = max(floor, BELIEF_FLOOR * (config.solved_reward - config.failed_reward))
-        return {
-            "baseline": _with_columns(self._baseline, columns),
-            "scale": config.scale_rewards,
-            "ddof": config.std_ddof,
-            "eps": config.std_eps,
-            "floor": floor,
-            "tolerance": config.zero_variance_tolerance,
-            "lengths": lengths,
-            "teaching": None if teaching is None else torch.tensor(teaching, dtype=torch.bool),
-        }
+        return Normalization(
+            baseline=self._baseline,
+            scale=config.scale_rewards,
+            ddof=config.std_ddof,
+            eps=config.std_eps,
+            floor=floor,
+            tolerance=config.zero_variance_tolerance,
+        )
 
-    def _of_groups(
-        self,
-        rewards: Tensor,
-        weights: Tensor,
-        kl_to_go: Tensor | None,
-        beta: float,
-        beliefs: Sequence[Belief] | None,
-        shaping: dict[str, Any],
+    def _normalized(
+        self, rewards: Tensor, weights: Tensor, batch: GroupBatch, kl_to_go: Tensor | None, beta: float
     ) -> Tensor:
-        config = self._config
+        """Return advantages by a baseline and a scale, (P, G) or (P, G, T)."""
+        config, normalization = self._config, self._normalization
+        if batch.marks:
+            return self._of_steps(rewards, weights, batch)
         if config.multi_objective_aggregation == "normalize_then_sum":
-            return advantages.normalize_then_sum(rewards, weights, **shaping, beliefs=beliefs)
-        shaping["belief"] = beliefs[0] if beliefs else None
+            return normalize_then_sum(rewards, weights, normalization, batch)
         summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2])
         if kl_to_go is None:
-            return advantages.compute(summed, **shaping, running_std=self.running_std(summed))
-        alike = not summed.numel() or not advantages.varies(summed.view(1, -1), config.zero_variance_tolerance)
-        shaping["running_std"] = self.running_std(summed - beta * kl_to_go[..., 0], alike)
+            return compute(summed, normalization, replace(batch, running_std=self.running_std(summed)))
+        alike = not summed.numel() or not varies(summed.view(1, -1), config.zero_variance_tolerance)
+        batch = replace(batch, running_std=self.running_std(summed - beta * kl_to_go[..., 0], alike))
         per_token = config.kl_reward_form == "reward_to_go"
-        return advantages.compute_with_kl(summed, kl_to_go, beta, per_token, **shaping)
+        return compute_with_kl(summed, kl_to_go, beta, per_token, normalization, batch)
 
-    def _of_steps(
-        self, rewards: Tensor, weights: Tensor, marks: Sequence[StepMarks], shaping: dict[str, Any]
-    ) -> Tensor:
+    def _of_steps(self, rewards: Tensor, weights: Tensor, batch: GroupBatch) -> Tensor:
         """(P, G, T): in each group the rewards that scored steps by these, the others as ever by their total."""
-        size, flat = rewards.shape[1], rewards.flatten(0, 1)
+        size, flat, marks, normalization = rewards.shape[1], rewards.flatten(0, 1), batch.marks, self._normalization
         stepwise, rest = by_group(flat, marks[: len(flat)], size)
-        whole = advantages.compute(totals(rest, weights).view(rewards.shape[:2]).double(), **shaping)
+        whole = compute(totals(rest, weights).view(rewards.shape[:2]).double(), normalization, batch)
         values = whole.unsqueeze(-1).repeat(1, 1, max(mark.length for mark in marks))
         names = ("ddof", "eps", "scale", "floor", "tolerance")
-        chosen = {name: shaping[name] for name in names} | {"step_reward_credit": self._config.step_reward_credit}
+        chosen = {name: getattr(normalization, name) for name in names}
+        chosen["step_reward_credit"] = self._config.step_reward_credit
         for group, scored in enumerate(stepwise):
             lengths = [mark.length for mark in marks[group * size : (group + 1) * size]]
             for k, steps in scored.items():
@@ -184,16 +162,6 @@ class Credit:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint."""
         self.running_variance = state["running_variance"]
-
-
-def _with_columns(baseline: Baseline, columns: Mapping[str, Sequence[Any]]) -> Baseline:
-    if not columns:
-        return baseline
-
-    def with_columns(values: Tensor, scored: Tensor, about: BaselineInputs) -> Tensor:
-        return baseline(values, scored, replace(about, columns=columns))
-
-    return with_columns
 
 
 def columns_read(config: Any) -> tuple[str, ...]:

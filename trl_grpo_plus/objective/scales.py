@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from ..utils.validation import ConfigError
-from .baselines import BaselineInputs, count_of, less_mean, less_median, median_of
+from .baselines import count_of, less_mean, less_median, median_of
+from .group_batch import GroupBatch
 
 
 MAD_TO_STD = 1.4826
@@ -33,15 +34,15 @@ def batch_std(rewards: Tensor, ddof: int = 1) -> float:
 
 @dataclass(frozen=True)
 class Scored:
-    """What a scale is made of: P groups of G attempts, in float64; what is not explained is as in
-    [`~trl_grpo_plus.objective.advantages.compute`]."""
+    """A scale's arguments: P groups of G attempts, in float64; ddof and tolerance are as in
+    [`~trl_grpo_plus.objective.advantages.Normalization`]."""
 
     values: Tensor  # (P, G), NaN where nobody scored
     scored: Tensor  # (P, G), whether somebody did
     centred: Tensor  # (P, G), values minus the baseline
+    batch: GroupBatch
     ddof: int
     tolerance: float
-    about: BaselineInputs
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,15 @@ def _positive_mean(rewards: Scored) -> Tensor:
 
 
 def _running_std(rewards: Scored) -> Tensor:
-    if rewards.about.running_std is None:
-        raise ConfigError("scale='running' needs running_std, the std that the caller keeps.")
-    return rewards.values.new_full((1, 1), rewards.about.running_std)
+    if rewards.batch.running_std is None:
+        raise ConfigError("scale='running' needs the batch's running_std, the std that the caller keeps.")
+    return rewards.values.new_full((1, 1), rewards.batch.running_std)
 
 
 def _believed_std(rewards: Scored) -> Tensor:
-    if rewards.about.belief is None:
-        raise ConfigError("scale='prior' needs belief, what the prompts were believed to earn.")
-    return rewards.about.belief.variance.sqrt().unsqueeze(1)
+    if rewards.batch.belief is None:
+        raise ConfigError("scale='prior' needs the batch's beliefs, the estimates of the prompts' rewards.")
+    return rewards.batch.belief.variance.sqrt().unsqueeze(1)
 
 
 # To add one: a function and an entry. The configuration's choices and refusals follow.

@@ -13,57 +13,16 @@ All are pure and in float64: an attempt that nobody scored (NaN) has advantage 0
 enumeration are in tests/objective/test_variants.py. None but GRPO's divides by a spread.
 """
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..curriculum.beliefs import Belief
 from ..rollouts.groups import totals
 from ..utils.validation import ConfigError, Number
-
-
-@dataclass(frozen=True)
-class AdvantageInputs:
-    """What an advantage function is told beside the rewards of P groups of G attempts. All on the CPU, and the same on
-    every process.
-
-    Args:
-        mask (`Tensor`): `(P, G, T)` bool, the tokens that are in the loss; T is the longest completion's length.
-        verdicts (`tuple[str, ...]`): P, of [`trl_grpo_plus.rollouts.groups.judge`].
-        step (`int`): optimizer steps done.
-        seed (`str`): what [`generator`] is made of, another one for each batch.
-        rows (`tuple[int, ...]`, *optional*): P indices in the training set, where they are known: with prompts
-            that are chosen or remembered.
-        belief ([`~trl_grpo_plus.curriculum.beliefs.Belief`], *optional*): what the P prompts were believed to earn,
-            where anything is believed of them.
-        entropies (`Tensor`, *optional*): `(P, G, T)` nats, the policy's before each token, at the temperature that is
-            sampled at, for a function that asks for them. 0 outside the mask.
-        columns (`Mapping[str, Sequence]`): P values of each column of the dataset that the function names with
-            [`~trl_grpo_plus.objective.baselines.reads_columns`].
-    """
-
-    mask: Tensor
-    verdicts: tuple[str, ...]
-    step: int = 0
-    seed: str = ""
-    rows: tuple[int, ...] | None = None
-    belief: Belief | None = None
-    entropies: Tensor | None = None
-    columns: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-
-    @property
-    def lengths(self) -> Tensor:
-        """`(P, G)`, tokens in the loss."""
-        return self.mask.sum(dim=-1)
-
-    def generator(self) -> torch.Generator:
-        """Make a generator for this batch, with the same draws on every process and after a resume."""
-        seed = hashlib.blake2b(self.seed.encode(), digest_size=4).digest()  # of which torch uses 32 bits
-        return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
+from .group_batch import GroupBatch
 
 
 def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
@@ -184,7 +143,7 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
     return torch.where(scored, summed / others, 0.0).to(rewards.dtype)
 
 
-def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: int = 64) -> Tensor:
+def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 64) -> Tensor:
     """Credit each attempt with what it adds to the group's best, whichever of several rewards counts
     ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
 
@@ -200,16 +159,16 @@ def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: i
     Args:
         rewards (`Tensor`): `(P, G, K)`; one that does not apply (NaN) counts as 0 where another does, as in TRL's sum.
         weights (`Tensor`): `(K,)`; what has weight 0 is left out.
-        about ([`AdvantageInputs`]): for its generator.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): for its generator.
         draws (`int`, *optional*, defaults to `64`): directions.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
 
     Example:
-        >>> about = AdvantageInputs(torch.ones(1, 3, 5).bool(), ("alive",))
+        >>> batch = GroupBatch(torch.ones(1, 3, 5).bool(), ("alive",))
         >>> rewards = torch.tensor([[[1.0, 0.0], [0.0, 1.0], [0.6, 0.6]]])  # the third leads where both count alike
-        >>> vector(rewards, torch.ones(2), about, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
+        >>> vector(rewards, torch.ones(2), batch, draws=100_000)  # 0.08, 0.08 and 0.01 with all directions
         tensor([[0.0797, 0.0805, 0.0100]])
     """
     Number(at_least=1, integer=True).check("draws", draws)
@@ -219,7 +178,7 @@ def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: i
     if rewards.shape[1] < 2 or not values.shape[-1]:
         return none
     # Exponential draws over their sum are of the flat Dirichlet.
-    drawn = torch.rand(draws, values.shape[-1], generator=about.generator(), dtype=torch.float64)
+    drawn = torch.rand(draws, values.shape[-1], generator=batch.generator(), dtype=torch.float64)
     directions = -torch.log1p(-drawn)
     directions = directions / directions.sum(dim=1, keepdim=True)
     along = (values.nan_to_num() @ directions.T).masked_fill(~scored.unsqueeze(-1), -torch.inf)  # (P, G, draws)
@@ -228,7 +187,7 @@ def vector(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, draws: i
     return torch.where(scored & (scored.sum(dim=1, keepdim=True) > 1), leads, 0.0).to(rewards.dtype)
 
 
-def zvp(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, alpha: float = 0.1) -> Tensor:
+def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0.1) -> Tensor:
     """GRPO's where attempts differ; where all are right or all wrong, entropy says which tokens learn
     ([RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5).
 
@@ -242,7 +201,7 @@ def zvp(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, alpha: floa
 
     Args:
         rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.
-        about ([`AdvantageInputs`]): with entropies.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): with entropies.
         alpha (`float`, *optional*, defaults to `0.1`): of groups that are alike; results depend on it.
 
     Returns:
@@ -250,25 +209,25 @@ def zvp(rewards: Tensor, weights: Tensor, about: AdvantageInputs, *, alpha: floa
 
     Example:
         >>> nats = torch.tensor([[[0.5, 2.0]], [[0.5, 2.0]]])
-        >>> about = AdvantageInputs(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
-        >>> zvp(torch.tensor([[[1.0]], [[0.0]]]), torch.ones(1), about).squeeze(1)
+        >>> batch = GroupBatch(torch.ones(2, 1, 2).bool(), ("all_good", "all_bad"), entropies=nats)
+        >>> zvp(torch.tensor([[[1.0]], [[0.0]]]), torch.ones(1), batch).squeeze(1)
         tensor([[ 0.0500,  0.2000],
                 [-0.1500, -0.0000]])
     """
-    if about.entropies is None:
-        raise ConfigError("zvp needs about.entropies, the policy's before each token.")
+    if batch.entropies is None or batch.mask is None:
+        raise ConfigError("zvp needs batch.entropies, the policy's before each token.")
     summed = totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]).double()
     scored = ~summed.isnan()
     count = scored.sum(dim=1, keepdim=True)
     centred = (summed - summed.nanmean(dim=1, keepdim=True)).masked_fill(~scored, 0.0)
     std = (centred.square().sum(dim=1, keepdim=True) / (count - 1).clamp(min=1)).sqrt()
-    nats = about.entropies.double().masked_fill(~about.mask, 0.0)
+    nats = batch.entropies.double().masked_fill(~batch.mask, 0.0)
     below = nats.amax(dim=-1, keepdim=True) - nats if nats.shape[-1] else nats
     of_verdict = {"alive": (centred / (std + 1e-4)).unsqueeze(-1).expand_as(nats)}
     of_verdict |= {"all_good": alpha * nats, "all_bad": -alpha * below}
     none = torch.zeros_like(nats)
-    values = torch.stack([of_verdict.get(verdict, none)[group] for group, verdict in enumerate(about.verdicts)])
-    return values.masked_fill(~(scored.unsqueeze(-1) & about.mask), 0.0).to(rewards.dtype)
+    values = torch.stack([of_verdict.get(verdict, none)[group] for group, verdict in enumerate(batch.verdicts)])
+    return values.masked_fill(~(scored.unsqueeze(-1) & batch.mask), 0.0).to(rewards.dtype)
 
 
 def _at_most(k: int, rewards: Tensor) -> None:
@@ -297,10 +256,10 @@ class Variant:
 
     Args:
         function (`Callable`): `(totals (P, G), **args)`, or where not `of_totals` `(rewards (P, G, K), weights (K,),
-            about, **args)`, to `(P, G)` or `(P, G, T)`.
+            batch, **args)`, to `(P, G)` or `(P, G, T)`.
         of_totals (`bool`, *optional*, defaults to `False`): whether the weighted sum of the rewards is all it reads.
         of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
-        entropies (`bool`, *optional*, defaults to `False`): whether it reads `about.entropies`: one more forward pass.
+        entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`: one more forward pass.
         teaches (`frozenset[str]`, *optional*): verdicts on groups that teach by it, though their attempts are alike.
         check (`Callable`, *optional*): `(args, config)`: refuses arguments and options that cannot work.
     """
@@ -312,9 +271,9 @@ class Variant:
     teaches: frozenset[str] = frozenset()
     check: Callable[[Mapping[str, Any], Any], None] | None = None
 
-    def __call__(self, rewards: Tensor, weights: Tensor, about: AdvantageInputs, **args: Any) -> Any:
+    def __call__(self, rewards: Tensor, weights: Tensor, batch: GroupBatch, **args: Any) -> Any:
         if not self.of_totals:
-            return self.function(rewards, weights, about, **args)
+            return self.function(rewards, weights, batch, **args)
         return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)
 
 

@@ -14,9 +14,9 @@ from accelerate.logging import get_logger
 from accelerate.utils import gather_object
 from torch import Tensor
 
+from ..objective.group_batch import GroupBatch
 from ..objective.padding import first_tokens
 from ..objective.scales import batch_std
-from ..objective.variants import AdvantageInputs
 from ..rollouts.generation import Generated
 from ..rollouts.groups import Attempt, Plan, Round, Rows, totals
 from ..rollouts.groups import monitors as monitors_of
@@ -120,22 +120,36 @@ class Batch:
         """Of these groups: the row in the training set, and whether the verdict leaves it alive."""
         return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
 
-    def about(
-        self, mask: Tensor, entropies: Tensor | None, step: int, seed: int, number: int, accelerator: Any
-    ) -> AdvantageInputs:
-        """Return what an advantage function is told of the groups that are trained on, from this rank's `(B, T)`;
-        this is batch `number` of a run of that seed. Collective."""
+    def group_batch(
+        self, mask: Tensor, accelerator: Any, *, reads_mask: bool, entropies: Tensor | None = None, **known: Any
+    ) -> GroupBatch:
+        """Return the record of the groups that are trained on. Collective.
+
+        Args:
+            mask (`Tensor`): this rank's `(B, T)`, the tokens in the loss.
+            accelerator (`Accelerator`): of the trainer.
+            reads_mask (`bool`): gather the mask too, not its sums alone.
+            entropies (`Tensor`, *optional*): this rank's `(B, T)` nats.
+            known: other fields of the record.
+        """
         live = self._live
+        rows = tuple(one.rows[group] for one, group in live if one.rows)
 
-        def of_live(rows: Tensor) -> Tensor:
-            return of_all(rows, accelerator)[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
+        def of_live(gathered: Tensor) -> Tensor:
+            return gathered[: len(live) * self.size].unflatten(0, (len(live), self.size)).cpu()
 
-        seen = of_live(mask).bool()
-        nats = None if entropies is None else of_live(entropies).float().masked_fill(~seen, 0.0)
-        known = not self.streamed and all(one.rows for one, _ in live)
-        rows = tuple(one.rows[group] for one, group in live) if known else None
-        verdicts = tuple(one.verdicts[group] for one, group in live)
-        return AdvantageInputs(seen, verdicts, step, f"{seed} {number}", rows, entropies=nats)
+        everyones = of_live(of_all(mask, accelerator)).bool() if reads_mask else None
+        if entropies is not None and everyones is not None:
+            entropies = of_live(of_all(entropies, accelerator)).float().masked_fill(~everyones, 0.0)
+        return GroupBatch(
+            mask=everyones,
+            verdicts=tuple(one.verdicts[group] for one, group in live),
+            rows=None if self.streamed or len(rows) < len(live) else rows,
+            entropies=entropies,
+            lengths=None if reads_mask else of_live(accelerator.gather(mask.sum(dim=1))),
+            marks=self.marks,
+            **known,
+        )
 
     def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
         """Return the values of these columns of the dataset, one a group that is trained on. Collective."""

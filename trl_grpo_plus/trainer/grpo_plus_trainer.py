@@ -354,26 +354,24 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- what TRL made of the batch becomes what is trained on
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
-        batch, mask = self._batch, padding.loss_mask(output)
-        about = to_go = None
+        batch, mask, credit = self._batch, padding.loss_mask(output), self._credit
+        entropies = to_go = None
         if self.args.kl_placement == "reward":
             to_go = batches.of_all(self._kl_to_go(output, num_live), self.accelerator)
-        if estimator := self._credit.estimator:
-            entropies = self._policy_logps(output, entropies=True) if estimator.variant.entropies else None
-            step, seed, number = self.state.global_step, self.args.seed, self._step
-            about = batch.about(mask, entropies, step, seed, number, self.accelerator)
-        values = self._credit.advantages(
-            groups=(num_live, self.num_generations),
-            rewards=batch.rewards,
-            weights=self.reward_weights,
-            lengths=self.accelerator.gather(mask.sum(dim=1)),
-            kl_to_go=to_go,
-            beta=self.beta,
-            marks=batch.marks,
-            about=about,
-            columns=batch.columns(self._credit.columns, self.accelerator),
+        if credit.estimator and credit.estimator.variant.entropies:
+            entropies = self._policy_logps(output, entropies=True)
+        known = batch.group_batch(
+            mask,
+            self.accelerator,
+            reads_mask=credit.reads_mask,
+            entropies=entropies,
+            step=self.state.global_step,
+            seed=f"{self.args.seed} {self._step}",
+            columns=batch.columns(credit.columns, self.accelerator),
             **self._prompts.known(batch),
         )
+        groups_of = (num_live, self.num_generations)
+        values = credit.advantages(groups_of, batch.rewards, self.reward_weights, known, to_go, self.beta)
         if to_go is not None:
             self._adapt_beta()
         output["advantages"] = padding.fitting(batches.own_rows(values, self.accelerator), output["completion_ids"])

@@ -135,14 +135,16 @@ class Prompts:
         self.memory.show(window.rows)
 
     def known(self, batch: Batch) -> dict[str, Any]:
-        """For [`~trl_grpo_plus.objective.credit.Credit`]: what is believed of the groups that are trained on.
-        Collective."""
+        """Return the beliefs of the groups that are trained on, as fields of a
+        [`~trl_grpo_plus.objective.group_batch.GroupBatch`]. Collective."""
         centred = self._config.advantage_baseline == "belief"
         if self.memory is None or not (centred or self._config.estimates_advantages):
             return {}
         live = batch.live_groups
-        beliefs = {"beliefs": self.memory.credited([row for row, _ in live])}
-        return {**beliefs, "teaching": [alive for _, alive in live]} if centred else beliefs
+        beliefs = {"beliefs": tuple(self.memory.credited([row for row, _ in live]))}
+        if not centred:
+            return beliefs
+        return {**beliefs, "teaching": torch.tensor([alive for _, alive in live], dtype=torch.bool)}
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
         """For the traces: of each group of all rounds, what is believed of its prompt."""
