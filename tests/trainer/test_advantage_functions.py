@@ -45,10 +45,10 @@ def made(function, whole_only="", **args):
 
 
 def test_it_is_told_all_and_gives_advantages_of_attempts():
-    def f(rewards, weights, about, shift=0.0):
+    def f(rewards, weights, batch, shift=0.0):
         torch.testing.assert_close(rewards, REWARDS, equal_nan=True)
         assert torch.equal(weights, WEIGHTS)
-        assert about is ABOUT
+        assert batch is ABOUT
         rewards.zero_()  # its own copy
         return torch.tensor([[1.0, 2.0], [3.0, NAN]], dtype=torch.float64, requires_grad=True) + shift
 
@@ -162,7 +162,7 @@ def two_arguments(rewards, weights):
     return rewards[..., 0]
 
 
-def needs_more(rewards, weights, about, level, *, power=1):
+def needs_more(rewards, weights, batch, level, *, power=1):
     return rewards[..., 0]
 
 
@@ -173,7 +173,7 @@ def needs_more(rewards, weights, about, level, *, power=1):
         ("nowhere_at_all:f", None, "there is no module nowhere_at_all"),
         (f"{FILE}:ramp", {"slop": 1.0}, "there is no argument 'slop'; it takes slope, noise. Did you mean slope?"),
         (f"{FILE}:ramp", {"slope": "1"}, "slope='1' must be float"),
-        (two_arguments, None, r"two_arguments': it must take \(rewards, weights, about, \*\*args\): too many"),
+        (two_arguments, None, r"two_arguments': it must take \(rewards, weights, batch, \*\*args\): too many"),
         (needs_more, None, 'needs_more\': it needs level: {"name": ..., "args": {"level": ...}}'),
         (needs_more, {"level": 1, "powr": 2}, "'powr'; it takes level, power. Did you mean power"),
     ],

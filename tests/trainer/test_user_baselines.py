@@ -1,5 +1,6 @@
 """Baselines and advantage functions of the user's own that read columns of the dataset."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -151,3 +152,22 @@ def test_the_recipe_is_checked_for_it_before_a_model_is_loaded(tmp_path):
     wrong.advantage_baseline = f"{FILE}:nobody"
     (row,) = preflight.advantage(recipe)
     assert "has no function 'nobody'" in row.text
+
+
+def test_a_function_of_python_is_the_one_at_its_path(tmp_path):
+    """The same advantages; the configuration and the traces hold its path, as a checkpoint must."""
+    by_path, by_function = (
+        tiny_models.trained(
+            tmp_path / str(number),
+            tiny_models.half_dead,
+            **{**BASELINE, **DATA, "advantage_baseline": baseline},
+            max_steps=1,
+        )
+        for number, baseline in enumerate((f"{FILE}:less_expected", user_advantages.less_expected))
+    )
+    assert rewards_and_advantages(by_function) == rewards_and_advantages(by_path)
+    path = by_function.args.changed_options["advantage_baseline"]
+    assert path.endswith("user_advantages:less_expected")
+    assert json.loads(by_function.args.to_json_string())["advantage_baseline"] == path
+    with pytest.raises(ValueError, match=r"advantage_baseline=<function.*cannot be saved.*def at the top of a file"):
+        GRPOPlusConfig(output_dir=str(tmp_path), use_cpu=True, bf16=False, advantage_baseline=lambda *_: None)

@@ -5,6 +5,7 @@ from typing import Any
 
 from packaging.version import Version
 
+from ..objective.advantage_functions import by_path
 from ..utils.validation import ConfigError, did_you_mean
 
 
@@ -19,7 +20,9 @@ def check_columns_read(columns: Sequence[str], dataset: Any, config: Any) -> Non
     available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them
     for name in columns if available else ():
         if name not in available:
-            function = config.advantage_estimator if config.estimates_advantages else config.advantage_baseline
+            function = by_path(
+                config.advantage_estimator if config.estimates_advantages else config.advantage_baseline
+            )
             raise ConfigError(
                 f"{function!r} reads the column {name!r}, the training set has {', '.join(map(repr, available))}."
                 f"{did_you_mean(name, available)}"

@@ -16,7 +16,7 @@ import trl
 from trl import GRPOConfig
 
 from ..curriculum.selection import believes, name_of
-from ..objective.advantage_functions import GRPO, estimator_of, named_by, plain, teaches
+from ..objective.advantage_functions import GRPO, by_path, estimator_of, named_by, teaches
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
@@ -27,6 +27,7 @@ from .validation import check, warn_of_no_effect
 
 AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
 NotNegative = Annotated[float, Number(at_least=0.0)]
+MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
 
 # To a type checker also what a class has under that word: see the end of GRPOPlusConfig.
 if TYPE_CHECKING:
@@ -99,17 +100,17 @@ class GRPOPlusConfig(GRPOConfig):
             - `"running"`: the root of an exponential moving average of the batch's variance.
             - `"prior"`: with `advantage_baseline="belief"`, the std of one reward as it was believed before.
         advantage_baseline (`str`, *optional*, defaults to `"mean"`):
-            What is subtracted from a group's rewards. The path of a function (`"package.module.f"` or `"file.py:f"`,
-            see [`trl_grpo_plus.objective.baselines`]), or one of `"mean"`, `"leave_one_out"` (RLOO), `"median"`,
-            `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585)) and `"belief"`: the mean of the other
-            attempts and of what the prompt was believed to earn before, for which small groups (`num_generations` 2 to
-            4) are enough. It needs `scale_rewards="prior"`, `"batch"`, `"none"` or `"running"`; a std of these is at
-            least 0.14 of `solved_reward - failed_reward`.
+            What is subtracted from a group's rewards. A function `f(values, scored, batch)` (in YAML its path,
+            `"package.module.f"` or `"file.py:f"`; see [`trl_grpo_plus.objective.baselines`]), or one of `"mean"`,
+            `"leave_one_out"` (RLOO), `"median"`, `"length_weighted"` ([OPO](https://huggingface.co/papers/2505.23585))
+            and `"belief"`: the mean of the other attempts and of what the prompt was believed to earn before, for
+            which small groups (`num_generations` 2 to 4) are enough. It needs `scale_rewards="prior"`, `"batch"`,
+            `"none"` or `"running"`; a std of these is at least 0.14 of `solved_reward - failed_reward`.
         advantage_estimator (`str` or `dict[str, Any]`, *optional*, defaults to `"grpo"`):
             What makes the advantages: `"grpo"`, a baseline and a scale as the options around this one say, or in their
             place `"pairwise"`, `"passk"`, `"pkpo"`, `"vector"` or `"zvp"` (see [`trl_grpo_plus.objective.variants`]),
             a name of [`~trl_grpo_plus.registry.register_advantage`], a path (`"package.module.f"` or `"file.py:f"`),
-            or in Python a function `f(rewards (P, G, K), weights (K,), about, **args) -> (P, G)` or `(P, G, T)`. With
+            or in Python a function `f(rewards (P, G, K), weights (K,), batch, **args) -> (P, G)` or `(P, G, T)`. With
             arguments it is `{"name": "pkpo", "args": {"k": 4}}`.
         std_ddof (`int`, *optional*, defaults to `1`):
             Degrees of freedom of the std: `1` is the sample std (TRL), `0` the population std (DeepSeekMath).
@@ -245,7 +246,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     # Parameters that control the advantage
     scale_rewards: str = "group"
-    advantage_baseline: str = "mean"
+    advantage_baseline: str = "mean"  # or in Python a function
     advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
     std_ddof: int = _choice(1, [0, 1])
     std_eps: NotNegative = 1e-4
@@ -304,11 +305,11 @@ class GRPOPlusConfig(GRPOConfig):
         fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
         names = self.changed(*(name for name in fields if name not in of_trl))
         names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
-        return {name: plain(getattr(self, name)) for name in names}
+        return {name: by_path(getattr(self, name)) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
         """As transformers', a function of one's own by its path."""
-        return {**super().to_dict(), "advantage_estimator": plain(self.advantage_estimator)}
+        return {**super().to_dict(), **{name: by_path(getattr(self, name)) for name in MAY_BE_FUNCTIONS}}
 
     @property
     def filters_groups(self) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from packaging.version import Version
 
 from ..curriculum.selection import check_selection, name_of
-from ..objective.advantage_functions import check_estimator, estimator_of, named_by, plain, whole_only
+from ..objective.advantage_functions import by_path, check_estimator, estimator_of, named_by, whole_only
 from ..objective.baselines import check_baseline
 from ..objective.kl import ESTIMATORS
 from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
@@ -196,7 +196,7 @@ def _check_estimator(config: Any) -> None:
     if not config.estimates_advantages:
         return
     name = named_by(config.advantage_estimator)
-    chosen = f"advantage_estimator={plain(name)!r}"
+    chosen = f"advantage_estimator={by_path(name)!r}"
     silent = config.changed(
         "advantage_baseline",
         "scale_rewards",
@@ -207,7 +207,7 @@ def _check_estimator(config: Any) -> None:
         "step_reward_credit",
     )
     if silent:
-        options = ", ".join(f"{option}={getattr(config, option)!r}" for option in silent)
+        options = ", ".join(f"{option}={by_path(getattr(config, option))!r}" for option in silent)
         raise ConfigError(
             f"{options} has no effect with {chosen}, which makes the advantages in the place of a baseline and a "
             f"scale. {_way_out(config, silent)}"

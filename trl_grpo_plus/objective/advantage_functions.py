@@ -5,7 +5,6 @@ An estimator is called on every process with the same gathered tensors, and each
 own rows: so all must come to the same values, and whatever is wrong on one is raised on all.
 """
 
-import pickle
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from ..rollouts.groups import totals
 from ..utils.distributed import agreed
-from ..utils.import_path import is_path, load, same_source, target_of
+from ..utils.import_path import check_picklable, is_path, load, same_source, target_of
 from ..utils.signatures import check_arguments
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
@@ -192,13 +191,7 @@ def check_estimator(value: Any) -> None:
     name, _ = _read(value)
     known = [GRPO, *VARIANTS, *_REGISTERED]
     if not isinstance(name, str):
-        try:
-            pickle.dumps(name)
-        except (pickle.PicklingError, AttributeError, TypeError):
-            raise ConfigError(
-                f"advantage_estimator={name!r} cannot be saved with the configuration, as each checkpoint does. "
-                "Define it with def at the top of a file, not as a lambda or inside a function."
-            ) from None
+        check_picklable("advantage_estimator", name)
     elif name not in known and not is_path(name):
         raise ConfigError(
             f"advantage_estimator={name!r} is not one of {', '.join(map(repr, known))}, and no path of a function."
@@ -218,10 +211,10 @@ def teaches(value: Any) -> frozenset[str]:
     return variant.teaches if variant else frozenset()
 
 
-def plain(value: Any) -> Any:
-    """Return an `advantage_estimator` as JSON can hold it: a function as its path."""
+def by_path(value: Any) -> Any:
+    """Return an option that may hold a function as JSON can hold it: the function as its path."""
     if isinstance(value, Mapping):
-        return {key: plain(item) if key == "name" else item for key, item in value.items()}
+        return {key: by_path(item) if key == "name" else item for key, item in value.items()}
     return target_of(value) if callable(value) else value
 
 

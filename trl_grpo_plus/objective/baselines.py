@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from ..utils.import_path import is_path, load
+from ..utils.import_path import check_picklable, is_path, load, target_of
 from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
 
@@ -95,30 +95,34 @@ def columns_of(function: Any) -> tuple[str, ...]:
 
 
 def check_baseline(name: Any) -> None:
-    """Refuse an `advantage_baseline` that is no entry of [`BASELINES`] and no path. What is at a path is not read."""
-    if not isinstance(name, str) or not (name in BASELINES or is_path(name)):
+    """Refuse an `advantage_baseline` that is no entry of [`BASELINES`], no path and no function. What is at a path is
+    not read."""
+    if callable(name):
+        check_picklable("advantage_baseline", name)
+    elif not isinstance(name, str) or not (name in BASELINES or is_path(name)):
         raise ConfigError(
-            f"advantage_baseline={name!r} is not one of {', '.join(map(repr, BASELINES))}, and no path of a function."
-            f"{did_you_mean(str(name), BASELINES)}"
+            f"advantage_baseline={name!r} is not one of {', '.join(map(repr, BASELINES))}, and no path of a function "
+            f"or function.{did_you_mean(str(name), BASELINES)}"
         )
 
 
-def baseline_of(name: str) -> Baseline:
-    """Return the function that an `advantage_baseline` names. A file or module is imported.
+def baseline_of(name: str | Baseline) -> Baseline:
+    """Return the function of an `advantage_baseline`. A file or module is imported.
 
     Raises:
         ConfigError: there is none, or it does not take `(values, scored, batch)`.
     """
     check_baseline(name)
-    if name in BASELINES:
+    if isinstance(name, str) and name in BASELINES:
         return BASELINES[name]
-    with error_prefix(f"advantage_baseline={name!r}"):
-        function = load(name)
+    path = name if isinstance(name, str) else target_of(name)
+    with error_prefix(f"advantage_baseline={path!r}"):
+        function = load(name) if isinstance(name, str) else name
         try:
             inspect.signature(function).bind(None, None, None)
         except TypeError as error:
             raise ConfigError(f"it must take (values, scored, batch): {error}.") from None
-    return _checked(function, name)
+    return _checked(function, path)
 
 
 def _checked(function: Baseline, name: str) -> Baseline:

@@ -12,7 +12,7 @@ from ..rollouts.groups import totals
 from ..rollouts.steps import by_group
 from ..utils.distributed import agreed
 from . import scales
-from .advantage_functions import estimator_of
+from .advantage_functions import by_path, estimator_of
 from .advantages import Normalization, compute, compute_with_kl, normalize_then_sum, varies
 from .baselines import BASELINES, baseline_of, columns_of
 from .group_batch import GroupBatch
@@ -76,7 +76,7 @@ class Credit:
         if self.estimator is None:
             to_go = None if kl_to_go is None else live(kl_to_go)
             make = partial(self._normalized, live(rewards), weights.cpu(), batch, to_go, beta)
-            name = self._config.advantage_baseline
+            name = by_path(self._config.advantage_baseline)
             rule = f" advantage_baseline={name!r} must give the same result on every process."
             values = (make() if name in BASELINES else agreed(make, advice=rule)).flatten(0, 1)
         elif not math.prod(groups):

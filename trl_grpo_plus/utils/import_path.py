@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,6 +53,17 @@ def target_of(function: Callable[..., Any]) -> str:
 def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
     """Return whether two functions are one in the source: a file may have been imported under two names."""
     return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
+
+
+def check_picklable(option: str, function: Callable[..., Any]) -> None:
+    """Refuse a function that a checkpoint cannot save with the configuration."""
+    try:
+        pickle.dumps(function)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        raise ConfigError(
+            f"{option}={function!r} cannot be saved with the configuration, as each checkpoint does. "
+            "Define it with def at the top of a file, not as a lambda or inside a function."
+        ) from None
 
 
 def _file_of(function: Callable[..., Any]) -> str:
