@@ -14,7 +14,7 @@ import torch
 import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.checkpoint_integrity import lacking, last_whole, saving
+from trl_grpo_plus.trainer.checkpoint_integrity import lacking, last_complete, saving
 from trl_grpo_plus.utils.validation import ConfigError
 
 
@@ -55,7 +55,7 @@ def test_a_file_that_is_cut_off_is_seen(run, name):
     for share in (0.99, 0.5, 0.0):
         cut(folder / name, share)
         assert lacking(folder) == f"{name} cut off"
-        assert Path(last_whole(str(run))).name == "checkpoint-6"
+        assert Path(last_complete(str(run))).name == "checkpoint-6"
 
 
 WEIGHTS = [
@@ -86,10 +86,10 @@ def test_the_last_whole_one_is_gone_on_from(run, saved, caplog):
     cut(run / "checkpoint-4" / "optimizer.pt")
     resumed = resume(run)
     tiny_models.assert_same(resumed, saved)
-    (warning,) = [record.message for record in caplog.records if "Not saved whole" in record.message]
+    (warning,) = [record.message for record in caplog.records if "Not saved completely" in record.message]
     assert "checkpoint-6: trainer_state.json is missing" in warning
     assert "checkpoint-4: optimizer.pt cut off" in warning
-    assert warning.endswith(f"going on from {run / 'checkpoint-2'}.")
+    assert warning.endswith(f"resuming from {run / 'checkpoint-2'}.")
     assert lacking(run / "checkpoint-6") == ""  # saved anew
 
 
@@ -97,7 +97,7 @@ def test_without_a_whole_one_it_is_said_what_each_lacks(run):
     for step in (2, 4, 6):
         cut(run / f"checkpoint-{step}" / "model.safetensors")
     with pytest.raises(
-        ConfigError, match=r"holds no checkpoint that is whole: .*checkpoint-6: model.*checkpoint-2: model"
+        ConfigError, match=r"holds no checkpoint that is complete: .*checkpoint-6: model.*checkpoint-2: model"
     ):
         resume(run)
     with pytest.raises(ConfigError, match="holds no checkpoint"):
@@ -106,9 +106,7 @@ def test_without_a_whole_one_it_is_said_what_each_lacks(run):
 
 def test_one_that_is_named_and_not_whole_is_refused(run):
     cut(run / "checkpoint-4" / STATE)
-    with pytest.raises(
-        ConfigError, match=f"checkpoint-4 is no whole checkpoint: {STATE} cut off. Name an earlier one"
-    ):
+    with pytest.raises(ConfigError, match=f"checkpoint-4 is incomplete: {STATE} cut off. Name an earlier checkpoint"):
         resume(run, str(run / "checkpoint-4"))
 
 
@@ -124,7 +122,7 @@ WRONG = {
     "of too old a release": (lambda state: {"step": 4, "beta": 0.0}, "it holds step, beta"),
     "without a part": (
         lambda state: {name: value for name, value in state.items() if name != "running_variance"},
-        "does not hold what this release reads (KeyError: 'running_variance')",
+        "does not hold the state that this release reads (KeyError: 'running_variance')",
     ),
 }
 
@@ -176,7 +174,7 @@ def test_room_is_told_of_the_disk_on_which_it_would_be(run, monkeypatch):
     monkeypatch.setattr(
         "shutil.disk_usage", lambda path: asked.append(Path(path)) or shutil._ntuple_diskusage(0, 0, 0)
     )
-    with pytest.raises(RuntimeError, match="not saved whole"), saving(run / "new" / "checkpoint-8", rank=0):
+    with pytest.raises(RuntimeError, match="not saved completely"), saving(run / "new" / "checkpoint-8", rank=0):
         raise PermissionError(13, "Permission denied")
     assert asked == [run]
 
@@ -191,7 +189,7 @@ def test_an_earlier_checkpoint_of_the_step_does_not_count_while_it_is_written_ov
 
     with pytest.raises(
         RuntimeError,
-        match=r"checkpoint-4 was not saved whole: trainer_state.json is .*\(OSError: .*No space.* MB are free",
+        match=r"checkpoint-4 was not saved completely: trainer_state.json is .*\(OSError: .*No space.* MB are free",
     ):
         save()
     assert lacking(folder)
@@ -208,7 +206,7 @@ def test_what_fails_after_a_checkpoint_is_whole_is_not_said_of_it(run):
 
     with pytest.raises(OSError, match="Directory not empty: 'checkpoint-2'"):
         save_and_rotate()
-    assert last_whole(str(run)).endswith("checkpoint-6")
+    assert last_complete(str(run)).endswith("checkpoint-6")
 
 
 def test_a_file_in_the_place_of_a_folder_is_refused(run):
@@ -334,14 +332,14 @@ def test_a_full_disk_is_said_and_costs_what_had_no_room(small_disk):
     assert done.returncode == 0, done.stderr[-3000:]
     step, error = json.loads(done.stdout.splitlines()[-1])
     assert step == 4
-    assert "checkpoint-4 was not saved whole" in error
-    assert "resume_from_checkpoint=True goes on from the last one that is whole" in error
+    assert "checkpoint-4 was not saved completely" in error
+    assert "resume_from_checkpoint=True skips it and resumes from the last complete checkpoint" in error
     assert done.stderr.count("Traces could not be kept; training goes on. OSError") == 1
     run = folder / "run"
     assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2}
     assert all(len(group) == 4 for group in traces.groups(run))
     for path in (run / "rollouts").glob("*.jsonl"):
         assert path.read_bytes()[-1:] in (b"", b"\n")
-    assert Path(last_whole(str(run))).name == "checkpoint-2"
+    assert Path(last_complete(str(run))).name == "checkpoint-2"
     assert resume(run, per_device_train_batch_size=32).state.global_step == 6
     assert {group[0]["step"] for group in traces.groups(run)} == {0, 1, 2, 3, 4, 5}

@@ -247,7 +247,7 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
     assert first["error"] == second["error"]
     assert re.match(r"Step 4: the norm of the gradient is nan \(loss \S+, inf on ranks 0 to 1\)", first["error"])
     assert "nonfinite/run/rollouts/train-00000003.jsonl" in first["error"]
-    assert "Of each attempt log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
+    assert "All log-probs, ratios and advantages are finite, so it arose in the loss" in first["error"]
     assert first["took"] < 60
     assert first["weights"] == second["weights"]
     assert first["saved"]
@@ -256,14 +256,14 @@ def test_a_loss_that_is_not_finite_on_one_rank_stops_both_before_the_step(out):
 
 def test_a_group_of_the_second_rank_is_named_on_both(out):
     first, second = results(out, "nonfinite_groups")
-    assert "Not finite of attempts of group 3 of round 0, sampled at step 0 ('03+03='): log-probs. " in first["error"]
+    assert "Not finite in attempts of group 3 of round 0, sampled at step 0 ('03+03='): log-probs. " in first["error"]
     assert first["error"] == second["error"]
 
 
 def test_a_checkpoint_is_whole_once_all_ranks_have_saved_theirs(out):
     """Else one rank goes on where the others end."""
     first, second = results(out, "saved_by_one_rank")
-    assert "checkpoint-2 was not saved whole: trainer_state.json is missing" in first["error"]
+    assert "checkpoint-2 was not saved completely: trainer_state.json is missing" in first["error"]
     assert "No space left on device" in second["error"]
     for rank in (first, second):
         assert rank["lacks"] == ["", "trainer_state.json is missing, which is written last"]
@@ -281,7 +281,7 @@ def test_a_rank_s_state_that_cannot_be_read_stops_both_with_one_message(out):
     unreadable, *lacking = first["refused"]
     assert "grpo_plus_state_1.pt cannot be read" in unreadable
     for part, told in zip(("running_variance", "beta"), lacking, strict=True):
-        assert f"grpo_plus_state_1.pt does not hold what this release reads (KeyError: '{part}')" in told
+        assert f"grpo_plus_state_1.pt does not hold the state that this release reads (KeyError: '{part}')" in told
     assert first["refused"] == second["refused"]
 
 
@@ -309,7 +309,7 @@ def test_a_stream_that_fails_on_the_first_rank_stops_both(out):
     for in_take, in_observe, in_its_state, *_ in results(out, "stream_fails"):
         assert "there are no more rows" in in_take["error"]
         assert "nothing can be learnt from these rows" in in_observe["error"]
-        assert "checkpoint-1 was not saved whole" in in_its_state["error"]
+        assert "checkpoint-1 was not saved completely" in in_its_state["error"]
         assert "RuntimeError: this stream is of the moment" in in_its_state["error"]
 
 

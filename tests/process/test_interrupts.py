@@ -13,7 +13,7 @@ import user_rewards
 import warm_processes
 
 from trl_grpo_plus.traces import reader as traces
-from trl_grpo_plus.trainer.checkpoint_integrity import last_whole
+from trl_grpo_plus.trainer.checkpoint_integrity import last_complete
 
 
 PLACES = {  # at step 4; the steps that are traced by then, and the last checkpoint that is whole
@@ -115,7 +115,7 @@ def test_ctrl_c_ends_it_and_all_that_was_sampled_is_there(interrupted):
         groups = list(traces.groups(folder / "run"))
         assert {group[0]["step"] for group in groups} >= set(range(traced)), (place, times)
         assert all(len(group) == 4 for group in groups)
-        assert Path(last_whole(str(folder / "run"))).name == f"checkpoint-{saved}"
+        assert Path(last_complete(str(folder / "run"))).name == f"checkpoint-{saved}"
 
 
 def is_running(pid, since):

@@ -168,7 +168,7 @@ def test_the_groups_are_named_of_which_it_comes(tmp_path, parts, options, words)
         for group in traces.groups(tmp_path / "run")
         if group[0]["prompt"][:2] in ("04", "05") and group[0]["kept"]
     }
-    named = str(stopped.value).partition("Not finite of attempts of ")[2].partition("What was sampled")[0]
+    named = str(stopped.value).partition("Not finite in attempts of ")[2].partition("The attempts sampled last")[0]
     assert wrong
     assert all(one.removesuffix(".") in named for one in wrong), (wrong, named)
     assert named.count("group ") == len(wrong)

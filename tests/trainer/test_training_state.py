@@ -182,7 +182,7 @@ def test_a_reference_that_is_gone_is_refused_and_one_that_was_never_there_is_tol
         tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
     (checkpoint / "grpo_plus_state_0.pt").unlink()
     tiny_models.trainer(tmp_path, **FOLLOWED).train(resume_from_checkpoint=str(checkpoint))
-    assert "saved without the reference model: it starts afresh" in caplog.text
+    assert "saved without the reference model: it starts anew" in caplog.text
 
 
 def test_a_reference_is_saved_where_it_moves_alone(tmp_path):

@@ -11,7 +11,7 @@ import torch
 from trl import GRPOConfig
 
 from trl_grpo_plus.config.sampling_distribution import processed
-from trl_grpo_plus.trainer.vllm_sync_check import LIMIT, Seen, VLLMCheck, apart
+from trl_grpo_plus.trainer.vllm_sync_check import LIMIT, Comparison, VLLMCheck, apart
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
@@ -51,17 +51,17 @@ KEPT = {"kept": 3, "agreed": 0.01}
     ids=str,
 )
 def test_the_case(seen, case):
-    assert Seen(most=1.0, **seen).case == case
+    assert Comparison(most=1.0, **seen).case == case
 
 
 def test_the_text_has_the_numbers_and_where_to_look():
-    stale = Seen(0.512, 2.25, kept=30, agreed=0.0104, near=40, moved=0.47).text()
+    stale = Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=40, moved=0.47).text()
     parts = ["0.51 nats", "up to 2.2;", "At step 30 they agreed to 0.01.", "moved by 0.47", "sync_weights", "a server"]
-    parts.append("it has weights of about step 30 to 40,")
+    parts.append("the engine has weights of about step 30 to 40,")
     assert [part for part in parts if part not in stale] == []
-    assert "of about step 30," in Seen(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
-    assert "without its adapter, to 0.004:" in Seen(0.5, 2.0, base=0.004).text()
-    assert "--logprobs-mode processed_logprobs" in Seen(0.5, 2.0).text()
+    assert "of about step 30," in Comparison(0.512, 2.25, kept=30, agreed=0.0104, near=30, moved=0.47).text()
+    assert "without its adapter, to 0.004:" in Comparison(0.5, 2.0, base=0.004).text()
+    assert "--logprobs-mode processed_logprobs" in Comparison(0.5, 2.0).text()
 
 
 @pytest.mark.parametrize(
@@ -76,7 +76,7 @@ def test_the_text_has_the_numbers_and_where_to_look():
     ids=str,
 )
 def test_what_is_kept_to_compare_by(seen, agrees):
-    assert Seen(most=1.0, **seen).agrees == agrees
+    assert Comparison(most=1.0, **seen).agrees == agrees
 
 
 def test_apart():
@@ -191,7 +191,9 @@ def test_quiet_while_the_engine_follows(warned, noise, pace, corrected):
     assert warned() == []
 
 
-STALE = re.compile(r"Step (\d+): .*At step (\d+) they agreed to .* it has weights of about step (\d+)(?: to (\d+))?,")
+STALE = re.compile(
+    r"Step (\d+): .*At step (\d+) they agreed to .* the engine has weights of about step (\d+)(?: to (\d+))?,"
+)
 
 
 @pytest.mark.parametrize("pace", [0.03, 0.1, 1.0])
@@ -244,7 +246,7 @@ def test_half_of_the_weights(warned):
         run.look()
         run.move(0.3)
         run.engine = run.base + run.moves * (torch.arange(TOKENS) > 1)  # the rest is of the beginning
-    assert "which does not explain it" in warned()[0]
+    assert "which does not explain the difference" in warned()[0]
 
 
 def test_the_process_where_it_is_worst_decides(warned):
@@ -283,7 +285,7 @@ def test_a_process_that_kept_nothing_but_filler(warned, synced):
         return run.check._kept.step
 
     assert ranks.run(work) == [synced] * 2
-    assert f"it has weights of about step {synced}," in warned()[0]
+    assert f"the engine has weights of about step {synced}," in warned()[0]
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, range(10)), (3, [0, 3, 6, 9]), (0, []), (99, [0])])

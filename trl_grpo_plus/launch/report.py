@@ -10,7 +10,7 @@ from typing import Any
 from transformers.trainer_utils import get_last_checkpoint
 
 from ..traces import evaluated
-from ..trainer.checkpoint_integrity import check, last_whole
+from ..trainer.checkpoint_integrity import check, last_complete
 from ..utils.terminal import say
 from ..utils.validation import ConfigError
 from ..view import write_page
@@ -69,7 +69,7 @@ def wanted_checkpoint(training_args: Any) -> str | None:
     if str(wanted).lower() in ("none", "false"):
         return None
     if str(wanted).lower() == "true":
-        wanted = last_whole(folder)
+        wanted = last_complete(folder)
     if not os.path.isdir(wanted):
         raise ConfigError(f"resume_from_checkpoint: {wanted} is not a checkpoint.")
     if last := get_last_checkpoint(wanted):

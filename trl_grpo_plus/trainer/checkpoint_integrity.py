@@ -1,6 +1,6 @@
-"""Whether a checkpoint is whole.
+"""Check that a checkpoint is complete.
 
-A process that is killed while it saves, or whose disk is full, leaves a folder that looks like one and is none.
+A process that is killed while it saves, or that meets a full disk, leaves a folder that only looks like a checkpoint.
 """
 
 import functools
@@ -23,36 +23,43 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ..utils.validation import ConfigError
 
 
-logger = logging.getLogger(__name__)  # accelerate's wants processes that know of each other
+logger = logging.getLogger(__name__)  # accelerate's logger needs initialized processes
 
-LAST = "trainer_state.json"  # the file that is written last
-# Of transformers, accelerate, PEFT and this package; a user's own file of such a kind is none of them.
+LAST = "trainer_state.json"  # written last
+# Files of transformers, accelerate, PEFT and this package; a user's own files are not checked.
 SAVED_BY_TORCH = (
-    *("pytorch_model*.bin", "adapter_model*.bin", "optimizer*.bin", "training_args.bin"),
-    *("optimizer*.pt", "scheduler.pt", "scaler.pt", "rng_state*.pth", "grpo_plus_*.pt"),
+    "pytorch_model*.bin",
+    "adapter_model*.bin",
+    "optimizer*.bin",
+    "training_args.bin",
+    "optimizer*.pt",
+    "scheduler.pt",
+    "scaler.pt",
+    "rng_state*.pth",
+    "grpo_plus_*.pt",
 )
 
 
 @contextmanager
 def saving(folder: Path, rank: int) -> Iterator[None]:
-    """For saving a checkpoint: an error says what it means for the run."""
+    """Save a checkpoint inside this context: an error tells its consequence for the run."""
     try:
-        if rank == 0:  # an earlier one of this step stops being whole
+        if rank == 0:  # an earlier checkpoint of this step is no longer complete
             (folder / LAST).unlink(missing_ok=True)
         yield
     except Exception as error:
-        if not (lack := lacking(folder)):  # what comes after it: its upload, older ones that go
+        if not (lack := lacking(folder)):  # a later failure: the upload, or the removal of old checkpoints
             raise
         there = next(path for path in (folder, *folder.absolute().parents) if path.is_dir())
         free = shutil.disk_usage(there).free / 1e6
         raise RuntimeError(
-            f"{folder} was not saved whole: {lack} ({type(error).__name__}: {error}). On its disk {free:.0f} MB are "
-            "free. It is not resumed from: resume_from_checkpoint=True goes on from the last one that is whole."
+            f"{folder} was not saved completely: {lack} ({type(error).__name__}: {error}). Its disk has {free:.0f} MB "
+            "free. resume_from_checkpoint=True skips it and resumes from the last complete checkpoint."
         ) from error
 
 
 def lacking(folder: str | Path) -> str:
-    """Return what a checkpoint lacks to be whole, "" where it is."""
+    """Return the reason why a checkpoint is incomplete, "" for a complete one."""
     folder = Path(folder)
     cut_off = []
     for path in {folder / LAST, *folder.glob("*.json")}:
@@ -76,7 +83,7 @@ def lacking(folder: str | Path) -> str:
             return f"{path.name} cannot be read ({error})"
         except SafetensorError:
             cut_off.append(path.name)
-    # All ranks' states of this package are there before trainer_state.json is; their random numbers may come after.
+    # This package's rank states are written before trainer_state.json. TRL's random states may come after it.
     ranks = {path.stem.rpartition("_")[2] for path in folder.glob("grpo_plus_state_*.pt")}
     for name in sorted(f"rng_state_{rank}.pth" for rank in ranks if len(ranks) > 1):
         if not (folder / name).exists():
@@ -85,13 +92,13 @@ def lacking(folder: str | Path) -> str:
 
 
 def check(folder: str) -> None:
-    """Refuse a checkpoint that is not whole."""
+    """Refuse an incomplete checkpoint."""
     if lack := lacking(folder):
-        raise ConfigError(f"resume_from_checkpoint: {folder} is no whole checkpoint: {lack}. Name an earlier one.")
+        raise ConfigError(f"resume_from_checkpoint: {folder} is incomplete: {lack}. Name an earlier checkpoint.")
 
 
-def last_whole(output_dir: str) -> str:
-    """Return the last checkpoint of a run that is whole; warns of later ones that are not.
+def last_complete(output_dir: str) -> str:
+    """Return the last complete checkpoint of a run, and warn of later incomplete ones.
 
     Raises:
         ConfigError: there is none.
@@ -102,38 +109,38 @@ def last_whole(output_dir: str) -> str:
     for path in sorted(numbers, key=numbers.__getitem__, reverse=True):
         if not (lack := lacking(path)):
             if lacks:
-                _warn(f"{'; '.join(lacks)}. Not saved whole: going on from {path}.")
+                _warn(f"{'; '.join(lacks)}. Not saved completely: resuming from {path}.")
             return str(path)
         lacks.append(f"{path}: {lack}")
-    seen = f" that is whole: {'; '.join(lacks)}" if lacks else ""
-    raise ConfigError(f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{seen}.")
+    reasons = f" that is complete: {'; '.join(lacks)}" if lacks else ""
+    raise ConfigError(f"resume_from_checkpoint is true, but {output_dir} holds no checkpoint{reasons}.")
 
 
-def whole(wanted: Any, output_dir: str) -> Any:
-    """Return what `resume_from_checkpoint` means, as the first rank finds it. Collective.
+def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
+    """Return the checkpoint that `resume_from_checkpoint` names, as the first rank finds it. Collective.
 
     Raises:
-        ConfigError: it is not whole, or with `True` there is none that is.
+        ConfigError: it is incomplete, or with `True` there is no complete one.
     """
-    if not wanted:
-        return wanted
-    found: Any = wanted
+    if not resume_from_checkpoint:
+        return resume_from_checkpoint
+    checkpoint: Any = resume_from_checkpoint
     try:
         if not PartialState().is_main_process:
-            pass  # it may have no such file, on a machine of its own
-        elif wanted is True:
-            found = last_whole(output_dir)
+            pass  # another machine may not have the file
+        elif resume_from_checkpoint is True:
+            checkpoint = last_complete(output_dir)
         else:
-            check(wanted)
+            check(resume_from_checkpoint)
     except ConfigError as error:
-        found = error
-    found = broadcast_object_list([found])[0]
-    if isinstance(found, ConfigError):
-        raise found
-    return found
+        checkpoint = error
+    checkpoint = broadcast_object_list([checkpoint])[0]
+    if isinstance(checkpoint, ConfigError):
+        raise checkpoint
+    return checkpoint
 
 
 @functools.cache
 def _warn(message: str) -> None:
-    if os.environ.get("RANK", "0") == "0":  # a launch script looks on every rank
+    if os.environ.get("RANK", "0") == "0":  # every rank of a launch script comes here
         logger.warning(message)

@@ -543,14 +543,14 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- checkpoints and the Hub
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As the `Trainer`'s, from a checkpoint that is whole; see [`trl_grpo_plus.trainer.checkpoint_integrity`].
+        """As the `Trainer`'s, from a complete checkpoint; see [`trl_grpo_plus.trainer.checkpoint_integrity`].
 
         Raises:
             ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
         """
         with folder_lock.held(self.args.output_dir), self._recorder.blaming_trackers():
             return super().train(
-                checkpoint_integrity.whole(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
+                checkpoint_integrity.complete_checkpoint(resume_from_checkpoint, self.args.output_dir), *args, **kwargs
             )
 
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:

@@ -1,4 +1,4 @@
-"""Which prompts a run samples, and what it remembers of them: a stream that deals rows, a memory that believes."""
+"""Choose the prompts that a run samples, and keep its reward estimates of them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,16 +30,18 @@ class Prompts:
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
-        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): what is trained on.
+        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): the training set.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
         accelerator (`Accelerator`): of the run.
-        states (`Callable`): indices of rows to the policy's states at their prompts' ends; collective.
+        states (`Callable`): maps row indices to the policy's states at the ends of their prompts. Collective.
 
     Attributes:
-        memory ([`~trl_grpo_plus.curriculum.belief_store.BeliefStore`], *optional*): where any option needs beliefs.
-        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): where prompts are drawn beyond TRL's sampler.
-        window ([`~trl_grpo_plus.curriculum.streaming_sampler.StreamingSampler`], *optional*): what indices are of,
-            where beliefs are of a stream.
+        memory ([`~trl_grpo_plus.curriculum.belief_store.BeliefStore`], *optional*): the beliefs, if any option
+            needs them.
+        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): selects rows, if prompts are drawn beyond
+            TRL's sampler.
+        window ([`~trl_grpo_plus.curriculum.streaming_sampler.StreamingSampler`], *optional*): the
+            rows that indices count, with beliefs on a stream.
         rollouts (`int`): attempts sampled since the run began, on all ranks and in all rounds.
     """
 
@@ -64,8 +66,8 @@ class Prompts:
                 self.window = StreamingSampler(train_set, config.seed, config.shuffle_dataset)
                 if config.chooses_prompts and not (config.belief_key or config.belief_head):
                     logger.warning(
-                        "prompt_selection='belief' has nothing to tell a stream's rows apart by: they are sampled by "
-                        "chance. Set belief_key or belief_head."
+                        "prompt_selection='belief' cannot tell a stream's rows apart, so it samples them at random. "
+                        "Set belief_key or belief_head."
                     )
             self.memory = BeliefStore(config, train_set, names, weights, states if config.belief_head else None)
         if config.draws_prompts:
@@ -74,9 +76,11 @@ class Prompts:
             self.draw = Draw(self._stream, believe, bool(config.belief_head), accelerator.process_index)
 
     def dealt_from(self, train_set: Any) -> Any:
-        """Return what TRL is to deal rows of. Those of a stream have no index, and where others are read ahead and
-        take their place they go on for ever: a run that is resumed after the end of a stream is to TRL at its
-        beginning."""
+        """Return the dataset that TRL deals rows from.
+
+        Rows of a stream have no index. If the run reads ahead and replaces them, the stream repeats for ever, since
+        TRL starts a run that is resumed after the end of its stream at the beginning.
+        """
         if self.window is None:
             return IndexedRows(train_set)
         return train_set.repeat(None) if self._config.chooses_prompts else train_set
@@ -84,8 +88,9 @@ class Prompts:
     def begin(self, batch: Batch, read: Callable[[list[int]], list[dict[str, Any]]]) -> None:
         """Begin a batch of the training set. Collective.
 
-        Where prompts are chosen, `read` reads the rows that replace the batch's own. Where prompts are remembered, the
-        batch learns which rows it holds."""
+        With prompt selection, `read` reads the rows that replace the batch's own. With beliefs, the batch learns which
+        rows it holds.
+        """
         rank, world_size = self._accelerator.process_index, self._accelerator.num_processes
         count = len(batch.inputs) * world_size // batch.size
         if self.window is not None:
@@ -96,7 +101,7 @@ class Prompts:
             if len(set(drawn)) != count or len(drawn) != count:
                 raise ConfigError(
                     f"prompt_selection={self._config.prompt_selection!r} dealt the rows {drawn}: a batch needs "
-                    f"{count} distinct ones. Have its `take` return as many as it is asked for."
+                    f"{count} distinct rows. Let its `take` return the number of rows that is requested."
                 )
             mine = share_of([row for row in drawn for _ in range(batch.size)], rank, world_size)
             batch.inputs[:], batch.indices[:], batch.rows = read(mine), mine, tuple(drawn)
@@ -109,34 +114,36 @@ class Prompts:
             if min(batch.rows) < 0:
                 raise ConfigError(
                     f"{self._config.what_believes} remembers rows by their index in the training set, and this "
-                    "batch's rows do not say theirs: the dataloader is not the trainer's own. Leave that, or set the "
-                    "option back to its default."
+                    "batch's rows have no index: the dataloader is not the trainer's own. Use the trainer's "
+                    "dataloader, or set the option back to its default."
                 )
         if self.memory is not None:
             self.memory.look(batch.rows)
 
     def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
-        """Set the rows of a stream that a batch can be made of: those ahead, or those that TRL has dealt.
-        Collective."""
+        """Set the rows of a stream that a batch can use: rows read ahead, or the rows that TRL dealt. Collective."""
         if self._config.chooses_prompts:
             with raise_on_all_ranks():  # each reads for itself
                 window.look(self._config.selection_pool * count, count)
             if len(set(gather_object([window.digest]))) > 1:
                 raise ConfigError(
-                    f"{self._config.what_believes}: the processes read different rows of the stream. Give each the "
-                    "whole of it, in the same order."
+                    f"{self._config.what_believes}: the processes read different rows of the stream. Give each "
+                    "process the whole stream, in the same order."
                 )
-        else:  # of the rows that the ranks have, what is asked about them
+        else:  # the columns that beliefs read, of all ranks' rows
             needed = {self._config.belief_key, "prompt" if self._config.belief_head else None} - {None}
-            asked = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
-            window.rows = asked[:: batch.size]
+            dealt = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
+            window.rows = dealt[:: batch.size]
         assert self.memory is not None
         batch.streamed = True
         self.memory.show(window.rows)
 
     def known(self, batch: Batch) -> dict[str, Any]:
-        """Return the beliefs of the groups that are trained on, as fields of a
-        [`~trl_grpo_plus.objective.group_batch.GroupBatch`]. Collective."""
+        """Return the beliefs of the groups that are trained on, by field name.
+
+        The fields are those of a
+        [`~trl_grpo_plus.objective.group_batch.GroupBatch`]. Collective.
+        """
         centred = self._config.advantage_baseline == "belief"
         if self.memory is None or not (centred or self._config.estimates_advantages):
             return {}
@@ -147,7 +154,7 @@ class Prompts:
         return {**beliefs, "teaching": torch.tensor([alive for _, alive in live], dtype=torch.bool)}
 
     def believed(self, batch: Batch) -> list[dict[str, Any]]:
-        """For the traces: of each group of all rounds, what is believed of its prompt."""
+        """Return the belief of each group's prompt, over all rounds, for the traces."""
         rows = [row for one_round in batch.rounds for row in one_round.rows]
         if self.memory is None or not rows:
             return []
@@ -158,8 +165,10 @@ class Prompts:
         return [{**dict(zip(columns, values, strict=True)), **named} for values in rounded]
 
     def remember(self, batch: Batch) -> dict[str, float]:
-        """Learn from what was sampled, once its advantages are made and before the policy moves. Ends the step; gives
-        what is worth logging. Collective."""
+        """Update the beliefs with the sampled rewards, and return metrics. Collective.
+
+        Call it after the advantages are computed and before the policy moves.
+        """
         rows = [row for one_round in batch.rounds for row in one_round.rows]
         self.rollouts += len(batch.sampled)
         metrics: dict[str, float] = {}
@@ -177,7 +186,7 @@ class Prompts:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint; the first rank's is that of all."""
+        """Return the state for a checkpoint. The first rank's is valid for all."""
         parts = {"stream": self._stream, "memory": self.memory}
         first = self._accelerator.process_index == 0
         states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
@@ -185,14 +194,14 @@ class Prompts:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go on from a checkpoint. Collective."""
-        # On every rank: what is refused must not leave the others waiting. The memory first, which knows a stream.
+        # Refuse on every rank, or the others would wait. The memory loads first, since it knows a stream.
         names = ("stream", "memory", "prompt_selection", "rollouts")
         saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]
         self.rollouts = saved["rollouts"] or 0
         if self.memory is not None and saved["memory"] is not None:
             self.memory.load_state_dict(saved["memory"])
         elif self.memory is not None:
-            logger.warning(f"The checkpoint remembers no prompts: {self._config.what_believes} starts afresh.")
+            logger.warning(f"The checkpoint holds no beliefs: {self._config.what_believes} starts without any.")
         if self._stream is not None and saved["stream"] is not None:
             before, now = saved["prompt_selection"] or "shuffle", self._config.prompt_selection
             if before != now:
@@ -204,8 +213,10 @@ class Prompts:
 
 
 def affordable_by(batch: Batch, share: float, accelerator: Any) -> float:
-    """Prompts that the head may read for a share of the tokens that a batch has sampled; prompts are taken to be as
-    long as the batch's. Collective."""
+    """Return how many prompts the head may read for a share of the batch's sampled tokens. Collective.
+
+    The prompts are assumed to be as long as the batch's.
+    """
     prompts = [len(attempt.prompt_ids) for one_round in batch.rounds for attempt in one_round.attempts]
     counts = [sum(prompts) + batch.num_tokens, sum(min(length, MOST_TOKENS) for length in prompts), len(prompts)]
     sampled, to_read, attempts = (

@@ -1,7 +1,7 @@
-"""What a run is, for whoever looks at its traces later: model, data, options other than the defaults, versions.
+"""Describe a run for its traces: model, data, options other than the defaults, versions.
 
-It is read from what the trainer has at hand; nothing is loaded. Whoever shares a page shares this, so that only what
-is known to be harmless is in it: see `traces/shown.py`.
+Nothing is loaded for it. A shared page shows it, so it holds only values that are known to be harmless; see
+`traces/redaction.py`.
 """
 
 import re
@@ -14,27 +14,49 @@ from ..traces import plain, shown_name, shown_options
 
 
 PACKAGES = ("trl_grpo_plus", "trl", "transformers", "accelerate", "torch", "datasets", "vllm", "peft")
-# What says nothing of the training, or what others say: how it is logged, what is derived.
-_LEFT_OUT = {"accelerator_config", "dataloader_pin_memory", "disable_tqdm", "do_eval", "do_predict", "do_train"} | {
-    *("generation_batch_size", "log_level", "logging_first_step", "log_completions", "pad_to_multiple_of"),
-    *("push_to_hub", "report_to", "run_name", "save_total_limit", "trackio_space_id"),
+# Options that say nothing about the training: how it is logged, and derived values.
+_LEFT_OUT = {
+    "accelerator_config",
+    "dataloader_pin_memory",
+    "disable_tqdm",
+    "do_eval",
+    "do_predict",
+    "do_train",
+    "generation_batch_size",
+    "log_level",
+    "logging_first_step",
+    "log_completions",
+    "pad_to_multiple_of",
+    "push_to_hub",
+    "report_to",
+    "run_name",
+    "save_total_limit",
+    "trackio_space_id",
 }
 _THEIRS = ("transformers", "trl", "trl_grpo_plus")
-_FILES = {"json", "csv", "parquet", "text", "arrow", "generator", "pandas"}  # builders that lend a data set their name
+_FILES = {
+    "json",
+    "csv",
+    "parquet",
+    "text",
+    "arrow",
+    "generator",
+    "pandas",
+}  # builders that give a data set their own name
 
 
 def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[str, Any]:
-    """Return what to keep of a run in run.json.
+    """Return the content of a run's run.json.
 
     Args:
         args ([`GRPOPlusConfig`]): of the trainer.
-        model: that is trained.
+        model: the trained model.
         data: the training set.
         evaluated (*optional*): the evaluation set, or a dict of them by name.
 
     Returns:
-        `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` where it is not known, as of a stream;
-        `evaluations`, rows of each split; `options`, those that are not at their defaults; `versions`, of packages.
+        `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as the rows of a stream;
+        `evaluations`, rows of each split; `options`, those not at their defaults; `versions`, of packages.
     """
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
     rows = {f"eval_{name}" if name else "eval": _rows(of) for name, of in splits.items() if of is not None}
@@ -50,11 +72,11 @@ def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[st
 
 
 def changed_options(args: Any) -> dict[str, Any]:
-    """Options that are not at the defaults of their class, by name.
+    """Return the options that are not at the defaults of their class, by name.
 
-    Compared field by field: to make another configuration would reset accelerate's state under the trainer.
+    They are compared field by field. Making a second configuration would reset accelerate's state under the trainer.
     """
-    # What is chosen by other options where it is not given.
+    # Defaults that depend on other options.
     derived = {
         "activation_checkpointing": getattr(args, "gradient_checkpointing", None),
         "bf16": not getattr(args, "fp16", False),
@@ -68,15 +90,15 @@ def changed_options(args: Any) -> dict[str, Any]:
         and not _same(values.get(field.name), _default(field))
         and not (field.name in derived and values.get(field.name) == derived[field.name])
     }
-    return shown_options(changed, _known(args))
+    return shown_options(changed, _library_options(args))
 
 
 def dataset_name(data: Any) -> str | None:
-    """Return a dataset's id on the Hub, or its name in `datasets`; `None` where it came from files or from code."""
+    """Return a dataset's id on the Hub, or its name in `datasets`; `None` for files and code."""
     info = getattr(data, "info", None)
     for source in getattr(info, "download_checksums", None) or ():
-        if found := re.match(r"hf://datasets/([^@]+)@", str(source)):
-            return found[1]
+        if match := re.match(r"hf://datasets/([^@]+)@", str(source)):
+            return match[1]
     name = getattr(info, "dataset_name", None)
     return None if name in _FILES else name
 
@@ -90,9 +112,8 @@ def _same(value: Any, default: Any) -> bool:
     return value == default or (value in empty and default in (*empty, "none"))
 
 
-def _known(args: Any) -> set[str]:
-    """Return names of the options that transformers, TRL and this package have; a class derived from theirs may have
-    more."""
+def _library_options(args: Any) -> set[str]:
+    """Return the options of transformers, TRL and this package. A derived class may have more."""
     theirs = [of for of in type(args).__mro__ if is_dataclass(of) and of.__module__.split(".")[0] in _THEIRS]
     return {field.name for of in theirs for field in fields(of)}
 
@@ -106,12 +127,12 @@ def _rows(data: Any) -> int | None:
 
 
 def _versions(vllm: bool) -> dict[str, str]:
-    found = {}
+    versions = {}
     for package in PACKAGES:
         if package == "vllm" and not vllm:
             continue
         try:
-            found[package] = version(package)
+            versions[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return versions

@@ -1,6 +1,6 @@
-"""What a checkpoint holds beside TRL's own files: each rank's state, and the reference model where it moves.
+"""Save and load a checkpoint's state beside TRL's own files, so that a resumed run equals one without a stop.
 
-For a resumed run to be the one that went on.
+Each rank has a file of its own. The first rank also saves the reference model if it follows the policy.
 """
 
 import os
@@ -20,55 +20,55 @@ from ..utils.validation import ConfigError
 logger = get_logger(__name__)
 
 REFERENCE = "grpo_plus_reference.pt"
-FORMAT = 2  # one more with each change that another release cannot read
+FORMAT = 2  # raised by each change that an older release cannot read
 _INSTEAD = (
-    "Resume from an earlier checkpoint, or remove this file: training then goes on from the weights, and what it held "
-    "(the batch in flight, beliefs, adaptive beta, what alarms have seen) starts afresh."
+    "Resume from an earlier checkpoint, or remove this file: training then continues from the weights, and the file's "
+    "content (the batch in flight, beliefs, adaptive beta, the alarms' history) is reset."
 )
 
 
 def layout(args: Any, world_size: int) -> list[int]:
-    """Return what must be as it was for the batches of a checkpoint to be used up."""
+    """Return the sizes that must not change for a checkpoint's batch in flight to be used."""
     sizes = [args.per_device_train_batch_size, args.gradient_accumulation_steps, args.steps_per_generation]
     return [world_size, *sizes, args.num_iterations, args.num_generations]
 
 
 def save(folder: str, rank: int, state: Callable[[], dict[str, Any]]) -> None:
-    """Write a rank's state into a checkpoint's folder, which need not be there yet. Collective: a checkpoint is not
-    saved to its end where some rank's state is not in it.
+    """Write a rank's state into a checkpoint's folder, and make the folder if needed. Collective.
 
     Raises:
-        RuntimeError: another rank has no state, or could not write its own.
+        RuntimeError: some rank failed to make or write its state. All ranks raise; the checkpoint stays unfinished.
     """
-    with raise_on_all_ranks():  # a full disk, or a stream of the user's
+    with raise_on_all_ranks():  # a full disk, or a user's stream that cannot be saved
         os.makedirs(folder, exist_ok=True)
         torch.save({"format": FORMAT, **state()}, _path(folder, rank))
 
 
 def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
-    """Return what a rank goes on with, `None` where the checkpoint has no state; says what is missing. Collective.
+    """Return a rank's state, or `None` with a warning if the checkpoint has none. Collective.
 
-    Where the batch cannot be used up, since it was made for another `layout` or some rank's file is not here (it may
-    be on another machine; all have the first rank's then), "step" is left out and "buffered_inputs" is `None`.
+    If the batch in flight cannot be used, "step" is left out and "buffered_inputs" is `None`. This is so if the batch
+    has another `layout`, or if some rank's file is missing (it may be on another machine). With a missing file all
+    ranks get the first rank's state.
 
     Raises:
         ConfigError: some rank's file cannot be read, or is of another format; on all ranks alike.
     """
     state, wrong = _read(_path(folder, rank))
-    found = gather_object([(state is not None, state is not None and state["layout"] == layout, wrong)])
-    for *_, wrong in found:
+    of_ranks = gather_object([(state is not None, state is not None and state["layout"] == layout, wrong)])
+    for *_, wrong in of_ranks:
         if wrong:
             raise ConfigError(wrong)
-    everyone_has_one = all(has for has, *_ in found)
-    # Of all: a rank may find what another run left, which is of this layout though the first one's is not.
-    if all(fits for _, fits, _ in found):
+    everyone_has_one = all(has for has, *_ in of_ranks)
+    # Ask all ranks: one may find another run's file, whose layout fits though the first rank's does not.
+    if all(fits for _, fits, _ in of_ranks):
         return state
     if state is not None:
         state = {name: value for name, value in state.items() if name != "step"} | {"buffered_inputs": None}
     if not everyone_has_one:
         state = broadcast_object_list([state])[0]
     if state is None:
-        logger.warning(f"{folder} was not saved by GRPOPlusTrainer: resampling and beta start afresh.")
+        logger.warning(f"{folder} was not saved by GRPOPlusTrainer: resampling and beta start anew.")
     else:
         logger.warning(
             "The batch layout differs from the checkpoint's, or not every process finds its own state in it: the "
@@ -79,23 +79,26 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
 
 @contextmanager
 def loaded(folder: str, rank: int, layout: list[int]) -> Iterator[dict[str, Any] | None]:
-    """[`load`], and what is not in it as it must be is refused by the file's name; on all ranks, which must be there
-    when it is read to its end. See [`together`] for what may be collective in between."""
+    """[`load`] as a context manager that refuses a state with wrong content, by the file's name. Collective.
+
+    All ranks must leave the context. A failure on one rank raises on all.
+    """
     state = load(folder, rank, layout)
     with raise_on_all_ranks():
         try:
             yield state
         except (KeyError, TypeError, AttributeError, IndexError) as error:
             what = f"{type(error).__name__}: {error}"
-            told = f"{_path(folder, rank)} does not hold what this release reads ({what}). {_INSTEAD}"
-            raise ConfigError(told) from error
+            raise ConfigError(
+                f"{_path(folder, rank)} does not hold the state that this release reads ({what}). {_INSTEAD}"
+            ) from error
 
 
 def save_reference(folder: str, rank: int, reference: torch.nn.Module) -> None:
-    """Write a reference model, whole, into a checkpoint's folder. Collective.
+    """Write a reference model's full weights into a checkpoint's folder. Collective.
 
     Raises:
-        RuntimeError: the first rank could not write it; on all ranks.
+        RuntimeError: the first rank could not write them. All ranks raise.
     """
     with _gathered(reference):
         weights = get_model_state_dict(reference, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
@@ -105,22 +108,23 @@ def save_reference(folder: str, rank: int, reference: torch.nn.Module) -> None:
 
 
 def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised: bool) -> None:
-    """Give a reference model the weights that it had when the checkpoint was saved. Collective.
+    """Load a checkpoint's weights into a reference model. Collective.
 
     Args:
-        folder (`str`), rank (`int`): of the checkpoint, which the first rank alone must have.
-        reference (`torch.nn.Module`): as [`save_reference`] took it.
-        promised (`bool`): whether the checkpoint was saved with one. Where it was not, a warning says so.
+        folder (`str`): the checkpoint's. Only the first rank must have it.
+        rank (`int`): this process's.
+        reference (`torch.nn.Module`): the model that [`save_reference`] saved.
+        promised (`bool`): whether the checkpoint was saved with a reference model. If not, a warning says so.
 
     Raises:
-        ConfigError: it was, and the file is not there; or it cannot be read. On all ranks alike.
+        ConfigError: the promised file is missing, or it cannot be read. All ranks raise.
     """
     path = os.path.join(folder, REFERENCE)
     weights, wrong, absent = {}, "", not promised and not os.path.exists(path)
     if rank == 0 and not absent:
         try:
             weights = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-        except Exception as error:  # whatever a damaged file makes of the unpickler
+        except Exception as error:  # a damaged file can make the unpickler raise anything
             wrong = f"{type(error).__name__}: {error}".partition("\n")[0]
     wrong, absent = broadcast_object_list([(wrong, absent)])[0]
     if wrong:
@@ -130,7 +134,7 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
         )
     if absent:
         logger.warning(
-            f"{folder} was saved without the reference model: it starts afresh, as the model that the run began with."
+            f"{folder} was saved without the reference model: it starts anew, as the model that the run began with."
         )
         return
     several = torch.distributed.is_initialized()
@@ -141,7 +145,7 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
 
 @contextmanager
 def _gathered(model: torch.nn.Module) -> Iterator[None]:
-    """ZeRO-3's shards put together while they are read or written; torch does that for FSDP's itself."""
+    """Gather ZeRO-3's shards while the weights are read or written. For FSDP torch does so itself."""
     sharded = [parameter for parameter in model.parameters() if hasattr(parameter, "ds_id")]
     if not sharded:
         yield
@@ -153,14 +157,16 @@ def _gathered(model: torch.nn.Module) -> Iterator[None]:
 
 
 def skip_epochs(sampler: Any, epochs: int) -> None:
-    """Draw and forget the permutations of past epochs: a sampler of TRL's draws one an epoch, and a resumed run of
-    TRL's would draw the first one again. A stream has no sampler."""
+    """Draw and discard the permutations of past epochs. A stream has no sampler.
+
+    TRL's sampler draws one permutation an epoch, and TRL's resumed run would draw the first one again.
+    """
     for _ in range(epochs if sampler is not None and sampler.shuffle else 0):
         torch.randperm(sampler.num_samples, generator=sampler.generator)
 
 
 def _read(path: str) -> tuple[dict[str, Any] | None, str]:
-    """Return a rank's state, and what is wrong with it."""
+    """Return a rank's state, and the reason for refusing it ("" if there is none)."""
     if not os.path.exists(path):
         return None, ""
     try:
@@ -168,14 +174,12 @@ def _read(path: str) -> tuple[dict[str, Any] | None, str]:
         form = state.get("format", FORMAT)
         if form == FORMAT and not {"layout", "buffered_inputs"} <= state.keys():
             raise ValueError(f"it holds {', '.join(map(str, state)) or 'nothing'}")
-    except Exception as error:  # whatever a damaged file makes of the unpickler
+    except Exception as error:  # a damaged file can make the unpickler raise anything
         what = f"{type(error).__name__}: {error}".partition("\n")[0]
-        return None, f"{path} cannot be read ({what}): it was cut off, or changed since. {_INSTEAD}"
+        return None, f"{path} cannot be read ({what}): it was cut off or changed. {_INSTEAD}"
     if form != FORMAT:
-        return (
-            None,
-            f"{path} is of format {form}, this release reads {FORMAT}: resume with the one it is of. {_INSTEAD}",
-        )
+        text = f"{path} is of format {form}, this release reads {FORMAT}: resume with the release that wrote it."
+        return None, f"{text} {_INSTEAD}"
     return state, ""
 
 
