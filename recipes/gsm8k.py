@@ -1,4 +1,4 @@
-"""GSM8K (https://huggingface.co/datasets/openai/gsm8k, MIT): grade-school word problems with a number as the answer.
+r"""GSM8K (https://huggingface.co/datasets/openai/gsm8k, MIT): grade-school word problems with a number as the answer.
 
 Its raw columns, in both configurations (`main`, `socratic`) and both splits (7,473 `train`, 1,319 `test`):
 

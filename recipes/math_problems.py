@@ -1,4 +1,4 @@
-r"""Mathematics with an answer that can be checked. Three raw formats are read, told apart by their columns:
+r"""Mathematics with an answer that can be checked. Reads three raw formats, which differ in their columns.
 
 MATH (nlile/hendrycks-MATH-benchmark: 12,000 `train`, and MATH-500 as `test`; DigitalLearningGmbH/MATH-lighteval, which
 lacks `answer`; HuggingFaceH4/MATH-500 and HuggingFaceH4/aime_2024):
@@ -101,7 +101,7 @@ def _problem(raw: Raw) -> str:
 
 
 def _answer(raw: Raw) -> str:
-    """Return the gold answer. A text with a `\\boxed{}` is one, too: the reward looks there."""
+    r"""Return the gold answer. A text with a `\boxed{}` is one, too: the reward looks there."""
     answer = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
     return (answer or "").strip()
 

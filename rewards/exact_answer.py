@@ -32,7 +32,7 @@ def _problem(gold: Any) -> str | None:
     gold=lambda answer: answer,
 )
 def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None]:
-    """1.0 where the completion is the answer, else 0.0; white space around either does not count.
+    r"""1.0 where the completion is the answer, else 0.0; white space around either does not count.
 
     All of the completion counts, thinking too: for answers at the end of a text there are other rewards.
 
@@ -47,7 +47,7 @@ def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None
         ValueError: before training, answers that are no text, or blank ones, which saying nothing would earn.
 
     Example:
-        >>> exact_answer(["46", " 46\\n", "forty-six", "46"], answer=["46", "46", "46", None])
+        >>> exact_answer(["46", " 46\n", "forty-six", "46"], answer=["46", "46", "46", None])
         [1.0, 1.0, 0.0, None]
         >>> exact_answer([[{"role": "assistant", "content": "46"}]], answer=["46"])
         [1.0]

@@ -40,7 +40,7 @@ def instruction_checks(
     credit: Literal["all", "fraction"] = "all",
     think_opened: bool = False,
 ) -> list[float | None]:
-    """1.0 where an answer keeps to all of its row's constraints (or the share of them that it keeps to).
+    r"""1.0 where an answer keeps to all of its row's constraints (or the share of them that it keeps to).
 
     A constraint is a dict of its `kind` and that kind's parameters; kinds that count take `min`, `max` or `exactly`:
 
@@ -91,7 +91,7 @@ def instruction_checks(
 
     Example:
         >>> constraints = [{"kind": "bullets", "exactly": 2}, {"kind": "ends_with", "phrase": "Enjoy!"}]
-        >>> instruction_checks(["- tea\\n- cake\\nEnjoy!", "- tea\\nEnjoy!"], constraints=[constraints] * 2)
+        >>> instruction_checks(["- tea\n- cake\nEnjoy!", "- tea\nEnjoy!"], constraints=[constraints] * 2)
         [1.0, 0.0]
     """
     return [

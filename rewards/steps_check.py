@@ -52,7 +52,7 @@ def steps_check(
     wrong: float = 0.0,
     unsupported: float = 0.0,
 ) -> list[Any]:
-    """Each line that ends in `a op b = c`: `right`, `wrong`, or `unsupported` where it is right and made of others.
+    r"""Each line that ends in `a op b = c`: `right`, `wrong`, or `unsupported` where it is right and made of others.
 
     A step is a line, with all before it since the last one; what stands before its equation ("gives: 9 - 3 = 6") is
     not read. Numbers are whole or decimals, `1,234.5`, with a dollar sign if need be, and compared exactly: `10 / 3 =
@@ -78,7 +78,7 @@ def steps_check(
         `list[list[Step] | float]`: N rewards.
 
     Example:
-        >>> texts = ["buys: 4 + 5 = 9\\ngives: 9 - 3 = 5\\n#### 5", "5"]
+        >>> texts = ["buys: 4 + 5 = 9\ngives: 9 - 3 = 5\n#### 5", "5"]
         >>> steps_check.__wrapped__(texts, prompts=["Mia has 4 apples. She buys 5 more, and gives 3 to Tom."] * 2)
         [[Step(end=16, reward=1.0), Step(end=33, reward=0.0)], 0.0]
     """

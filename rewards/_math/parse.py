@@ -88,10 +88,10 @@ def shape(text: str) -> Shape | None:
 
 
 def is_name(text: str) -> bool:
-    """Whether a cleaned text names a quantity, as `x` does in `x = 5`; words that deny or hedge name none.
+    r"""Whether a cleaned text names a quantity, as `x` does in `x = 5`; words that deny or hedge name none.
 
     Example:
-        >>> [is_name(text) for text in ("x_1", r"\\theta", r"\\text{Area}", r"\\text{not}", "wrong", r"\\pi")]
+        >>> [is_name(text) for text in ("x_1", r"\theta", r"\text{Area}", r"\text{not}", "wrong", r"\pi")]
         [True, True, True, False, False, False]
     """
     return _NAME.fullmatch(text) is not None and not disowns(text)
@@ -124,7 +124,7 @@ def _member(text: str, parts: list[str]) -> Shape | None:
 
 
 def _joined_by_words(text: str) -> list[str] | None:
-    """The parts of `x=1 \\lor x=2` or of `x=1 \\land y=2`; `None`: it is none of them."""
+    r"""The parts of `x=1 \lor x=2` or of `x=1 \land y=2`; `None`: it is none of them."""
     for separator, is_part in ((_OR, _is_relation), (_AND, _is_equation)):
         parts = split(text, separator)
         if len(parts) > 1 and all(map(is_part, parts)):

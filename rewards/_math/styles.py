@@ -61,7 +61,7 @@ def unstyled(text: str) -> str:
 
 
 def _prefixed(text: str) -> str:
-    """`a \\over b` as a fraction: all of its group, unless that holds more than a formula."""
+    r"""`a \over b` as a fraction: all of its group, unless that holds more than a formula."""
     start = 0
     while (infix := _INFIX.search(text, start)) and len(_INFIX.findall(text)) <= _MOST_INFIXES:
         left, right = _group(text, infix.start())

@@ -497,7 +497,7 @@ def test_the_same_rows_and_rewards_are_gone_on_with(tmp_path, now):
 def test_a_stream_of_one_s_own_must_fill_the_batch(tmp_path, dealt):
     (tmp_path / "own.py").write_text(OWN.replace("self.at += count", f"return {dealt}"))
     made = tiny_models.trainer(tmp_path, **PAIRS, prompt_selection=f"{tmp_path / 'own.py'}:Backwards")
-    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct ones"):
+    with pytest.raises(ValueError, match=r"dealt the rows \[0, 1, 2.*a batch needs 4 distinct rows"):
         made.train()
 
 

@@ -286,7 +286,7 @@ def test_ranks_that_read_different_rows_are_stopped(tmp_path, monkeypatch):
 @pytest.mark.parametrize("more", [{}, {"belief_key": "kind"}, {"belief_head": "prompt"}])
 def test_says_so_where_nothing_tells_rows_apart(tmp_path, caplog, more):
     tiny_models.trainer(tmp_path, by_kind, data=streamed(30), **CHOICE, **more)
-    assert ("sampled by chance. Set belief_key or belief_head" in caplog.text) == (not more)
+    assert ("samples them at random. Set belief_key or belief_head" in caplog.text) == (not more)
 
 
 # -- refusals

@@ -274,7 +274,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _spread_over(options: argparse.Namespace) -> tuple[str | None, int | None, int]:
-    """accelerate's configuration, processes and GPUs."""
+    """Accelerate's configuration, processes and GPUs."""
     num_gpus = 0 if on_cpu(options.name, options.rest) else len(gpus())
     return options.accelerate_config, options.num_processes, num_gpus
 

@@ -42,8 +42,7 @@ def _choice(default: Any, choices: Iterable[Any]) -> Any:
 
 @dataclass
 class GRPOPlusConfig(GRPOConfig):
-    r"""
-    Configuration class for the [`GRPOPlusTrainer`].
+    r"""Configuration class for the [`GRPOPlusTrainer`].
 
     Only parameters that are new, or take new values, are listed; others are [`~trl.GRPOConfig`]'s. With all of them at
     their defaults the trainer is TRL's, bit for bit (an attempt that only rewards of weight 0 score is unscored).

@@ -214,8 +214,7 @@ def under(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def made(config: Any, name: str, /, **own: Any) -> Any:
-    """Return a config with a preset's settings. It is `GRPOPlusConfig.preset("dapo", output_dir=...,
-    epsilon_high=0.3)`.
+    """Make a config with a preset's settings; `GRPOPlusConfig.preset("dapo", epsilon_high=0.3)` calls it.
 
     Args:
         config (`type`): the class, `GRPOPlusConfig` or a subclass.
@@ -223,7 +222,7 @@ def made(config: Any, name: str, /, **own: Any) -> Any:
         own: its arguments, which win over the preset's.
 
     Raises:
-        ConfigError: there is no such preset, or what comes of it is refused.
+        ConfigError: there is no such preset, or its settings with these arguments are refused.
     """
     return config(**under(name, own))
 

@@ -33,16 +33,17 @@ SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: they
 
 
 def changed(cls: type, name: str) -> str:
-    """Return how the method of this name of `cls` is not as `SEAMS` has it, "" where it is or takes more that may be
-    left out."""
+    """Return how a method of `cls` differs from its entry of `SEAMS`; "" if only optional parameters were added."""
     if (method := getattr(cls, name, None)) is None:
         return f"{cls.__name__}.{name} is gone"
-    known = SEAMS[name]
+    expected = SEAMS[name]
     parameters = [of for of in inspect.signature(method).parameters.values() if of.name != "self"]
     taken = [parameter.name for parameter in parameters]
-    if known is None or (taken[: len(known)] == known and not any(map(_is_required, parameters[len(known) :]))):
+    if expected is None or (
+        taken[: len(expected)] == expected and not any(map(_is_required, parameters[len(expected) :]))
+    ):
         return ""
-    return f"{method.__module__}'s {name} takes {taken}, not {known}"
+    return f"{method.__module__}'s {name} takes {taken}, not {expected}"
 
 
 def _is_required(parameter: inspect.Parameter) -> bool:

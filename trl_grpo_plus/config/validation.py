@@ -1,4 +1,4 @@
-"""What a configuration may not hold: values, and combinations that cannot work, each refused with the way out."""
+"""Refuse values and combinations of options that cannot work. Each error says how to get out of it."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ from . import presets
 from .sampling_distribution import processed
 
 
-# TRL's own options, which it looks at when it first needs them: the model is loaded then, or a batch was sampled.
+# TRL's own options. TRL checks them late: after the model is loaded, or after a batch is sampled.
 TRL_CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -41,8 +41,8 @@ def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
-        annotations (`Mapping[str, Any]`): of its own fields; a number's bounds are in `Annotated`.
-        trl_version (`str`): what is installed.
+        annotations (`Mapping[str, Any]`): the annotations of its own fields; `Annotated` holds a number's bounds.
+        trl_version (`str`): the installed version.
     """
     presets.check(config.preset)
     _check_values(config, annotations)

@@ -98,7 +98,8 @@ class BeliefStore:
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
         """Return the beliefs that advantages are made of: of the total, or of each reward with a weight. Collective,
-        with a head."""
+        with a head.
+        """
         self.look(rows)
         return [self._of(name, rows) for name in self._credited]
 
@@ -117,7 +118,8 @@ class BeliefStore:
     def believed(self, rows: Sequence[int]) -> Belief:
         """Return the belief that prompts are chosen by, and its skill.
 
-        Under normalize_then_sum its variance is that of a weighted sum of independent rewards."""
+        Under normalize_then_sum its variance is that of a weighted sum of independent rewards.
+        """
         parts = [self._of(name, rows) for name in self._chosen_by]
         if self._chosen_by in ([TOTAL], [self._fallback]):
             return parts[0]
@@ -129,7 +131,8 @@ class BeliefStore:
     def observe(self, rows: Sequence[int], rewards: Tensor, affordable: float = math.inf) -> None:
         """Learn from a generation batch: P rows and their `(P, G, K)` rewards. Ends the step. Collective, with a head.
 
-        For the next step the head may read `affordable` prompts."""
+        For the next step the head may read `affordable` prompts.
+        """
         self.look(rows)
         for name, beliefs in self._beliefs.items():
             column, believed = self._column(name, rewards), self._of(name, rows)
@@ -231,7 +234,8 @@ def check_rows(train_set: Any, config: Any) -> None:
 
 def as_key(name: str, value: Any) -> Any:
     """Return what rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold
-    plain values alone."""
+    plain values alone.
+    """
     key = dataset_rows.plain(value)
     if type(key) not in dataset_rows.PLAIN:
         raise ConfigError(

@@ -212,7 +212,8 @@ class Beliefs:
     @property
     def calibration(self) -> Tensor:
         """`(BINS, 3)`: over the last 20 batches or so, the mean predicted and realised in each tenth of the range, by
-        what was predicted (NaN where nothing was), and the groups there, decayed."""
+        what was predicted (NaN where nothing was), and the groups there, decayed.
+        """
         groups, predicted, realised = self._bins
         return torch.stack([predicted / groups + self._origin, realised / groups + self._origin, groups], dim=1)
 

@@ -87,7 +87,8 @@ class RestSchedule:
     def observe(self, rows: Sequence[int], verdicts: Sequence[str]) -> None:
         """Learn from the verdicts of a generation batch. Ends the step.
 
-        P rows, of which one may be there twice, and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`]."""
+        P rows, of which one may be there twice, and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
+        """
         indices = torch.as_tensor(rows, dtype=torch.long)
         solved, stuck, settled, alive = (
             indices[torch.tensor([verdict in kinds for verdict in verdicts], dtype=torch.bool)].unique()

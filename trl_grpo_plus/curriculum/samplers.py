@@ -42,12 +42,14 @@ class PromptSampler(Protocol):
     ) -> list[int]:
         """Distinct indices that `wanted` accepts: `count`, or a multiple of `multiple_of` below it where not so many
         are there, or where more than `patience` were refused. `wanted` is asked at most once about an index, and what
-        it accepts may still not be dealt. `believe` is asked once or never."""
+        it accepts may still not be dealt. `believe` is asked once or never.
+        """
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
         """Learn from a scored generation batch. Ends the step.
 
-        P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`]."""
+        P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
+        """
 
     def metrics(self) -> dict[str, float]:
         """Return what is worth logging."""
@@ -218,7 +220,8 @@ class LearnabilitySampler:
 
     def metrics(self) -> dict[str, float]:
         """`selection/pool`, rows in the last one; `selection/resting`, the share of rows that rest or cool down;
-        `selection/retired`, the share that rests since it is alive too often, as rewards that are noise are."""
+        `selection/retired`, the share that rests since it is alive too often, as rewards that are noise are.
+        """
         return {
             "selection/pool": float(self._size),
             "selection/resting": self._rests.resting,

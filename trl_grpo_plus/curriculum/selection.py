@@ -158,7 +158,8 @@ def check_column(train_set: Any, args: Any) -> None:
 def check_dataset(dataset: Any, what: str, args: Any) -> None:
     """Check that the training set is one loaded dataset.
 
-    Where an environment supplies the prompts there is none, and so no rows to choose from or to remember."""
+    Where an environment supplies the prompts there is none, and so no rows to choose from or to remember.
+    """
     if dataset is None and (args.draws_prompts or args.what_believes):
         changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
         options = ", ".join(f"{name}={getattr(args, name)!r}" for name in changed)

@@ -57,7 +57,8 @@ class StateCache:
 
     def look(self, rows: Sequence[int], share: float = 1.0) -> None:
         """Read these rows for a share of what is affordable: those that were never read first, in their order, then
-        the oldest ones. Collective where anything is due, and that is known on all ranks alike."""
+        the oldest ones. Collective where anything is due, and that is known on all ranks alike.
+        """
         distinct = [*dict.fromkeys(rows)]
         missing = [row for row in distinct if row not in self._kept]
         old = [row for row in distinct if row in self._kept and self._step - self._kept[row][0] >= self._fresh]
@@ -97,7 +98,8 @@ class StateCache:
 
     def metrics(self) -> dict[str, float]:
         """Return the last step's `beliefs/head_read` (prompts read) and `beliefs/head_known` (share of sampled
-        prompts with a state)."""
+        prompts with a state).
+        """
         read, known = self._last
         return {"beliefs/head_read": float(read), "beliefs/head_known": known}
 

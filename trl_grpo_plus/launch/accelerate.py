@@ -179,6 +179,7 @@ def config_file(name: str) -> str:
 
 
 def content_of(accelerate_config: str) -> dict[str, Any]:
+    """Read a configuration of accelerate: a file, or one of TRL's by its name."""
     return read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
 
 

@@ -211,7 +211,8 @@ def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:
 
 def _explained(why: str, processes: int) -> str:
     """TRL says that a generation batch does not divide, and not what it is made of; transformers that the setup does
-    not support bf16, which TRL turned on."""
+    not support bf16, which TRL turned on.
+    """
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (
             "this run needs a GPU, and there is none here: it trains in bf16, TRL's default. To train on the CPU, set "

@@ -83,7 +83,8 @@ def _check_commas(rows: Any, name: str) -> None:
 
 def _broken_line(path: Path) -> str | None:
     """Return the first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none
-    is."""
+    is.
+    """
     for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
         if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
             return f"{file}{problem}"
@@ -118,7 +119,8 @@ def _cause(error: BaseException) -> str:
 
 def looks_local(name: str) -> bool:
     """Return whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
-    `outputs/x`."""
+    `outputs/x`.
+    """
     if "://" in name:
         return False
     first, _, rest = name.partition("/")
@@ -126,7 +128,7 @@ def looks_local(name: str) -> bool:
 
 
 def beside(name: str) -> str:
-    """ " Did you mean ...?", of what lies where a path that leads nowhere would."""
+    """Suggest entries of the folder in which a missing path was looked for: " Did you mean ...?", or ""."""
     folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
     return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
 
@@ -159,7 +161,8 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
 
 def _empty_prompts(dataset: Any) -> list[int]:
     """Return rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a
-    second."""
+    second.
+    """
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.compute as compute  # type: ignore[import-untyped]
 

@@ -41,7 +41,8 @@ def preset(recipe: Recipe) -> list[Row]:
 
 def processes(recipe: Recipe) -> list[Row]:
     """Check that the processes know of each other: accelerate lets each train alone where it finds
-    no GPU for them."""
+    no GPU for them.
+    """
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
         return []
@@ -203,7 +204,8 @@ def enough(recipe: Recipe) -> list[Row]:
 
 def remembered(recipe: Recipe) -> list[Row]:
     """Check that the columns are there by which prompts are chosen or share beliefs, or that advantages are made
-    of."""
+    of.
+    """
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set

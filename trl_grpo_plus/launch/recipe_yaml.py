@@ -105,7 +105,8 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
 
 def _converted(value: Any, kinds: list[Any]) -> Any:
     """Return a text as the command line reads it, one value where a list is asked for, a list of texts; else
-    `value`."""
+    `value`.
+    """
     for kind in kinds:
         if typing.get_origin(kind) is list:
             (inner,) = typing.get_args(kind)

@@ -1,8 +1,7 @@
-"""What `advantage_estimator` names: a variant that ships, a function that was registered, one at a path, or one
-itself.
+"""Read and check `advantage_estimator`: a variant, a registered function, a path, or a function.
 
-An estimator is called on every process with the same gathered tensors, and each process keeps the advantages of its
-own rows: so all must come to the same values, and whatever is wrong on one is raised on all.
+Every process calls the estimator with the same gathered tensors and keeps the advantages of its own rows. So all must
+compute the same values. An error on one process is raised on all.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +20,7 @@ from .group_batch import GroupBatch
 from .variants import VARIANTS, Variant
 
 
-GRPO = "grpo"  # a baseline and a scale, as other options say
+GRPO = "grpo"  # a baseline and a scale, set by other options
 KEYS = ("name", "args")
 
 _REGISTERED: dict[str, Variant] = {}
@@ -33,7 +32,7 @@ def register_advantage(
     """Register the decorated function as the `advantage_estimator` of that name.
 
     Args:
-        name (`str`): what `advantage_estimator` calls it.
+        name (`str`): the value of `advantage_estimator` that selects it.
         entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`. They take one more
             forward pass without gradient.
 
@@ -56,9 +55,9 @@ def register_advantage(
     """
 
     def register(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-        known = _REGISTERED[name].function if name in _REGISTERED else None
-        if name == GRPO or name in VARIANTS or (known and not same_source(known, function)):
-            of = f": {target_of(known)}" if known else ", which ships"
+        other = _REGISTERED[name].function if name in _REGISTERED else None
+        if name == GRPO or name in VARIANTS or (other and not same_source(other, function)):
+            of = f": {target_of(other)}" if other else ", which ships"
             raise ConfigError(f"an advantage function named {name!r} exists already{of}. Choose another name.")
         _REGISTERED[name] = Variant(function, entropies=entropies)
         return function
@@ -81,13 +80,13 @@ def _first_line(function: Callable[..., Any]) -> str:
 
 @dataclass(frozen=True)
 class Estimator:
-    """A variant with the arguments that a configuration gives.
+    """A variant with a configuration's arguments.
 
     Args:
-        name (`str`): what it is called where something is wrong.
-        variant ([`~trl_grpo_plus.objective.variants.Variant`]): what is called.
+        name (`str`): its name in error messages.
+        variant ([`~trl_grpo_plus.objective.variants.Variant`]): the function and its needs.
         args (`Mapping[str, Any]`, *optional*): its keyword arguments.
-        whole_only (`str`, *optional*, defaults to `""`): the options that advantages of tokens do not go with.
+        whole_only (`str`, *optional*, defaults to `""`): the options that forbid advantages of tokens, and why.
     """
 
     name: str
@@ -108,31 +107,30 @@ class Estimator:
             scored, and for tokens that are not in the loss.
 
         Raises:
-            ConfigError: the function failed or did not return that, on any process: the same on all.
+            ConfigError: the function failed or returned something else on some process. All processes raise.
         """
-
         mask = batch.mask
         assert mask is not None
 
         def make() -> Tensor:
             with torch.no_grad():
-                made = self.variant(rewards.clone(), weights.clone(), batch, **self.args)
-                return self._checked(made, rewards, weights, mask)
+                values = self.variant(rewards.clone(), weights.clone(), batch, **self.args)
+                return self._checked(values, rewards, weights, mask)
 
         return agreed(make, f"advantage_estimator={self.name!r}", " Draw from batch.generator().")
 
-    def _checked(self, made: Any, rewards: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
+    def _checked(self, returned: Any, rewards: Tensor, weights: Tensor, mask: Tensor) -> Tensor:
         shape = rewards.shape[:2]
-        wanted = f"a float tensor of shape (P, G) = {tuple(shape)} or (P, G, T) = {tuple(mask.shape)}"
-        if not isinstance(made, Tensor) or not made.is_floating_point():
-            kind = f"a tensor of {made.dtype}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
-            raise ConfigError(f"it returned {kind}, and must return {wanted}.")
-        if made.shape not in (shape, mask.shape):
-            raise ConfigError(f"it returned a tensor of shape {tuple(made.shape)}, and must return {wanted}.")
-        if made.dim() == 3 and self.whole_only:
-            raise ConfigError(f"it returned advantages of tokens, which do not go with {self.whole_only}")
+        required = f"a float tensor of shape (P, G) = {tuple(shape)} or (P, G, T) = {tuple(mask.shape)}"
+        if not isinstance(returned, Tensor) or not returned.is_floating_point():
+            kind = f"a tensor of {returned.dtype}" if isinstance(returned, Tensor) else f"a {type(returned).__name__}"
+            raise ConfigError(f"it returned {kind}, and must return {required}.")
+        if returned.shape not in (shape, mask.shape):
+            raise ConfigError(f"it returned a tensor of shape {tuple(returned.shape)}, and must return {required}.")
+        if returned.dim() == 3 and self.whole_only:
+            raise ConfigError(f"it returned advantages of tokens, which cannot be used with {self.whole_only}")
         counted = ~totals(rewards.flatten(0, 1), weights).isnan().view(shape)
-        values = made.detach().cpu()
+        values = returned.detach().cpu()
         counted = counted if values.dim() == 2 else counted.unsqueeze(-1) & mask
         values = values.masked_fill(~counted, 0.0).to(rewards.dtype)
         if not values.isfinite().all():
@@ -146,10 +144,10 @@ class Estimator:
 
 
 def estimator_of(config: Any) -> Estimator | None:
-    """Return what a configuration's `advantage_estimator` names; `None` for "grpo". A file or module is imported.
+    """Return the estimator of a configuration, `None` for "grpo". A file or module is imported.
 
     Raises:
-        ConfigError: there is none of that name, or its arguments are not those that it takes.
+        ConfigError: no function has the name, or it does not take the arguments.
     """
     name, args = _read(config.advantage_estimator)
     if name == GRPO:
@@ -164,14 +162,13 @@ def estimator_of(config: Any) -> Estimator | None:
             variant.check(args, config)
         reason = whole_only(config)
         if variant.of_tokens and reason:
-            raise ConfigError(f"its advantages are of tokens, which do not go with {reason}")
+            raise ConfigError(f"its advantages are of tokens, which cannot be used with {reason}")
     return Estimator(shown, variant, args, reason)
 
 
 def whole_only(config: Any) -> str:
-    """Return the options with which the tokens of a completion must have one advantage, and why; "" where there are
-    none."""
-    # Where its gradient is that of the ratio, all tokens of a completion share one, and earn the mean of what they do.
+    """Return the options under which a completion must have one advantage, and why; "" without such options."""
+    # A sequence ratio's gradient gives each token of a completion the mean of its tokens' advantages.
     if config.importance_sampling_level == "sequence" and config.loss_type not in ("cispo", "vespo"):
         return (
             f"importance_sampling_level='sequence' and loss_type={config.loss_type!r}: one ratio for a whole "
@@ -181,31 +178,31 @@ def whole_only(config: Any) -> str:
     if config.off_policy_mask_threshold is not None:
         return (
             f"off_policy_mask_threshold={config.off_policy_mask_threshold}, which masks whole completions by the sign "
-            "of their advantage: here one completion has several. Leave one of the two out."
+            "of their advantage. Here a completion has several advantages. Remove one of the two options."
         )
     return ""
 
 
 def check_estimator(value: Any) -> None:
-    """Refuse an `advantage_estimator` that cannot be one; what is at a path is not looked at."""
+    """Refuse an invalid `advantage_estimator`. A path is not imported."""
     name, _ = _read(value)
-    known = [GRPO, *VARIANTS, *_REGISTERED]
+    names = [GRPO, *VARIANTS, *_REGISTERED]
     if not isinstance(name, str):
         check_picklable("advantage_estimator", name)
-    elif name not in known and not is_path(name):
+    elif name not in names and not is_path(name):
         raise ConfigError(
-            f"advantage_estimator={name!r} is not one of {', '.join(map(repr, known))}, and no path of a function."
-            f"{did_you_mean(name, known)} Give package.module.f or file.py:f, or import what registers it first."
+            f"advantage_estimator={name!r} is not one of {', '.join(map(repr, names))}, and no path of a function."
+            f"{did_you_mean(name, names)} Give package.module.f or file.py:f, or import what registers it first."
         )
 
 
 def named_by(value: Any) -> Any:
-    """Return what of an `advantage_estimator` names the function: a text, or the function itself."""
+    """Return the name, the path or the function of an `advantage_estimator`, without its arguments."""
     return _read(value)[0]
 
 
 def teaches(value: Any) -> frozenset[str]:
-    """Verdicts on groups that teach by an `advantage_estimator`, though their attempts are alike."""
+    """Return the verdicts whose groups teach under an `advantage_estimator` although their attempts are alike."""
     name = _read(value)[0]
     variant = VARIANTS.get(name) if isinstance(name, str) else None
     return variant.teaches if variant else frozenset()
@@ -243,9 +240,9 @@ def _read(value: Any) -> tuple[Any, dict[str, Any]]:
 def _variant(name: Any) -> Variant:
     check_estimator(name)
     if isinstance(name, str):
-        known = {**VARIANTS, **_REGISTERED}
-        if name in known:
-            return known[name]
+        variants = {**VARIANTS, **_REGISTERED}
+        if name in variants:
+            return variants[name]
     function = load(name) if isinstance(name, str) else name
     registered = [variant for variant in [*VARIANTS.values(), *_REGISTERED.values()] if variant.function is function]
     return registered[0] if registered else Variant(function)

@@ -2,29 +2,31 @@
 
     A_i = (r_i - baseline) / (max(scale, floor) + eps)
 
-| baseline | what is subtracted from r_i |
+| baseline | subtracted from r_i |
 |---|---|
 | mean | mean of the group (DeepSeekMath) |
 | leave_one_out | mean of the other attempts (RLOO) |
 | median | median of the group |
 | length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
-| belief | (sum of the other attempts + k m) / (their number + k): the prompt was believed to earn m, on k effective
-  attempts (8 at most), before it was sampled; unbiased whatever m is, and defined for a group of one |
+| belief | (sum of the other attempts + k m) / (their number + k): before sampling, the prompt's reward was estimated
+as
+  m from k effective attempts (8 at most); unbiased for any m, and defined for a group of one |
 
-| scale | what is divided by |
+| scale | divisor |
 |---|---|
 | group | std of the group |
 | batch | std of all rewards of the batch |
 | none | 1 (Dr. GRPO) |
 | mad | 1.4826 x median |r - median|; where that is 0, 1.2533 x mean |r - median|: both estimate a normal's std |
 | mean | mean of the group; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) |
-| running | a std that the caller keeps |
-| prior | std of one reward as it was believed before the group was sampled |
+| running | a moving average of the std, kept by the caller |
+| prior | the predicted std of one reward, from the belief before sampling |
 
-A group whose rewards differ by no more than the tolerance has advantage exactly 0 (with the baseline belief the caller
-says which teach), so has an unscored attempt (NaN), and neither moves the others; with a KL in the reward
-([`compute_with_kl`]) they have that of the KL. Every group has one scale. Under group, mad and mean |A| <= G for
-rewards in [0, 1], whatever eps is. All in float64; the result is cast to the rewards' dtype.
+A group whose rewards differ by no more than the tolerance has advantage exactly 0; under the baseline belief the
+caller says which groups teach. An unscored attempt (NaN) has advantage exactly 0. Neither moves the others. With a KL
+in the
+reward ([`compute_with_kl`]) both have the advantage of the KL. Every group has one scale. Under group, mad and mean
+|A| <= G for rewards in [0, 1], for any eps. All is computed in float64 and cast to the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.
@@ -122,8 +124,9 @@ def normalize_then_sum(
     normalization: Normalization = TRL_DEFAULT,
     batch: GroupBatch = REWARDS_ALONE,
 ) -> Tensor:
-    """TRL's `multi_objective_aggregation="normalize_then_sum"` (GDPO): advantages of each reward function by itself,
-    summed with their weights, then normalised over the batch.
+    """Compute advantages of each reward function by itself, sum them with their weights, normalise over the batch.
+
+    This is TRL's `multi_objective_aggregation="normalize_then_sum"` (GDPO).
 
     Args:
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
@@ -212,6 +215,6 @@ def compute_with_kl(
 
 
 def varies(rewards: Tensor, tolerance: float) -> Tensor:
-    """(P, G) -> (P, 1), whether a group's rewards differ."""
+    """Return whether each group's rewards differ, (P, G) -> (P, 1)."""
     lowest, highest = extremes(rewards)
     return (highest - lowest > tolerance).unsqueeze(1)

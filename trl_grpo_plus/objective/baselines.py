@@ -1,9 +1,9 @@
-"""Baselines: what is subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
+"""Baselines, subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
 
 A baseline is a function `(values, scored, batch) -> values minus the baseline`, over dim 1. Values are (P, G) or
-(P, G, T), P groups of G attempts, float64, NaN where nobody scored, which moves no other. The table of
-[`trl_grpo_plus.objective.advantages`] says what each one is. `advantage_baseline` also takes the path of such a
-function. One that reads columns of the dataset names them with [`reads_columns`].
+(P, G, T), P groups of G attempts, float64, NaN for an unscored attempt, which moves no other. The table of
+[`trl_grpo_plus.objective.advantages`] defines each one. `advantage_baseline` also takes such a function or its path. A
+function that reads columns of the dataset names them with [`reads_columns`].
 """
 
 import inspect
@@ -18,10 +18,11 @@ from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
 
 
-MOST_BELIEVED = 8.0  # attempts that a belief counts for: policies move
+MOST_BELIEVED = 8.0  # attempts that a belief counts for at most, since the policy moves
 
 
 def less_mean(values: Tensor, scored: Tensor, batch: GroupBatch | None = None) -> Tensor:
+    """Subtract the mean of the scored attempts."""
     return values - values.masked_fill(~scored, 0.0).sum(dim=1, keepdim=True) / count_of(scored)
 
 
@@ -31,6 +32,7 @@ def _leave_one_out(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
 
 
 def less_median(values: Tensor, scored: Tensor, batch: GroupBatch | None = None) -> Tensor:
+    """Subtract the median of the scored attempts."""
     return values - median_of(values, count_of(scored))
 
 
@@ -38,7 +40,7 @@ def _length_weighted(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tenso
     if batch.lengths is None:
         raise ConfigError("baseline='length_weighted' needs the batch's lengths, the completions' lengths in tokens.")
     weight = batch.lengths.double().masked_fill(~scored, 0.0)
-    # A group of which every token is masked has no lengths to weigh by.
+    # A group whose tokens are all masked has no lengths. Weigh its attempts alike.
     weight = torch.where(weight.sum(dim=1, keepdim=True) > 0, weight, scored.double())
     total = (values.masked_fill(~scored, 0.0) * weight).sum(dim=1, keepdim=True)
     return values - total / weight.sum(dim=1, keepdim=True).clamp(min=1)
@@ -95,8 +97,10 @@ def columns_of(function: Any) -> tuple[str, ...]:
 
 
 def check_baseline(name: Any) -> None:
-    """Refuse an `advantage_baseline` that is no entry of [`BASELINES`], no path and no function. What is at a path is
-    not read."""
+    """Refuse an `advantage_baseline` that is no entry of [`BASELINES`], no path and no function.
+
+    A path is not imported.
+    """
     if callable(name):
         check_picklable("advantage_baseline", name)
     elif not isinstance(name, str) or not (name in BASELINES or is_path(name)):
@@ -110,7 +114,7 @@ def baseline_of(name: str | Baseline) -> Baseline:
     """Return the function of an `advantage_baseline`. A file or module is imported.
 
     Raises:
-        ConfigError: there is none, or it does not take `(values, scored, batch)`.
+        ConfigError: no such function exists, or it does not take `(values, scored, batch)`.
     """
     check_baseline(name)
     if isinstance(name, str) and name in BASELINES:
@@ -138,7 +142,7 @@ def _checked(function: Baseline, name: str) -> Baseline:
             got = f"{tuple(centred.shape)}" if isinstance(centred, Tensor) else type(centred).__name__
             raise ConfigError(
                 f"it must return {tuple(values.shape)}, finite where `scored` is true, "
-                f"got {got}{' with values that are not' if fits else ''}."
+                f"got {got}{' with values that are not finite' if fits else ''}."
             )
         return centred
 
@@ -154,11 +158,13 @@ def _called(function: Baseline, values: Tensor, scored: Tensor, batch: GroupBatc
 
 
 def count_of(scored: Tensor) -> Tensor:
+    """Count the scored attempts of each group, at least 1."""
     return scored.sum(dim=1, keepdim=True).clamp(min=1)
 
 
 def median_of(values: Tensor, count: Tensor) -> Tensor:
-    """Median over dim 1 of the `count` entries that are not NaN (`nanquantile` stops at 16 million entries)."""
+    """Return the median over dim 1 of the `count` entries that are not NaN."""
+    # nanquantile takes 16 million entries at most.
     ordered = values.sort(dim=1).values  # NaN last
     shape = (-1, 1, *values.shape[2:])
     low, high = ((count - 1) // 2).expand(shape), (count // 2).expand(shape)

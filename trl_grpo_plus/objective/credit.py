@@ -1,4 +1,4 @@
-"""Credit: rewards, lengths and the KL of a batch -> advantages, as a configuration says."""
+"""Compute the advantages of a batch from its rewards, lengths and KL, by a configuration."""
 
 import math
 from dataclasses import replace
@@ -25,16 +25,16 @@ BELIEF_FLOOR = 0.02**0.5
 
 
 class Credit:
-    """Makes the advantages of one run. What must last between its batches, the running std, is kept here.
+    """Computes the advantages of one run, and keeps the running std between its batches.
 
     Args:
         config ([`GRPOPlusConfig`]): of the run.
 
     Attributes:
-        estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): what makes advantages in
-            the place of a baseline and a scale.
-        columns (`tuple[str, ...]`): of the dataset, that its baseline or advantage function reads.
-        running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first one.
+        estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): replaces baseline and
+            scale.
+        columns (`tuple[str, ...]`): the dataset columns that its baseline or advantage function reads.
+        running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first batch.
     """
 
     def __init__(self, config: Any):
@@ -53,8 +53,9 @@ class Credit:
         kl_to_go: Tensor | None = None,
         beta: float = 0.0,
     ) -> Tensor:
-        """Compute the advantages of a batch, and move the running std on. Tensors are gathered; filler may follow the
-        N rows. Collective, with an estimator or a baseline of the user's own.
+        """Compute the advantages of a batch, and update the running std.
+
+        Tensors are gathered; filler may follow the N rows. Collective with an estimator or a user's baseline.
 
         Args:
             groups (`tuple[int, int]`): P live groups of G attempts, the first P * G = N rows.
@@ -62,12 +63,12 @@ class Credit:
             weights (`Tensor`): `(K,)`, 0 for a monitor.
             batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the P groups. Its running std is
                 filled in here.
-            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, where the KL is in the reward.
+            kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, with the KL in the reward.
             beta (`float`, *optional*, defaults to `0.0`): its coefficient.
 
         Returns:
-            `Tensor`: `(N + filler,)`, or with `T` under `kl_reward_form="reward_to_go"`, under `step_reward_credit`
-            (then of the longest completion) and where an estimator's are; 0 for filler. On the CPU.
+            `Tensor`: on the CPU, `(N + filler,)`, 0 for filler. `(N + filler, T)` under
+            `kl_reward_form="reward_to_go"`, under `step_reward_credit`, and for an estimator of tokens.
         """
 
         def live(rows: Tensor) -> Tensor:
@@ -89,7 +90,7 @@ class Credit:
 
     @property
     def reads_mask(self) -> bool:
-        """Whether advantages may depend on the tokens' mask, which is gathered for nothing else."""
+        """Whether the advantages may depend on the tokens' mask, which is not gathered otherwise."""
         return self.estimator is not None or self._config.advantage_baseline not in BASELINES
 
     @property
@@ -124,7 +125,7 @@ class Credit:
         return compute_with_kl(summed, kl_to_go, beta, per_token, normalization, batch)
 
     def _of_steps(self, rewards: Tensor, weights: Tensor, batch: GroupBatch) -> Tensor:
-        """(P, G, T): in each group the rewards that scored steps by these, the others as ever by their total."""
+        """Return advantages (P, G, T): step rewards by their steps, the group's other rewards by their total."""
         size, flat, marks, normalization = rewards.shape[1], rewards.flatten(0, 1), batch.marks, self._normalization
         stepwise, rest = by_group(flat, marks[: len(flat)], size)
         whole = compute(totals(rest, weights).view(rewards.shape[:2]).double(), normalization, batch)
@@ -140,8 +141,10 @@ class Credit:
         return values.to(rewards.dtype)
 
     def running_std(self, summed: Tensor, alike: bool = False) -> float | None:
-        """Return the moving average under a scale over the run. A batch moves it on, but not one whose rewards are all
-        `alike`: what differs there is the KL."""
+        """Update and return the running std; `None` under another scale.
+
+        A batch whose rewards are all `alike` does not update it: only its KL differs.
+        """
         config = self._config
         if scales.SCALES[config.scale_rewards].over != "run":
             return None
@@ -156,19 +159,19 @@ class Credit:
         return math.sqrt(variance)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint."""
+        """Return the state for a checkpoint."""
         return {"running_variance": self.running_variance}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint."""
+        """Load the state of a checkpoint."""
         self.running_variance = state["running_variance"]
 
 
 def columns_read(config: Any) -> tuple[str, ...]:
-    """Return the columns of the dataset that a configuration's baseline or advantage function reads.
+    """Return the dataset columns that a configuration's baseline or advantage function reads.
 
     Raises:
-        ConfigError: there is no such function, or it takes other arguments.
+        ConfigError: no such function exists, or it takes other arguments.
     """
     estimator, baseline = estimator_of(config), baseline_of(config.advantage_baseline)
     return columns_of(estimator.variant.function if estimator else baseline)

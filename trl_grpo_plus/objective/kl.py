@@ -160,7 +160,7 @@ def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
 
 
 def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
-    """`(B,)`, each completion's mean KL of one of TRL's batches as it was sampled; `None` without both log-probs."""
+    """Return each completion's mean KL when sampled, `(B,)`; `None` without old and reference log-probs."""
     old, ref = batch.get("old_per_token_logps"), batch.get("ref_per_token_logps")
     return None if old is None or ref is None else mean_of_tokens(old - ref, mask)
 
@@ -172,8 +172,11 @@ def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
 
 
 def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:
-    """Beta after `num_completions` with mean KL `kl`: up when it is above `target`, down when below, by at most 20 % a
-    call and a horizon (Ziegler et al. 2019, arXiv 1909.08593, section 2.2). A KL of NaN changes nothing."""
+    """Raise beta if the mean `kl` of `num_completions` is above `target`, lower it if below.
+
+    One call changes it by at most 20 %, and by less for fewer completions than `horizon` (Ziegler et al. 2019, arXiv
+    1909.08593, section 2.2). A KL of NaN changes nothing.
+    """
     if math.isnan(kl):
         return beta
     error = min(max(kl / target - 1.0, -0.2), 0.2)
@@ -181,7 +184,7 @@ def adapt_beta(beta: float, kl: float, target: float, num_completions: float, ho
 
 
 class BetaController:
-    """Adapts beta to the KL that is seen. Between optimizer steps it remembers nothing: beta itself is its state.
+    """Adapts beta to the measured KL. Between optimizer steps it has no state but beta.
 
     Args:
         target (`float`, *optional*): KL to approach, in nats a token. `None` leaves beta as it is.
@@ -190,34 +193,36 @@ class BetaController:
 
     def __init__(self, target: float | None, horizon: int):
         self._target, self._horizon = target, horizon
-        self._seen: list[tuple[float, float]] = []
+        self._noted: list[tuple[float, float]] = []
 
     def see(self, kl: float, completions: float) -> None:
-        """Remember a mean KL, and of how many completions, until beta is adapted."""
-        self._seen.append((kl, completions))
+        """Note the mean KL of so many completions, until beta is adapted."""
+        self._noted.append((kl, completions))
 
     def adapt(self, beta: float, passes: int = 1) -> float | None:
-        """Beta after what was seen since the last call, of completions that are each seen `passes` times; `None` where
-        it is not to change."""
-        seen, self._seen = self._seen, []
-        completions = sum(count for _, count in seen)
+        """Return beta for the KL noted since the last call, or `None` if it does not change.
+
+        Each completion was noted `passes` times.
+        """
+        noted, self._noted = self._noted, []
+        completions = sum(count for _, count in noted)
         if self._target is None or not completions:
             return None
-        mean = sum(kl * count for kl, count in seen) / completions
+        mean = sum(kl * count for kl, count in noted) / completions
         return adapt_beta(beta, mean, self._target, completions / passes, self._horizon)
 
 
 class ReferenceLogps:
-    """Stands in for the reference log-probs in TRL's `_compute_loss` and makes the value of its expression
-    `exp(ref - logp) - (ref - logp) - 1` that of `term(logp)`.
+    """Stands in for the reference log-probs in TRL's `_compute_loss`.
 
-    So TRL's masks, normalisers and `kl` metric stay in charge of a KL term that TRL does not know. Any other
-    expression raises a TypeError: should TRL change the line, training stops instead of going wrong.
+    TRL's expression `exp(ref - logp) - (ref - logp) - 1` then evaluates to `term(logp)`. So TRL's masks, normalisers
+    and `kl` metric also apply to a KL term that TRL does not know. Any other expression raises a TypeError: if TRL
+    changes the line, training stops instead of going wrong.
     """
 
     def __init__(self, term: Callable[[Tensor], Tensor]):
         self._term = term
-        self._difference: _Difference | None = None  # TRL writes it twice
+        self._difference: _Difference | None = None  # TRL's line has it twice
 
     def __sub__(self, logp: Tensor) -> "_Difference":
         if self._difference is None or self._difference.logp is not logp:
@@ -239,7 +244,10 @@ class _Difference:
 
 
 class _Minus:
-    """`exp(ref - logp)`, then that less `ref - logp`: what nothing may be subtracted from but `operand`."""
+    """`exp(ref - logp)`, and after one subtraction `exp(ref - logp) - (ref - logp)`.
+
+    Only `operand` may be subtracted from it.
+    """
 
     def __init__(self, operand: object, difference: object):
         self._operand, self._difference = operand, difference

@@ -1,9 +1,10 @@
-"""Filler: rows that are in a batch only because it must divide evenly, and are to be no part of its loss.
+"""Keep filler out of the loss: rows that are in a batch only so that it divides evenly over ranks and micro-batches.
 
-They are masked, and what TRL divides by a count that it takes itself, filler and all, is weighed so that the loss is
-that of the live rows alone. A loss is linear in its advantages, up to their sign, and in beta.
+Filler is masked. TRL divides some losses by its own count of rows, filler included. Those micro-batches get a weight,
+so that the loss equals that of the live rows alone. This works since a loss is linear in its advantages, up to their
+sign, and in beta.
 
-| loss types | divide by | a micro-batch is weighed by |
+| loss types | divide by | weight of a micro-batch |
 |---|---|---|
 | grpo, sapo, dr_grpo, luspo | its rows | all rows / live rows |
 | bnpo | its own tokens | micro-batches / those with live rows: a mean over the latter |
@@ -23,34 +24,33 @@ MICRO_BATCH_NORMALISED = ("bnpo",)
 
 
 def loss_mask(batch: dict[str, Any]) -> Tensor:
-    """`(B, T)`, 1 at tokens that are in the loss of one of TRL's batches."""
+    """Return the mask of a batch's tokens in the loss, `(B, T)`, 0 or 1."""
     mask = batch["completion_mask"]
     return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
-    """Return a rank's advantages beside its `(B, T)` completions: `(B,)`, or padded or cut to `(B, T)`. On their
-    device."""
+    """Move a rank's advantages to the device of its `(B, T)` completions, and pad or cut those of tokens to T."""
     if advantages.dim() == 2:
         advantages = pad(advantages, (0, completion_ids.shape[1] - advantages.shape[1]))
     return advantages.to(completion_ids.device)
 
 
 def first_tokens(advantages: Tensor) -> Tensor:
-    """`(B,)`, of `(B,)` or `(B, T)`."""
+    """Return each row's advantage `(B,)`, of `(B, T)` that of the first token."""
     return advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
 
 
 def mask_rows(batch: dict[str, Any], live: Tensor, accelerator: Any) -> None:
     """Leave this rank's rows that are not `live`, `(B,)`, out of the loss and its denominator. Collective."""
     batch["live"] = live = live.to(accelerator.device)
-    # Not in completion_mask, which the forward pass attends by: the old log-probs were taken with all tokens seen.
+    # Leave completion_mask alone: attention reads it, and the old log-probs were computed with all tokens visible.
     batch["tool_mask"] = batch.get("tool_mask", torch.ones_like(batch["completion_mask"])) * live.unsqueeze(1)
     batch["num_items_in_batch"] = accelerator.gather(loss_mask(batch).sum()).sum()
 
 
 def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -> None:
-    """Say in each of this rank's micro-batches how it is weighed, and what all ranks have live in it. Collective."""
+    """Write each micro-batch's weight, and all ranks' live rows and tokens, into this rank's batches. Collective."""
     counts = [torch.stack([batch["live"].sum(), loss_mask(batch).sum()]) for batch in batches]
     rows, tokens = accelerator.gather(torch.stack(counts, dim=1).unsqueeze(0)).cpu().unbind(dim=1)  # each (R, M)
     weight = loss_weight(loss_type, rows, len(batches[0]["live"]))
@@ -61,12 +61,12 @@ def weigh(batches: Sequence[dict[str, Any]], loss_type: str, accelerator: Any) -
 
 
 def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
-    """Return what a micro-batch's advantages and beta are multiplied by.
+    """Return the factor for a micro-batch's advantages and beta.
 
     Args:
         loss_type (`str`): TRL's.
-        live_rows (`Tensor`): `(R, M)`, of each micro-batch of each rank.
-        rows (`int`): of a micro-batch, live or not.
+        live_rows (`Tensor`): `(R, M)`, one count a micro-batch of each rank.
+        rows (`int`): all rows of a micro-batch.
     """
     if loss_type in ROW_NORMALISED:
         return rows * live_rows.numel() / max(live_rows.sum().item(), 1)
@@ -76,10 +76,10 @@ def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
 
 
 def entropy_weights(live_tokens: Tensor) -> Tensor:
-    """Return what a micro-batch's entropy is multiplied by: its share of the tokens, for a mean over micro-batches.
+    """Return the factor for a micro-batch's entropy: its share of the tokens, relative to the mean share.
 
     Args:
-        live_tokens (`Tensor`): `(R, M)`, of each micro-batch of each rank.
+        live_tokens (`Tensor`): `(R, M)`, one count a micro-batch of each rank.
     """
     return live_tokens * live_tokens.numel() / max(live_tokens.sum().item(), 1)
 
@@ -90,6 +90,7 @@ class ScaledCoefficient(float):
     weight: float
 
     def __new__(cls, value: float, weight: float) -> "ScaledCoefficient":
+        """Make a float with a weight."""
         coefficient = super().__new__(cls, value)
         coefficient.weight = weight
         return coefficient

@@ -1,4 +1,4 @@
-"""Scales: what a reward minus its baseline is divided by. One scale is one entry of [`SCALES`].
+"""Scales, which divide a reward minus its baseline. One scale is one entry of [`SCALES`].
 
 | scale | divisor | over |
 |---|---|---|
@@ -7,8 +7,8 @@
 | none | 1 (Dr. GRPO) | |
 | mad | 1.4826 x median abs(r - median); where that is 0, 1.2533 x mean abs(r - median) | the group |
 | mean | mean; the advantage is 0 where it is <= 0 (MaxRL; takes no floor and no eps) | the group |
-| running | a std that the caller keeps | the run |
-| prior | std of one reward as it was believed before the group was sampled | the prompt |
+| running | a moving average of the std, kept by the caller | the run |
+| prior | the predicted std of one reward, from the belief before sampling | the prompt |
 """
 
 from collections.abc import Callable
@@ -27,18 +27,20 @@ MEAN_DEVIATION_TO_STD = 1.2533
 
 
 def batch_std(rewards: Tensor, ddof: int = 1) -> float:
-    """Std of all scored rewards, in float64; 0 where there are too few."""
+    """Return the std of all scored rewards, in float64; 0 if there are too few."""
     scored = rewards.double()[~rewards.isnan()]
     return scored.std(correction=ddof).item() if len(scored) > ddof else 0.0
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A scale's arguments: P groups of G attempts, in float64; ddof and tolerance are as in
-    [`~trl_grpo_plus.objective.advantages.Normalization`]."""
+    """A scale's arguments: P groups of G attempts, in float64.
 
-    values: Tensor  # (P, G), NaN where nobody scored
-    scored: Tensor  # (P, G), whether somebody did
+    ddof and tolerance are those of [`~trl_grpo_plus.objective.advantages.Normalization`].
+    """
+
+    values: Tensor  # (P, G), NaN for an unscored attempt
+    scored: Tensor  # (P, G) bool
     centred: Tensor  # (P, G), values minus the baseline
     batch: GroupBatch
     ddof: int
@@ -47,13 +49,14 @@ class Scored:
 
 @dataclass(frozen=True)
 class Scale:
-    """What centred rewards are divided by, and what follows from it.
+    """The divisor of centred rewards.
 
     Args:
         spread (`Callable`): rewards -> `(P, 1)` or `(1, 1)`.
-        over (`str`): what has one scale: a "group" (then |A| <= G must hold), the "batch", the "run" (the caller keeps
-            it, and it takes no part in [`normalize_then_sum`]), the "prompt" (it was known before) or "nothing".
-        as_it_is (`bool`, *optional*, defaults to `False`): whether it takes no floor and no eps.
+        over (`str`): the unit that shares one scale: a "group" (then |A| <= G must hold), the "batch", the "run" (the
+            caller keeps the scale, and [`normalize_then_sum`] cannot use it), the "prompt" (from its belief) or
+            "nothing".
+        as_it_is (`bool`, *optional*, defaults to `False`): apply no floor and no eps.
     """
 
     spread: Callable[[Scored], Tensor]
@@ -61,7 +64,7 @@ class Scale:
     as_it_is: bool = False
 
     def divisor(self, rewards: Scored, floor: float, eps: float) -> Tensor:
-        """`(P, 1)` or `(1, 1)`; 0 where there is no advantage."""
+        """Return the divisor, `(P, 1)` or `(1, 1)`; 0 for a group without an advantage."""
         spread = self.spread(rewards)
         return spread if self.as_it_is else spread.clamp(min=floor) + eps
 
@@ -76,7 +79,7 @@ def _robust_std(rewards: Scored) -> Tensor:
     deviation = less_median(rewards.values, rewards.scored).abs()
     median, mean = median_of(deviation, count_of(rewards.scored)), deviation.nanmean(dim=1, keepdim=True)
     spread = torch.where(median > rewards.tolerance, MAD_TO_STD * median, MEAN_DEVIATION_TO_STD * mean)
-    # A group with an outlier among close rewards has a deviation of almost 0: keep |A| within G scored ones.
+    # An outlier among close rewards has a deviation of almost 0: keep |A| within the number of scored attempts.
     furthest = rewards.centred.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
     return torch.maximum(spread, furthest / count_of(rewards.scored))
 
@@ -84,7 +87,7 @@ def _robust_std(rewards: Scored) -> Tensor:
 def _positive_mean(rewards: Scored) -> Tensor:
     mean = rewards.values.nanmean(dim=1, keepdim=True)
     largest = rewards.values.masked_fill(~rewards.scored, 0.0).abs().amax(dim=1, keepdim=True)
-    return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs can cancel but for rounding
+    return torch.where(mean > 1e-6 * largest, mean, 0.0)  # rewards of both signs may cancel up to rounding
 
 
 def _running_std(rewards: Scored) -> Tensor:

@@ -1,4 +1,4 @@
-"""Ways to make advantages that are no baseline and scale: the variants that `advantage_estimator` names.
+"""Advantage functions beyond a baseline and a scale, named by `advantage_estimator`.
 
 | variant | advantage of attempt i of G | expected gradient of a group, sum_i A_i grad log pi(y_i) |
 |---|---|---|
@@ -9,8 +9,8 @@
 | zvp | mixed groups GRPO's, all right alpha H_t, all wrong -alpha (max H - H_t); H_t is the entropy before token t |
   GRPO's and, where all tokens have one H, alpha H G p^(G-1) x that of p |
 
-All are pure and in float64: an attempt that nobody scored (NaN) has advantage 0 and is no attempt. Proofs by
-enumeration are in tests/objective/test_variants.py. None but GRPO's divides by a spread.
+All are pure and compute in float64. An unscored attempt (NaN) has advantage 0 and is not counted. Proofs by
+enumeration are in tests/objective/test_variants.py. Only GRPO's own divides by a spread.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,8 +26,9 @@ from .group_batch import GroupBatch
 
 
 def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
-    """Credit each attempt with what it adds to pass@k, the chance that one of k attempts is right ([Pass@k
-    Training](https://huggingface.co/papers/2508.10751), analytic).
+    """Credit each attempt with what it adds to pass@k, the chance that one of k attempts is right.
+
+    Source: [Pass@k Training](https://huggingface.co/papers/2508.10751), analytic form.
 
     Of n scored attempts c are right, so pass@k is estimated as rho = 1 - C(n-c, k) / C(n, k), and
 
@@ -70,8 +71,9 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
 
 
 def pkpo(rewards: Tensor, k: int) -> Tensor:
-    """Credit each attempt with what it adds to the best of k attempts
-    ([PKPO](https://huggingface.co/papers/2505.15201), Eq. 33).
+    """Credit each attempt with what it adds to the best of k attempts.
+
+    Source: [PKPO](https://huggingface.co/papers/2505.15201), Eq. 33.
 
     Over all subsets I of k of the n scored attempts,
 
@@ -144,8 +146,9 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
 
 
 def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 64) -> Tensor:
-    """Credit each attempt with what it adds to the group's best, whichever of several rewards counts
-    ([VPO](https://huggingface.co/papers/2605.22817), of the group in the place of a set that one attempt writes).
+    """Credit each attempt with what it adds to the group's best, whichever of several rewards counts.
+
+    Source: [VPO](https://huggingface.co/papers/2605.22817), with the group in place of a set that one attempt writes.
 
     Which of several rewards matters is drawn: directions w from the flat Dirichlet, the same for a whole batch. With
     r(y) the rewards times their weights and Y the group,
@@ -188,8 +191,9 @@ def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 
 
 
 def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0.1) -> Tensor:
-    """GRPO's where attempts differ; where all are right or all wrong, entropy says which tokens learn
-    ([RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5).
+    """Use GRPO's advantage for mixed groups, and the policy's entropy at each token for uniform ones.
+
+    Source: [RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5.
 
         A_it = (r_i - mean) / (std + 1e-4)      of a group that differs, at each token
         A_it = alpha H_it                       of one that is all right
@@ -252,15 +256,15 @@ def _ratio(a: Tensor, b: int, n: Tensor, k: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Variant:
-    """A function that makes advantages, and what it is called with.
+    """An advantage function and its needs.
 
     Args:
         function (`Callable`): `(totals (P, G), **args)`, or where not `of_totals` `(rewards (P, G, K), weights (K,),
             batch, **args)`, to `(P, G)` or `(P, G, T)`.
-        of_totals (`bool`, *optional*, defaults to `False`): whether the weighted sum of the rewards is all it reads.
+        of_totals (`bool`, *optional*, defaults to `False`): whether it reads only the weighted sum of the rewards.
         of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
         entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`: one more forward pass.
-        teaches (`frozenset[str]`, *optional*): verdicts on groups that teach by it, though their attempts are alike.
+        teaches (`frozenset[str]`, *optional*): verdicts whose groups teach under it although their attempts are alike.
         check (`Callable`, *optional*): `(args, config)`: refuses arguments and options that cannot work.
     """
 
@@ -272,6 +276,7 @@ class Variant:
     check: Callable[[Mapping[str, Any], Any], None] | None = None
 
     def __call__(self, rewards: Tensor, weights: Tensor, batch: GroupBatch, **args: Any) -> Any:
+        """Call the function with the rewards, or with their weighted sum."""
         if not self.of_totals:
             return self.function(rewards, weights, batch, **args)
         return self.function(totals(rewards.flatten(0, 1), weights).view(rewards.shape[:2]), **args)

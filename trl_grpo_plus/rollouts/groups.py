@@ -113,7 +113,8 @@ def judge(
 
 def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
     """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive. `limits`
-    are its other arguments."""
+    are its other arguments.
+    """
     of_components = [judge(component, **limits) for component in components.unbind(-1)]
     return [
         "alive" if "alive" in verdicts else verdict
@@ -267,7 +268,8 @@ def shares(rounds: Sequence[Round]) -> dict[str, float]:
 
 def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
     """Return the metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and
-    groups."""
+    groups.
+    """
     places = zip(plan.order, plan.live, strict=True)
     return {
         **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},

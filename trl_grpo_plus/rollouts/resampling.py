@@ -144,7 +144,8 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
 
 def groups_at_least(args: Any, world_size: int) -> int:
     """Return the number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
-    micro-batches, and forgets what is left over."""
+    micro-batches, and forgets what is left over.
+    """
     return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
 
 

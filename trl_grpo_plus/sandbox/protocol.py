@@ -58,7 +58,8 @@ class Answer(NamedTuple):
 
     def equals(self, wanted: Any) -> bool:
         """Return whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as
-        nothing."""
+        nothing.
+        """
         return self.tokens is not None and _plain.same(wanted, self.tokens)
 
 

@@ -1,7 +1,7 @@
-"""Run model-written programs on this machine, unprivileged and in milliseconds, and judge them without being fooled.
+r"""Run model-written programs on this machine, unprivileged and in milliseconds, and judge them without being fooled.
 
     with Sandbox() as sandbox:
-        sandbox.run("print(int(input()) + 1)", stdin="41\\n").stdout        # b"42\\n"
+        sandbox.run("print(int(input()) + 1)", stdin="41\n").stdout        # b"42\n"
         with sandbox.load("def double(x): return 2 * x", "double") as program:
             program.call([21]).equals(42)                                  # True
         sandbox.check("def double(x): return 2 * x", "double", "assert double(2) == 4").passed

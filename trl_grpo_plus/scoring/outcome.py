@@ -75,6 +75,7 @@ class AnnotatedScore(float):
     message: str
 
     def __new__(cls, score: float, status: str, message: str = "") -> "AnnotatedScore":
+        """Make a float that also has the status and the message."""
         made = super().__new__(cls, score)
         made.status, made.message = status, message
         return made

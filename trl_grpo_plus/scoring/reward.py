@@ -139,7 +139,8 @@ class Reward:
 
     def changed(self, args: Mapping[str, Any], **options: Any) -> "Reward":
         """Return the same with other arguments, label, limits or policies where they are given; itself where none
-        are."""
+        are.
+        """
         if not args and not options:
             return self
         return Reward(self.definition, {**self.options, **args}, **{**self._limits(), **options})
@@ -161,7 +162,8 @@ class Reward:
 
     def _picked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
         """Return what of TRL's values and the dataset's columns the function is called with, but for the
-        completions."""
+        completions.
+        """
         definition = self.definition
         picked = {n: columns[n] for n in definition.parameters if n in TRL_GIVES and n in columns}
         for name in definition.columns:

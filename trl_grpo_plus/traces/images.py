@@ -41,7 +41,8 @@ class Thumbnails:
     def of(self, attempts: Sequence["Attempt"], alike: bool) -> dict[str, bytes]:
         """Make the new thumbnails, by what lines say of their images; siblings that are `alike` have one prompt.
 
-        An image that Pillow cannot convert has none, and a warning says so."""
+        An image that Pillow cannot convert has none, and a warning says so.
+        """
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
         new = {}
         for picture in pictures_in([prompts, [attempt.completion for attempt in attempts]]):
@@ -102,7 +103,8 @@ def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
 
 def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
     """Yield what texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies
-    elsewhere is none: others get the page."""
+    elsewhere is none: others get the page.
+    """
     if folder is None or not (folder / FOLDER).is_dir():
         return
     for name in dict.fromkeys(name for text in texts for name in _TOLD.findall(text)):
@@ -122,7 +124,8 @@ def _check_pillow() -> None:
 
 def _webp(path: Path, folder: Path) -> bytes | None:
     """Return what is in a file of the folder, where it is a picture of that format by its own bytes, from first to
-    last."""
+    last.
+    """
     try:
         with open_within(path, folder) as file:
             data = file.read()

@@ -144,7 +144,8 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
 
 def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
     """Return what the trainer logged ("metrics"), the alarms that came on ("alarms") or the one line of
-    "first_prompt", in order."""
+    "first_prompt", in order.
+    """
     path = find(run) / f"{name}.jsonl"
     return list(read_lines(path)) if path.exists() else []
 
@@ -153,7 +154,8 @@ def about(run: str | Path) -> dict[str, Any]:
     """Return what is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what
     groups
     were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
-    [`trl_grpo_plus.trainer.run_metadata.describe`] returns."""
+    [`trl_grpo_plus.trainer.run_metadata.describe`] returns.
+    """
     return shown_about(read_object(find(run) / "run.json"))
 
 
@@ -250,7 +252,8 @@ def parse(line: bytes, path: Path) -> dict[str, Any]:
 
 def _problem(path: Path) -> str:
     """Return what is wrong with the first line of a file that is not what it should be, and how many more there
-    are."""
+    are.
+    """
     found = [(number, why) for number, line in enumerate(lines(path), 1) if (why := _fault(line, path))]
     if not found:
         return f"{path} was changed while it was read. Read it again."

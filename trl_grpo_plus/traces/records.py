@@ -230,7 +230,8 @@ def to_lines(rows: Iterable[Row]) -> bytes:
 
 def plain(value: Any) -> Any:
     """`value` as JSON can hold it: a number that is not finite becomes `None`, a picture its mode, size and digest,
-    what is no data a short text."""
+    what is no data a short text.
+    """
     if type(value) in _ATOMS:
         return value
     if isinstance(value, str):

@@ -190,7 +190,8 @@ def _checked(value: Any, long: bool) -> Any:
 
 def _is_harmless(text: str, long: bool = False) -> bool:
     """Return whether a text looks like no secret and no address. One that is `long` may mix letters and digits for
-    long."""
+    long.
+    """
     mixed = not long and any(
         any(map(str.islower, run)) and any(map(str.isupper, run)) and any(map(str.isdigit, run))
         for run in _MIXED.findall(text)

@@ -75,7 +75,8 @@ def _written(processing_class: Any, template: Mapping[str, Any], messages: int, 
 
 def _added(write: _Write, special: set[str]) -> str:
     """Return what a template writes before the first message and before no other; "" where that is special tokens
-    alone."""
+    alone.
+    """
     unit = re.compile("|".join([*map(re.escape, sorted(special, key=len, reverse=True)), "."]), re.DOTALL)
     first, found, _ = write(1).partition(_ASKED)
     later, again, _ = write(3).partition(_ANSWERED)[2].partition(_ASKED_AGAIN)
@@ -89,7 +90,8 @@ def _added(write: _Write, special: set[str]) -> str:
 
 def _turn(write: _Write) -> str:
     """Return what a template writes to begin the assistant's turn, be it asked to or not; "" where nothing is known
-    of it."""
+    of it.
+    """
     ended, begun = write(1), write(1, True)
     if begun != ended and begun.startswith(ended):
         return begun.removeprefix(ended)

@@ -1,6 +1,6 @@
-"""The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
+"""The generation batch in flight: from the rows that TRL deals to the batch that is trained on.
 
-Made when a batch begins, gone when it is complete or has failed.
+A batch object lives until its batch is complete or has failed.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -35,26 +35,26 @@ logger = get_logger(__name__)
 
 @dataclass
 class Batch:
-    """A generation batch, as one rank has it.
+    """One rank's part of a generation batch.
 
     Args:
         size (`int`): attempts in a group.
-        inputs (`list[dict]`): the rows that TRL dealt; they are replaced by those that are trained on.
-        indices (`list[int | None]`): of the rows as dealt, in the training set.
+        inputs (`list[dict]`): the rows that TRL dealt, later replaced by the rows that are trained on.
+        indices (`list[int | None]`): indices of the dealt rows in the training set.
         filters (`bool`): whether its groups may be dropped or replaced.
-        rows (`tuple[int]`): of all ranks' groups as they begin, in the training set, where beliefs are kept.
-        streamed (`bool`): whether these are places in a window on a stream.
-        generated ([`Generated`], *optional*): what was generated last.
+        rows (`tuple[int]`): indices of all ranks' groups in the training set, in a run with beliefs.
+        streamed (`bool`): whether `rows` are places in a window on a stream.
+        generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
-        statuses (`list[tuple]`): one of `scoring.STATUSES` a reward, of this rank's samples that were scored last.
-        steps (`list[tuple]`): of each reward the steps that it gave, or `None`, of the same samples.
-        outcomes (`Tensor`): `(K, S)`, how many samples had each status, of all ranks and rounds.
-        rounds (`list[Round]`): what was sampled.
-        filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): what is trained on, where groups are filtered.
-        exchanged (`Sequence[Attempt]`): this rank's rows of that.
-        images_on_some_ranks_only (`bool`): whether some rank's rows have images, and another's none.
-        kl (`Tensor`, *optional*): `(B,)`, mean over each completion's tokens, where it is at hand.
-        hiding (`ExitStack`): what TRL does not see while it makes advantages; closed, TRL sees it again.
+        statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` a reward.
+        steps (`list[tuple]`): for each of the same samples the steps that each reward returned, or `None`.
+        outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
+        rounds (`list[Round]`): the sampled groups.
+        filtered ([`~trl_grpo_plus.rollouts.groups.Plan`], *optional*): the groups to train on, if groups are filtered.
+        exchanged (`Sequence[Attempt]`): this rank's rows of `filtered`.
+        images_on_some_ranks_only (`bool`): whether some ranks' rows have images and others' none.
+        kl (`Tensor`, *optional*): `(B,)`, each completion's mean KL over its tokens, if it is computed.
+        hiding (`ExitStack`): hides monitors from TRL while it computes advantages. Closing it shows them again.
     """
 
     size: int = 1
@@ -77,28 +77,28 @@ class Batch:
 
     @property
     def plan(self) -> Plan:
-        """What is trained on."""
+        """The groups of the batch to train on."""
         return self.filtered or Plan.as_sampled(len(self.rounds[0].verdicts))
 
     @property
     def trained(self) -> Sequence[Attempt]:
-        """This rank's rows of what is trained on."""
+        """This rank's attempts of the batch to train on."""
         return self.rounds[0].attempts if self.filtered is None else self.exchanged
 
     @property
     def sampled(self) -> Tensor:
-        """`(N, K)` rewards of all rounds, gathered."""
+        """The gathered rewards of all rounds, `(N, K)`."""
         return torch.cat([one_round.rewards for one_round in self.rounds])
 
     @property
     def rewards(self) -> Tensor:
-        """`(N, K)` rewards of the groups that are trained on, gathered."""
+        """The gathered rewards of the groups to train on, `(N, K)`."""
         grouped = [one_round.rewards.chunk(len(one_round.verdicts)) for one_round in self.rounds]
         return torch.cat([grouped[r][group] for r, group in self.plan.order])
 
     @property
     def marks(self) -> list[StepMarks]:
-        """Of the same N attempts, the steps; none where steps are not credited."""
+        """The steps of the same N attempts; empty without `step_reward_credit`."""
         size = self.size
         return [
             mark for r, group in self.plan.order for mark in self.rounds[r].marks[group * size : (group + 1) * size]
@@ -106,18 +106,18 @@ class Batch:
 
     @property
     def marks_sampled(self) -> list[StepMarks]:
-        """As `marks`, of all rounds."""
+        """The steps of the attempts of all rounds."""
         return [mark for one_round in self.rounds for mark in one_round.marks]
 
     @property
     def _live(self) -> list[tuple[Round, int]]:
-        """The groups that are trained on."""
+        """The live groups of the plan, each as its round and its number there."""
         places = zip(self.plan.order, self.plan.live, strict=True)
         return [(self.rounds[r], group) for (r, group), lives in places if lives]
 
     @property
     def live_groups(self) -> list[tuple[int, bool]]:
-        """Of these groups: the row in the training set, and whether the verdict leaves it alive."""
+        """The live groups' rows in the training set, and whether the verdict is alive."""
         return [(one.rows[group], one.verdicts[group] not in one.dead) for one, group in self._live]
 
     def group_batch(
@@ -167,30 +167,30 @@ class Batch:
 
     @property
     def num_tokens(self) -> int:
-        """That this rank generated, in all rounds."""
+        """The number of tokens that this rank generated, in all rounds."""
         return sum(attempt.num_tokens for one_round in self.rounds for attempt in one_round.attempts)
 
     def groups_named(self, step: int, accelerator: Any) -> list[str]:
-        """Return the name of the group of each of this rank's rows, for an error's text.
+        """Return the group's name for each of this rank's rows, for an error's text.
 
-        The name is the group's place in the traces, without the batch of the step, and the first words of its
-        prompt."""
+        The name is the group's place in the traces, without the batch of the step, and the first words of its prompt.
+        """
         of_rows = [place for place in self.plan.order for _ in range(self.size)]
         own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
         names: dict[tuple[int, int], str] = {}
         for (r, group), attempt in zip(own, self.trained, strict=True):
             if (r, group) not in names:
-                asked = first_words(attempt.prompt)
-                names[r, group] = f"group {group} of round {r}, sampled at step {step} ({asked!r})"
+                words = first_words(attempt.prompt)
+                names[r, group] = f"group {group} of round {r}, sampled at step {step} ({words!r})"
         return [names[place] for place in own]
 
     @property
     def failing(self) -> list[float]:
-        """Of each reward, the share of samples that it gave no verdict on."""
+        """The share of samples on which each reward gave no verdict."""
         return (self.outcomes[:, -len(NO_VERDICT) :].sum(dim=1) / self.outcomes.sum(dim=1).clamp(min=1)).tolist()
 
     def with_tool_mask(self, inputs: Rows) -> Rows:
-        """Return rows that say which tokens are the policy's, where not all are: TRL keeps it to itself."""
+        """Add the tool mask to the rows, if there is one. TRL does not pass it to rewards."""
         masks = self.generated and self.generated.tool_mask
         if masks is None:
             return inputs
@@ -199,20 +199,20 @@ class Batch:
     def count(
         self, scoring: Scoring, rows: int, rewards: Tensor, accelerator: Any, tokenizer: Any = None
     ) -> tuple[StepMarks, ...]:
-        """Note what became of this rank's rows, which `scoring` gave their part of the gathered rewards. Collective.
+        """Count the outcomes of the last scoring over all ranks. Collective.
 
         Args:
-            scoring ([`~trl_grpo_plus.scoring.Scoring`]): of the rows that were generated last.
-            rows (`int`): on this rank.
+            scoring ([`~trl_grpo_plus.scoring.Scoring`]): the scoring of this rank's last generation.
+            rows (`int`): this rank's number of rows.
             rewards (`Tensor`): `(N, K)`, gathered.
             accelerator (`Accelerator`): of the trainer.
-            tokenizer (*optional*): with which TRL decodes completions. Given, steps are credited.
+            tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
 
         Returns:
-            `tuple[StepMarks]`: the steps of everyone's N attempts, as tokens; none without a `tokenizer`.
+            `tuple[StepMarks]`: the steps of all ranks' N attempts, as tokens; empty without a `tokenizer`.
 
         Raises:
-            RewardError: a reward failed on some rank: the same on all.
+            RewardError: a reward failed on some rank. All ranks raise.
         """
         self.steps = scoring.steps_of(rows)
         marks = [] if tokenizer is None else self._marked(scoring, tokenizer.decode)
@@ -230,13 +230,13 @@ class Batch:
         marks = gather_object(marks)
         if all(of_one is None for mark in marks for of_one in mark.steps):
             logger.warning_once(
-                "process is set, and no reward has scored the steps of any attempt of this batch: it changes nothing "
-                "until one returns a list of Step for a completion."
+                "step_reward_credit is set, but no reward returned steps for any attempt of this batch. The option "
+                "has no effect until a reward returns a list of Step for a completion."
             )
         return tuple(marks)
 
     def _marked(self, scoring: Scoring, decode: Callable[..., str]) -> list[StepMarks]:
-        """Return this rank's steps, as tokens; what has none for its tokens is a failure."""
+        """Return this rank's steps as tokens. A step without tokens is noted as a failure."""
         assert self.generated is not None
         marks = []
         for row, (ids, completion) in enumerate(
@@ -246,7 +246,7 @@ class Batch:
             try:
                 marks.append(marked(*what, partial(decode, skip_special_tokens=True)))
             except ValueError as error:
-                try:  # what a response template parses has them
+                try:  # a parsed response may keep special tokens
                     marks.append(marked(*what, partial(decode, skip_special_tokens=False)))
                 except ValueError:
                     reason = f"The steps of sample {row} cannot be credited. {error}"
@@ -256,8 +256,10 @@ class Batch:
     def attempts(
         self, inputs: Rows, prompts: list[Any], logged: Mapping[str, list[Any]], ends: set[int]
     ) -> tuple[Attempt, ...]:
-        """Return what was generated and scored last; `logged` are columns, and a completion that ends in none of
-        `ends` ran into the limit."""
+        """Return the last generated and scored attempts.
+
+        `logged` are columns for the traces. A completion whose last token is not in `ends` is truncated.
+        """
         assert self.generated is not None
         prompt_ids, completion_ids, tool_mask, completions, logprobs, *_, tool_images = self.generated
         return tuple(
@@ -290,8 +292,11 @@ class Batch:
         weights: Tensor,
         **known: Any,
     ) -> Sampled:
-        """For traces and alarms, this batch after so many steps: `advantages` are of this rank's rows of the plan,
-        `weights` of the rewards, which `names` tells apart; `known` is the rest. Collective."""
+        """Return the batch's record for traces and alarms. Collective.
+
+        `advantages` belong to this rank's rows of the plan, `weights` to the rewards in `names`. `known` are the
+        record's other fields.
+        """
         return Sampled(
             split=split,
             step=step,
@@ -300,7 +305,7 @@ class Batch:
             rounds=self.rounds,
             plan=plan,
             totals=totals(self.sampled, weights),
-            # To the CPU here: in the thread that keeps them it would wait behind the training step on the device.
+            # Move to the CPU here: in the writer's thread the copy would wait for the training step on the device.
             advantages=accelerator.gather(first_tokens(advantages)).cpu(),
             kl=None if self.kl is None else accelerator.gather(self.kl).cpu(),
             failing=dict(zip(names, self.failing, strict=True)),
@@ -308,8 +313,10 @@ class Batch:
         )
 
     def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
-        """Return what TRL makes advantages of, `(N, K - monitors)`. It sees none until it has made the batch: to TRL
-        an attempt that a monitor scores is scored, and how a sum is rounded depends on how many it is of."""
+        """Hide the monitors from TRL until it has made the batch, and return the other rewards `(N, K - monitors)`.
+
+        TRL would count an attempt that only a monitor scores as scored, and a sum over more columns rounds otherwise.
+        """
         monitors = monitors_of(trainer.reward_weights)
         if not monitors:
             return rewards
@@ -323,7 +330,7 @@ class Batch:
     # -- metrics, under TRL's names
 
     def rewards_sampled(self, names: Sequence[str], weights: Tensor) -> Iterator[tuple[str, float]]:
-        """Return metrics of all rounds: the groups that were kept say nothing about the policy."""
+        """Return reward metrics over all rounds, since the kept groups alone are a biased sample of the policy."""
         for name, column in zip(names, self.sampled.unbind(dim=1), strict=True):
             yield f"rewards/{name}/mean", column.nanmean().item()
             yield f"rewards/{name}/std", batch_std(column)
@@ -334,7 +341,7 @@ class Batch:
     def monitored(
         self, names: Sequence[str], weights: Tensor, std: Callable[[Tensor], Tensor]
     ) -> Iterator[tuple[str, float]]:
-        """Of the rewards of weight 0 in what is trained on, `std` being TRL's; warns where an attempt has no other."""
+        """Return metrics of the monitors, with TRL's `std`. Warn of attempts that only monitors scored."""
         monitors = monitors_of(weights)
         for i in monitors:
             column = self.rewards[:, i]
@@ -343,12 +350,12 @@ class Batch:
         unscored = totals(self.sampled, weights).isnan()
         if monitors and (unscored & ~self.sampled.isnan().all(dim=1)).any():
             logger.warning_once(
-                "Some attempts are scored by monitors alone: every reward with a weight returned None. They count as "
-                "unscored; see `groups/unscored` and the traces."
+                "Only monitors scored some attempts: every reward with a weight returned None. These attempts count "
+                "as unscored; see `groups/unscored` and the traces."
             )
 
     def outcome_shares(self, rewards: Sequence[Any], names: Sequence[str]) -> Iterator[tuple[str, float]]:
-        """Yield what became of the samples, of the rewards that tell."""
+        """Yield the share of each outcome, for rewards that report outcomes."""
         for reward, name, counts in zip(rewards, names, self.outcomes, strict=True):
             if isinstance(reward, Reward):
                 for status, share in zip(STATUSES[1:], (counts / counts.sum())[1:].tolist(), strict=True):
@@ -356,7 +363,7 @@ class Batch:
 
 
 def of_all(rows: Tensor, accelerator: Any) -> Tensor:
-    """All ranks' rows, of this rank's `(B, T)`, as long as the longest of any. Collective."""
+    """Gather all ranks' `(B, T)`, padded to the longest. Collective."""
     return accelerator.gather(accelerator.pad_across_processes(rows, dim=1))
 
 
@@ -366,14 +373,16 @@ def own_rows(gathered: Tensor, accelerator: Any) -> Tensor:
 
 
 def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
-    """Return a rank's equal share of what is for all."""
+    """Return a rank's equal share of all rows."""
     share = len(rows) // world_size
     return list(rows[rank * share : (rank + 1) * share])
 
 
 def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Tensor:
-    """`(N,)`, gathered, of this rank's attempts whether TRL leaves any token of one in the loss; `masked`: of those
-    that are cut off it does not. Collective."""
+    """Return whether TRL leaves any token of each attempt in the loss, gathered `(N,)`. Collective.
+
+    With `masked` it leaves none of truncated attempts.
+    """
     here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
     return accelerator.gather(here.int()).bool().cpu()
 
@@ -384,5 +393,5 @@ def _column_of(row: dict[str, Any], name: str) -> Any:
             f"a baseline or an advantage function reads the column {name!r}, and a row has only "
             f"{', '.join(map(repr, row))}."
         )
-    value = dataset_rows.plain(row[name])  # a set's format may make it a tensor, which TRL moves to the rank's device
+    value = dataset_rows.plain(row[name])  # a dataset's format may make it a tensor on the rank's device
     return value.cpu() if isinstance(value, Tensor) else value

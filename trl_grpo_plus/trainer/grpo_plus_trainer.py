@@ -1,20 +1,21 @@
-"""`GRPOPlusTrainer`: TRL's `GRPOTrainer`, not paying for groups that teach nothing; advantage and KL are a choice.
+"""`GRPOPlusTrainer`: TRL's `GRPOTrainer` with zero-variance group filtering and a choice of advantage and KL.
 
-The only file that touches TRL-private names; tests/trainer/test_trl_contract.py pins each. In TRL's order of calls:
+This file alone uses TRL-private names, and tests/trainer/test_trl_contract.py pins each of them. The overridden
+methods, in TRL's order of calls:
 
-- `get_train_dataloader`: where prompts are drawn or remembered, rows say their index, until TRL reads them.
-- `_prepare_inputs`: weighs micro-batches that hold filler rows, so that the loss is that of the live rows alone.
-- `_generate_and_score_completions`: prompts are chosen; at the batch's end masks, advantages and metrics become ours.
-  TRL's own is called once more for each further round, whose rows it prepares (environments, tools, images).
-- `_generate`: under drop and resample, rounds of `super()._generate` + `super()._calculate_rewards` are judged on
-  rewards gathered from all ranks, and the caller's `inputs` and `prompts` are replaced by the batch to train on. All
-  that follows in TRL (padding, old and reference log-probs, counts, metrics) is then on that batch.
-- `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks where a reward failed; after such
-  a batch, returns those already computed. Monitors (weight 0) are no part of what TRL gets.
-- `_compute_loss`: another KL estimator or none, adaptive beta, no filler in the entropy. `_get_grad_norm`: finite?
-  `_get_per_token_logps_and_entropies`: of which attempts it is not.
-- `log`, `evaluation_loop`: what is logged and evaluated, for the traces. Evaluation is left to TRL.
-- checkpoints: what the above must know to resume exactly. The Hub: no traces, and a model card that says all.
+- `get_train_dataloader`: adds each row's index in the training set, if prompts are drawn or remembered.
+- `_prepare_inputs`: weighs micro-batches with filler rows, so that the loss is that of the live rows alone.
+- `_generate_and_score_completions`: selects prompts before TRL's method, and replaces masks, advantages and metrics
+  after it. Each further round calls TRL's method again, since it prepares rows (environments, tools, images).
+- `_generate`: under drop and resample, samples in rounds with `super()._generate` and `super()._calculate_rewards`,
+  judges the groups on rewards gathered from all ranks, and replaces the caller's `inputs` and `prompts` by the batch
+  to train on. TRL's later work (padding, old and reference log-probs, counts, metrics) is then on that batch.
+- `_calculate_rewards`: keeps the gathered rewards and outcomes, and stops all ranks if a reward failed. Called again
+  for the batch to train on, it returns the rewards that are computed already. TRL does not get monitors (weight 0).
+- `_compute_loss`: puts in another KL estimator or none, adapts beta, and keeps filler out of the entropy.
+- `_get_grad_norm`: checks that the norm is finite. `_get_per_token_logps_and_entropies` keeps the log-probs for that.
+- `log`, `evaluation_loop`: record logs and evaluations for the traces. TRL evaluates.
+- Checkpoints hold the state of all this, for an exact resume. The Hub gets a full model card and no traces.
 """
 
 import copy
@@ -79,16 +80,17 @@ trl_releases.check(GRPOTrainer, trl.__version__)
 
 
 class GRPOPlusTrainer(GRPOTrainer):
-    """
-    Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups and adds configurable advantages
-    and KL terms. With every option of [`GRPOPlusConfig`] at its default it is TRL's trainer, bit for bit.
+    """Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups.
+
+    It also adds configurable advantages and KL terms, prompt selection, traces and alarms. With every option of
+    [`GRPOPlusConfig`] at its default it is TRL's trainer, bit for bit.
 
     Args:
         reward_funcs:
             As [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
             [`~trl_grpo_plus.registry.RewardSpec`].
         model, train_dataset, ..., environment_factory:
-            As [`~trl.GRPOTrainer`], in its order. `later` are arguments that a later TRL adds.
+            As [`~trl.GRPOTrainer`], in its order. `later` takes arguments that a later TRL adds.
         args ([`GRPOPlusConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
 
@@ -109,7 +111,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     entropy_coef: float
     _last_world_entropy: float
     _step: int
-    _batch = Batch()  # in flight; empty between two of them, and in a trainer made without __init__
+    _batch = Batch()  # in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
         self,
@@ -131,16 +133,16 @@ class GRPOPlusTrainer(GRPOTrainer):
     ):
         args = config_for(model, args)
         self._batch = Batch()
-        self._sampler: Any = None  # TRL's, of the training set
-        self._split = "eval"  # that is being evaluated
-        self._entropy: float | None = None  # as last measured
-        self._window_tokens = 0  # live ones of all ranks, since the last optimizer step
+        self._sampler: Any = None  # TRL's sampler of the training set
+        self._split = "eval"  # the split under evaluation
+        self._entropy: float | None = None  # last measured
+        self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
-        if not environment_factory:  # which may supply the prompts
+        if not environment_factory:  # an environment may supply the prompts
             check_prompts(train_dataset, eval_dataset)
         reward_funcs, weights = resolve(reward_funcs, args.reward_weights)
         if weights != args.reward_weights:
-            args = copy.copy(args)  # the caller may make another trainer with it
+            args = copy.copy(args)  # the caller may use it for another trainer
             args.reward_weights = weights
         self._credit = Credit(args)
         self._controller = kl.BetaController(args.kl_target, args.kl_horizon)
@@ -168,7 +170,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 **later,
             )
         spare_copies(self.model)
-        # What TRL does not know it would refuse; its advantages are replaced then.
+        # TRL would refuse a scale that it does not know. Its advantages are replaced then.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         compatibility.check_rewards(names, weights, args)
@@ -178,7 +180,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         )
         if args.filters_groups:
             resampling.warn_if_nothing_is_saved(args, self.accelerator.num_processes)
-        if self.rollout_func is None:  # it samples as it likes
+        if self.rollout_func is None:  # a rollout_func samples in its own way
             warn_of_another_distribution(args, self.model, getattr(self, "generation_kwargs", None))
         self._prompts = Prompts(args, self.train_dataset, names, weights, self.accelerator, self._prompt_states)
         self._vllm_check = VLLMCheck(args, self.accelerator, self._policy_logps, not self._is_vlm)
@@ -186,11 +188,11 @@ class GRPOPlusTrainer(GRPOTrainer):
         known = describe(args, self.model, self.train_dataset, self.eval_dataset)
         self._recorder = Recorder(args, names, weights, self.accelerator.process_index, known)
         self._guard = StepGuard(args, self.accelerator)
-        # First, since trackio's own callback closes its run when training ends.
+        # Before trackio's own callback, which closes its run when training ends.
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
 
     def get_train_dataloader(self) -> Any:
-        """As TRL's. Where prompts are drawn beyond it, or remembered, each row says its index in the training set."""
+        """As TRL's. If prompts are drawn beyond it or remembered, each row has its index in the training set."""
         if not (self.args.draws_prompts or self.args.what_believes):
             return super().get_train_dataloader()
         rows = self._prompts.dealt_from(self._remove_unused_columns(self.train_dataset, description="training"))
@@ -199,7 +201,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             return super().get_train_dataloader()
 
     def _read(self, indices: list[int]) -> list[dict[str, Any]]:
-        """Return rows of the training set as the dataloader deals them: each has objects of its own, on the device."""
+        """Return rows of the training set as the dataloader deals them: fresh objects, on the device."""
         rows = self._prompts.window or self._remove_unused_columns(self.train_dataset, description="training")
         return send_to_device(rows.__getitems__(indices), self.accelerator.device)
 
@@ -279,7 +281,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         unit = resampling.groups_at_least(self.args, world_size)
         try:
             plan = resampling.settle(batch.rounds, fallback, self.state.global_step, unit)
-        except RuntimeError:  # on all ranks: what is to be looked at must be there
+        except RuntimeError:  # on all ranks; write the traces first, so that the cause can be inspected
             self._record(groups.Plan((), ()), torch.empty(0, device=self.accelerator.device))
             self._settle_record()
             raise
@@ -341,17 +343,17 @@ class GRPOPlusTrainer(GRPOTrainer):
         ends = {*getattr(self, "eos_token_ids", [tokenizer.eos_token_id]), tokenizer.pad_token_id}
         attempts = batch.attempts(inputs, prompts, logged, ends)
         trainable = batches.trainable(attempts, self.mask_truncated_completions, accelerator)
-        # All that is decided on them is a matter of a few numbers in float64, which not every device has.
+        # Decisions need a few numbers in float64, which not every device has.
         rewards = rewards.cpu()
         verdicts = tuple(self._judge(rewards, marks, trainable))
         return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
-        """Return the verdict on each group; without `trainable`, on its rewards alone."""
+        """Return the verdict on each group, by its rewards alone without `trainable`."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
         return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
 
-    # -- what TRL made of the batch becomes what is trained on
+    # -- TRL's advantages are replaced
 
     def _replace_advantages(self, output: dict[str, Any], num_live: int) -> None:
         batch, mask, credit = self._batch, padding.loss_mask(output), self._credit
@@ -378,7 +380,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         table.replace(self._logs["advantages"], padding.first_tokens(values).tolist())
 
     def _kl_to_go(self, output: dict[str, Any], num_live: int) -> Tensor:
-        """(B, T), and logs `kl`."""
+        """Return the KL from each token on, (B, T), and log `kl`."""
         mask = padding.loss_mask(output)
         logps = output.get("old_per_token_logps")
         logps = self._policy_logps(output) if logps is None else logps
@@ -390,7 +392,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         return to_go
 
     def _policy_logps(self, output: dict[str, Any], entropies: bool = False) -> Tensor:
-        """Log-probs of the completions under the policy as it is, which TRL leaves out on-policy; or `entropies`."""
+        """Return the completions' log-probs under the current policy, or its `entropies`.
+
+        On-policy TRL computes neither.
+        """
         ids, mask = (torch.cat([output[f"prompt_{of}"], output[f"completion_{of}"]], dim=1) for of in ("ids", "mask"))
         width = output["completion_ids"].shape[1]
         how = {"batch_size": self.args.per_device_train_batch_size, "compute_entropy": entropies}
@@ -401,7 +406,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- metrics, traces and evaluation
 
     def _log(self, values: Iterable[tuple[str, float]], again: bool = False) -> None:
-        """Into TRL's metrics; `again`: in place of what it has just logged there."""
+        """Append to TRL's metrics; with `again`, replace the values that TRL has just logged."""
         metrics = self._metrics["train" if self.model.training else "eval"]
         for name, value in values:
             if again:
@@ -420,14 +425,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._log(batch.rewards_sampled(self.reward_func_names, self.reward_weights.cpu()), again=True)
 
     def _log_monitors(self) -> None:
-        """As TRL logs the rewards that it knows of."""
+        """Log the monitors as TRL logs the other rewards."""
         names, weights = self.reward_func_names, self.reward_weights.cpu()
         for i in groups.monitors(weights):
             self._logs["rewards"][names[i]].extend(self._batch.rewards[:, i].tolist())
         self._log(self._batch.monitored(names, weights, nanstd))
 
     def _record(self, plan: groups.Plan, advantages: Tensor) -> None:
-        """Traces and alarms. `advantages` are of this rank's rows of the plan."""
+        """Pass the batch to traces and alarms. `advantages` belong to this rank's rows of the plan."""
         batch = self._batch
         split = "train" if self.model.training else self._split
         traced = self._recorder.traces(split, self._step // (self.args.steps_per_generation * self.num_iterations))
@@ -453,14 +458,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._metrics["train"][name].append(value)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, and into the run's journal."""
+        """As TRL's, and also into the run's journal."""
         self._settle_record()
         with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
             super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """As the `Trainer`'s; notes which split it is about."""
+        """As the `Trainer`'s; notes the split for the traces."""
         self._settle_record()
         self._split = split_name(metric_key_prefix)
         self._recorder.evaluate(self._split, self.state.global_step)
@@ -480,7 +485,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if weight != 1.0:
             inputs = {**inputs, "advantages": inputs["advantages"] * weight}
         weighted = self.args.use_bias_correction_kl
-        # TRL would weigh its k3 by the replaced ratio, which is no density ratio of tokens.
+        # TRL would weigh its k3 by the replaced ratio, which is not the tokens' density ratio.
         if beta and (self.args.kl_estimator != kl.TRL_ESTIMATOR or self.args.importance_ratio):
             logps = {"ref_logp": inputs["ref_per_token_logps"], "old_logp": inputs.get("old_per_token_logps")}
             term = partial(kl.penalty, self.args.kl_estimator, **logps, importance_weighted=weighted)
@@ -491,7 +496,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             inputs = {**inputs, "old_per_token_logps": ratios.OldLogps(ratio, old, padding.loss_mask(inputs))}
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
-        tokens = inputs.get("live_tokens", 1)  # where there is no filler TRL decides
+        tokens = inputs.get("live_tokens", 1)  # 1 without filler, whose loss is TRL's own
         entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
         before = {name: len(values) for name, values in metrics.items()}
         with temporarily(self, beta=beta), temporarily(self.args, use_bias_correction_kl=weighted), entropy:
@@ -500,7 +505,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._entropy = metrics["entropy"][-1]
         if beta:
             self._controller.see(metrics["kl"][-1], rows)
-        if not tokens:  # nothing to train on, on any rank: TRL has logged means over no tokens
+        if not tokens:  # no rank has live tokens, so TRL has logged means over none
             for name in metrics.keys() - {"entropy_coef"}:
                 del metrics[name][before.get(name, 0) :]
         if beta and self.accelerator.sync_gradients:
@@ -518,7 +523,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     @contextmanager
     def _without_filler_in_the_entropy(self, weight: float, tokens: int) -> Iterator[None]:
-        """TRL's entropy bonus and the controller of its coefficient, for a micro-batch with so many live `tokens`."""
+        """Scale TRL's entropy bonus for a micro-batch with filler, and keep its controller from an empty window."""
         before = self.entropy_coef, self._last_world_entropy
         if weight != 1.0:
             self.entropy_coef = padding.ScaledCoefficient(self.entropy_coef, weight)
@@ -529,7 +534,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 self.entropy_coef = before[0]
         self._window_tokens += tokens
         if self.accelerator.sync_gradients:
-            if not self._window_tokens:  # TRL has measured the entropy of no tokens, 0
+            if not self._window_tokens:  # TRL has measured an entropy of 0, over no tokens
                 self.entropy_coef, self._last_world_entropy = before
                 if logged := self._metrics["train"].get("entropy_coef"):
                     logged[-1] = self.entropy_coef
@@ -556,7 +561,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         with checkpoint_integrity.saving(folder, self.accelerator.process_index):
-            # Before TRL's own, which ends with trainer_state.json: a checkpoint that has that has this too.
+            # Before TRL's own save, which ends with trainer_state.json: a checkpoint that has it has ours too.
             if not self.args.save_only_model:
                 training_state.save(str(folder), self.accelerator.process_index, self._resume_state)
                 if self._moving_reference is not None:
@@ -565,7 +570,7 @@ class GRPOPlusTrainer(GRPOTrainer):
 
     @property
     def _moving_reference(self) -> Any:
-        """The reference model where it follows the policy, else `None`."""
+        """The reference model if it follows the policy, else `None`."""
         return self.ref_model if self.args.sync_ref_model else None
 
     def _resume_state(self) -> dict[str, Any]:
@@ -574,7 +579,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return {
             "layout": self._layout,
             "step": self._step,
-            # TRL generates anew when it resumes, in the midst of a batch too.
+            # Without it TRL generates anew when it resumes, even in the middle of a batch.
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
@@ -595,7 +600,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 training_state.load_reference(checkpoint, rank, reference, bool(state and state.get("reference")))
             if state is None:
                 return
-            self._prompts.load_state_dict(state)  # collective, so before what one rank may lack
+            self._prompts.load_state_dict(state)  # collective, so before state that one rank may lack
             if self.args.kl_target is not None:
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)
@@ -604,7 +609,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """As TRL's, with the rewards, the options and what trained it; see [`trl_grpo_plus.trainer.model_card`]."""
+        """As TRL's, with the rewards, the options and this trainer's name; see [`trl_grpo_plus.trainer.hub`]."""
         super().create_model_card(model_name or Path(self.args.output_dir).resolve().name, *args, **kwargs)
         if self.is_world_process_zero():
             hub.complete_card(self.args.output_dir, self.args.changed_options, list(self._recorder.weights.items()))

@@ -1,8 +1,7 @@
-"""Hands each batch of a run to the traces on disk, the alarms and the trackers.
+"""Pass each batch of a run to the traces on disk, the alarms and the trackers.
 
-All ranks take part in gathering, rank 0 alone keeps, in a thread beside training: at most one batch is on its way.
-What goes wrong (a full disk, a tracker that is down) is said once and is no reason to lose a run; and none of the
-three depends on another.
+All ranks gather, rank 0 keeps. It writes in a thread beside training, at most one batch at a time. A failure (a full
+disk, a tracker that is down) is reported once and does not stop the run. The three do not depend on each other.
 """
 
 import contextvars
@@ -63,21 +62,23 @@ class Recording(TrainerCallback):
 
     @classmethod
     def hush(cls, trainer: Any) -> None:
-        """Have a trainer not say where its traces are. One of stock TRL has none."""
+        """Stop a trainer from printing where its traces are. Stock TRL's prints nothing."""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, cls):
                 callback.says_where = False
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Begin the record, and print how to watch the run."""
         self._recorder.begin(state.global_step, state.max_steps)
         if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
             tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the record, and print where the traces are."""
         self._recorder.end()
         if self.says_where and self._recorder.has_traces and args.get_process_log_level() <= logging.WARNING:
             self.says_where = False
-            # It is no warning, and by default a logger shows nothing less. As transformers prints what it logs.
+            # Not a warning, and loggers show nothing less by default. transformers prints its logs the same way.
             tqdm.write(f"Attempts: {args.output_dir}/{FOLDER}. To look at them:\n")
             tqdm.write(f"  trl-grpo-plus view {shlex.quote(args.output_dir)}\n")
 

@@ -149,7 +149,8 @@ def _locked(path: Path) -> int:
 
 def _lock(descriptor: int, path: Path, kind: int) -> bool:
     """Return whether the lock could be had. Where the file system has none, whether no process here is known to
-    write."""
+    write.
+    """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""A process that forks others on request, and ends them with all that they started.
+r"""A process that forks others on request, and ends them with all that they started.
 
 The trainer must not fork: it holds a GPU, threads and secrets. So a `ForkServer` is started by exec, once: it loads
 what its children need, and forks one in a few milliseconds. It has one thread, a session of its own (Ctrl-C does not
@@ -6,7 +6,7 @@ reach it), none of the parent's descriptors, and it ends, with its children, whe
 ended.
 
     parent --control socket--> zygote --fork--> child
-       \\------------------- its own socket -------/
+       \------------------- its own socket -------/
 
 The zygote (`fork_server.py`) never sees what the parent and a child say to each other.
 """

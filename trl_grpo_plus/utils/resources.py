@@ -38,7 +38,8 @@ def _quotas() -> Iterator[int]:
 
 def memory_bytes() -> int:
     """Memory that this process may use: the machine's, or less where a control group's `memory.max` (v2) or
-    `memory.limit_in_bytes` (v1) says so."""
+    `memory.limit_in_bytes` (v1) says so.
+    """
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()])
 
 

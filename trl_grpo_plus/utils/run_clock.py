@@ -128,7 +128,8 @@ class _Look(NamedTuple):
 
     def is_queued_since(self, last: "_Look") -> bool:
         """Return whether a thread has waited all the time since the last look: had it run, or slept, it would
-        differ."""
+        differ.
+        """
         return any(one.runnable and last.threads.get(tid) == one for tid, one in self.threads.items())
 
 

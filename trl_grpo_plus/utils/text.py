@@ -30,7 +30,8 @@ def as_text(messages: Any) -> str:
 
 def first_words(prompt: Any) -> str:
     """Return the beginning of a prompt, on one line, for an error's text: of its last message, where it is
-    messages."""
+    messages.
+    """
     text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
     return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
 
@@ -60,9 +61,9 @@ def written(content: Any) -> str:
 
 
 def find_answer(text: str) -> tuple[int, int] | None:
-    """Return where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
+    r"""Return where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
 
-    The last `\\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". A guess for
+    The last `\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". A guess for
     people's eyes and for alarms; rewards have rules of their own.
 
     Example:
@@ -120,7 +121,8 @@ def _content(message: dict[str, Any]) -> str:
 
 def _named(block: dict[str, Any]) -> str:
     """Return a block that is no text; of a picture what a trace says of it, or the beginning of its address or
-    data."""
+    data.
+    """
     kind = block.get("type", "block")
     about = block.get(kind)
     if not isinstance(about, str) or not about:

@@ -32,7 +32,7 @@ def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """ " Did you mean ...?", or "" where nothing known is like it."""
+    """Suggest the known names that are like `name`: " Did you mean ...?", or ""."""
     matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
     return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 

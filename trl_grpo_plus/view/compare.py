@@ -156,7 +156,8 @@ def _prompts(groups: Iterable[Kept]) -> list[Shared]:
 
 def choose(prompts: Sequence[Shared], room: int) -> list[tuple[Shared, list[Kept]]]:
     """Return what fits into `room` bytes: prompts with their first and last groups, in order, then the groups
-    between."""
+    between.
+    """
     chosen = []
     for prompt in prompts:
         cost = sum(group.cost for group in prompt.ends)

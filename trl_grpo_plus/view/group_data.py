@@ -72,7 +72,8 @@ def entry(rows: Sequence[Row], named: Iterable[str] = ()) -> dict[str, Any]:
 
 def detail(rows: Sequence[Row], folder: Path | None = None) -> dict[str, Any]:
     """Return a group's texts: the prompt and the reference once, and its attempts, the best first. With the `folder`
-    of the traces also the thumbnails of the pictures that they name, as addresses."""
+    of the traces also the thumbnails of the pictures that they name, as addresses.
+    """
     prompt, attempts = _messages(rows[0]["prompt"]), [_attempt(row) for row in best_first(rows)]
     named = named_in(folder, [_told(prompt), *(attempt["text"] for attempt in attempts)])
     small = {name: f"data:image/webp;base64,{b64encode(data).decode()}" for name, data in named}
@@ -109,7 +110,8 @@ def columns(
     entries: Iterable[dict[str, Any]], words: dict[str, int] | None = None, prompts: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """Lines of the list turned into columns; words that recur (splits, verdicts, alarms) become numbers,
-    and so do prompts. Those that have numbers already, from lines before, may be given; new ones are added."""
+    and so do prompts. Those that have numbers already, from lines before, may be given; new ones are added.
+    """
     words = {} if words is None else words
     prompts = {} if prompts is None else prompts
     coded = ("split", "verdict", "reason")
@@ -255,7 +257,8 @@ def _trained_on(rows: Sequence[Row]) -> int | None:
 
 def _entropy_of_answers(rows: Sequence[Row]) -> float | None:
     """In bits: 0 where all attempts give one answer, 1 where two are given as often, log2 of the attempts where each
-    gives its own. A text in which no answer is found is its own answer; of one attempt alone there is none."""
+    gives its own. A text in which no answer is found is its own answer; of one attempt alone there is none.
+    """
     if len(rows) < 2:
         return None
     answers = Counter(_answer(_told(_messages(row["completion"]))) for row in rows)

@@ -100,7 +100,8 @@ class Feed:
 
     def lists(self) -> dict[str, Any]:
         """Return how each prompt went so far: what [`~trl_grpo_plus.view.prompt_history.Prompts`] tells, and as
-        `listed` the number of each line's prompt, -1 where its groups were not told yet."""
+        `listed` the number of each line's prompt, -1 where its groups were not told yet.
+        """
         with self._lock:
             told, identities = self._all.lists.told(self._all.about.get("solved_reward"))
             return {**told, "listed": [self._all.prompts.get(identity, -1) for identity in identities]}

@@ -179,7 +179,8 @@ class _Lists(NamedTuple):
 
 def _lists(prompts: Prompts, about: Row, room: int, least: int) -> tuple[_Lists, int]:
     """Return the lists of prompts, with fewer lines where they took more than a tenth of the room or left less than
-    `least`; and the room that they leave."""
+    `least`; and the room that they leave.
+    """
     most = MOST_PROMPTS
     while True:
         told, identities = prompts.told(about.get("solved_reward"), most)
@@ -225,5 +226,6 @@ def _pieces(
 
 def _template(scripts: Sequence[str] = SCRIPTS, more: str = "") -> tuple[str, str]:
     """Return the page before the data and after it; `more` is what its policy allows beyond that of a page from
-    disk."""
+    disk.
+    """
     return template("page", STYLES, scripts, more, rendering=True)

@@ -139,7 +139,8 @@ class Prompts:
     def bar(self, solved_reward: float | None) -> tuple[float, str]:
         """Return the reward with which an attempt solves its prompt, and whose it is: `solved_reward` where the run
         tells it; else the least in any group that was judged all good; without verdicts the best of the run. It is
-        NaN where nothing was scored or judged so."""
+        NaN where nothing was scored or judged so.
+        """
         if solved_reward is not None:
             return solved_reward, "solved_reward"
         if self._judged:

@@ -42,7 +42,8 @@ class Tried(NamedTuple):
 
 def words(rescored: Rescored) -> list[str]:
     """Return what a filter offers: [`ANY`], each kind, and [`TURNED`]; with the reward's name where there are
-    several."""
+    several.
+    """
     labels = list(dict.fromkeys(label for label, _ in rescored.kinds))
     kinds = [kind if len(labels) == 1 else f"{label}: {kind}" for label, kind in rescored.kinds]
     return [ANY, *kinds, TURNED]

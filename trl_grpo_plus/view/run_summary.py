@@ -148,7 +148,8 @@ class Run:
     @property
     def outcome(self) -> dict[str, Any]:
         """Steps; `splits`, each split's first and last evaluation as [[step, reward], [step, reward]]; what was spent;
-        how often each alarm came on, `None` where nobody watched."""
+        how often each alarm came on, `None` where nobody watched.
+        """
         rewards = {name.removesuffix("/reward"): points for name, points in self.series.items() if _is_reward(name)}
         path = self._of_traces("alarms.jsonl")
         alarms = Counter(alarm["name"] for alarm in traces.read_lines(path)) if path.exists() else {}

@@ -29,7 +29,8 @@ class Stored(NamedTuple):
 
 def choose(stored: Sequence[Stored], room: int) -> list[Stored]:
     """Return the groups that fit into `room` bytes, in order: the first of each step by rank, then the second, and so
-    on."""
+    on.
+    """
     whens = list(dict.fromkeys(group.when for group in stored))
     turn = {when: _scattered(i) for i, when in enumerate(whens)}
     seen: dict[Any, int] = defaultdict(int)

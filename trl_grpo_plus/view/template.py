@@ -72,7 +72,8 @@ def array(packed: Iterable[bytes]) -> bytes:
 
 def deflate(data: bytes, end: int = zlib.Z_SYNC_FLUSH) -> bytes:
     """Return a piece of a raw deflate stream that ends on a byte and refers to nothing before it: pieces can be
-    joined."""
+    joined.
+    """
     packer = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush(end)
 

@@ -42,8 +42,7 @@ AFTER_REWARDS = ("outcome", "tokens", "truncated", "prompt", "completion", "refe
 
 
 class Trackers:
-    """
-    Logs some whole groups of a batch to the trackers of a run: at the first batch, and at about 100 batches in all.
+    """Logs some whole groups of a batch to the trackers of a run: at the first batch, and at about 100 batches in all.
 
     Each log is one row of history with `train/global_step` and
     - `traces/attempts`: a table with one row an attempt, groups together, the highest advantage of each first. wandb
@@ -83,7 +82,8 @@ class Trackers:
 
     def due(self, step: int) -> bool:
         """Return whether a batch generated after `step` optimizer steps is to be logged: the first one seen in each
-        span."""
+        span.
+        """
         return bool(self.names) and self.groups > 0 and step // self.every != self._last
 
     def log(self, step: int, groups: list[list[Row]], totals: Any) -> None:
@@ -229,11 +229,11 @@ def table(groups: list[list[Row]], rewards: list[str]) -> list[list[Any]]:
 
 
 def shown(text: str, most: int = MOST_CHARACTERS) -> str:
-    """`text` as a tracker can store it, without its middle where it is longer than `most` characters.
+    r"""`text` as a tracker can store it, without its middle where it is longer than `most` characters.
 
     Example:
         >>> shown("abcdefgh", most=4)
-        'ab\\n[... 4 characters left out ...]\\ngh'
+        'ab\n[... 4 characters left out ...]\ngh'
     """
     text = valid(text)
     if len(text) <= most:

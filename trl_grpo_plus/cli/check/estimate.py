@@ -112,7 +112,8 @@ DEFAULT_GPU = next(gpu for gpu in GPUS if gpu.name == "H100")
 
 def gpu_of(name: str) -> GPU | None:
     """Return the kind that a device's name tells, or a user: "NVIDIA A100-SXM4-80GB", "a100", "4090". `None` if
-    unknown."""
+    unknown.
+    """
     words = name.lower().replace("-", " ")
     for gpu in GPUS:
         known = gpu.name.lower()

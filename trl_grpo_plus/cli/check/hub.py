@@ -70,7 +70,8 @@ def model_config(name: str, revision: str | None = None, trust_remote_code: bool
 
 def generation_config(name: str, revision: str | None = None) -> dict[str, Any]:
     """Return a model's generation_config, from config.json where it has no file of its own, as transformers loads it;
-    empty where neither can be read."""
+    empty where neither can be read.
+    """
     from transformers import GenerationConfig
 
     for of_a_model in (False, True):

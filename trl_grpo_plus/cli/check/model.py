@@ -45,7 +45,8 @@ def model(recipe: Recipe) -> tuple[list[Row], Loaded | None]:
 
 def sampled(recipe: Recipe) -> list[Row]:
     """Return what makes attempts be sampled from another distribution than the policy's; the trainer warns of it
-    too."""
+    too.
+    """
     own = hub.generation_config(recipe.model.model_name_or_path, recipe.model.model_revision)
     return [Row("sampling", WARNED, text) for text in sampling_distribution.warnings(recipe.training, own)]
 

@@ -109,7 +109,8 @@ def refused(name: str, options: Sequence[str], spread: Distribution) -> list[str
 
 def _import_libraries() -> None:
     """TRL and all that it brings: nearly all of the time until a mistake is told. A sixth of that would go to the
-    garbage collection, which finds nothing."""
+    garbage collection, which finds nothing.
+    """
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -144,7 +144,8 @@ def _gold(reward: Reward, pairs: Sequence[Pair]) -> Finding:
 
 def _form(reward: Reward, pairs: Sequence[Pair]) -> str:
     """In which form the gold answers were posed, and what they score bare: as the one column has them that the reward
-    needs, if it needs just one."""
+    needs, if it needs just one.
+    """
     needed = reward.definition.needed
     answers = [row[needed[0]] if len(needed) == 1 else None for row, _ in pairs]
     bare = [

@@ -1,5 +1,6 @@
 """The part of a check that runs, through the launch script: two steps of the recipe on a tiny model, on the CPU; and
-where the recipe is for the CPU and its model lies here, the first steps of the model itself, for their time."""
+where the recipe is for the CPU and its model lies here, the first steps of the model itself, for their time.
+"""
 
 import contextlib
 import json
@@ -86,7 +87,8 @@ def smoke(recipe: Recipe, folder: str) -> list[Row]:
 
 def clocked(recipe: Recipe, folder: str) -> Row:
     """Return seconds of a step and of the run, measured on the recipe's own batches and its model, made as for a
-    check."""
+    check.
+    """
     output, args = Path(folder, "clocked"), recipe.training
     every = args.steps_per_generation * args.num_iterations
     around = every // math.gcd(every, args.gradient_accumulation_steps)  # steps until it generates as it began
@@ -166,7 +168,8 @@ def _words(options: dict[str, Any]) -> list[str]:
 
 def _batches(args: Any, processes: int) -> dict[str, Any]:
     """Small ones, of whole groups, as many rows in each micro-batch of each process. A generation batch is as long as
-    an optimizer step, longer or shorter, as the recipe's is."""
+    an optimizer step, longer or shorter, as the recipe's is.
+    """
     generations = args.num_generations if args.num_generations <= MOST_GENERATIONS else 4
     accumulation = min(args.gradient_accumulation_steps, 2)
     ratio = args.steps_per_generation / args.gradient_accumulation_steps

@@ -90,7 +90,8 @@ class SmokeTrainer(GRPOPlusTrainer):
 
 def is_planted(group: int, attempt: int) -> bool:
     """Return whether an attempt is replaced by a gold answer: every other one of the first group, all of the second,
-    none of the third, and so on."""
+    none of the third, and so on.
+    """
     return (attempt % 2 == 0, True, False)[group % 3]
 
 
@@ -131,7 +132,8 @@ class _Watch(TrainerCallback):
 
 def load(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Any:
     """Return a few rows of the recipe's data; the model's name becomes that of a tiny one, which the main process
-    makes."""
+    makes.
+    """
     loaded = hub.data(load_data, script_args, training_args, model_args, dataset_args)
     if loaded is None:
         raise ConfigError("the data cannot be reached, and no sample rows of it ship with this package.")

@@ -1,5 +1,6 @@
 """A line of a trace as a row of a table. Types depend on nothing but the names of the rewards, and on whether prompts
-and completions are text or messages: tables of two runs of the same rewards can be joined."""
+and completions are text or messages: tables of two runs of the same rewards can be joined.
+"""
 
 import json
 import re

@@ -89,6 +89,7 @@ class AnnotatedScore(TrainerCallback):
         self._folder = Path(args.output_dir) if main else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write the race's settings, and begin the trace where the trainer keeps none."""
         if self._writer is not None:
             self._writer.begin(state.global_step, state.max_steps)
         if self._folder is not None:
@@ -96,6 +97,7 @@ class AnnotatedScore(TrainerCallback):
             replace(self._folder / SETTINGS, [json.dumps(settings, indent=2).encode(), b"\n"])
 
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Write what was logged into the trace."""
         if self._writer is not None:
             self._writer.note("metrics", [plain(state.log_history[-1])])
 

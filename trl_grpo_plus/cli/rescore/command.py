@@ -119,7 +119,8 @@ def _since(folder: str, split: str, last: int | None) -> int:
 
 def _recorded(folder: str, split: str, since: int) -> list[str]:
     """Return names of the rewards that were recorded. A step has those of its first line: a resume begins with a
-    step."""
+    step.
+    """
     paths = [path for step, of, path in files_of(folder) if of == split and step >= since]
     return list(dict.fromkeys(name for path in paths for name in next(read_lines(path), {}).get("rewards") or ()))
 

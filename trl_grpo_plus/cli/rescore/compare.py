@@ -115,7 +115,8 @@ def share_equal(pairs: Sequence[Pair]) -> float:
 
 def replaces(against: str, weights: Mapping[str, float]) -> bool:
     """Return whether the new reward takes the place of a recorded one in the total, which else is the new reward
-    alone."""
+    alone.
+    """
     return against != TOTAL and bool(weights.get(against))
 
 

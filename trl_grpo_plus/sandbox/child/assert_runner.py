@@ -288,7 +288,8 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
 
 def _bring_back(old: Any, new: Any) -> Any:
     """Return what stands for `new`: `old` itself, changed in place, where both are lists, dicts, sets or
-    bytearrays."""
+    bytearrays.
+    """
     if isinstance(old, list) and type(new) is list:
         old[:] = [_bring_back(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
         return old

@@ -190,7 +190,8 @@ def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable[
 
 def _described(error: BaseException) -> list[str]:
     """Return an exception as its nearest builtin type's name and its text. The text is the program's: it may do
-    anything."""
+    anything.
+    """
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
         text = str(error)[: assert_runner.TEXT]

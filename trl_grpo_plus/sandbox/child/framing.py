@@ -45,10 +45,12 @@ class Frames:
         self.fd = fd
 
     def read(self) -> dict[str, Any]:
+        """Wait for the next message."""
         (size,) = HEADER.unpack(self._exactly(HEADER.size))
         return unpack(self._exactly(size))
 
     def write(self, message: dict[str, Any]) -> None:
+        """Write a whole message."""
         data = memoryview(pack(message))
         while data:
             data = data[os.write(self.fd, data) :]

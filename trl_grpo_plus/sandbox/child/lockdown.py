@@ -131,7 +131,8 @@ def _see_only(folder: str) -> None:
 
 def can_become_others() -> bool:
     """Return whether this process may run programs as other users, and end them: who cannot send them signals could
-    not."""
+    not.
+    """
     needed = CAP_SETUID | CAP_SETGID | CAP_KILL
     return _capabilities() & needed == needed
 
@@ -197,7 +198,7 @@ def _capabilities() -> int:
 
 
 def prctl(option: int, value: int, address: int = 0) -> None:
-    """prctl(2); `OSError` where the kernel refuses it."""
+    """Call the system call. Raises `OSError` if the kernel refuses it."""
     if _libc.prctl(option, *map(ctypes.c_ulong, (value, address, 0, 0))):
         raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 

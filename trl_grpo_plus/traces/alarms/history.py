@@ -102,7 +102,8 @@ class History:
 
     def add(self, batch: Sampled) -> None:
         """Keep what is needed of a batch. Where its rewards have other weights than those before, as in a run that was
-        resumed with others, what was kept of totals is forgotten: they are no longer of one scale."""
+        resumed with others, what was kept of totals is forgotten: they are no longer of one scale.
+        """
         if self.weights not in (None, batch.weights):
             self._forget_totals()
         self.weights = dict(batch.weights)
@@ -141,7 +142,8 @@ class History:
     def level(self, name: str) -> Level | None:
         """Return the mean of "total", of the groups' "best", of "distinct" or of "calls" over the last batches.
 
-        `None` before there are enough batches."""
+        `None` before there are enough batches.
+        """
         records = self.last[-self.smooth :]
         if len(records) < self.smooth or (name == "distinct" and sum(r.distinct[1] for r in records) < _PAIRS):
             return None

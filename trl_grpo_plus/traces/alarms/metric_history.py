@@ -30,7 +30,8 @@ class Growth(NamedTuple):
 @dataclass
 class Logged:
     """The first entries of a metric and its last ones. Those that are missing, not finite or not above 0 (the gradient
-    of a batch with nothing to learn) are left out."""
+    of a batch with nothing to learn) are left out.
+    """
 
     first: list[Entry] = field(default_factory=list)
     last: list[Entry] = field(default_factory=list)
@@ -51,7 +52,8 @@ class Logged:
 
     def over_its_median(self, factor: float, floor: float = 0.0) -> Growth | None:
         """Return the growth to `factor` times the running median or more, at `floor` or above; `None` if there is
-        none."""
+        none.
+        """
         before, recent = self.last[:-RECENT], self.last[-RECENT:]
         return self._growth(before, recent, factor, floor) if len(before) >= ENOUGH else None
 

@@ -140,7 +140,8 @@ class Watch:
 
     def note(self, entry: Mapping[str, Any]) -> None:
         """Hear what the trainer logs: an entry with its "step", names and values as they are in the log. Alarms about
-        it are on at the next batch."""
+        it are on at the next batch.
+        """
         self._history.note(entry)
 
     def see(self, batch: Sampled) -> list[Alarm]:
