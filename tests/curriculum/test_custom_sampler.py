@@ -110,7 +110,7 @@ def test_numbers_of_other_libraries_are_rows_and_metrics_and_a_run_resumes(tmp_p
         (torch.tensor([[1, 2]]), r"take dealt row tensor\(\[1, 2\]\): "),
         (torch.tensor([1.0]), r"take dealt row tensor\(1.\): "),
         (None, "take dealt None: give a list of rows"),
-        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], 4 more than once: a batch needs 2 distinct ones"),
+        ([4, 7, 4], r"take dealt the rows \[4, 7, 4\], 4 more than once: a batch needs 2 distinct rows"),
     ],
 )
 def test_rows_are_distinct_indices_of_the_training_set(dealt, words):
