@@ -157,7 +157,7 @@ def test_the_loss_and_its_gradient_are_those_of_the_formula(tmp_path, name, monk
     expected = together(values)
 
     trainer = tiny_models.trainer(
-        tmp_path, tiny_models.digits, **presets.under(name, {"max_completion_length": LONGEST})
+        tmp_path, tiny_models.digits, **presets.with_preset(name, {"max_completion_length": LONGEST})
     )
     trainer.model.eval()  # where the loss is not divided by gradient accumulation
     theirs = trainer._get_per_token_logps_and_entropies
@@ -194,18 +194,18 @@ def test_a_config_has_the_settings_and_the_name(preset, name):
     assert {key: getattr(config, key) for key in PRESETS[name].settings} == dict(PRESETS[name].settings)
     assert (config.preset, json.loads(config.to_json_string())["preset"]) == (name, name)
     assert pickle.loads(pickle.dumps(config)).preset == name
-    assert "your own" not in presets.said(config)
+    assert "your own" not in presets.describe(config)
 
 
 def test_a_users_own_settings_win_and_are_told(preset):
     config = preset("dapo", epsilon_high=0.3, zero_variance_groups="keep", beta=0.0)
     assert (config.epsilon_high, config.zero_variance_groups, config.loss_type) == (0.3, "keep", "dapo")
-    said = presets.said(config)
+    said = presets.describe(config)
     assert "your own: epsilon_high=0.3 (not 0.28), zero_variance_groups='keep' (not 'resample')." in said
     assert said.startswith("dapo sets loss_type='dapo', epsilon=0.2, advantage_baseline='mean'")
     assert "beta=0.0" in said.partition(";")[0]
     assert "overlong" in said.partition("Left to you: ")[2]
-    assert presets.said(preset_free := GRPOPlusConfig(use_cpu=True, bf16=False)) == ""
+    assert presets.describe(preset_free := GRPOPlusConfig(use_cpu=True, bf16=False)) == ""
     assert preset_free.preset is None
 
 

@@ -9,7 +9,7 @@ import torch
 from transformers import GenerationConfig, GenerationMixin, Qwen2ForCausalLM
 from trl import GRPOConfig
 
-from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen, inherited, warnings
+from trl_grpo_plus.config.sampling_distribution import NEUTRAL, chosen_settings, inherited_settings, warnings
 
 
 CPU = {"bf16": False, "use_cpu": True, "report_to": "none"}
@@ -61,7 +61,7 @@ def test_what_is_inherited_is_what_transformers_takes_from_the_model(tmp_path, m
     as_it_is = processors(model, passed_by_trl(args), {})
     assert as_it_is == ([], "sample")
     bent = processors(model, passed_by_trl(args), own) != as_it_is
-    assert inherited(args, own) == (own if bent else {})
+    assert inherited_settings(args, own) == (own if bent else {})
     assert bent == (name in BENT and name not in TRL_S)
 
 
@@ -75,7 +75,7 @@ def test_every_setting_that_transformers_reads_is_known():
 def test_generation_kwargs_take_the_place_of_the_model_s(tmp_path, model, name):
     own, neutral = {name: BENT[name]}, NEUTRAL[name][0]
     args = args_of(tmp_path, generation_kwargs={name: neutral})
-    assert inherited(args, own) == {}
+    assert inherited_settings(args, own) == {}
     found, mode = processors(model, passed_by_trl(args), own)
     assert mode == "sample"
     # These are made of any value that there is, and leave the logits alone with this one.
@@ -118,7 +118,7 @@ TWICE = {"num_iterations": 2}
     ids=str,
 )
 def test_what_is_chosen(tmp_path, options, settings):
-    assert chosen(args_of(tmp_path, **options)) == settings
+    assert chosen_settings(args_of(tmp_path, **options)) == settings
     # A value that the user has set is told of where a ratio of log-probs is taken.
     assert (len(warnings(args_of(tmp_path, **options, **TWICE), {})) == 1) == bool(settings)
 

@@ -80,7 +80,7 @@ def test_a_run_begins_by_saying_it(write, monkeypatch, capsys):
     with pytest.raises(Begun):
         train.main(*arguments, loader=loader)
     (line,) = [line for line in capsys.readouterr().out.splitlines() if line.startswith("preset ")]
-    assert line == f"preset {presets.said(arguments[1])}"
+    assert line == f"preset {presets.describe(arguments[1])}"
     assert "epsilon=0.25 (not 0.2)" in line
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from trl import GRPOConfig
 
-from trl_grpo_plus.config.sampling_distribution import processed
+from trl_grpo_plus.config.sampling_distribution import logprob_options
 from trl_grpo_plus.trainer.vllm_sync_check import LIMIT, Comparison, VLLMCheck, apart
 
 
@@ -101,12 +101,12 @@ OTHERS += [{"generation_kwargs": {"min_tokens": 5}}, {"vllm_structured_outputs_r
 
 @pytest.mark.parametrize("options", [*PLAIN, *OTHERS], ids=str)
 def test_what_makes_log_probs_of_another_distribution(tmp_path, options):
-    assert processed(GRPOConfig(str(tmp_path), **CPU, **options)) == (list(options) if options in OTHERS else [])
+    assert logprob_options(GRPOConfig(str(tmp_path), **CPU, **options)) == (list(options) if options in OTHERS else [])
 
 
 def test_a_server_may_leave_the_temperature_out(tmp_path):
     options = {"temperature": 0.7, "vllm_mode": "server", "vllm_importance_sampling_correction": False}
-    assert processed(GRPOConfig(str(tmp_path), **CPU, **options)) == ["temperature"]
+    assert logprob_options(GRPOConfig(str(tmp_path), **CPU, **options)) == ["temperature"]
 
 
 # -- whole runs, of a policy that has logits for each prompt, (PROMPTS, TOKENS), and of an engine that is `off` by some

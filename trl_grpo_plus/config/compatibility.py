@@ -1,7 +1,7 @@
 """Checks the configuration against the reward functions, the data and the model, before the first step."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -9,13 +9,17 @@ from ..objective.advantage_functions import by_path
 from ..utils.validation import ConfigError, did_you_mean
 
 
-def check_rewards(names: Sequence[str], weights: Sequence[float], args: Any) -> None:
+if TYPE_CHECKING:
+    from .grpo_plus_config import GRPOPlusConfig
+
+
+def check_rewards(names: Sequence[str], weights: Sequence[float], args: "GRPOPlusConfig") -> None:
     """Check that groups can be judged by the trainer's rewards, and remembered."""
     check_filter_metric(args.filter_metric, names)
     check_weights(weights, args)
 
 
-def check_columns_read(columns: Sequence[str], dataset: Any, config: Any) -> None:
+def check_columns_read(columns: Sequence[str], dataset: Any, config: "GRPOPlusConfig") -> None:
     """Check that the training set has the columns that a baseline or an advantage function reads."""
     available: Sequence[str] = getattr(dataset, "column_names", None) or ()  # a stream may not know them
     for name in columns if available else ():
@@ -30,7 +34,7 @@ def check_columns_read(columns: Sequence[str], dataset: Any, config: Any) -> Non
 
 
 def check_filter_metric(metric: str, names: Sequence[str]) -> None:
-    """`filter_metric` must be one reward function, `total` or `any`."""
+    """Check that `filter_metric` names one reward function, or is `total` or `any`."""
     if metric not in ("total", "any", *names):
         raise ConfigError(
             f"filter_metric={metric!r} is neither 'total' nor 'any' nor one of the reward functions, which are "
@@ -40,7 +44,7 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
         raise ConfigError(f"filter_metric={metric!r} is the name of more than one reward function. Rename them.")
 
 
-def check_weights(weights: Sequence[float] | None, args: Any) -> None:
+def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> None:
     """Check that some reward has a weight, where prompts are remembered or groups are chosen by what they teach.
 
     Without one TRL trains on the KL alone.
@@ -66,7 +70,12 @@ def check_weights(weights: Sequence[float] | None, args: Any) -> None:
 
 
 def check_model(
-    args: Any, environments: Any, images: bool, rollouts: Any = None, tools: Any = None, trl_version: str = "2"
+    args: "GRPOPlusConfig",
+    environments: Any,
+    images: bool,
+    rollouts: Any = None,
+    tools: Any = None,
+    trl_version: str = "2",
 ) -> None:
     """Refuse what these options cannot do with environments, images, a `rollout_func` or tools."""
     if args.filters_groups and images and Version(trl_version) < Version("1.11"):

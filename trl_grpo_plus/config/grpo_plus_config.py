@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import trl
 from trl import GRPOConfig
@@ -20,13 +20,11 @@ from ..objective.advantage_functions import GRPO, by_path, estimator_of, named_b
 from ..objective.kl import ESTIMATORS, TRL_ESTIMATOR
 from ..objective.scales import TRL_SCALES
 from ..rollouts import verdicts
-from ..utils.validation import Number, did_you_mean
+from ..utils.validation import did_you_mean
 from . import presets
 from .validation import check, warn_of_no_effect
 
 
-AtLeastOne = Annotated[int, Number(at_least=1, integer=True)]
-NotNegative = Annotated[float, Number(at_least=0.0)]
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
 
 # To a type checker also what a class has under that word: see the end of GRPOPlusConfig.
@@ -236,11 +234,11 @@ class GRPOPlusConfig(GRPOConfig):
     # Parameters that control zero-variance groups
     zero_variance_groups: str = _choice("keep", ["keep", "drop", "resample"])
     filter_metric: str = "total"
-    zero_variance_tolerance: NotNegative = 1e-6
-    solved_reward: Annotated[float, Number()] = 1.0
-    failed_reward: Annotated[float, Number()] = 0.0
+    zero_variance_tolerance: float = 1e-6
+    solved_reward: float = 1.0
+    failed_reward: float = 0.0
     filtered_verdicts: list[str] | None = None
-    max_resample_rounds: AtLeastOne = 3
+    max_resample_rounds: int = 3
     resample_fallback: str = _choice("drop", ["drop", "keep", "raise"])
 
     # Parameters that control the advantage
@@ -248,18 +246,18 @@ class GRPOPlusConfig(GRPOConfig):
     advantage_baseline: str = "mean"  # or in Python a function
     advantage_estimator: str = GRPO  # or a function, or a dict, as YAML or JSON give it
     std_ddof: int = _choice(1, [0, 1])
-    std_eps: NotNegative = 1e-4
-    std_floor: NotNegative = 0.0
-    running_std_decay: Annotated[float, Number(at_least=0.0, below=1.0)] = 0.9
-    advantage_clip: Annotated[float | None, Number(above=0.0, optional=True)] = None
+    std_eps: float = 1e-4
+    std_floor: float = 0.0
+    running_std_decay: float = 0.9
+    advantage_clip: float | None = None
     step_reward_credit: str | None = None
 
     # Parameters that control which prompts are sampled, and what is believed of them
     prompt_selection: str = "shuffle"  # or a dict, as YAML or JSON give it
-    selection_pool: AtLeastOne = 8
+    selection_pool: int = 8
     belief_key: str | None = None
     belief_head: str | None = None
-    belief_head_share: Annotated[float | None, Number(above=0.0, optional=True)] = 0.1
+    belief_head_share: float | None = 0.1
 
     # Parameters that control the importance ratio
     importance_ratio: str | None = None
@@ -268,23 +266,23 @@ class GRPOPlusConfig(GRPOConfig):
     kl_estimator: str = _choice(TRL_ESTIMATOR, ESTIMATORS)
     kl_placement: str = _choice("loss", ["loss", "reward"])
     kl_reward_form: str = _choice("sequence", ["sequence", "reward_to_go"])
-    kl_target: Annotated[float | None, Number(above=0.0, optional=True)] = None
-    kl_horizon: AtLeastOne = 10_000
+    kl_target: float | None = None
+    kl_horizon: int = 10_000
 
     # Parameters that control the processes that rewards with a time limit run in
-    reward_workers: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
-    reward_worker_memory_mb: Annotated[int, Number(at_least=256, integer=True)] = 4096
+    reward_workers: int | None = None
+    reward_worker_memory_mb: int = 4096
 
     # Parameters that control what is watched: steps, traces, alarms
     nonfinite_step: str = _choice("raise", ["raise", "ignore"])
-    trace_every: Annotated[int, Number(at_least=0, integer=True)] = 1
-    trace_max_groups: Annotated[int | None, Number(at_least=1, integer=True, optional=True)] = None
+    trace_every: int = 1
+    trace_max_groups: int | None = None
     trace_compress: bool = False
-    trace_thumbnails: Annotated[int, Number(at_least=0, integer=True)] = 0
-    trace_log_groups: Annotated[int, Number(at_least=0, integer=True)] = 4
+    trace_thumbnails: int = 0
+    trace_log_groups: int = 4
     alarms: bool = True
     alarm_thresholds: dict[str, Any] | str | None = None
-    vllm_check_every: Annotated[int, Number(at_least=0, integer=True)] = 10
+    vllm_check_every: int = 10
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -378,7 +376,7 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
 
 GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
 # A config has the name in its field, so the class can have under that word what makes one.
-GRPOPlusConfig.preset = classmethod(presets.made)
+GRPOPlusConfig.preset = classmethod(presets.make)
 # On a command line an option's help is the first sentence that the docstring says of it.
 for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
     _option = GRPOPlusConfig.__dataclass_fields__[_name]

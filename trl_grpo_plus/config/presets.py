@@ -7,9 +7,13 @@ all the same, since defaults move. Sizes of batches and groups, lengths, learnin
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..utils.validation import ConfigError, one_of
+
+
+if TYPE_CHECKING:
+    from .grpo_plus_config import GRPOPlusConfig
 
 
 PAPERS = "https://huggingface.co/papers/"
@@ -32,8 +36,8 @@ class Preset:
     leaves: str = ""
 
 
-class Chosen(str):
-    """A preset's name, in the hands of who has set its settings too: a config cannot tell defaults from settings."""
+class AppliedPreset(str):
+    """The name of a preset whose settings are set too. A config could not tell a plain name from this one."""
 
     __slots__ = ()
 
@@ -194,7 +198,7 @@ PRESETS: dict[str, Preset] = {
 }
 
 
-def named(name: str) -> Preset:
+def preset_of(name: str) -> Preset:
     """Return the preset of that name.
 
     Raises:
@@ -204,35 +208,35 @@ def named(name: str) -> Preset:
     return PRESETS[name]
 
 
-def under(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
+def with_preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
     """Return a config's arguments: the preset's settings, over them a user's own.
 
     Raises:
         ConfigError: there is no such preset.
     """
-    return {**named(name).settings, **own, "preset": Chosen(name)}
+    return {**preset_of(name).settings, **own, "preset": AppliedPreset(name)}
 
 
-def made(config: Any, name: str, /, **own: Any) -> Any:
+def make(config_class: Any, name: str, /, **own: Any) -> Any:
     """Make a config with a preset's settings; `GRPOPlusConfig.preset("dapo", epsilon_high=0.3)` calls it.
 
     Args:
-        config (`type`): the class, `GRPOPlusConfig` or a subclass.
+        config_class (`type`): `GRPOPlusConfig` or a subclass.
         name (`str`): one of [`PRESETS`].
         own: its arguments, which win over the preset's.
 
     Raises:
         ConfigError: there is no such preset, or its settings with these arguments are refused.
     """
-    return config(**under(name, own))
+    return config_class(**with_preset(name, own))
 
 
 def check(preset: Any) -> None:
-    """Refuse a config's `preset` that is none, or whose settings nobody has set."""
+    """Refuse a config's `preset` if no preset has that name, or if its settings were not applied."""
     if preset is None:
         return
-    named(preset)
-    if not isinstance(preset, Chosen):
+    preset_of(preset)
+    if not isinstance(preset, AppliedPreset):
         raise ConfigError(
             f"preset={preset!r}: a config that is made so cannot tell what you set from what is a default, so it "
             f"would have the name and none of the settings. Write GRPOPlusConfig.preset({preset!r}, ...), where what "
@@ -240,8 +244,8 @@ def check(preset: Any) -> None:
         )
 
 
-def said(config: Any) -> str:
-    """Return what the preset of a config has set, what is set otherwise, and what it leaves; "" without one."""
+def describe(config: "GRPOPlusConfig") -> str:
+    """Describe a config's preset: what it sets, what the user set otherwise, what it leaves. "" without a preset."""
     if config.preset is None:
         return ""
     preset = PRESETS[config.preset]

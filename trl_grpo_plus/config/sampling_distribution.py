@@ -1,19 +1,23 @@
-"""Which settings have attempts sampled from another distribution than the one that log-probs are of.
+"""Settings that make the sampled distribution differ from the one that the log-probs describe.
 
-TRL's log-probs are of `softmax(logits / temperature)`. What filters or bends that on the way to a token (`NEUTRAL`) is
-not in them: the policy is trained on attempts of another one. It comes from two places:
+TRL's log-probs are of `softmax(logits / temperature)`. They leave out whatever else changes the sampled distribution
+(`NEUTRAL`): the policy is then trained on attempts of another distribution. Such settings come from two places:
 
-- **chosen**: options of the config, and `generation_kwargs` over them. Who sets one knows of it, so it matters where a
-  ratio of log-probs is taken.
-- **inherited**: the model's own `generation_config`. transformers takes from it whatever TRL leaves at `None`, without
-  a word; TRL sets `temperature`, `top_p`, `top_k`, `repetition_penalty` and what ends an attempt. vLLM takes what ends
+- **chosen**: options of the config, and `generation_kwargs` over them. The user knows of these, so they matter
+  only where a ratio of log-probs is taken.
+- **inherited**: the model's own `generation_config`. transformers silently takes from it whatever TRL leaves at
+  `None`; TRL sets `temperature`, `top_p`, `top_k`, `repetition_penalty` and what ends an attempt. vLLM takes what ends
   an attempt from it and nothing else, and continuous batching nothing.
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from accelerate.logging import get_logger
+
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 
 logger = get_logger(__name__)
@@ -59,56 +63,68 @@ OF_VLLM: dict[str, tuple[Any, ...]] = {
 _MOST_SHOWN = 60  # characters of a value
 
 
-def altering(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:
-    """Return those of some settings that change the distribution."""
-    known = {name: value for name, value in settings.items() if name in neutral and value is not None}
-    return {name: value for name, value in known.items() if value not in neutral[name]}
+def altering_settings(settings: Mapping[str, Any], neutral: Mapping[str, tuple[Any, ...]] = NEUTRAL) -> dict[str, Any]:
+    """Return the settings that change the sampled distribution."""
+    return {
+        name: value
+        for name, value in settings.items()
+        if name in neutral and value is not None and value not in neutral[name]
+    }
 
 
-def given(args: Any) -> dict[str, Any]:
-    """Return what TRL samples with, of what a [`~trl.GRPOConfig`] says."""
+def sampling_settings(args: "GRPOConfig") -> dict[str, Any]:
+    """Return the sampling settings of a [`~trl.GRPOConfig`]; `generation_kwargs` win."""
     return {name: getattr(args, name) for name in ("temperature", *OPTIONS)} | dict(args.generation_kwargs or {})
 
 
-def chosen(args: Any) -> dict[str, Any]:
+def chosen_settings(args: "GRPOConfig") -> dict[str, Any]:
     """Return the settings of a [`~trl.GRPOConfig`] that change the distribution, with their values."""
-    settings = altering(given(args), OF_VLLM if args.use_vllm else NEUTRAL)
-    if (temperature := given(args)["temperature"]) != args.temperature:  # the logits are divided by the option
+    settings = altering_settings(sampling_settings(args), OF_VLLM if args.use_vllm else NEUTRAL)
+    if (
+        temperature := sampling_settings(args)["temperature"]
+    ) != args.temperature:  # the logits are divided by the option
         settings["generation_kwargs.temperature"] = temperature
     if args.use_vllm and args.vllm_structured_outputs_regex is not None:
         settings["vllm_structured_outputs_regex"] = args.vllm_structured_outputs_regex
     return settings
 
 
-def inherited(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def inherited_settings(
+    args: "GRPOConfig", generation_config: Mapping[str, Any], passed: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
     """Return the settings of a model's generation_config that reach sampling and change the distribution.
 
     Args:
         args ([`~trl.GRPOConfig`]): of the run.
-        model_s (`Mapping[str, Any]`): the generation_config.
+        generation_config (`Mapping[str, Any]`): of the model.
         passed (`Mapping[str, Any]`, *optional*): what TRL passes to transformers, else what `args` says of it.
     """
     if args.use_vllm or getattr(args, "use_transformers_continuous_batching", False):
         return {}
-    passed = {"do_sample": True, **given(args)} if passed is None else passed
-    return {name: value for name, value in altering(model_s).items() if passed.get(name) is None}
+    passed = {"do_sample": True, **sampling_settings(args)} if passed is None else passed
+    return {name: value for name, value in altering_settings(generation_config).items() if passed.get(name) is None}
 
 
-def warnings(args: Any, model_s: Mapping[str, Any], passed: Mapping[str, Any] | None = None) -> list[str]:
-    """Return what there is to say of both, in words; arguments as those of [`inherited`]."""
-    said = []
-    if settings := inherited(args, model_s, passed):
-        said.append(_of_the_model(settings))
-    if (settings := chosen(args)) and (ratios := _ratios(args)):
-        said.append(
+def warnings(
+    args: "GRPOConfig", generation_config: Mapping[str, Any], passed: Mapping[str, Any] | None = None
+) -> list[str]:
+    """Return a warning for each kind of setting that changes the distribution.
+
+    Arguments are those of [`inherited_settings`].
+    """
+    texts = []
+    if settings := inherited_settings(args, generation_config, passed):
+        texts.append(_of_the_model(settings))
+    if (settings := chosen_settings(args)) and (ratios := _ratios(args)):
+        texts.append(
             f"{_shown(settings)}: attempts are sampled with it, and the log-probs, of softmax(logits / temperature), "
             f"are without it. {' '.join(ratios)} {_way_out(settings)}"
         )
-    return said
+    return texts
 
 
-def warn_of_another_distribution(args: Any, model: Any, passed: Mapping[str, Any] | None) -> None:
-    """Say it on the main process; a model without a generation_config has nothing to say."""
+def warn_of_another_distribution(args: "GRPOConfig", model: Any, passed: Mapping[str, Any] | None) -> None:
+    """Log these warnings on the main process."""
     own = getattr(model, "generation_config", None)
     own = own if isinstance(own, Mapping) else getattr(own, "to_dict", dict)()
     for text in warnings(args, own, passed):
@@ -128,8 +144,8 @@ def _of_the_model(settings: Mapping[str, Any]) -> str:
     )
 
 
-def _ratios(args: Any) -> list[str]:
-    """In which ratios of log-probs that is wrong, and how."""
+def _ratios(args: "GRPOConfig") -> list[str]:
+    """Return which ratios of log-probs are biased by it, and how."""
     wrong = []
     if args.use_vllm and args.vllm_importance_sampling_correction:
         wrong.append(
@@ -163,18 +179,18 @@ def _short(text: str) -> str:
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
 
 
-# What of generation_kwargs leaves the distribution that vLLM samples from as the trainer knows it, whatever its value.
+# Keys of generation_kwargs that do not change the distribution, whatever their value.
 HARMLESS = {"seed", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output"}
 
 
-def processed(args: Any) -> list[str]:
-    """Options of a [`~trl.GRPOConfig`] by which vLLM's log-probs are of another distribution than the trainer's."""
-    names = [*altering({name: getattr(args, name) for name in OPTIONS})]
+def logprob_options(args: "GRPOConfig") -> list[str]:
+    """Return the options under which vLLM's log-probs and the trainer's are of different distributions."""
+    names = [*altering_settings({name: getattr(args, name) for name in OPTIONS})]
     if set(args.generation_kwargs or ()) - HARMLESS:
         names.append("generation_kwargs")
     if args.vllm_structured_outputs_regex is not None:
         names.append("vllm_structured_outputs_regex")
-    # A server may give them as they are before the temperature. TRL looks at that where it corrects by them.
+    # A server may return log-probs from before the temperature. TRL checks this only where it corrects by them.
     if args.temperature != 1 and args.vllm_mode == "server" and not args.vllm_importance_sampling_correction:
         names.append("temperature")
     return names

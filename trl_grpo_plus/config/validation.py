@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from packaging.version import Version
 
@@ -18,10 +18,40 @@ from ..traces.alarms import Thresholds
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of
 from . import presets
-from .sampling_distribution import processed
+from .sampling_distribution import logprob_options
 
 
-# TRL's own options. TRL checks them late: after the model is loaded, or after a batch is sampled.
+if TYPE_CHECKING:
+    from .grpo_plus_config import GRPOPlusConfig
+
+
+# Not in the fields' metadata, which transformers' parser passes to argparse.
+NUMBERS = {
+    "zero_variance_tolerance": Number(at_least=0.0),
+    "solved_reward": Number(),
+    "failed_reward": Number(),
+    "max_resample_rounds": Number(at_least=1, integer=True),
+    "std_eps": Number(at_least=0.0),
+    "std_floor": Number(at_least=0.0),
+    "running_std_decay": Number(at_least=0.0, below=1.0),
+    "advantage_clip": Number(above=0.0, optional=True),
+    "selection_pool": Number(at_least=1, integer=True),
+    "belief_head_share": Number(above=0.0, optional=True),
+    "kl_target": Number(above=0.0, optional=True),
+    "kl_horizon": Number(at_least=1, integer=True),
+    "reward_workers": Number(at_least=1, integer=True, optional=True),
+    "reward_worker_memory_mb": Number(at_least=256, integer=True),
+    "trace_every": Number(at_least=0, integer=True),
+    "trace_max_groups": Number(at_least=1, integer=True, optional=True),
+    "trace_thumbnails": Number(at_least=0, integer=True),
+    "trace_log_groups": Number(at_least=0, integer=True),
+    "vllm_check_every": Number(at_least=0, integer=True),
+    # TRL's own. TRL checks them late: after the model is loaded, or after a batch is sampled.
+    "temperature": Number(above=0.0),
+    "beta": Number(at_least=0.0),
+    "per_device_train_batch_size": Number(at_least=1, integer=True),
+}
+# TRL's own, which TRL checks late too.
 TRL_CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -29,19 +59,14 @@ TRL_CHOICES = {
     "vllm_mode": ("colocate", "server"),
     "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
 }
-TRL_NUMBERS = {
-    "temperature": Number(above=0.0),
-    "beta": Number(at_least=0.0),
-    "per_device_train_batch_size": Number(at_least=1, integer=True),
-}
 
 
-def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None:
+def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version: str) -> None:
     """Refuse a [`GRPOPlusConfig`] that cannot work.
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
-        annotations (`Mapping[str, Any]`): the annotations of its own fields; `Annotated` holds a number's bounds.
+        annotations (`Mapping[str, Any]`): the annotations of the fields that this package adds.
         trl_version (`str`): the installed version.
     """
     presets.check(config.preset)
@@ -57,7 +82,7 @@ def check(config: Any, annotations: Mapping[str, Any], trl_version: str) -> None
     _check_liger(config, trl_version)
 
 
-def warn_of_no_effect(config: Any) -> None:
+def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
     """Say so where another trainer than this package's was handed options of this package."""
     changed = {name: value for name, value in config.changed_options.items() if name != "preset"}
     options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
@@ -70,16 +95,14 @@ def warn_of_no_effect(config: Any) -> None:
         )
 
 
-def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
+def _check_values(config: "GRPOPlusConfig", annotations: Mapping[str, Any]) -> None:
     for name, allowed in TRL_CHOICES.items():
         one_of(name, getattr(config, name), allowed)
     one_of("scale_rewards", config.scale_rewards, SCALES)
-    for name, number in TRL_NUMBERS.items():
+    for name, number in NUMBERS.items():
         number.check(name, getattr(config, name))
     for name in [name for name in annotations if name in config.__dataclass_fields__]:
         value, metadata = getattr(config, name), config.__dataclass_fields__[name].metadata
-        for number in getattr(annotations[name], "__metadata__", ()):
-            number.check(name, value)
         if "choices" in metadata:
             one_of(name, value, metadata["choices"])
         if annotations[name] is bool and not isinstance(value, bool):
@@ -95,7 +118,7 @@ def _check_values(config: Any, annotations: Mapping[str, Any]) -> None:
         )
 
 
-def _check_advantage(config: Any) -> None:
+def _check_advantage(config: "GRPOPlusConfig") -> None:
     check_baseline(config.advantage_baseline)
     if config.multi_objective_aggregation != "normalize_then_sum":
         return
@@ -113,7 +136,7 @@ def _check_advantage(config: Any) -> None:
         )
 
 
-def _check_process(config: Any) -> None:
+def _check_process(config: "GRPOPlusConfig") -> None:
     one_of("step_reward_credit", config.step_reward_credit, (None, *STEP_REWARD_CREDITS))
     if config.step_reward_credit is None:
         return
@@ -142,7 +165,7 @@ def _check_process(config: Any) -> None:
         raise ConfigError(f"{what} does not go with {reason}")
 
 
-def _check_beliefs(config: Any) -> None:
+def _check_beliefs(config: "GRPOPlusConfig") -> None:
     scale, believes = config.scale_rewards, config.advantage_baseline == "belief"
     by_itself = config.multi_objective_aggregation == "normalize_then_sum"
     if believes and (SCALES[scale].over == "group" or (by_itself and scale != "prior")):
@@ -191,7 +214,7 @@ def _check_beliefs(config: Any) -> None:
         )
 
 
-def _check_estimator(config: Any) -> None:
+def _check_estimator(config: "GRPOPlusConfig") -> None:
     check_estimator(config.advantage_estimator)
     if not config.estimates_advantages:
         return
@@ -228,7 +251,7 @@ def _check_estimator(config: Any) -> None:
         estimator_of(config)
 
 
-def _way_out(config: Any, options: Iterable[str]) -> str:
+def _way_out(config: "GRPOPlusConfig", options: Iterable[str]) -> str:
     """Leave it out; or set it back, where a preset sets it."""
     if config.preset is None:
         return "Leave one of the two out."
@@ -237,7 +260,7 @@ def _way_out(config: Any, options: Iterable[str]) -> str:
     return f"Leave one of the two out; where it is preset={str(config.preset)!r} that sets it, set {back} beside it."
 
 
-def _check_kl(config: Any) -> None:
+def _check_kl(config: "GRPOPlusConfig") -> None:
     changed = config.changed("kl_estimator", "kl_placement", "kl_reward_form", "kl_target")
     name, estimator = config.kl_estimator, ESTIMATORS[config.kl_estimator]
     if changed and config.beta <= 0:
@@ -269,7 +292,7 @@ def _check_kl(config: Any) -> None:
         )
 
 
-def _check_ratio(config: Any) -> None:
+def _check_ratio(config: "GRPOPlusConfig") -> None:
     one_of("importance_ratio", config.importance_ratio, (None, *RATIOS))
     if config.importance_ratio is None:
         return
@@ -296,7 +319,7 @@ def _check_ratio(config: Any) -> None:
         )
 
 
-def _check_vllm(config: Any) -> None:
+def _check_vllm(config: "GRPOPlusConfig") -> None:
     if not config.changed("vllm_check_every") or not config.vllm_check_every:
         return
     what = f"vllm_check_every={config.vllm_check_every!r} has nothing to compare"
@@ -305,7 +328,7 @@ def _check_vllm(config: Any) -> None:
             f"{what}: without vLLM attempts are sampled from the trainer's own weights. Set use_vllm=True, or leave "
             "it out."
         )
-    if names := processed(config):
+    if names := logprob_options(config):
         options = ", ".join(f"{name}={getattr(config, name)!r}" for name in names)
         raise ConfigError(
             f"{what}: with {options} vLLM's log-probs are of another distribution than the trainer's. Leave it out, "
@@ -313,7 +336,7 @@ def _check_vllm(config: Any) -> None:
         )
 
 
-def _check_thresholds(config: Any) -> None:
+def _check_thresholds(config: "GRPOPlusConfig") -> None:
     if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
         raise ConfigError(
             f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
@@ -322,7 +345,7 @@ def _check_thresholds(config: Any) -> None:
     Thresholds.of(config.alarm_thresholds or {})
 
 
-def _check_liger(config: Any, trl_version: str) -> None:
+def _check_liger(config: "GRPOPlusConfig", trl_version: str) -> None:
     # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
     needs_loss = config.changed(
         "zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "step_reward_credit"

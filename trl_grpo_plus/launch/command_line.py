@@ -86,7 +86,7 @@ def read(parser: Any, argv: list[str]) -> Settings:
             refused[word] = f"unknown option --{_name(word)}.{instead_of(_name(word), {*known, 'config'}, '--')}"
     preset = options.preset or values.get("preset")
     try:
-        presets.check(preset and presets.Chosen(preset))
+        presets.check(preset and presets.AppliedPreset(preset))
     except ConfigError as error:
         preset, refused["preset"] = None, str(error)
     env = {name: str(value) for name, value in env.items()}
@@ -112,7 +112,7 @@ def build(
         ConfigError: a word of the command line belongs to no option.
     """
     os.environ.update(settings.env)
-    below = presets.named(settings.preset).settings if settings.preset else {}
+    below = presets.preset_of(settings.preset).settings if settings.preset else {}
     parser.set_defaults_with_config(**{**below, **settings.values})
     namespace, stray = parser.parse_known_args(list(settings.argv))
     if stray:
@@ -122,7 +122,7 @@ def build(
         names = [field.name for field in dataclasses.fields(kind) if field.init]
         values = {name: getattr(namespace, name) for name in names} | {n: instead[n] for n in names if n in instead}
         if "preset" in values:
-            values["preset"] = presets.Chosen(settings.preset) if settings.preset else None
+            values["preset"] = presets.AppliedPreset(settings.preset) if settings.preset else None
         try:
             made[kind.__name__] = kind(**values)
         except (ValueError, TypeError, argparse.ArgumentTypeError) as error:

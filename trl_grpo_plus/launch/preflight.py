@@ -35,7 +35,7 @@ def keys(recipe: Recipe) -> list[Row]:
 
 def preset(recipe: Recipe) -> list[Row]:
     """Return what a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
-    said = presets.said(recipe.training)
+    said = presets.describe(recipe.training)
     return [Row("preset", OK, said)] if said else []
 
 

@@ -51,7 +51,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
 
     training_args = recipe.training
     if training_args.preset and training_args.process_index == 0:
-        say(f"preset {presets.said(training_args)}")
+        say(f"preset {presets.describe(training_args)}")
     with training_args.main_process_first(local=False):
         settle_folder(training_args)
     with training_args.main_process_first(local=False):

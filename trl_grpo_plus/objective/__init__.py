@@ -2,6 +2,7 @@
 
 credit               the advantages of a batch, as the configuration says
 advantages           rewards minus a baseline, divided by a scale
+options              the options of a configuration that advantages depend on
 group_batch          what a baseline, a scale or an advantage function reads beside the rewards
 baselines            what is subtracted: `BASELINES`
 scales               what is divided by: `SCALES`

@@ -16,6 +16,7 @@ from .advantage_functions import by_path, estimator_of
 from .advantages import Normalization, compute, compute_with_kl, normalize_then_sum, varies
 from .baselines import BASELINES, baseline_of, columns_of
 from .group_batch import GroupBatch
+from .options import AdvantageOptions
 from .process_rewards import of_steps
 
 
@@ -37,7 +38,7 @@ class Credit:
         running_variance (`float`, *optional*): moving average of the batch's variance, `None` before the first batch.
     """
 
-    def __init__(self, config: Any):
+    def __init__(self, config: AdvantageOptions):
         self._config = config
         self.estimator = estimator_of(config)
         self._baseline = baseline_of(config.advantage_baseline)
@@ -167,7 +168,7 @@ class Credit:
         self.running_variance = state["running_variance"]
 
 
-def columns_read(config: Any) -> tuple[str, ...]:
+def columns_read(config: AdvantageOptions) -> tuple[str, ...]:
     """Return the dataset columns that a configuration's baseline or advantage function reads.
 
     Raises:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.logging import get_logger
@@ -20,6 +20,10 @@ from ..rollouts.groups import totals
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError
 from .batch import Batch, share_of
+
+
+if TYPE_CHECKING:
+    from ..config import GRPOPlusConfig
 
 
 logger = get_logger(__name__)
@@ -47,7 +51,7 @@ class Prompts:
 
     def __init__(
         self,
-        config: Any,
+        config: "GRPOPlusConfig",
         train_set: Any,
         names: Sequence[str],
         weights: Sequence[float],
@@ -131,7 +135,8 @@ class Prompts:
                     "process the whole stream, in the same order."
                 )
         else:  # the columns that beliefs read, of all ranks' rows
-            needed = {self._config.belief_key, "prompt" if self._config.belief_head else None} - {None}
+            needed = [self._config.belief_key] if self._config.belief_key else []
+            needed += ["prompt"] if self._config.belief_head else []
             dealt = gather_object([{name: row.get(name) for name in needed} for row in batch.inputs])
             window.rows = dealt[:: batch.size]
         assert self.memory is not None

@@ -6,7 +6,7 @@ Each rank has a file of its own. The first rank also saves the reference model i
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.logging import get_logger
@@ -15,6 +15,10 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_
 
 from ..utils.distributed import raise_on_all_ranks
 from ..utils.validation import ConfigError
+
+
+if TYPE_CHECKING:
+    from trl import GRPOConfig
 
 
 logger = get_logger(__name__)
@@ -27,7 +31,7 @@ _INSTEAD = (
 )
 
 
-def layout(args: Any, world_size: int) -> list[int]:
+def layout(args: "GRPOConfig", world_size: int) -> list[int]:
     """Return the sizes that must not change for a checkpoint's batch in flight to be used."""
     sizes = [args.per_device_train_batch_size, args.gradient_accumulation_steps, args.steps_per_generation]
     return [world_size, *sizes, args.num_iterations, args.num_generations]

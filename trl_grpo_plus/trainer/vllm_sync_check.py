@@ -17,16 +17,20 @@ longer: its weights are from a step between the kept one and the last step witho
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from accelerate.logging import get_logger
 from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
-from ..config.sampling_distribution import processed
+from ..config.sampling_distribution import logprob_options
 from ..curriculum.prompt_states import evaluating
 from ..objective.padding import loss_mask
+
+
+if TYPE_CHECKING:
+    from ..config import GRPOPlusConfig
 
 
 logger = get_logger(__name__)
@@ -141,8 +145,10 @@ class VLLMCheck:
             compares the log-probs that TRL computed, and tells no cause.
     """
 
-    def __init__(self, args: Any, accelerator: Any, forward: Callable[[dict[str, Tensor]], Tensor], text_only: bool):
-        self._every = args.vllm_check_every if args.use_vllm and not processed(args) else 0
+    def __init__(
+        self, args: "GRPOPlusConfig", accelerator: Any, forward: Callable[[dict[str, Tensor]], Tensor], text_only: bool
+    ):
+        self._every = args.vllm_check_every if args.use_vllm and not logprob_options(args) else 0
         self._accelerator, self._forward, self._text_only = accelerator, forward, text_only
         self._batches = 0
         self._kept: _Agreement | None = None
