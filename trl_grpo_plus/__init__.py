@@ -29,18 +29,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .config.grpo_plus_config import GRPOPlusConfig
-    from .launch.progress import SlimProgress
     from .registry import get_reward, list_rewards, register_reward
+    from .trainer.attach import attach
     from .trainer.grpo_plus_trainer import GRPOPlusTrainer
+    from .trainer.progress import SlimProgress
 
 __version__ = "0.1.0"
 __all__ = ["GRPOPlusConfig", "GRPOPlusTrainer", "SlimProgress", "__version__"]
-__all__ += ["get_reward", "list_rewards", "register_reward"]
+__all__ += ["attach", "get_reward", "list_rewards", "register_reward"]
 
 _LAZY = {
     "GRPOPlusConfig": ".config.grpo_plus_config",
     "GRPOPlusTrainer": ".trainer.grpo_plus_trainer",
-    "SlimProgress": ".launch.progress",
+    "SlimProgress": ".trainer.progress",
+    "attach": ".trainer.attach",
 }
 _LAZY |= dict.fromkeys(("get_reward", "list_rewards", "register_reward"), ".registry")
 

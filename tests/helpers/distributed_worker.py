@@ -26,6 +26,7 @@ from accelerate import PartialState
 from transformers import Qwen2ForCausalLM, TrainerCallback
 from trl import GRPOTrainer
 
+from trl_grpo_plus import attach
 from trl_grpo_plus.registry import Step
 from trl_grpo_plus.trainer import batch
 from trl_grpo_plus.trainer.checkpoint_integrity import lacking
@@ -80,6 +81,19 @@ def parity(folder):
 
     batches = {"gradient_accumulation_steps": 2, "steps_per_generation": 4, "num_iterations": 2, "max_steps": 5}
     return each_case(compare, 0.1, per_device_train_batch_size=6, **batches)
+
+
+def attached(folder):
+    """TRL's trainer, alone and attached, with an alarm that ends the training on both ranks."""
+    options = {"cls": GRPOTrainer, "beta": 0.1, "num_iterations": 2, "max_steps": 4}
+    alone = result(train(folder / "alone", **options))
+    watched = tiny_models.trainer(folder / "watched", tiny_models.digits, **options)
+    attach(watched)
+    watched.train()
+    halted = tiny_models.trainer(folder / "halted", tiny_models.always_dead, **{**options, "max_steps": 30})
+    attach(halted, halt_on_alarm=["dead_groups"], alarm_thresholds={"window": 4, "min_batches": 4})
+    halted.train()
+    return {"alone": alone, "attached": result(watched), "halted": halted.state.global_step}
 
 
 def distances(folder, reward, rows, alone, alone_rows, own=None, **options):

@@ -21,10 +21,11 @@ from accelerate.utils.launch import prepare_deepspeed_cmd_env, prepare_multi_gpu
 from safetensors.torch import load_file
 
 from trl_grpo_plus.launch import accelerate as launch
-from trl_grpo_plus.launch import progress, train
+from trl_grpo_plus.launch import train
 from trl_grpo_plus.launch.launchers import launch_command
 from trl_grpo_plus.launch.preflight import processes
 from trl_grpo_plus.traces import reader as traces
+from trl_grpo_plus.trainer import progress
 from trl_grpo_plus.utils.tables import FAILED
 
 

@@ -26,7 +26,14 @@ AGREEING = [*RESAMPLED, "drop_straddling", "logs_on_one_rank", "truncated", "kl_
 AGREEING += ["estimated", "entropies", "steps", "columns"]
 OTHERS = ["world", "parity", "drop", "filler", "filler_entropy", "brought_by_one_rank", "fallback_raise"]
 OTHERS += ["reward_fails", "rollout_fails", "unsendable", "nonfinite", "stream_fails", "outcomes", "traces", "whole"]
-OTHERS += ["estimated_alone", "estimator_fails", "nonfinite_groups", "saved_by_one_rank", "held_by_another"]
+OTHERS += [
+    "attached",
+    "estimated_alone",
+    "estimator_fails",
+    "nonfinite_groups",
+    "saved_by_one_rank",
+    "held_by_another",
+]
 
 
 def launch(out, *scenarios, ok=True, **environment):
@@ -71,6 +78,16 @@ def test_defaults_are_trl(request, losses, cases):
         assert runs["ours"]["weights"] == runs["theirs"]["weights"], case
         assert runs["ours"]["losses"] == runs["theirs"]["losses"], case
         assert second[case]["ours"]["weights"] == runs["ours"]["weights"], case
+
+
+def test_attach_changes_nothing_and_an_alarm_ends_both(out):
+    first, second = results(out, "attached")
+    assert first["attached"] == first["alone"]
+    assert second == first
+    assert 4 <= first["halted"] < 16
+    attempts = [row for group in traces.groups(out / "attached" / "watched" / "run") for row in group]
+    assert len(attempts) == 2 * 2 * 8  # two batches of both ranks
+    assert {row["verdict"] for row in attempts}
 
 
 def assert_live_alone(distances, cases, trained):

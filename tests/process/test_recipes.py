@@ -25,7 +25,6 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, TrainerControl, Tr
 from trl_grpo_plus.cli.check.recipe import refused
 from trl_grpo_plus.cli.main import main
 from trl_grpo_plus.launch import command_line, report, reward_inputs
-from trl_grpo_plus.launch import progress as console
 from trl_grpo_plus.launch.accelerate import distribution
 from trl_grpo_plus.launch.arguments import make_parser
 from trl_grpo_plus.launch.command_line import load, parse
@@ -36,6 +35,7 @@ from trl_grpo_plus.launch.train import _make_trainer
 from trl_grpo_plus.recipes import arithmetic
 from trl_grpo_plus.traces import reader as traces
 from trl_grpo_plus.traces.alarms import ALARMS
+from trl_grpo_plus.trainer import progress as console
 from trl_grpo_plus.utils.validation import ConfigError
 
 

@@ -476,3 +476,15 @@ def asdict_of(config):
     derived = ("generation_batch_size",)  # which TRL refuses beside what it is derived from
     names = [field.name for field in dataclasses.fields(config) if field.init and field.name not in derived]
     return {name: getattr(config, name) for name in names}
+
+
+@pytest.mark.parametrize("disable_tqdm", [True, False])
+def test_a_log_entry_is_one_readable_line(tmp_path, capsys, disable_tqdm):
+    thresholds = {"window": 4, "min_batches": 1}
+    options = {"disable_tqdm": disable_tqdm, "alarm_thresholds": thresholds, "max_steps": 3}
+    trained = tiny_models.trained(tmp_path, tiny_models.always_dead, **options)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("step ")]
+    assert [line.split()[1] for line in lines] == ["1", "2", "3"]
+    assert all("reward 0.300" in line and "tied 100 %" in line and "{" not in line for line in lines)
+    assert "alarms: perfect_scores, dead_groups" in lines[-1]
+    assert len(trained.state.log_history[0]) > 30, "trackers get all of it"

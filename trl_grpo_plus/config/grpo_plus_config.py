@@ -215,6 +215,9 @@ class GRPOPlusConfig(GRPOConfig):
         alarm_thresholds (`dict[str, Any]` or `str`, *optional*):
             Thresholds other than [`~trl_grpo_plus.traces.alarms.Thresholds`] has, by name; `null`: off. In a shell,
             as JSON.
+        halt_on_alarm (`list[str]`, *optional*):
+            Alarms that end the training, with a checkpoint, when they are new. A resumed run does not end by them
+            again. Each step then waits until its batch is written.
         vllm_check_every (`int`, *optional*, defaults to `10`):
             Look at every n-th batch whether vLLM has the policy's weights; `0`: not. See
             [`trl_grpo_plus.trainer.vllm_sync_check`].
@@ -282,6 +285,7 @@ class GRPOPlusConfig(GRPOConfig):
     trace_log_groups: int = 4
     alarms: bool = True
     alarm_thresholds: dict[str, Any] | str | None = None
+    halt_on_alarm: list[str] | None = None
     vllm_check_every: int = 10
 
     def __post_init__(self) -> None:

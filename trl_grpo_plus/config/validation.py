@@ -14,7 +14,7 @@ from ..objective.process_rewards import STEP_REWARD_CREDITS, STEP_SCALES
 from ..objective.ratios import LOSSES_WITH_THEIR_OWN, RATIOS
 from ..objective.scales import SCALES
 from ..rollouts.verdicts import VERDICTS
-from ..traces.alarms import Thresholds
+from ..traces.alarms import ALARMS, Thresholds
 from ..utils.import_path import is_path
 from ..utils.validation import ConfigError, Number, one_of
 from . import presets
@@ -78,7 +78,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     _check_kl(config)
     _check_estimator(config)
     _check_vllm(config)
-    _check_thresholds(config)
+    check_watching(config)
     _check_liger(config, trl_version)
 
 
@@ -336,13 +336,24 @@ def _check_vllm(config: "GRPOPlusConfig") -> None:
         )
 
 
-def _check_thresholds(config: "GRPOPlusConfig") -> None:
+def check_watching(config: Any) -> None:
+    """Check the options of alarms, which [`~trl_grpo_plus.attach`] takes too."""
     if config.alarm_thresholds is not None and not isinstance(config.alarm_thresholds, dict):
         raise ConfigError(
             f"alarm_thresholds={config.alarm_thresholds!r} must be thresholds by name, such as "
             '{"near_duplicates": 0.8, "length_drift": None} (in YAML and JSON null).'
         )
     Thresholds.of(config.alarm_thresholds or {})
+    if config.halt_on_alarm is None:
+        return
+    if not isinstance(config.halt_on_alarm, list):
+        raise ConfigError(
+            f"halt_on_alarm={config.halt_on_alarm!r} must be a list of alarms, such as ['length_drift']."
+        )
+    for name in config.halt_on_alarm:
+        one_of("halt_on_alarm", name, ALARMS)
+        if not config.alarms or (config.alarm_thresholds or {}).get(name, 0) is None:
+            raise ConfigError(f"halt_on_alarm names {name!r}, which is off. Set alarms=True, and give it a threshold.")
 
 
 def _check_liger(config: "GRPOPlusConfig", trl_version: str) -> None:

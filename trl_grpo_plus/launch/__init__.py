@@ -14,7 +14,6 @@ option_checks     what preflight says of options
 train             main: refuse, load, train, evaluate, report
 previous_run      what an earlier run left in the folder
 interrupts        Ctrl-C
-progress          lines while a run goes
 report            the closing report
 """
 

@@ -44,9 +44,9 @@ def main(
 
 
 def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Callable[..., Any]) -> int:
+    from ..trainer.progress import SlimProgress
     from ..trainer.recorder import Recording
     from .interrupts import StopOnInterrupt
-    from .progress import SlimProgress
     from .report import report, save, settle_folder, summarise
 
     training_args = recipe.training
@@ -140,7 +140,7 @@ def _end(trainer: Any) -> None:
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
     """Run `main` on what this process's command line says; a user's mistake is one line, and the exit status 2."""
-    from .progress import hush
+    from ..trainer.progress import hush
 
     hush()
     tell_errors_visibly()

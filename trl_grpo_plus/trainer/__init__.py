@@ -1,7 +1,9 @@
 """The trainer, and all that must know TRL's private names.
 
 grpo_plus_trainer     [`GRPOPlusTrainer`]: TRL's methods that are overridden, in the order in which TRL calls them
+attach                the same records for one of TRL's own trainers
 batch                 the generation batch in flight
+progress              what a run prints while it trains
 prompt_source         which prompts the run samples, and what it remembers of them
 recorder              a batch -> traces, alarms, trackers
 training_state        this package's state in a checkpoint

@@ -58,6 +58,7 @@ from . import completions_table as table
 from .batch import Batch
 from .cpu_lm_head import spare_copies
 from .nonfinite_guard import GROUPS, StepGuard
+from .progress import SlimProgress
 from .prompt_source import Prompts
 from .recorder import Recorder, Recording
 from .run_metadata import describe
@@ -188,6 +189,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         known = describe(args, self.model, self.train_dataset, self.eval_dataset)
         self._recorder = Recorder(args, names, weights, self.accelerator.process_index, known)
         self._guard = StepGuard(args, self.accelerator)
+        SlimProgress.install(self)
         # Before trackio's own callback, which closes its run when training ends.
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
 

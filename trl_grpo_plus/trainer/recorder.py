@@ -17,7 +17,7 @@ from itertools import count
 from typing import Any
 
 from accelerate.logging import get_logger
-from accelerate.utils import gather_object
+from accelerate.utils import broadcast_object_list, gather_object
 from tqdm.auto import tqdm
 from transformers import TrainerCallback
 
@@ -73,6 +73,15 @@ class Recording(TrainerCallback):
         if self.says_where and self._recorder.writes and args.get_process_log_level() <= logging.WARNING:
             tqdm.write(f"To watch it: trl-grpo-plus view {shlex.quote(args.output_dir)} --serve")
 
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """End the training with a checkpoint if an alarm of `halt_on_alarm` is new. Collective with that option."""
+        if alarm := self._recorder.halting_alarm():
+            control.should_save = control.should_training_stop = True
+            logger.warning(
+                f"Training stops after step {state.global_step}: halt_on_alarm names {alarm!r}. A checkpoint is "
+                "saved. Read the attempts that show the alarm, then resume with resume_from_checkpoint=True."
+            )
+
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """End the record, and print where the traces are."""
         self._recorder.end()
@@ -112,12 +121,14 @@ class Recorder:
         # Python waits for it when it exits, so that what is on its way is written.
         self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
         self._pending: Future[dict[str, float]] | None = None
+        self._halting: str | None = None  # the alarm that ends this training
 
     # -- of a run
 
     def begin(self, step: int, max_steps: int) -> None:
         """Training starts at `step` of `max_steps`."""
         self.settle()
+        self._halting = None
         if not self._resumed:
             self._watch = self._new_watch()
         self._resumed = False
@@ -201,6 +212,14 @@ class Recorder:
         pending, self._pending = self._pending, None
         return pending.result() if pending is not None else {}
 
+    def halting_alarm(self) -> str | None:
+        """Return the new alarm of `halt_on_alarm`, the same on all ranks. Waits for the last batch. Collective."""
+        if not self._args.halt_on_alarm:
+            return None
+        if self._pending is not None:
+            self._pending.result()
+        return broadcast_object_list([self._halting])[0]
+
     def record(self, sampled: Sampled, traced: bool) -> None:
         """Look for alarms and, where it is `traced`, keep a batch; see [`settle`], which comes first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
@@ -268,6 +287,8 @@ class Recorder:
         new = [asdict(alarm) for alarm in alarms if alarm.new]
         for alarm in new:
             logger.warning(f"Alarm {alarm['message']}")
+            if alarm["name"] in (self._args.halt_on_alarm or ()):
+                self._halting = alarm["name"]
             del alarm["new"]
         if self._writer is not None and new:
             with self._never_fatal("Alarms"):

@@ -114,7 +114,7 @@ def _import_libraries() -> None:
     was_on = gc.isenabled()
     gc.disable()
     try:
-        from ...launch.progress import hush
+        from ...trainer.progress import hush
 
         hush()
         importlib.import_module("datasets").disable_progress_bars()

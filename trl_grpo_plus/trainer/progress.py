@@ -1,19 +1,20 @@
-"""What a run prints while it goes: progress bars and a short line a log entry."""
+"""What a run prints while it trains: progress bars, and one short line for each log entry."""
 
 import warnings
 from typing import Any
 
 from tqdm.auto import tqdm
-from transformers.trainer_callback import ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
 from transformers.utils import logging
 
 from ..traces import evaluated
 
 
 class SlimProgress(ProgressCallback):
-    """transformers' progress bars, with one readable line for each log entry in place of some thirty numbers.
+    """transformers' progress bars, with one readable line for each log entry instead of some fifty numbers.
 
-    Recipes have it; a script of your own asks for it with [`install`], of any `transformers.Trainer`:
+    [`GRPOPlusTrainer`] has it. Trackers and `trainer.state.log_history` still get all numbers. To use it with another
+    `transformers.Trainer`:
 
         from trl_grpo_plus import SlimProgress
 
@@ -22,21 +23,35 @@ class SlimProgress(ProgressCallback):
 
     @classmethod
     def install(cls, trainer: Any) -> None:
-        """Put it in the place of the trainer's progress callback, if it has one (none with `disable_tqdm=True`)."""
+        """Replace the trainer's progress callback, or with `disable_tqdm=True` the one that prints log entries."""
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(cls())
+        elif trainer.pop_callback(PrinterCallback) is not None:
+            trainer.add_callback(SlimPrinter())
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Print the entry, above the bars."""
-        line = describe(logs or {})
-        if state.is_world_process_zero and line:
-            tqdm.write(f"step {state.global_step:>4}  {line}")
+        _print_line(state, logs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Take the evaluation's bar away, after the training too."""
         if self.prediction_bar is not None:
             self.prediction_bar.leave = False
         super().on_evaluate(args, state, control, **kwargs)
+
+
+class SlimPrinter(PrinterCallback):
+    """The same lines without bars."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """Print the entry."""
+        _print_line(state, logs)
+
+
+def _print_line(state: Any, logs: dict[str, Any] | None) -> None:
+    line = describe(logs or {})
+    if state.is_world_process_zero and line:
+        tqdm.write(f"step {state.global_step:>4}  {line}")
 
 
 def describe(logs: dict[str, Any]) -> str:
@@ -50,7 +65,8 @@ def describe(logs: dict[str, Any]) -> str:
         for name in ("alive", "all_good", "all_bad", "tied", "truncated")
         if logs.get("groups/" + name)
     ]
-    return "  ".join(words)
+    alarms = [name.removeprefix("alarms/") for name, value in logs.items() if name.startswith("alarms/") and value]
+    return "  ".join([*words, *([f"alarms: {', '.join(alarms)}"] if alarms else [])])
 
 
 def hush() -> None:

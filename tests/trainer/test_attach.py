@@ -1,0 +1,147 @@
+"""`attach` on TRL's own trainers: the training is theirs bit for bit, and the records are those of GRPOPlusTrainer."""
+
+import re
+
+import pytest
+import tiny_models
+from trl import GRPOConfig, GRPOTrainer, RLOOConfig, RLOOTrainer
+
+import trl_grpo_plus
+from trl_grpo_plus.traces import reader
+from trl_grpo_plus.trainer.attach import OPTIONS
+
+
+pytestmark = pytest.mark.long
+
+TRAINERS = {"grpo": (GRPOTrainer, GRPOConfig), "rloo": (RLOOTrainer, RLOOConfig)}
+EVALUATED = {"eval_strategy": "steps", "eval_steps": 2, "per_device_eval_batch_size": 8}
+
+
+def made(folder, kind, reward=tiny_models.dead_for_most, **options):
+    """One of TRL's trainers, as `tiny_models.trainer` makes them."""
+    cls, config = TRAINERS[kind]
+    args = config(**{**tiny_models.BASE, "output_dir": str(folder / "run"), **options})
+    return cls(
+        model=tiny_models.model_path(folder),
+        reward_funcs=reward,
+        args=args,
+        train_dataset=tiny_models.prompts(30),
+        eval_dataset=tiny_models.prompts(4),
+        processing_class=tiny_models.tokenizer(),
+    )
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_training_is_the_same_bit_for_bit(tmp_path, kind):
+    options = {"beta": 0.1, "num_iterations": 2, "max_steps": 4, **EVALUATED}
+    alone = made(tmp_path / "alone", kind, **options)
+    alone.train()
+    watched = made(tmp_path / "watched", kind, **options)  # which seeds anew
+    trl_grpo_plus.attach(watched)
+    watched.train()
+    tiny_models.assert_same(watched, alone)
+    assert len(tiny_models.losses(alone)) == 4
+    added = re.compile("alarms/|completions/mean_length/")
+    for entry, other in zip(watched.state.log_history, alone.state.log_history, strict=True):
+        kept = {name: value for name, value in entry.items() if not added.match(name)}
+        assert tiny_models.untimed(kept) == pytest.approx(tiny_models.untimed(other), rel=0, nan_ok=True)
+    assert any(added.match(name) for entry in watched.state.log_history for name in entry)
+
+
+@pytest.mark.parametrize("kind", TRAINERS)
+def test_every_attempt_is_in_the_traces(tmp_path, kind):
+    trainer = made(tmp_path, kind, **{**EVALUATED, "eval_delay": 100, "eval_on_start": True})
+    seen = []
+    trainer.reward_funcs = [lambda completions, **columns: seen.extend(completions) or tiny_models.digits(completions)]
+    trainer.reward_func_names = ["digits"]
+    trl_grpo_plus.attach(trainer)
+    trainer.train()
+    rows = [row for group in reader.groups(trainer.args.output_dir, "train") for row in group]
+    evaluated = [row for group in reader.groups(trainer.args.output_dir, "eval") for row in group]
+    assert len(rows) == 3 * 8
+    assert evaluated
+    assert sorted(row["completion"] for row in (*rows, *evaluated)) == sorted(seen)
+    table = trainer._logs  # TRL's own, of the last batch
+    last = sorted((row["completion"], row["advantage"]) for row in rows if row["step"] == 2)
+    expected = sorted(zip(table["completion"], table["advantages"], strict=True))
+    assert [text for text, _ in last] == [text for text, _ in expected]
+    assert [value for _, value in last] == pytest.approx([value for _, value in expected], abs=1e-6)
+    about = reader.about(trainer.args.output_dir)
+    assert about["rewards"] == {"digits": 1.0}
+    assert reader.journal(trainer.args.output_dir, "metrics")
+
+
+def test_the_records_are_those_of_our_trainer(tmp_path):
+    watched = made(tmp_path / "theirs", "grpo")
+    trl_grpo_plus.attach(watched)
+    watched.train()
+    ours = tiny_models.trained(tmp_path / "ours", tiny_models.dead_for_most)
+    both = [list(reader.groups(trainer.args.output_dir, "train")) for trainer in (watched, ours)]
+    assert both[0] == both[1]
+
+
+def test_options_of_another_name_and_values_that_cannot_work_are_refused(tmp_path):
+    trainer = made(tmp_path, "grpo")
+    for options, error, words in [
+        ({"trace_evry": 2}, TypeError, "attach has no option 'trace_evry'. Did you mean trace_every"),
+        ({"kl_estimator": "k1"}, TypeError, "attach has no option 'kl_estimator'"),
+        ({"trace_every": -1}, ValueError, "trace_every=-1 must be an integer and >= 0"),
+        ({"filter_metric": "no"}, ValueError, "filter_metric='no' is neither"),
+        ({"halt_on_alarm": ["dead_grups"]}, ValueError, "halt_on_alarm='dead_grups'.*Did you mean dead_groups"),
+        ({"alarm_thresholds": {"x": 1}}, ValueError, "x"),
+    ]:
+        with pytest.raises(error, match=words):
+            trl_grpo_plus.attach(trainer, **options)
+    trl_grpo_plus.attach(trainer)
+    with pytest.raises(TypeError, match="attached already"):
+        trl_grpo_plus.attach(trainer)
+    with pytest.raises(TypeError, match="GRPOTrainer or an RLOOTrainer of TRL's, got str"):
+        trl_grpo_plus.attach("trainer")
+    with pytest.raises(TypeError, match="keeps its traces itself"):
+        trl_grpo_plus.attach(tiny_models.trainer(tmp_path / "ours"))
+
+
+def test_every_option_that_is_about_watching_is_taken():
+    watching = ("trace_", "alarm", "halt_")
+    fields = trl_grpo_plus.GRPOPlusConfig.__dataclass_fields__
+    assert {name for name in fields if name.startswith(watching)} <= set(OPTIONS)
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_an_alarm_ends_the_training_with_a_checkpoint(tmp_path, caplog, attached):
+    options = {"max_steps": 30}
+    alarm = {"halt_on_alarm": ["dead_groups"], "alarm_thresholds": {"window": 4, "min_batches": 4}}
+    if attached:
+        trainer = made(tmp_path, "grpo", tiny_models.always_dead, **options)
+        trl_grpo_plus.attach(trainer, **alarm)
+    else:
+        trainer = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm)
+    trainer.train()
+    step = trainer.state.global_step
+    assert 4 <= step < 8
+    assert f"Training stops after step {step}: halt_on_alarm names 'dead_groups'" in caplog.text
+    assert (tmp_path / "run" / f"checkpoint-{step}" / "trainer_state.json").exists()
+    if attached:
+        return
+    resumed = tiny_models.trainer(tmp_path, tiny_models.always_dead, **options, **alarm)
+    resumed.train(resume_from_checkpoint=True)
+    assert resumed.state.global_step == 30
+
+
+def test_alarms_that_are_not_named_do_not_end_it(tmp_path):
+    alarm = {"halt_on_alarm": ["repetition"], "alarm_thresholds": {"window": 4, "min_batches": 4}}
+    trainer = tiny_models.trained(tmp_path, tiny_models.always_dead, max_steps=8, **alarm)
+    assert trainer.state.global_step == 8
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"halt_on_alarm": "dead_groups"}, "must be a list of alarms"),
+        ({"halt_on_alarm": ["dead_groups"], "alarms": False}, "names 'dead_groups', which is off"),
+        ({"halt_on_alarm": ["dead_groups"], "alarm_thresholds": {"dead_groups": None}}, "which is off"),
+    ],
+)
+def test_an_alarm_that_is_off_cannot_end_it(tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        tiny_models.trainer(tmp_path, **options)

@@ -1,0 +1,227 @@
+"""Watch one of TRL's own trainers: traces, page, alarms and tables for trackers. Its training stays the same.
+
+[`attach`] wraps methods of one trainer object. Each wrapper calls the method that was there, returns what that method
+returned, and keeps a record of it. Nothing draws random numbers, and no tensor of the training is changed.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from trl import GRPOTrainer, RLOOTrainer
+
+from ..config import GRPOPlusConfig
+from ..config.compatibility import check_filter_metric
+from ..config.validation import NUMBERS, check_watching
+from ..objective.kl import at_hand
+from ..objective.padding import loss_mask
+from ..rollouts.generation import Generated
+from ..rollouts.groups import Round, judge_batch
+from ..rollouts.verdicts import DEAD
+from ..scoring import STATUSES
+from ..traces import advantages_by_token, as_given, split_name
+from ..utils import folder_lock
+from ..utils.validation import did_you_mean
+from .batch import Batch, trainable
+from .grpo_plus_trainer import GRPOPlusTrainer
+from .recorder import Recorder, Recording
+from .run_metadata import describe
+
+
+OPTIONS = (
+    "alarm_thresholds",
+    "alarms",
+    "failed_reward",
+    "filter_metric",
+    "halt_on_alarm",
+    "solved_reward",
+    "trace_compress",
+    "trace_every",
+    "trace_log_groups",
+    "trace_max_groups",
+    "trace_thumbnails",
+    "zero_variance_tolerance",
+)
+
+
+def attach(trainer: Any, **options: Any) -> None:
+    """Keep traces of a trainer of TRL's, raise alarms, and log tables to its trackers. Call it before `train()`.
+
+    The weights, TRL's metrics and its checkpoints are those of the trainer without it, bit for bit. `log` gains the
+    metrics `alarms/*` and `completions/mean_length/*`. What the alarms remember is not in TRL's checkpoints: after a
+    resume they start anew.
+
+    Args:
+        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): or a subclass that makes its batches as they do.
+        options: `alarms`, `alarm_thresholds`, `halt_on_alarm`, `trace_*`, `filter_metric`, `solved_reward`,
+            `failed_reward` and `zero_variance_tolerance`, with the defaults of [`GRPOPlusConfig`].
+
+    Raises:
+        TypeError: another kind of trainer, or an unknown option.
+        ConfigError: a value that cannot work.
+
+    Example:
+
+    ```python
+    trainer = GRPOTrainer("Qwen/Qwen2.5-0.5B-Instruct", accuracy_reward, GRPOConfig("out"), dataset)
+    trl_grpo_plus.attach(trainer)
+    trainer.train()  # then: trl-grpo-plus view out
+    ```
+    """
+    if isinstance(trainer, GRPOPlusTrainer):
+        raise TypeError("A GRPOPlusTrainer keeps its traces itself: leave attach(trainer) out.")
+    if not isinstance(trainer, GRPOTrainer | RLOOTrainer):
+        raise TypeError(f"attach takes a GRPOTrainer or an RLOOTrainer of TRL's, got {type(trainer).__name__}.")
+    if any(isinstance(callback, Recording) for callback in trainer.callback_handler.callbacks):
+        raise TypeError("This trainer is attached already: call attach(trainer) once.")
+    for name in options:
+        if name not in OPTIONS:
+            raise TypeError(
+                f"attach has no option {name!r}.{did_you_mean(name, OPTIONS)} It takes {', '.join(OPTIONS)}."
+            )
+    _Observer(trainer, _Options(trainer.args, options)).wrap()
+
+
+class _Options:
+    """The options of [`attach`], a trainer's arguments, and the defaults of what an `RLOOConfig` lacks."""
+
+    def __init__(self, args: Any, options: dict[str, Any]):
+        self._args = args
+        self.__dict__.update(options)
+
+    def __getattr__(self, name: str) -> Any:
+        field = GRPOPlusConfig.__dataclass_fields__[name]
+        return getattr(self._args, name, field.default)
+
+
+class _Observer:
+    """Keeps the records of one trainer. Every rank has one."""
+
+    def __init__(self, trainer: Any, options: _Options):
+        names, weights = trainer.reward_func_names, trainer.reward_weights.tolist()
+        for name in OPTIONS:
+            if name in NUMBERS:
+                NUMBERS[name].check(name, getattr(options, name))
+        check_watching(options)
+        check_filter_metric(options.filter_metric, names)
+        self._trainer, self._options = trainer, options
+        about = describe(trainer.args, trainer.model, trainer.train_dataset, trainer.eval_dataset)
+        self._recorder = Recorder(options, names, weights, trainer.accelerator.process_index, about)
+        self._batch = Batch()
+        self._split = "eval"  # the split under evaluation
+
+    def wrap(self) -> None:
+        """Put the wrappers in the place of the trainer's methods."""
+        trainer = self._trainer
+        for wrapper in (
+            self._generate,
+            self._calculate_rewards,
+            self._generate_and_score_completions,
+            self.log,
+            self.evaluation_loop,
+            self.train,
+        ):
+            setattr(trainer, wrapper.__name__, partial(wrapper, getattr(trainer, wrapper.__name__)))
+        # Before trackio's own callback, which closes its run when training ends.
+        trainer.callback_handler.callbacks.insert(0, Recording(self._recorder))
+
+    # Wrappers are named as the methods, which are their first argument.
+
+    def _generate(self, method: Callable[..., Any], prompts: list[Any]) -> Any:
+        output = method(prompts)
+        if len(output) == 3:  # RLOO's
+            prompt_ids, completion_ids, completions = output
+            self._batch.generated = Generated(prompt_ids, completion_ids, None, completions, None, {}, None, [])
+        else:
+            self._batch.generated = Generated(*output)
+        return output
+
+    def _calculate_rewards(self, method: Callable[..., Any], inputs: Any, prompts: Any, *completions: Any) -> Tensor:
+        rewards: Tensor = method(inputs, prompts, *completions)
+        trainer, batch, options = self._trainer, self._batch, self._options
+        count, names = len(inputs), trainer.reward_func_names
+        batch.statuses = [(None,) * len(names)] * count
+        batch.steps = [(None,) * len(names)] * count
+        batch.outcomes = torch.zeros(len(names), len(STATUSES), dtype=torch.int64)
+        extra = {name: values for name, values in trainer._pending_extra_logs.items() if len(values) == count}
+        ends = {*getattr(trainer, "eos_token_ids", [trainer._tokenizer.eos_token_id]), trainer._tokenizer.pad_token_id}
+        attempts = batch.attempts(inputs, prompts, extra, ends)
+        in_loss = trainable(attempts, trainer.mask_truncated_completions, trainer.accelerator)
+        values, weights = rewards.cpu(), trainer.reward_weights.cpu()
+        verdicts = tuple(judge_batch(options, values, weights, names, batch.size, in_loss))
+        batch.rounds = [Round(attempts, values, verdicts, DEAD, (), ())]
+        return rewards
+
+    def _generate_and_score_completions(self, method: Callable[..., Any], inputs: Any) -> dict[str, Any]:
+        trainer = self._trainer
+        size = trainer.num_generations if trainer.model.training else trainer.num_generations_eval
+        self._batch = Batch(size, inputs)
+        output: dict[str, Any] = method(inputs)
+        self._record(output)
+        self._batch = Batch()
+        return output
+
+    def log(self, method: Callable[..., None], logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        self._settle()
+        method(logs, *args, **kwargs)
+        self._recorder.log(self._trainer.state.log_history[-1])
+
+    def evaluation_loop(
+        self, method: Callable[..., Any], *args: Any, metric_key_prefix: str = "eval", **kwargs: Any
+    ) -> Any:
+        self._settle()
+        self._split = split_name(metric_key_prefix)
+        self._recorder.evaluate(self._split, self._trainer.state.global_step)
+        evaluated = method(*args, metric_key_prefix=metric_key_prefix, **kwargs)
+        self._settle()
+        return evaluated
+
+    def train(self, method: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with folder_lock.held(self._trainer.args.output_dir), self._recorder.blaming_trackers():
+            return method(*args, **kwargs)
+
+    def _record(self, output: dict[str, Any]) -> None:
+        trainer, batch, options = self._trainer, self._batch, self._options
+        training = trainer.model.training
+        split = "train" if training else self._split
+        traced = self._recorder.traces(
+            split, trainer._step // (trainer.args.steps_per_generation * trainer.num_iterations)
+        )
+        if not traced and not (options.alarms and training):
+            return
+        batch.kl = at_hand(output, loss_mask(output))
+        advantages = output["advantages"]
+        sampled = batch.traced(
+            split,
+            trainer.state.global_step,
+            batch.plan,
+            advantages,
+            trainer.accelerator,
+            names=self._recorder.weights,
+            weights=trainer.reward_weights.cpu(),
+            entropy=self._entropy(),
+            alike=not (getattr(trainer, "rollout_func", None) or getattr(trainer, "environment_factories", None)),
+            by_token=advantages_by_token(batch.trained, advantages, trainer.processing_class),
+        )
+        self._settle()
+        if traced and training:
+            self._recorder.keep_first_prompt(sampled.step, self._first_prompt)
+        self._recorder.record(sampled, traced)
+
+    def _first_prompt(self) -> dict[str, Any]:
+        trainer, attempt = self._trainer, self._batch.rounds[0].attempts[0]
+        template = {"tools": getattr(trainer, "tools", None) or None, **trainer.chat_template_kwargs}
+        template["chat_template"] = getattr(trainer, "chat_template", None)
+        return as_given(attempt.prompt_ids, attempt.prompt, trainer.processing_class, template)
+
+    def _entropy(self) -> float | None:
+        """Return the policy's entropy as TRL last measured it, in nats a token."""
+        measured = self._trainer._metrics["train"].get("entropy")
+        logged = (entry["entropy"] for entry in reversed(self._trainer.state.log_history) if "entropy" in entry)
+        return measured[-1] if measured else next(logged, None)
+
+    def _settle(self) -> None:
+        for name, value in self._recorder.settle().items():
+            self._trainer._metrics["train"][name].append(value)
