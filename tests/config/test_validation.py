@@ -388,6 +388,7 @@ def test_each_field_is_documented(field):
     of_several = {"scale_rewards": "`str` or `bool`", "prompt_selection": r"`str` or `dict\[str, Any\]`"}
     of_several |= {"advantage_estimator": r"`str` or `dict\[str, Any\]`"}
     of_several |= {"alarm_thresholds": r"`dict\[str, Any\]` or `str`", "filtered_verdicts": r"`list\[str\]`"}
+    of_several["halt_on_alarm"] = r"`list\[str\]`"
     kind = of_several.get(field.name, kind)
     default = "" if field.default is None else rf", defaults to `{re.escape(_documented(field.default))}`"
     entry = rf"(?m)^    {field.name} \({kind}, \*optional\*{default}\):\n        \S"
@@ -438,7 +439,7 @@ PARSED = {
     **{"alarms": False, "alarm_thresholds": {"dead_groups": 0.5}, "vllm_check_every": 0, "nonfinite_step": "ignore"},
     "trace_thumbnails": 64,
 }
-APART = {"step_reward_credit": "own"}  # refused beside some of these
+APART = {"step_reward_credit": "own", "halt_on_alarm": ["dead_groups"]}  # refused beside some of these
 STRINGS = {name: str(value) for name, value in PARSED.items()}
 STRINGS |= {"solved_reward": "2", "advantage_clip": "5", "beta": "1e-2", "kl_target": "2e-1"}
 STRINGS["advantage_estimator"] = '{"name": "grpo"}'
@@ -467,7 +468,11 @@ def test_a_preset_is_refused_of_a_parser_that_would_not_apply_it(from_yaml):
 def test_every_option_comes_from_a_command_line(cli, parser):
     arguments = [part for name, words in WORDS.items() for part in (f"--{name}", *words)]
     assert_parsed(parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *arguments])[0])
-    apart = [part for name, value in APART.items() for part in (f"--{name}", value)]
+    apart = [
+        part
+        for name, value in APART.items()
+        for part in (f"--{name}", *([value] if isinstance(value, str) else value))
+    ]
     config = parser(GRPOPlusConfig).parse_args_into_dataclasses([*cli, *apart])[0]
     assert {name: getattr(config, name) for name in APART} == APART
 

@@ -17,7 +17,11 @@ MOST_LINES = 450
 # Rooms that others enter by their face alone.
 BY_THE_FACE = {"sandbox", "scoring", "traces", "view"}
 # The trainer, and that of the smoke test, which plants gold answers among what is sampled.
-TRAINERS = {"trl_grpo_plus.trainer.grpo_plus_trainer", "trl_grpo_plus.cli.check.smoke_run"}
+TRAINERS = {
+    "trl_grpo_plus.trainer.grpo_plus_trainer",
+    "trl_grpo_plus.trainer.attach",
+    "trl_grpo_plus.cli.check.smoke_run",
+}
 
 
 def imports(module, for_types=True):

@@ -475,7 +475,7 @@ def test_without_process_the_sum_is_trained_on_as_ever(tmp_path, caplog):
         caplog.clear()
         MultiProcessAdapter.warning_once.cache_clear()
         both.append(tiny_models.trained(tmp_path, reward, step_reward_credit="to_go"))
-        assert caplog.text.count("no reward has scored the steps") == told
+        assert caplog.text.count("no reward returned steps") == told
     tiny_models.assert_same(
         both[0], tiny_models.trained(tmp_path, tiny_models.digits, std_floor=1e-12)
     )  # no steps: nothing changes

@@ -1,9 +1,12 @@
-"""A prior that prompts share: what the policy's state at the end of a prompt lets one expect of its attempts, their
-mean reward and how far they will differ.
+"""The head: a prior that prompts share, predicted from the policy's state at the end of a prompt.
 
-Pure: states come in, predictions go out. [`trl_grpo_plus.curriculum.prompt_states`] reads them off the model.
+The head predicts the mean reward of a prompt's attempts, and the variance of their rewards.
 
-Source: a linear value head on the prompt, arXiv 2510.01135, trained there by gradient and solved here in closed form.
+The module only computes: states come in, predictions go out. [`trl_grpo_plus.curriculum.prompt_states`] reads the
+states off the model.
+
+Source: a linear value head on the prompt, arXiv 2510.01135. The paper trains the head by gradient; this module solves
+the regression in closed form.
 """
 
 import math
@@ -27,32 +30,38 @@ MARGIN = 0.02
 
 
 class Ridge:
-    """Online ridge regression from states to rewards, which forgets: float64 on the CPU, equal on every rank.
+    """Online ridge regression from states to rewards, in which old batches decay.
 
-    Features are centred and each one is scaled, to a mean squared length of 1 in all, over what is remembered and in
-    closed form at each batch. So a penalty means the same whatever the model's width and the norm of its states, and
-    the few dimensions that are hundreds of times larger than others in a language model do not drown them: a direction
-    that holds a share s of the variance is trusted by n s / (n s + penalty) once n prompts are remembered. The mean
-    reward is not penalised, so a ridge that finds nothing predicts it. The variance of a prompt's rewards is found
-    likewise: of rewards between the ends of their range the mean does not tell it.
+    The regression runs in float64 on the CPU, and is the same on every rank.
 
-    How much penalty is best depends on how well the states tell prompts apart: 0.3 where most of a reward is chance,
-    0.003 to 0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So there are several side by
-    side, and the one with the least error in predictions a batch ahead is in use.
+    Each feature is centred and scaled, so that the feature vectors have a mean squared length of 1. Centre and scale
+    come from the remembered prompts, in closed form at each batch. Therefore a penalty means the same whatever the
+    model's width and the norm of its states. In a language model a few dimensions are hundreds of times larger than
+    the others; with the scaling they do not drown the others. A direction that holds a share s of the variance is
+    trusted by n s / (n s + penalty) once n prompts are remembered. The mean reward is not penalised, so a ridge that
+    finds nothing predicts the mean reward. A second regression predicts the variance of a prompt's rewards, because
+    the mean does not determine the variance of rewards that lie between the ends of their range.
+
+    The best penalty depends on how well the states tell prompts apart: 0.3 where most of a reward is chance, 0.003 to
+    0.00003 in real training on sums, with states of 64, 128 and 256 dimensions. So several penalties are kept side by
+    side. The penalty in use is the one with the least error in predictions a batch ahead.
 
     Args:
         seed (`int`): of the random projection above `max_features`.
         low, high (`float`, *optional*, defaults to 0.0 and 1.0):
-            The reward's range, which rewards widen as that of beliefs ([`trl_grpo_plus.curriculum.reward_range`]).
+            The reward's range. Rewards widen this range as they widen the range of beliefs
+            ([`trl_grpo_plus.curriculum.reward_range`]).
         penalties (`Sequence[float]`, *optional*, defaults to 0.3, 0.03, 3e-3, 3e-4 and 3e-5):
-            Side by side, in prompts, see above. The first one is in use until there are predictions to compare.
-        decay (`float`, *optional*, defaults to 0.97): what a batch is worth a batch later, half after 23.
+            The penalties kept side by side, in prompts. The first penalty is in use until there are predictions to
+            compare.
+        decay (`float`, *optional*, defaults to 0.97):
+            The factor by which the weight of a batch shrinks with each later batch: half is left after 23 batches.
         max_features (`int`, *optional*, defaults to 256):
-            Wider states are projected to so many dimensions, at random, each first divided by its standard deviation
-            in the first batch.
+            Wider states are projected at random to this number of dimensions. Each dimension is first divided by its
+            standard deviation in the first batch.
 
     Raises:
-        ConfigError: an option out of its bounds.
+        ConfigError: an option is out of its bounds.
     """
 
     def __init__(
@@ -73,39 +82,41 @@ class Ridge:
         self._seed, self._range = seed, RewardRange(low, high)
         self._decay, self._max_features = decay, max_features
         self._penalties = torch.tensor([*penalties], dtype=torch.float64)
-        self._width = 0  # of the features, known when there are some
-        self._scale = torch.empty(0)  # (width,), where they are projected
+        self._width = 0  # of the features; 0 until the first batch
+        self._scale = torch.empty(0)  # (width,), if features are projected
         self._projection = torch.empty(0)  # (width, K)
         self._count = 0.0  # prompts remembered, with their weights
         self._mean = torch.empty(0)  # (K + 2,), of the features, the reward and its variance
         self._scatter = torch.empty(0)  # (K + 2, K + 2), about the mean
-        self._slopes = torch.empty(0)  # (K, penalties), of both
-        # Squared, of predictions a batch ahead; forgotten likewise.
+        self._slopes = torch.empty(0)  # (2, K, penalties), of the reward and its variance
+        # Squared errors of predictions made a batch ahead, with the same decay.
         self._errors = torch.zeros(2, len(penalties), dtype=torch.float64)
         self._window: deque[list[float]] = deque(maxlen=WINDOW)
 
     @property
     def skill(self) -> float:
-        """Share of the variance between prompts that predictions made a batch ahead explain, in [0, 1], over the last
-        [`WINDOW`] batches: of the squared error of the mean alone, less the noise of the mean rewards, what the ridge
-        takes away, less its own standard error. Pulled to 0 while few prompts were foretold. 0 where it predicts
-        nothing; its predictions are then to be ignored.
+        """Share of the variance between prompts that predictions made a batch ahead explain, in [0, 1].
+
+        The skill covers the last [`WINDOW`] batches. It is a quotient. The numerator is the squared error that the
+        ridge saves against predicting the mean alone, less the standard error of this gain. The denominator is the
+        squared error of the mean alone, less the noise of the mean rewards. The skill is pulled to 0 while few
+        prompts were predicted. With a skill of 0 the ridge predicts nothing, and callers must ignore its predictions.
         """
         if not self._window:
             return 0.0
         count, gain, squared_gain, variance = (sum(column) for column in zip(*self._window, strict=True))
         mean_gain = gain / count
         error = math.sqrt(max(squared_gain / count - mean_gain**2, 0.0) / count)
-        # Where prompts do not differ there is nothing to explain, and the quotient is of two noises.
+        # If prompts do not differ, there is nothing to explain and the quotient is noise over noise.
         least = 1e-3 * (self._range.high - self._range.low) ** 2
         return min(max((mean_gain - error) / max(variance / count, least), 0.0), 1.0) * count / (count + FEW_PROMPTS)
 
     def predict(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """Return what attempts at each prompt, `(P, width)`, will earn: mean, and variance within a prompt, both
-        `(P,)`.
+        """Return the expected mean and the expected variance of the rewards of each prompt's attempts, both `(P,)`.
 
-        The mean is [`MARGIN`] within its range: the middle before anything was learned, the mean of all for a row that
-        is not finite. The variance is one that this mean allows.
+        `features` is `(P, width)`. The mean keeps a distance of [`MARGIN`] from the ends of the range. The mean is
+        the middle of the range before the first batch, and the mean of all prompts for a row that is not finite. The
+        variance is at most the largest that this mean allows.
         """
         self._check_width(features)
         low, high = self._range.low, self._range.high
@@ -117,13 +128,14 @@ class Ridge:
         return means, torch.minimum(variances, (means - low) * (high - means))
 
     def learn(self, features: Tensor, rewards: Tensor) -> None:
-        """Learn a batch, after what it would have been predicted as has counted for the skill. Rows in which anything
-        is not finite are left out.
+        """Learn from a batch, after the predictions for this batch have counted for the skill.
+
+        Rows with a feature that is not finite are left out.
 
         Args:
             features (`Tensor`): `(P, width)`.
-            rewards (`Tensor`): `(P, G)`, of the attempts at each prompt, NaN where nobody scored. Prompts with one
-                score say nothing of the variance within a prompt: they are taken to have the mean one.
+            rewards (`Tensor`): `(P, G)`, of the attempts at each prompt, NaN where nobody scored. A prompt with one
+                score says nothing about the variance within a prompt, so it counts with the mean variance.
         """
         self._check_width(features)
         rewards, rows = _plain(rewards), _plain(features)
@@ -147,7 +159,7 @@ class Ridge:
         self._solve()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was learned; tensors and plain numbers. The projection is made again from the seed."""
+        """Return the learned state as tensors and plain numbers. The projection is made again from the seed."""
         return {
             "seed": self._seed,
             "width": self._width,
@@ -161,7 +173,7 @@ class Ridge:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
         self._seed, self._width = state["seed"], state["width"]
         self._range.load_state_dict(state["range"])
         self._scale, self._errors = state["scale"].clone(), state["errors"].clone()
@@ -172,7 +184,7 @@ class Ridge:
             self._solve()
 
     def _predict(self, rows: Tensor, of: int) -> Tensor:
-        """`(P, K) -> (P, penalties)`, of the mean (0) or the variance (1)."""
+        """Predict the mean (`of` 0) or the variance (`of` 1) with each penalty: `(P, K) -> (P, penalties)`."""
         low, high = self._range.low, self._range.high
         margin = MARGIN * (high - low)
         least, most = (0.0, math.inf) if of else (low + margin, high - margin)
@@ -190,7 +202,7 @@ class Ridge:
         self._width = rows.shape[1]
         if self._width > self._max_features:
             spread = rows.std(dim=0, correction=0)
-            # Of dimensions that hardly differ in so few rows too little is known to make much of them.
+            # A dimension that hardly differs in these few rows is too little known to be scaled up much.
             self._scale = spread.clamp(min=max(1e-3 * spread.median().item(), 1e-9))
         self._project()
 
@@ -202,20 +214,20 @@ class Ridge:
             self._projection = normal / self._scale[:, None] / math.sqrt(self._width)
 
     def _projected(self, features: Tensor) -> Tensor:
-        """`(P, width) -> (P, K)`."""
+        """Project features if they are too wide: `(P, width) -> (P, K)`."""
         return _plain(features) @ self._projection if len(self._scale) else _plain(features)
 
     def _judge(self, rows: Tensor, targets: Tensor, noise: Tensor) -> None:
-        """Measure what the ridge gains on the mean alone, for the skill, and choose the best penalties."""
+        """Measure the ridge's gain over the mean alone, for the skill, and update the errors of the penalties."""
         errors = torch.stack([(targets[:, of, None] - self._predict(rows, of)).square() for of in (0, 1)])
         alone = (targets[:, 0] - self._mean[-2]).square()
-        gain = alone - errors[0, :, self._errors[0].argmin()]  # the one that was in use
+        gain = alone - errors[0, :, self._errors[0].argmin()]  # of the penalty that was in use
         self._errors = self._decay * self._errors + errors.sum(dim=1)
         sums = [torch.ones_like(gain), gain, gain.square(), alone - noise]
         self._window.append([values.sum().item() for values in sums])
 
     def _remember(self, rows: Tensor) -> None:
-        """Fold `(P, K + 2)` into the moments: about the means, so that large means cost no digits."""
+        """Fold rows `(P, K + 2)` into the moments, which are about the means so that large means cost no digits."""
         count = float(len(rows))
         mean = rows.mean(dim=0)
         centred = rows - mean

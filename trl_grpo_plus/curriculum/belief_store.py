@@ -1,8 +1,9 @@
-"""What a run remembers of its prompts: beliefs about all that it centres by or chooses by, and a prior they share.
+"""The memory that a run keeps of its prompts: beliefs about each quantity that it centres by or chooses by.
 
-One belief for each quantity: the total reward, or under normalize_then_sum each reward with a weight; and where
-prompts are chosen, what `filter_metric` looks at: a reward, or the total of a group to which it does not apply, as
-verdicts do. A head ([`trl_grpo_plus.curriculum.belief_head`]) may stand in for what rows share.
+Advantages are centred by the total reward, or under normalize_then_sum by each reward with a weight. Prompts are
+chosen by the reward that `filter_metric` names, and by the total of a group to which this reward does not apply, as in
+the verdicts. There is one belief for each of these quantities. A head ([`trl_grpo_plus.curriculum.belief_head`]) may
+replace the prior that rows share.
 """
 
 import math
@@ -21,7 +22,7 @@ from .state_cache import StateCache, States
 
 
 TOTAL = "total"
-HEAD_STRENGTH = 4.0  # attempts that a head's prediction counts for
+HEAD_STRENGTH = 4.0  # a head's prediction counts as this number of attempts
 _WAYS_ON = (
     "Resume with the same dataset, rewards and options; or start a new run from the checkpoint's weights; or remove "
     "the checkpoint's grpo_plus_state_*.pt files: it goes on then, and beliefs start afresh."
@@ -29,20 +30,20 @@ _WAYS_ON = (
 
 
 class BeliefStore:
-    """Beliefs of one run, the same on every rank.
+    """The beliefs of one run, the same on every rank.
 
     Args:
         config ([`GRPOPlusConfig`]): of the run.
-        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): what is trained on. Of a stream's rows each
-            batch has its own, which [`show`] tells; what is remembered is what they share.
+        train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): the training set. Each batch of a stream
+            has rows of its own, which [`show`] sets; only the prior that they share is remembered.
         names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
-        states (`Callable`, *optional*): what the head reads. Collective.
+        states (`Callable`, *optional*): reads the prompt states for the head. `None`: there is no head. Collective.
 
     Attributes:
-        promise_of (`str`): what [`promise`] is about: a reward's name, or "total".
+        promise_of (`str`): the quantity that [`promise`] is about: a reward's name, or "total".
 
     Raises:
-        ValueError: rows that cannot be told apart, or no column `belief_key`.
+        ValueError: rows cannot be told apart, or there is no column `belief_key`.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class BeliefStore:
         weighted = [name for name, weight in zip(names, weights, strict=True) if weight]
         self._credited = weighted if config.multi_objective_aggregation == "normalize_then_sum" else [TOTAL]
         named = config.filter_metric in names and config.chooses_prompts
-        # A quantity of its own: the reward's own belief, where it is credited, knows nothing of totals.
+        # A separate quantity: the reward's own belief, if the reward is credited, knows nothing about totals.
         self._fallback = f"{config.filter_metric}, else {TOTAL}"
         self._chosen_by = [self._fallback] if named else self._credited
         self.promise_of = config.filter_metric if named else TOTAL
@@ -70,7 +71,7 @@ class BeliefStore:
         if config.belief_key:
             name = config.belief_key
             keys = () if streamed else [as_key(name, value) for value in dataset_rows.column(train_set, name)]
-        self._key = config.belief_key if streamed else None  # that rows are asked for as they come
+        self._key = config.belief_key if streamed else None  # read from each row as it comes
         limits = (config.failed_reward, config.solved_reward)
         quantities = dict.fromkeys([*self._credited, *self._chosen_by])
         num_rows = None if streamed else len(train_set)
@@ -83,7 +84,7 @@ class BeliefStore:
         self._prints = {} if streamed else dataset_rows.prints(train_set, ("prompt", config.belief_key))
 
     def show(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Set the rows of a stream that indices refer to from now on."""
+        """Set the stream rows that indices refer to from now on."""
         if self._known is not None:
             self._known.forget()
         if self._key is not None:
@@ -92,23 +93,27 @@ class BeliefStore:
                 beliefs.show(keys)
 
     def look(self, rows: Sequence[int]) -> None:
-        """Have the policy read these rows, which are to be sampled, as far as it may. Collective, with a head."""
+        """Read the policy's states of rows that are about to be sampled, within the budget. Collective with a head."""
         if self._known is not None:
             self._known.look(rows)
 
     def credited(self, rows: Sequence[int]) -> list[Belief]:
-        """Return the beliefs that advantages are made of: of the total, or of each reward with a weight. Collective,
-        with a head.
+        """Return the beliefs that advantages are centred by: about the total, or about each reward with a weight.
+
+        Collective with a head.
         """
         self.look(rows)
         return [self._of(name, rows) for name in self._credited]
 
     def promise(self, rows: list[int]) -> tuple[Belief, float]:
-        """[`believed`] of candidates, and how far to trust it. Collective where there is a head, which reads some of
-        them first: half of what it may, as those that are sampled are what it learns from.
+        """Return [`believed`] of the candidate rows, and the skill of this belief.
 
-        Where the head has read few rows, it is right about these and the beliefs about most are not: the better one's
-        skill counts, since rows of which nothing is known are drawn by lot among themselves whatever it is.
+        Collective with a head. The head first reads some of the candidates, for half of its budget. The other half is
+        kept for the rows that are sampled, because the head learns from those.
+
+        The skill is the larger of the head's skill and the beliefs' skill. A head that has read few rows predicts
+        these rows well, while the beliefs about most rows are poor. A large skill does no harm to rows about which
+        nothing is known: they are drawn at random among themselves whatever the skill is.
         """
         if self._known is not None:
             self._known.look(rows, share=1 / 2)
@@ -116,9 +121,9 @@ class BeliefStore:
         return self.believed(rows), sum(skills) / len(skills)
 
     def believed(self, rows: Sequence[int]) -> Belief:
-        """Return the belief that prompts are chosen by, and its skill.
+        """Return the belief that prompts are chosen by.
 
-        Under normalize_then_sum its variance is that of a weighted sum of independent rewards.
+        Under normalize_then_sum its variance is the variance of a weighted sum of independent rewards.
         """
         parts = [self._of(name, rows) for name in self._chosen_by]
         if self._chosen_by in ([TOTAL], [self._fallback]):
@@ -129,9 +134,9 @@ class BeliefStore:
         return Belief((by * means).sum(dim=0), (by**2 * variances).sum(dim=0), parts[0].count)
 
     def observe(self, rows: Sequence[int], rewards: Tensor, affordable: float = math.inf) -> None:
-        """Learn from a generation batch: P rows and their `(P, G, K)` rewards. Ends the step. Collective, with a head.
+        """Learn from a generation batch, P rows and their `(P, G, K)` rewards, and end the step.
 
-        For the next step the head may read `affordable` prompts.
+        Collective with a head. In the next step the head may read `affordable` prompts.
         """
         self.look(rows)
         for name, beliefs in self._beliefs.items():
@@ -143,7 +148,7 @@ class BeliefStore:
             self._known.end_step(rows, affordable)
 
     def metrics(self) -> dict[str, float]:
-        """`beliefs/*` of what prompts are chosen by, or else of the first quantity."""
+        """Return the metrics `beliefs/*` of the first quantity that prompts are chosen by."""
         name = self._chosen_by[0]
         values = self._beliefs[name].metrics()
         if name in self._heads:
@@ -153,12 +158,12 @@ class BeliefStore:
         return values
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: what was learned, and what it is about."""
+        """Return the state for a checkpoint: what was learned, and the rewards, limits and rows that it is about."""
         learned = {kind: {name: part.state_dict() for name, part in of.items()} for kind, of in self._parts.items()}
         return {**learned, "about": self._about, "rows": self._prints}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Raises ValueError where that was of other data or rewards."""
+        """Restore a checkpoint's state. Raises ValueError if the checkpoint is about other data or rewards."""
         about = state.get("about", self._about)
         if changed := [name for name, now in self._about.items() if about[name] != now]:
             before, now = (", ".join(f"{name}={of[name]!r}" for name in changed) for of in (about, self._about))
@@ -187,7 +192,7 @@ class BeliefStore:
 
     def _of(self, name: str, rows: Sequence[int]) -> Belief:
         head, belief = self._heads.get(name), self._beliefs[name].of(rows)
-        if self._known is None or head is None or head.skill <= 0:  # it foretells nothing
+        if self._known is None or head is None or head.skill <= 0:  # the head predicts nothing
             return belief
         known = torch.tensor([row in self._known for row in rows], dtype=torch.bool)
         foretold = self._beliefs[name].of(rows, *head.predict(self._known.of(rows)), HEAD_STRENGTH)
@@ -195,7 +200,7 @@ class BeliefStore:
         return Belief(*(torch.where(known, getattr(foretold, name), getattr(belief, name)) for name in columns))
 
     def _column(self, name: str, rewards: Tensor) -> Tensor:
-        """`(P, G)`, of a quantity."""
+        """Return the rewards `(P, G)` of a quantity."""
         if name not in (TOTAL, self._fallback):
             return rewards[..., self._names.index(name)]
         summed = totals(rewards.flatten(0, 1), self._weights).view(rewards.shape[:2])
@@ -203,7 +208,7 @@ class BeliefStore:
 
 
 def _told_apart(names: Sequence[str]) -> list[str]:
-    """Two rewards may have one name, and one may be called "total"."""
+    """Return distinct names: two rewards may have the same name, and a reward may be named "total"."""
     taken = [TOTAL]
     for name in names:
         taken.append(name if name not in taken else f"{name} ({len(taken)})")
@@ -233,8 +238,9 @@ def check_rows(train_set: Any, config: Any) -> None:
 
 
 def as_key(name: str, value: Any) -> Any:
-    """Return what rows share beliefs by: rows of equal keys do. A stream's keys are kept in checkpoints, which hold
-    plain values alone.
+    """Return a value as a key. Rows with equal keys share a prior.
+
+    A key must be a plain value, because checkpoints hold the keys of a stream.
     """
     key = dataset_rows.plain(value)
     if type(key) not in dataset_rows.PLAIN:

@@ -1,21 +1,21 @@
-"""What is known of each prompt's reward before it is sampled again: a memory of its attempts, forgotten by age.
+"""Beliefs: the estimated reward of each prompt before it is sampled again, from its past attempts decayed by age.
 
     own_H  = sum over past attempts of 0.5 ** (age / H) x (1, r, r^2)          age in generation batches
     n      = strength + own count
     mean   = (strength x m0 + own sum) / n
     E[r^2] = (strength x (m0^2 + v0) + own sum of squares) / n                 variance = E[r^2] - mean^2
 
-m0 and v0 are what prompts share ([`trl_grpo_plus.curriculum.shared_prior`]): the running mean of all or of the row's
-    key, or a
-head's prediction, and the variance that goes with it. For rewards of `low` and `high` alone this is a Beta posterior
-with a + b = n. A group weighs (strength / n)^2 in what is shared, so that a choice of prompts does not pull it to
-those that are chosen often.
+m0 and v0 are the mean and variance of the prior that prompts share ([`SharedPrior`]). m0 is the running mean of all
+rows or of the row's key, or a head's prediction. v0 is the variance that goes with m0. If rewards are only `low` or
+`high`, this is a Beta posterior with a + b = n. A group weighs (strength / n)^2 in the prior, so that a choice of
+prompts does not pull the prior to the prompts that are chosen often.
 
-The half-life H is the one of several, kept side by side, whose beliefs were nearest to the group means that came next.
+Several half-lives are kept side by side. H is the half-life whose beliefs were nearest to the group means that came
+next.
 
-Forgotten counts for a policy that moves: MoPPS (arXiv 2507.04632), which decays towards its prior once a step; a
-baseline made of them, that no attempt of its own step is in: SPO (arXiv 2509.13232), which decays by the policy's
-drift. Half-lives side by side and `skill` are this project's.
+Sources: MoPPS (arXiv 2507.04632) decays counts because the policy moves, towards its prior once a step. SPO (arXiv
+2509.13232) makes a baseline of decayed counts that holds no attempt of its own step, and decays by the policy's drift.
+Half-lives side by side and `skill` are this project's.
 """
 
 import math
@@ -30,25 +30,25 @@ from ..utils.validation import ConfigError, Number
 from .reward_range import RewardRange
 
 
-KEEP_WINDOW = 0.95  # of skill and calibration, a batch: about the last 20
-KEEP_ERRORS = 0.98  # of the half-lives' errors, a batch
-FEW_GROUPS = 16.0  # skill is pulled to 0 by as many groups
-ENOUGH_GROUPS = 32.0  # seen again, before a half-life is chosen
+KEEP_WINDOW = 0.95  # decay of skill and calibration a batch: about the last 20 batches count
+KEEP_ERRORS = 0.98  # decay of the half-lives' errors a batch
+FEW_GROUPS = 16.0  # skill is pulled to 0 with the weight of this number of groups
+ENOUGH_GROUPS = 32.0  # groups of rows seen before, until a half-life is chosen
 BINS = 10  # of the calibration
-SURE = 0.05  # of the range of rewards: within it of an end, a prompt is solved or hopeless
+SURE = 0.05  # share of the reward range next to each end in which a prompt is solved or hopeless
 SURE_ATTEMPTS = 3.0
 SOLVED, HOPELESS = 1, -1
-LARGEST = torch.finfo(torch.float32).max  # that is kept of a moment
+LARGEST = torch.finfo(torch.float32).max  # largest value that a moment is stored with
 
 
 @dataclass(frozen=True)
 class Belief:
-    """What is expected of P prompts, fixed before their attempts are scored; float64.
+    """The expected rewards of P prompts, fixed before their attempts are scored; float64.
 
     Args:
         mean (`Tensor`): `(P,)`, expected reward.
         variance (`Tensor`): `(P,)`, of one reward, >= 0; m(1-m) for rewards of 0 and 1.
-        count (`Tensor`): `(P,)`, effective attempts behind it, the prior's strength among them.
+        count (`Tensor`): `(P,)`, effective attempts that the belief rests on, with the prior's strength.
     """
 
     mean: Tensor
@@ -64,21 +64,21 @@ class Belief:
 class Beliefs:
     """Beliefs about the rows of a dataset. One generation batch is one step.
 
-    65 bytes a row, 6.5 MB at 100,000 rows; with keys 4 more, which the state does not hold. All is vectorised, and
-    what a step costs depends on its batch alone.
+    A row takes 65 bytes (6.5 MB at 100,000 rows), and 4 bytes more with keys, which the state does not hold. All is
+    vectorised, and the cost of a step depends on its batch alone.
 
     Args:
-        num_rows (`int`, *optional*): of the dataset. `None`: rows do not come back, as those of a stream. Nothing is
-            remembered of any by itself then, but what they share.
-        low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It is wider where
-            rewards usually are ([`trl_grpo_plus.curriculum.reward_range`]); an odd one counts as the end that it is
-            beyond.
+        num_rows (`int`, *optional*): of the dataset. `None`: rows do not come back, like the rows of a stream. Then
+            no row is remembered by itself; only the shared prior is.
+        low, high (`float`, *optional*, defaults to `0.0`, `1.0`): the range of rewards. It widens if rewards usually
+            lie outside ([`trl_grpo_plus.curriculum.reward_range`]); a rare reward outside the range counts as the end
+            that it lies beyond.
         keys (`Sequence[Hashable]`, *optional*): one a row, such as its level or source. Rows with the same key share
-            their prior, pulled to that of all where the key was seen little. `None`: all rows share one. Of rows that
-            do not come back none yet: [`show`] tells them.
-        strength (`float`, *optional*, defaults to `2.0`): attempts that the prior counts for.
-        half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle one is
-            used until some 32 groups of rows seen before tell which is best.
+            a prior, which is pulled to the prior of all rows if the key was seen little. `None`: all rows share one
+            prior. Rows that do not come back have an empty sequence here, and [`show`] sets their keys.
+        strength (`float`, *optional*, defaults to `2.0`): the prior counts as this number of attempts.
+        half_lives (`Sequence[float]`, *optional*, defaults to `(8, 16, 32, 64, 128)`): in steps. The middle half-life
+            is used until about 32 groups of rows seen before show which is best.
 
     Attributes:
         step (`int`): batches observed.
@@ -109,20 +109,20 @@ class Beliefs:
         self._strength = float(strength)
         self._half_lives = sorted(map(float, half_lives))
         self._range = RewardRange(low, high)
-        self._origin = (low + high) / 2  # moments are about it: squares of what is far from 0 lose digits
+        self._origin = (low + high) / 2  # moments are about it: squares of values far from 0 lose digits
         self._num_rows = num_rows
         self._last = torch.full((num_rows or 0,), -1, dtype=torch.int32)
         self._moments = torch.zeros(3, len(half_lives), num_rows or 0, dtype=torch.float32)
         self._state = torch.zeros(num_rows or 0, dtype=torch.int8)  # at the last visit: SOLVED, HOPELESS or neither
         self._tried = self._solved = self._hopeless = 0  # rows
         self._errors = _zeros(len(half_lives))
-        self._compared = 0.0  # groups, decayed as the errors are
+        self._compared = 0.0  # groups, with the decay of the errors
         self._shared = SharedPrior(self._origin, keys)
         self._groups, self._bins = _zeros(5), _zeros(3, BINS)
-        self._batch: list[float] = []  # predicted and realised mean of the last one
+        self._batch: list[float] = []  # predicted and realised mean of the last batch
 
     def show(self, keys: Sequence[Hashable]) -> None:
-        """Set the keys of the rows that indices refer to from now on, where rows do not come back."""
+        """Set the keys of the rows that indices refer to from now on, if rows do not come back."""
         self._shared.show(keys)
 
     def of(
@@ -132,14 +132,14 @@ class Beliefs:
         variance: Tensor | None = None,
         strength: float | None = None,
     ) -> Belief:
-        """Return what is believed of rows now, before they are sampled.
+        """Return the belief about rows before they are sampled.
 
         Args:
             rows (`Sequence[int]`): P indices.
-            mean (`Tensor`, *optional*): `(P,)`, the prior's, in place of what prompts share.
-            variance (`Tensor`, *optional*): `(P,)`, likewise; by default the one that prompts share at this mean. Left
-                aside while all rewards are at the ends of their range, where the mean says it.
-            strength (`float`, *optional*): of this prior, in place of that of what prompts share.
+            mean (`Tensor`, *optional*): `(P,)`, replaces the shared prior's mean.
+            variance (`Tensor`, *optional*): `(P,)`, replaces the shared prior's variance at this mean. It is ignored
+                while all rewards are at the ends of their range, because the mean then determines the variance.
+            strength (`float`, *optional*): replaces the shared prior's strength.
         """
         rows = _indices(rows)
         count, total, squares = self._remembered(rows)[:, self._best]
@@ -152,18 +152,19 @@ class Beliefs:
         n = count + strength
         posterior = (total + strength * prior) / n
         second = (squares + strength * (prior.square() + spread)) / n
-        # What is remembered may be of a range that was wider.
+        # The remembered moments may stem from a time when the range was wider.
         believed = (posterior + self._origin).clamp(low, high)
         variance = (second - posterior.square()).clamp(min=0.0)
         return Belief(believed, torch.minimum(variance, (believed - low) * (high - believed)), n)
 
     def observe(self, rows: Sequence[int] | Tensor, rewards: Tensor, believed: Belief) -> None:
-        """Learn from a generation batch; ends the step.
+        """Learn from a generation batch and end the step.
 
         Args:
-            rows (`Sequence[int]`): P indices; a row may be there twice.
-            rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored. A row without any learns nothing.
-            believed ([`Belief`]): what [`of`] gave about these rows in this step, for skill and calibration.
+            rows (`Sequence[int]`): P indices; a row may occur twice.
+            rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored. A row without any reward learns
+                nothing.
+            believed ([`Belief`]): the result of [`of`] for these rows in this step, for skill and calibration.
         """
         rows, rewards = _indices(rows), rewards.double().cpu()
         if rewards.dim() != 2 or len(rewards) != len(rows) or len(believed.mean) != len(rows):
@@ -191,10 +192,10 @@ class Beliefs:
 
     @property
     def skill(self) -> float:
-        """How much of what differs between prompts the beliefs foretold, in the last 20 batches or so; in [0, 1].
+        """Share of the differences between prompts that the beliefs predicted in about the last 20 batches, in [0, 1].
 
-        1 - (mean squared error of the group means - noise) / (their variance - noise), where the noise is that of G
-        attempts: the sample variance / G. Pulled to 0 while groups are few.
+        The skill is 1 - (mean squared error of the group means - noise) / (their variance - noise). The noise is the
+        sampling noise of a mean of G attempts: the sample variance / G. The skill is pulled to 0 while groups are few.
         """
         groups, total, squares, errors, noise = self._groups.tolist()
         if not groups:
@@ -206,25 +207,32 @@ class Beliefs:
 
     @property
     def half_life(self) -> float:
-        """The one in use, in steps."""
+        """The half-life in use, in steps."""
         return self._half_lives[self._best]
 
     @property
     def calibration(self) -> Tensor:
-        """`(BINS, 3)`: over the last 20 batches or so, the mean predicted and realised in each tenth of the range, by
-        what was predicted (NaN where nothing was), and the groups there, decayed.
+        """Predicted mean, realised mean and number of groups in each tenth of the reward range, `(BINS, 3)`.
+
+        A group falls into the tenth of its predicted mean. About the last 20 batches count, and the numbers of groups
+        are decayed. The means are NaN in a tenth into which no group fell.
         """
         groups, predicted, realised = self._bins
         return torch.stack([predicted / groups + self._origin, realised / groups + self._origin, groups], dim=1)
 
     def metrics(self) -> dict[str, float]:
-        """Return the metrics `beliefs/*`: skill; the means predicted and realised in the last batch, and
-        calibration_error (|predicted - realised| of each tenth of the range, its mean over groups; in the unit of
-        rewards; chance leaves some), and the share of its rewards that was outside the range, once there was a batch;
-        half_life; the shares of rows that were never_tried, that are solved and that are hopeless: at least 3
-        attempts remembered at the
-        last visit (longest half-life), whose mean was within 5 % of the range of its upper, its lower end. From
-        half_life on not of rows that do not come back.
+        """Return the metrics `beliefs/*`.
+
+        - `skill`: [`skill`].
+        - `predicted`, `realised`: the means that were predicted and realised in the last batch. These two,
+          `calibration_error` and `outside` are there once a batch was observed.
+        - `calibration_error`: |predicted - realised| of each tenth of the range, averaged over groups, in the unit of
+          rewards. Chance alone makes it greater than 0.
+        - `outside`: the share of the last batch's rewards that lay outside the range.
+        - `half_life`: [`half_life`]. This metric and the shares below are left out for rows that do not come back.
+        - `never_tried`: the share of rows that were never tried.
+        - `solved`, `hopeless`: the shares of rows whose mean at the last visit was within 5 % of the range of its
+          upper (lower) end, with at least 3 attempts remembered (longest half-life).
         """
         measured = {}
         if self._batch:
@@ -239,7 +247,7 @@ class Beliefs:
         return {f"beliefs/{name}": value for name, value in values.items()}
 
     def state_dict(self) -> dict[str, Any]:
-        """All that was learned; tensors, numbers and lists of them."""
+        """Return the learned state as tensors, numbers and lists of them."""
         tensors = {name: getattr(self, f"_{name}").clone() for name in _TENSORS}
         return {
             **{"num_rows": self._num_rows, "step": self.step, "compared": self._compared},
@@ -248,7 +256,7 @@ class Beliefs:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood. Raises ValueError when it was saved with other rows, keys or half-lives."""
+        """Restore a saved `state`. Raises ValueError if it was saved with other rows, keys or half-lives."""
         now = {"num_rows": self._num_rows, "half_lives": self._half_lives, "keys": self._shared.keys}
         for name, value in now.items():
             if state[name] != value:
@@ -271,7 +279,7 @@ class Beliefs:
         return int(self._errors.argmin())
 
     def _remembered(self, rows: Tensor) -> Tensor:
-        """Own moments as they count now, (3, half-lives, P): attempts, their sum and sum of squares."""
+        """Return the rows' own decayed moments, (3, half-lives, P): attempts, sum and sum of squares of rewards."""
         if self._num_rows is None:
             return _zeros(3, len(self._half_lives), len(rows))
         age = self.step - self._last[rows].double()
@@ -281,7 +289,7 @@ class Beliefs:
         """Add the half-lives' squared errors, on rows with a history."""
         again = self._last[rows] >= 0
         own_count, total, _ = self._remembered(rows)[..., again]
-        # The prior as it was, which may have been a head's: what is left of the belief without the own attempts.
+        # The prior at that time, perhaps a head's: the belief without the row's own attempts.
         prior = (believed.mean - self._origin)[again] * believed.count[again] - total[self._best]
         means = (total + prior) / (own_count + believed.count[again] - own_count[self._best])
         errors = ((means - mean[again]).square() * count[again]).sum(dim=1)
@@ -289,7 +297,7 @@ class Beliefs:
         self._compared = KEEP_ERRORS * self._compared + int(again.sum())
 
     def _measure(self, count: Tensor, mean: Tensor, within: Tensor, believed: Belief) -> None:
-        """Add what skill and calibration are computed from."""
+        """Add the sums that skill and calibration are computed from."""
         predicted = believed.mean - self._origin
         noise = torch.where(count > 1, within, believed.learnability) / count
         sums = [torch.ones_like(mean), mean, mean.square(), (mean - predicted).square(), noise]
@@ -301,10 +309,10 @@ class Beliefs:
         self._batch = [float(believed.mean.mean()), float(mean.mean()) + self._origin]
 
     def _remember(self, rows: Tensor, moments: Tensor) -> None:
-        """Add (3, P) moments to what is left of the rows' own."""
+        """Add (3, P) moments to the rows' own decayed moments."""
         distinct, places = rows.unique(return_inverse=True)
         added = _zeros(3, len(distinct)).index_add_(1, places, moments)
-        # The square of a reward may be beyond it.
+        # The square of a reward may exceed float32.
         sums = (self._remembered(distinct) + added.unsqueeze(1)).clamp(-LARGEST, LARGEST)
         self._moments[:, :, distinct] = sums.float()
         self._tried += int((self._last[distinct] < 0).sum())
@@ -315,15 +323,15 @@ class Beliefs:
         now[(count >= SURE_ATTEMPTS) & (own >= self._range.high - margin)] = SOLVED
         now[(count >= SURE_ATTEMPTS) & (own <= self._range.low + margin)] = HOPELESS
         self._state[distinct] = now
-        # Kept as rows come: a look at all rows takes half a second of a step where there are ten million.
+        # Updated row by row: a pass over ten million rows takes half a second of a step.
         self._solved += int((now == SOLVED).sum() - (before == SOLVED).sum())
         self._hopeless += int((now == HOPELESS).sum() - (before == HOPELESS).sum())
 
     def _share(
         self, rows: Tensor, rewards: Tensor, scored: Tensor, mean: Tensor, within: Tensor, of_prior: Tensor
     ) -> None:
-        """Update what prompts share; `of_prior` is its share in what was believed."""
-        # Rows that are chosen again and again are no fair sample, and need no prior: the least-squares weight.
+        """Update the shared prior; `of_prior` is the share of the prior in the belief."""
+        # Rows that are chosen often are no fair sample and need no prior: the least-squares weight.
         weight = of_prior.square()
         low, high = self._range.low, self._range.high
         count = scored.sum(dim=1)
@@ -347,31 +355,31 @@ def _indices(rows: Sequence[int] | Tensor) -> Tensor:
     return torch.as_tensor(rows, dtype=torch.long, device="cpu")
 
 
-KEEP_ALL = 0.9  # of the sums of all, a batch
+KEEP_ALL = 0.9  # decay of the sums of all rows a batch
 
 
-KEEP_KEY = 0.97  # of a key's, a group
+KEEP_KEY = 0.97  # decay of a key's sums a group
 
 
-STRENGTH = 4.0  # groups that the mean of all begins with, and that it counts for in a key's
+STRENGTH = 4.0  # groups that the mean of all rows starts with, and that it counts for in a key's mean
 
 
 class SharedPrior:
-    """Prior mean and variance of prompts that were never sampled, of all prompts or of those with a key.
+    """Prior mean and variance of a prompt that was never sampled, shared by all prompts or by those with its key.
 
     Args:
-        middle (`float`): the mean that the mean of all begins with, as if of so many groups.
-        keys (`Sequence[Hashable]`, *optional*): one a row; none, where rows and keys come with [`show`]. `None`: all
-            rows share one.
+        middle (`float`): the value that the mean of all rows starts with, with the weight of [`STRENGTH`] groups.
+        keys (`Sequence[Hashable]`, *optional*): one a row; empty if rows and keys come with [`show`]. `None`: all
+            rows share one prior.
 
     Attributes:
-        keys (`int`, *optional*): how many different ones there are; `None` where there may be more to come.
+        keys (`int`, *optional*): the number of different keys; `None` if more keys may come.
     """
 
     def __init__(self, middle: float, keys: Sequence[Hashable] | None = None):
         self._known: dict[Hashable, int] = {}
         self._codes = torch.empty(0, dtype=torch.int32)
-        # Groups, their means, within, interior: weighted sums.
+        # Weighted sums: groups, their means, within, interior.
         self._all = torch.tensor([[STRENGTH], [STRENGTH * middle], [0.0], [0.0]], dtype=torch.float64)
         self._by_key = torch.zeros(4, 0, dtype=torch.float64)
         self.show(keys or ())
@@ -379,18 +387,18 @@ class SharedPrior:
 
     @property
     def between(self) -> bool:
-        """Whether any reward was between the ends of their range."""
+        """Whether any reward was between the ends of the range."""
         return float(self._all[3]) > 0
 
     def show(self, keys: Sequence[Hashable]) -> None:
-        """Set the keys of the rows, new keys too."""
-        known, keys = self._known, [key if key == key else None for key in keys]  # NaN is one key
+        """Set the keys of the rows; keys that are new are added."""
+        known, keys = self._known, [key if key == key else None for key in keys]  # all NaN are one key
         self._codes = torch.tensor([known.setdefault(key, len(known)) for key in keys], dtype=torch.int32)
         new = torch.zeros(4, len(known) - self._by_key.shape[1], dtype=torch.float64)
         self._by_key = torch.cat([self._by_key, new], dim=1)
 
     def of(self, rows: Tensor, low: float, high: float, mean: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Mean, and the variance that goes with it, of `(P,)` rows; `mean` (`(P,)`) stands in for the first."""
+        """Return the prior mean and variance of `(P,)` rows; `mean` (`(P,)`), if given, replaces the prior mean."""
         groups, total, within, interior = self._all
         own = total / groups
         ratio = _ratio(within, interior, torch.ones_like(own))
@@ -403,9 +411,9 @@ class SharedPrior:
         return mean, ratio * (mean - low) * (high - mean)
 
     def observe(self, rows: Tensor, weight: Tensor, mean: Tensor, within: Tensor, interior: Tensor) -> None:
-        """P groups were scored; all `(P,)`, `within` and `interior` 0 for a group of one attempt."""
+        """Learn from P scored groups; all are `(P,)`, `within` and `interior` are 0 for a group of one attempt."""
         sums = torch.stack([weight, weight * mean, weight * within, weight * interior])
-        # A batch of well-known rows says as much of what is now as one of new rows.
+        # A batch of well-known rows says as much about the present policy as a batch of new rows.
         self._all = KEEP_ALL * self._all + sums.sum(dim=1, keepdim=True) * (len(rows) / weight.sum())
         if self._known:
             codes = self._codes[rows].long()
@@ -413,12 +421,12 @@ class SharedPrior:
             self._by_key = (KEEP_KEY**seen * self._by_key).index_add_(1, codes, sums)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what was learned; with the keys, where they came with the rows."""
+        """Return the learned state, with the keys if they came with [`show`]."""
         came = {"known": list(self._known)} if self.keys is None else {}
         return {"all": self._all.clone(), "by_key": self._by_key.clone(), **came}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
         self._all, self._by_key = state["all"].clone(), state["by_key"].clone()
         if self.keys is None:
             self._known = {key: code for code, key in enumerate(state["known"])}

@@ -1,7 +1,7 @@
-"""A way of choosing prompts that is a user's own: what it hands over is looked at, before a run of days fails on it.
+"""Checks of a user's own prompt sampler: a wrong answer is refused early, before a run of days fails on it.
 
-Rows must be of the training set, since Python takes row -1 for the last one. Metrics go into a journal of JSON, and
-the state into a checkpoint, of which only plain values and tensors are read again.
+Rows must be in the training set, because Python takes row -1 for the last row. Metrics go into a JSON journal. The
+state goes into a checkpoint, from which only plain values and tensors can be read again.
 """
 
 import io
@@ -17,19 +17,18 @@ from ..utils.dataset_rows import plain
 from ..utils.validation import ConfigError
 
 
-SINGLE = (bool, int, float, str, bytes, NoneType, Tensor)  # what a checkpoint can hold
+SINGLE = (bool, int, float, str, bytes, NoneType, Tensor)  # types that a checkpoint can hold
 SEVERAL = (dict, list, tuple)
 
 
 class CustomSampler:
-    """A user's [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], which refuses what it hands over and cannot be
-    used.
+    """A wrapper of a user's [`~trl_grpo_plus.curriculum.samplers.PromptSampler`] that refuses unusable answers.
 
-    Numbers of NumPy and torch are taken for Python's own in rows and metrics. Not in a state: its `load_state_dict`
-    is to be given what it has saved.
+    In rows and metrics, numbers of NumPy and torch are converted to Python's own. In a state they are not, because
+    the sampler's `load_state_dict` must get exactly what the sampler saved.
 
     Args:
-        stream (`Any`): made of the user's class.
+        stream (`Any`): an instance of the user's class.
         path (`str`): of the class, as `prompt_selection` names it.
         num_rows (`int`): of the training set.
     """
@@ -46,30 +45,30 @@ class CustomSampler:
         patience: int | None = None,
         believe: Callable[[list[int]], Any] | None = None,
     ) -> list[int]:
-        """As a stream's; distinct rows of the training set."""
+        """Return the sampler's rows, after a check that they are distinct rows of the training set."""
         ask = believe and (lambda rows: believe(self._rows("take asked `believe` about", rows)))
         rows = self._rows("take dealt", self._stream.take(count, wanted, multiple_of, patience, ask))
         if len(set(rows)) < len(rows):
             twice = next(row for row in rows if rows.count(row) > 1)
             raise ConfigError(
                 f"{self._name}.take dealt the rows {rows}, {twice} more than once: a batch needs {count} distinct "
-                "ones. Have it deal each row once a call."
+                "rows. Have it deal each row once a call."
             )
         return rows
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """As a stream's. After the first batch its state is looked at, which may be saved hours later."""
+        """Pass the batch to the sampler, and check its state after the first batch: it may be saved hours later."""
         self._stream.observe(rows, rewards, verdicts)
         if not self._looked:
             self._looked = True
             try:
                 state = self._stream.state_dict()
-            except Exception:  # it is said when there is something to save
+            except Exception:  # the error is raised when a checkpoint is saved
                 return
             self._check_state(state)
 
     def metrics(self) -> dict[str, float]:
-        """As a stream's; plain numbers."""
+        """Return the sampler's metrics as plain numbers."""
         metrics = self._stream.metrics()
         if not isinstance(metrics, dict):
             raise ConfigError(f"{self._name}.metrics gave {metrics!r:.80}: give a dict of numbers by name.")
@@ -83,17 +82,17 @@ class CustomSampler:
         return numbers
 
     def state_dict(self) -> dict[str, Any]:
-        """As a stream's; what a checkpoint can hold."""
+        """Return the sampler's state, after a check that a checkpoint can hold it."""
         state = self._stream.state_dict()
         self._check_state(state)
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As a stream's."""
+        """Restore the sampler's state."""
         try:
             self._stream.load_state_dict(state)
         except (KeyError, TypeError, AttributeError, IndexError) as error:
-            # Else it would be taken for one of the checkpoint's form.
+            # Unwrapped, the error would be taken for an error of the checkpoint's format.
             raise RuntimeError(f"{self._name}.load_state_dict: {type(error).__name__}: {error}") from error
 
     def _rows(self, what: str, rows: Any) -> list[int]:
@@ -129,7 +128,7 @@ class CustomSampler:
 
 
 def _unsaved(value: Any, where: str) -> Iterator[tuple[str, Any]]:
-    """Yield what [`torch.load`] would not read again, and its place."""
+    """Yield the place and value of each part that [`torch.load`] would not read again."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _unsaved(key, f"{where}'s key")
@@ -148,6 +147,6 @@ def _is_read_again(value: Any) -> bool:
         torch.save(value, file)
         file.seek(0)
         torch.load(file, weights_only=True)
-    except Exception:  # whatever its pickling makes of it
+    except Exception:  # pickling may raise anything
         return False
     return True

@@ -1,4 +1,4 @@
-"""Draws the prompts of all ranks: rank 0 asks its sampler and broadcasts the rows."""
+"""The draw of the prompts of all ranks: rank 0 asks its sampler and broadcasts the rows."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,12 +12,12 @@ from .samplers import Believe, PromptSampler
 
 
 class Draw:
-    """Draws rows of the training set for all ranks: rank 0's sampler deals, and all ranks answer what it asks.
+    """Draws rows of the training set for all ranks: rank 0's sampler deals, and all ranks answer its questions.
 
     Args:
-        stream ([`~trl_grpo_plus.curriculum.samplers.PromptSampler`]): moves on rank 0 alone.
-        believe (`Callable`, *optional*): what the stream may ask about rows.
-        collective (`bool`): whether every rank must be there for an answer.
+        stream ([`~trl_grpo_plus.curriculum.samplers.PromptSampler`]): the sampler; it advances on rank 0 alone.
+        believe (`Callable`, *optional*): answers the sampler's questions about rows.
+        collective (`bool`): whether every rank must call `believe` for an answer.
         rank (`int`): of this process.
     """
 
@@ -25,7 +25,7 @@ class Draw:
         self._stream, self._believe, self._collective, self._rank = stream, believe, collective, rank
 
     def __call__(self, count: int, wanted: Callable[[int], bool], multiple_of: int, patience: int | None) -> list[int]:
-        """As a stream's `take`, on every rank alike; a failure stops all of them. Collective."""
+        """Return the rows that rank 0's sampler takes, on every rank; a failure stops all ranks. Collective."""
         if self._rank == 0:
             believe = self._ask if self._believe and self._collective else self._believe
             try:
@@ -49,7 +49,10 @@ class Draw:
             self._believe(content)
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> dict[str, float]:
-        """As a stream's, and its metrics, on the first rank; none on the others. Collective, likewise."""
+        """Pass the batch to rank 0's sampler and return its metrics; other ranks return none.
+
+        A failure stops all ranks. Collective.
+        """
         metrics: dict[str, float] = {}
         with raise_on_all_ranks():
             if self._rank == 0:

@@ -1,23 +1,24 @@
-"""Rows that know their index in the training set: what tells one row from another, on every rank.
+"""Dataset rows that carry their index in the training set, which identifies a row on every rank.
 
-Not their content: two processes write the same set in different orders, and an object by its address.
+The content of a row does not identify it: two processes write the same set in different orders, and write an object
+by its address.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
 
-# Rows bear it from the dataset to the trainer, which takes it out before TRL or a reward sees them.
+# A column from the dataset to the trainer, which removes it before TRL or a reward sees the rows.
 INDEX = "__trl_grpo_plus_index__"
 
 
 class IndexedRows:
-    """A view of a map-style dataset for a dataloader: each row that is dealt says its index.
+    """A view of a map-style dataset for a dataloader: each row that it deals carries its index.
 
-    In all else it stands for the dataset, which a sampler may look into.
+    All other attributes are the dataset's, because a sampler may read them.
 
     Args:
-        dataset ([`~datasets.Dataset`]): what is viewed.
+        dataset ([`~datasets.Dataset`]): the viewed dataset.
     """
 
     def __init__(self, dataset: Any):
@@ -31,15 +32,15 @@ class IndexedRows:
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         rows = self.dataset.__getitems__(indices)
-        # A sampler may deal numbers of numpy.
+        # A sampler may deal NumPy numbers.
         return [{**row, INDEX: int(index)} for row, index in zip(rows, indices, strict=True)]
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # asked for by pickle, when there is no dataset yet
+        if name.startswith("__"):  # pickle asks for these before there is a dataset
             raise AttributeError(name)
         return getattr(self.dataset, name)
 
 
 def pop_indices(rows: Sequence[dict[str, Any]]) -> list[int | None]:
-    """Return the index of each row, taken out of it; `None` for one that does not say."""
+    """Remove the index from each row and return the indices; `None` for a row without an index."""
     return [row.pop(INDEX, None) for row in rows]

@@ -1,4 +1,4 @@
-"""What the policy makes of a prompt: its last hidden state at the prompt's last token."""
+"""Prompt states: the policy's last hidden state at a prompt's last token."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -11,23 +11,24 @@ from accelerate.utils import extract_model_from_parallel
 from torch import Tensor, nn
 
 
-MOST_TOKENS = 1024  # of a prompt's end, that are read
+MOST_TOKENS = 1024  # read from the end of a prompt
 
 
 @torch.no_grad()
 def prompt_states(
     model: nn.Module, prompt_ids: Sequence[list[int]], device: torch.device, max_tokens: int, batch_size: int
 ) -> Tensor:
-    """Return the state at the end of each prompt: what the map to the vocabulary gets there. One forward without
-    gradient, in evaluation mode, with the adapter of a PEFT model; one row of logits a prompt, and no random number
-    is drawn.
+    """Return the state at the end of each prompt: the input of the map to the vocabulary.
+
+    Each batch takes one forward without gradient, in evaluation mode, with the adapter of a PEFT model. The forward
+    makes one row of logits a prompt and draws no random number.
 
     Args:
-        model (`nn.Module`): a causal language model of transformers, also wrapped; it is called by its wrapper.
+        model (`nn.Module`): a causal language model of transformers. It may be wrapped; the wrapper is called.
         prompt_ids (`Sequence[list[int]]`): P prompts of one token or more, without padding.
         device (`torch.device`): that the model computes on.
-        max_tokens (`int`): of the end of each prompt; what is before is not read.
-        batch_size (`int`): prompts at a time, those of about one length together.
+        max_tokens (`int`): read from the end of each prompt; earlier tokens are not read.
+        batch_size (`int`): prompts in a forward; prompts of similar length go together.
 
     Returns:
         `Tensor`: `(P, hidden)` in float32, on `device`.
@@ -49,11 +50,12 @@ def prompt_states(
 def states_of_share(
     model: nn.Module, prompt_ids: Sequence[list[int]], accelerator: Any, batch_size: int, max_tokens: int = MOST_TOKENS
 ) -> Tensor:
-    """[`prompt_states`] of P prompts, the same on all ranks, of which each rank reads an equal share: all make as many
-    forwards, which sharded models need. Collective.
+    """Return the [`prompt_states`] of P prompts, of which each rank reads an equal share. Collective.
+
+    The result is the same on all ranks. All ranks make the same number of forwards, which sharded models need.
 
     Args:
-        model, prompt_ids, max_tokens, batch_size: as [`prompt_states`]; all prompts, on every rank.
+        model, prompt_ids, max_tokens, batch_size: as for [`prompt_states`]; all prompts, on every rank.
         accelerator (`Accelerator`): of the run.
 
     Returns:
@@ -73,7 +75,7 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
     width = max(map(len, prompt_ids))
     ids = torch.tensor([[0] * (width - len(row)) + row for row in prompt_ids], device=device)
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompt_ids], device=device)
-    # Without these the model works too: with more logits, a cache, and with places counted from the padding.
+    # Optional: without them the model makes more logits and a cache, and counts positions from the padding.
     options = {"logits_to_keep": 1, "use_cache": False, "position_ids": (mask.cumsum(dim=1) - 1).clamp(min=0)}
     options = {name: value for name, value in options.items() if name in signature(type(causal).forward).parameters}
     seen: list[Tensor] = []
@@ -91,7 +93,7 @@ def _states(model: nn.Module, prompt_ids: list[list[int]], device: torch.device)
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Dropout and gradient checkpointing are off in evaluation mode; then each module is in the mode it was in."""
+    """Put the model in evaluation mode, without dropout and gradient checkpointing; then restore all modes."""
     training = [module for module in model.modules() if module.training]
     model.eval()
     try:

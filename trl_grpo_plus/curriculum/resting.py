@@ -1,18 +1,20 @@
-"""Which rows of a dataset rest, and for how long: the solved, the stuck, and the ones tried often and never learnt.
+"""Rests: steps in which a row is not sampled, because it is solved, stuck, or tried often and never learnt.
 
-A row that a visit finds solved or stuck rests 8 steps, 16 when its next visit finds it so again, then 32, ..., at
-most an epoch. A visit that finds it alive ends this; one that finds it solved where it was stuck begins anew.
+A row that a visit finds solved or stuck rests 8 steps, then 16 steps when its next visit finds the same, then 32, ...,
+at most an epoch. A visit that finds the row alive ends this series. A visit that finds a stuck row solved, or the
+reverse, starts the series anew.
 
 A row whose rewards are noise (a flaky checker, a question that can be guessed, a wrong gold) stays alive for ever, and
-promises most for ever. So a row is retired that was alive oftener than rows usually are before they are learnt:
+always has the highest expected learnability. So a row is retired if it was alive more often than rows usually are
+before they are learnt:
 
     limit  = 1 + the 80 % quantile of the alive visits that the last 256 or so rows had when each was first found
              settled (solved or tied); 3 until 32 of them are known
     excess = alive visits of the row - limit
     rest   = 8 x 2 ** (excess - 1) steps, at most two epochs, whatever the visit found; none where excess <= 0
 
-Where nothing is ever settled every row reaches the limit, and rows come in turn: the choice is shuffling again.
-`benchmarks/noise.py` measures what noisy rows draw of the sampling.
+If no row is ever settled, every row reaches the limit and rows come in turn: the choice becomes shuffling again.
+`benchmarks/noise.py` measures the share of the sampling that noisy rows take.
 """
 
 from collections import Counter
@@ -24,19 +26,19 @@ from torch import Tensor
 
 
 FIRST_REST = 8  # steps
-EPOCHS = 2  # that a row rests at most which is alive too often
+EPOCHS = 2  # longest rest of a row that is alive too often
 QUANTILE = 0.8
-FEW_VISITS, FEW_ROWS = 3, 32  # the limit, until so many rows were settled
-REMEMBERED = 256.0  # rows that were settled, forgotten one by one
-MOST_VISITS = 64  # that are told apart
+FEW_VISITS, FEW_ROWS = 3, 32  # the limit FEW_VISITS is used until FEW_ROWS rows were settled
+REMEMBERED = 256.0  # settled rows that the limit is computed from; each new row decays the others
+MOST_VISITS = 64  # higher numbers of alive visits count as this number
 LARGEST_EXCESS = 20
-# Of what nobody scores nothing is ever known: unless it rests, it promises most, and is chosen again and again.
+# A row that nobody scores must rest: nothing is ever known about it, so it would be chosen again and again.
 STUCK = ("all_bad", "tied", "unscored", "truncated")
 SETTLED = ("all_good", "tied")
 
 
 class RestSchedule:
-    """The rests of a dataset's rows. One generation batch is one step; 8 bytes a row.
+    """The rests of a dataset's rows. One generation batch is one step. A row takes 8 bytes.
 
     Args:
         num_rows (`int`): of the dataset.
@@ -48,11 +50,11 @@ class RestSchedule:
     def __init__(self, num_rows: int):
         self.step = 0
         self._free = torch.zeros(num_rows, dtype=torch.int32)  # first step at which a row may be sampled
-        self._visits = torch.zeros(num_rows, dtype=torch.int8)  # in a row that were solved (> 0) or stuck (< 0)
+        self._visits = torch.zeros(num_rows, dtype=torch.int8)  # last visits in sequence: solved (> 0) or stuck (< 0)
         self._alive = torch.zeros(num_rows, dtype=torch.int8)  # visits that found the row alive
-        self._settled = torch.zeros(num_rows, dtype=torch.bool)  # it was found so before
-        self._retired = torch.zeros(num_rows, dtype=torch.bool)  # its last rest is for being alive too often
-        self._needed = torch.zeros(MOST_VISITS + 1, dtype=torch.float64)  # rows that were settled, by alive visits
+        self._settled = torch.zeros(num_rows, dtype=torch.bool)  # the row was settled before
+        self._retired = torch.zeros(num_rows, dtype=torch.bool)  # the row rests because it was alive too often
+        self._needed = torch.zeros(MOST_VISITS + 1, dtype=torch.float64)  # settled rows, by alive visits
         self._count_all()
 
     @property
@@ -62,7 +64,7 @@ class RestSchedule:
 
     @property
     def retired(self) -> float:
-        """Share of the rows that rest for having been alive too often, and were not solved at their last visit."""
+        """Share of the rows that rest because they were alive too often, and were not solved at their last visit."""
         return self._resting_retired.total / max(len(self._free), 1)
 
     @property
@@ -74,7 +76,7 @@ class RestSchedule:
         return 1 + int((self._needed.cumsum(0) < QUANTILE * known).sum())
 
     def free_at(self, rows: Sequence[int] | Tensor) -> Tensor:
-        """`(P,)`, the first step at which each row may be sampled."""
+        """Return the first step at which each row may be sampled, `(P,)`."""
         return self._free[torch.as_tensor(rows, dtype=torch.long)]
 
     def wait(self, rows: Tensor, until: int) -> None:
@@ -85,9 +87,9 @@ class RestSchedule:
         self._count(rows, 1)
 
     def observe(self, rows: Sequence[int], verdicts: Sequence[str]) -> None:
-        """Learn from the verdicts of a generation batch. Ends the step.
+        """Learn from the verdicts of a generation batch and end the step.
 
-        P rows, of which one may be there twice, and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
+        There are P rows, in which a row may occur twice, and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
         """
         indices = torch.as_tensor(rows, dtype=torch.long)
         solved, stuck, settled, alive = (
@@ -99,7 +101,7 @@ class RestSchedule:
         self._learn_limit(settled)
         self._alive[alive] = (self._alive[alive] + 1).clamp(max=MOST_VISITS + LARGEST_EXCESS)
         self._count(indices, -1)
-        # A row may be there twice: an alive visit counts most.
+        # A row may occur twice in the batch: an alive visit then overrides the others.
         self._visits[stuck] = (self._visits[stuck].clamp(max=0) - 1).clamp(min=-24)
         self._visits[solved] = (self._visits[solved].clamp(min=0) + 1).clamp(max=24)
         self._visits[alive] = 0
@@ -114,18 +116,18 @@ class RestSchedule:
             counted.drop(self.step)
 
     def state_dict(self) -> dict[str, Any]:
-        """For a checkpoint: tensors and a number."""
+        """Return the state for a checkpoint: tensors and a number."""
         return {"step": self.step, **{name: getattr(self, f"_{name}").clone() for name in _TENSORS}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
         self.step = state["step"]
         for name in _TENSORS:
             setattr(self, f"_{name}", state[name].clone())
         self._count_all()
 
     def _learn_limit(self, settled: Tensor) -> None:
-        """Count the alive visits of rows that are settled for the first time, but for those that never were alive."""
+        """Count the alive visits of rows that are settled for the first time, except rows that never were alive."""
         visits = self._alive[settled[~self._settled[settled]]].long()
         visits = visits[visits > 0].clamp(max=MOST_VISITS)
         self._needed *= (1 - 1 / REMEMBERED) ** len(visits)
@@ -133,7 +135,7 @@ class RestSchedule:
         self._settled[settled] = True
 
     def _count(self, rows: Tensor, sign: int) -> None:
-        """Count distinct rows that rest, or (-1) take them out of the count before their rest changes."""
+        """Add distinct rows that rest to the counts (1), or remove them (-1) before their rest changes."""
         ends = self._free[rows]
         self._resting.add(ends[ends > self.step], sign)
         self._resting_retired.add(ends[(ends > self.step) & self._retired[rows]], sign)
@@ -147,7 +149,7 @@ _TENSORS = ("free", "visits", "alive", "settled", "retired", "needed")
 
 
 class _Ends:
-    """How many rests have an end that is yet to come, without a look at all rows."""
+    """A count of the rests that have not ended, kept without a pass over all rows."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -159,10 +161,10 @@ class _Ends:
             self._at[end] += sign * count
 
     def drop(self, step: int) -> None:
-        """End the rests that are over with this step."""
+        """Remove the rests that end at this step."""
         self.total -= self._at.pop(step, 0)
 
 
 def _doubled(times: Tensor, most: int) -> Tensor:
-    """8 steps for 1, 16 for 2, 32 for 3, ...; none for 0 and less."""
+    """Return rests in steps: 8 for 1, 16 for 2, 32 for 3, ..., at most `most`; none for 0 and less."""
     return torch.where(times > 0, FIRST_REST * 2 ** (times - 1).clamp(min=0), 0).clamp(max=most)

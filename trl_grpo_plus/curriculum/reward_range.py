@@ -1,15 +1,16 @@
-"""The range in which rewards lie, as far as it is known. One bad reward does not move it.
+"""The estimated range of the rewards, which a single bad reward does not move.
 
-A range begins as it is set. An end moves out to what rewards have reached, and back in when they reach it no more:
+A range starts with the ends that are set. An end moves outwards to the rewards of recent batches, and back inwards
+when rewards no longer reach that far:
 
-    usual            = the lowest (highest) reward of a batch's groups, without the one group in a hundred, at least
+    usual            = the lowest (highest) reward of a batch's groups, without the hundredth of the groups, at least
                        one, that lies furthest out
-    end of a batch   = its furthest reward that is beyond the usual one by half the range's width at most
-    end of the range = the one that was set, or the second furthest of the last 20 batches where that is further out
+    end of a batch   = the batch's furthest reward that lies beyond the usual reward by at most half the range's width
+    end of the range = the end that was set, or the second furthest end of the last 20 batches if that is further out
 
-So a checker that fails once with -100, in one group or in a whole batch, moves no end for longer than to the next
-batch (of a run's first batch, all that is known is that batch). What lies outside counts as the end that it lies
-beyond.
+So if a checker fails once with -100, in one group or in a whole batch, no end stays moved after the next batch. (The
+failure can move an end in a run's first batch, because no other batch is known then.) A reward outside the range
+counts as the end that it lies beyond.
 """
 
 import math
@@ -21,9 +22,9 @@ from torch import Tensor
 
 
 BATCHES = 20
-LARGEST = 1e60  # whose fourth power is a number
-ODD = 0.01  # of a batch's groups
-FENCE = 0.5  # of the width
+LARGEST = 1e60  # its fourth power is finite in float64
+ODD = 0.01  # share of a batch's groups that is left out
+FENCE = 0.5  # share of the range's width
 
 
 class RewardRange:
@@ -33,7 +34,7 @@ class RewardRange:
         low, high (`float`): the ends that are set; the range is never narrower.
 
     Attributes:
-        low, high (`float`): the ends now.
+        low, high (`float`): the present ends.
         outside (`float`): share of the last batch's rewards that lay outside.
     """
 
@@ -43,9 +44,9 @@ class RewardRange:
         self._ends: deque[list[float]] = deque(maxlen=BATCHES)  # of each batch
 
     def observe(self, rewards: Tensor) -> Tensor:
-        """Learn from a batch's `(P, G)` rewards; gives them with what lies outside the range at its ends.
+        """Learn from a batch's `(P, G)` rewards, and return them clamped to the range.
 
-        NaN stands for an attempt that nobody scored, and for one whose reward is infinite.
+        NaN marks an attempt that nobody scored. The range ignores NaN and infinite rewards.
         """
         scored = rewards.isfinite()
         rewards = rewards.clamp(-LARGEST, LARGEST)
@@ -66,11 +67,11 @@ class RewardRange:
         return inside
 
     def state_dict(self) -> dict[str, Any]:
-        """Plain numbers."""
+        """Return the state as plain numbers."""
         return {"set": list(self._set), "ends": [list(ends) for ends in self._ends], "outside": self.outside}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
         low, high = state["set"]
         self._set, self.outside = (low, high), state["outside"]
         self._ends = deque((list(ends) for ends in state["ends"]), maxlen=BATCHES)

@@ -1,8 +1,9 @@
-"""Which prompts are sampled next: a `PromptSampler` deals rows of a dataset, and hears what came of them.
+"""Prompt samplers: a `PromptSampler` deals rows of a dataset, and gets the rewards and verdicts of these rows.
 
-ShuffleSampler   one shuffled pass after another, as TRL's own sampler
-LearnabilitySampler   those of a shuffled pool that promise most to learn
-ColumnSampler   by a column's level: easy first, hard first, or each level in turn
+ShuffleSampler        deals one shuffled pass after another, as TRL's own sampler
+LearnabilitySampler   deals the rows of a shuffled pool with the highest expected learnability
+ColumnSampler         deals by a column's level: easy first, hard first, or each level in turn
+MixtureSampler        deals the sources that a column names in proportion to weights
 """
 
 import math
@@ -20,16 +21,17 @@ from .beliefs import Belief
 from .resting import RestSchedule
 
 
-Believe = Callable[[list[int]], tuple[Belief, float]]  # indices -> what is believed of them, and how good beliefs are
+Believe = Callable[[list[int]], tuple[Belief, float]]  # row indices -> the belief about these rows, and its skill
 Order = Literal["easy_first", "hard_first", "interleaved"]
 ORDERS = get_args(Order)
-FLOOR = 0.1  # share that is dealt whatever is believed
+FLOOR = 0.1  # share of rows that is dealt without regard to beliefs
 
 
 class PromptSampler(Protocol):
-    """Deals indices of a dataset. Where there are several ranks, the first one's deals for all.
+    """Deals indices of a dataset. With several ranks, the first rank's sampler deals for all ranks.
 
-    Its state holds tensors, numbers, texts, lists and dicts; that of a dataset of another size is refused.
+    A sampler's state holds tensors, numbers, texts, lists and dicts. A sampler refuses the state of a dataset of
+    another size.
     """
 
     def take(
@@ -40,34 +42,37 @@ class PromptSampler(Protocol):
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """Distinct indices that `wanted` accepts: `count`, or a multiple of `multiple_of` below it where not so many
-        are there, or where more than `patience` were refused. `wanted` is asked at most once about an index, and what
-        it accepts may still not be dealt. `believe` is asked once or never.
+        """Return distinct indices that `wanted` accepts.
+
+        There are `count` indices. If too few indices are accepted, or more than `patience` are refused, there are
+        fewer than `count`: a multiple of `multiple_of`. `wanted` is asked at most once about an index. An index that
+        `wanted` accepts may still not be dealt. `believe` is asked once or never.
         """
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """Learn from a scored generation batch. Ends the step.
+        """Learn from a scored generation batch and end the step.
 
-        P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
+        There are P rows, `(P, G)` rewards (NaN: unscored) and P verdicts of [`trl_grpo_plus.rollouts.groups.judge`].
         """
 
     def metrics(self) -> dict[str, float]:
-        """Return what is worth logging."""
+        """Return the metrics to log."""
 
     def state_dict(self) -> dict[str, Any]:
-        """All that it must know to go on."""
+        """Return the state that the sampler needs to resume."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
 
 
 class ShuffleSampler:
     """An endless stream of dataset indices: one seeded permutation after another, each prompt once in each.
 
-    It never looks at a rank's own random state. An index that a caller cannot use now is dealt first next time.
+    The sampler never uses a rank's own random state. An index that a caller cannot use now is dealt first next time.
 
     Args:
-        num_prompts (`int`), seed (`int`): rows of the dataset; of the permutations.
+        num_prompts (`int`): rows of the dataset.
+        seed (`int`): of the permutations.
     """
 
     def __init__(self, num_prompts: int, seed: int):
@@ -84,7 +89,7 @@ class ShuffleSampler:
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """As [`PromptSampler`]: those that come next, `wanted` being asked once about each; `believe` is not asked."""
+        """Return the next indices, as [`PromptSampler`]; `wanted` is asked once about each, `believe` never."""
         taken: list[int] = []
         passed: list[int] = []
         seen: set[int] = set()
@@ -102,11 +107,11 @@ class ShuffleSampler:
         """Do nothing: the order does not depend on rewards."""
 
     def metrics(self) -> dict[str, float]:
-        """None."""
+        """Return no metrics."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the stream stands; plain numbers and lists."""
+        """Return the position of the stream as plain numbers and lists."""
         return {
             "num_prompts": self._num_prompts,
             "seed": self._seed,
@@ -116,7 +121,7 @@ class ShuffleSampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As [`PromptSampler`]. Raises ValueError when it was saved with another dataset size."""
+        """Restore the saved `state`. Raises ValueError if it was saved with another dataset size."""
         if state["num_prompts"] != self._num_prompts:
             raise ConfigError(
                 f"The checkpoint was saved with {state['num_prompts']} training prompts, the dataset now has "
@@ -134,47 +139,50 @@ class ShuffleSampler:
         return self._order[self._position - 1]
 
     def _begin_pass(self, number: int, position: int) -> None:
-        # Away from TRL's RepeatSampler, which shuffles with `seed` itself: that would resample what comes next anyway.
+        # Not `seed` itself, with which TRL's RepeatSampler shuffles: resampling would draw the rows that come next.
         generator = torch.Generator().manual_seed((self._seed * 1_000_003 + number * 7919 + 104_729) % 2**63)
         self._order = self._ordered(torch.randperm(self._num_prompts, generator=generator)).tolist()
         self._pass, self._position = number, position
 
     def _ordered(self, shuffled: Tensor) -> Tensor:
-        """Return a pass, from a permutation of its own."""
+        """Return the order of a pass, given a permutation for it."""
         return shuffled
 
 
 class LearnabilitySampler:
-    """Deals the rows of a pool that promise most to learn.
+    """Deals the rows of a pool with the highest expected learnability.
 
-    A `take` of `count` rows draws a pool of `pool` x `count` from shuffled passes, asks `believe` once about it (an
-    empty one too, as other ranks may wait to be asked), and scores
+    A `take` of `count` rows draws a pool of `pool` x `count` rows from shuffled passes. It asks `believe` once about
+    the pool (an empty pool too, because other ranks may wait for the question), and scores each row by
 
         skill x z(learnability) + (1 - skill) x standard normal noise
 
-    z over the pool. The best by score are dealt, but for the share `floor`, which goes to those of the pool that were
-    dealt longest ago (never, first), so that no row starves. With skill 0, or nothing to ask, this is shuffling, drawn
-    anew each step. A row of the pool that is not dealt comes again with the next pass.
+    where z standardises over the pool. The rows with the highest scores are dealt. The share `floor` goes instead to
+    the rows of the pool that were dealt longest ago (rows never dealt come first), so that no row starves. With skill
+    0, or without `believe`, the choice is shuffling, drawn anew each step. A row of the pool that is not dealt comes
+    again with the next pass.
 
-    Not in the pool are rows dealt in the last `cooldown` steps (fewer where that would hold back more than half of the
-    dataset), and those at rest ([`trl_grpo_plus.curriculum.resting`]): what was found solved, or stuck (all_bad,
-    tied, unscored, truncated), and what is alive oftener than rows usually are before they are learnt. An epoch is
-    ceil(num_prompts / rows of the batch) steps. Both give way, soonest free first, where fewer than `count` rows
-    would be dealt.
+    The pool leaves out rows dealt in the last `cooldown` steps (fewer steps if that would hold back more than half of
+    the dataset). It also leaves out rows that rest ([`trl_grpo_plus.curriculum.resting`]): rows found solved, rows
+    found stuck (all_bad, tied, unscored, truncated), and rows that are alive more often than rows usually are before
+    they are learnt. An epoch is ceil(num_prompts / rows of the batch) steps. If fewer than `count` rows would be
+    dealt, the rows that are free soonest enter the pool in spite of cooldown and rest.
 
-    Every row that `wanted` accepts and that neither rests nor cools down is in one of any ceil(2 x num_prompts / (pool
-    x count)) + 1 pools in a row; so it is offered within as many steps of its rest's end. Where int(floor x count) is
-    f >= 1, it is dealt at the latest from the ceil(num_prompts / f)-th pool that it is in.
+    Every row that `wanted` accepts and that neither rests nor cools down is in at least one of any ceil(2 x
+    num_prompts / (pool x count)) + 1 successive pools. So the row is offered within this number of steps after its
+    rest ends. If int(floor x count) is f >= 1, the row is dealt at the latest from the ceil(num_prompts / f)-th pool
+    that holds it.
 
-    A pool of candidates and a prediction for each: PCL (arXiv 2510.01135), which takes those nearest to a pass rate of
-    one half. Weighing by measured skill, floor and rests are this project's.
+    Source: a pool of candidates with a prediction for each is from PCL (arXiv 2510.01135), which takes the candidates
+    nearest to a pass rate of one half. Weighing by measured skill, floor and rests are this project's.
 
     Args:
-        num_prompts (`int`), seed (`int`): rows of the dataset; of the passes and the noise.
+        num_prompts (`int`): rows of the dataset.
+        seed (`int`): of the passes and the noise.
         pool (`int`, *optional*, defaults to `8`): candidates for each row dealt. 1 is shuffling, with rests.
         cooldown (`int`, *optional*, defaults to `8`): steps before a row is dealt again.
-        floor (`float`, *optional*, defaults to `0.1`): share dealt whatever is believed, in [0, 1]; a part of a row
-            is owed to the next step.
+        floor (`float`, *optional*, defaults to `0.1`): share of rows dealt without regard to beliefs, in [0, 1]. A
+            fraction of a row is carried over to the next step.
 
     Raises:
         ValueError: a number is out of its bounds.
@@ -188,8 +196,8 @@ class LearnabilitySampler:
         self._passes = ShuffleSampler(num_prompts, seed)
         self._noise = torch.Generator().manual_seed((seed * 1_000_003 + 15_485_863) % 2**63)
         self._rests = RestSchedule(num_prompts)
-        self._size, self._owed = 0, 0.0  # the size is the last pool's; rows are owed to the floor
-        self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step of the last time
+        self._size, self._owed = 0, 0.0  # size of the last pool; fraction of a row owed to the floor
+        self._dealt = torch.full((num_prompts,), -1, dtype=torch.int32)  # step at which the row was last dealt
 
     def take(
         self,
@@ -199,7 +207,7 @@ class LearnabilitySampler:
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """As [`PromptSampler`]; in the pool's order, which says nothing of what is believed."""
+        """Return rows as [`PromptSampler`], in the pool's order, which does not depend on the beliefs."""
         pool = self._draw(count, wanted, patience)
         self._size = len(pool)
         number = min(count, len(pool)) // multiple_of * multiple_of
@@ -215,12 +223,16 @@ class LearnabilitySampler:
         return dealt.tolist()
 
     def observe(self, rows: Sequence[int], rewards: Tensor, verdicts: Sequence[str]) -> None:
-        """As [`PromptSampler`]; rows that were solved or stuck, and those that are alive too often, begin to rest."""
+        """Learn from a batch: rows that were solved or stuck, or are alive too often, begin to rest."""
         self._rests.observe(rows, verdicts)
 
     def metrics(self) -> dict[str, float]:
-        """`selection/pool`, rows in the last one; `selection/resting`, the share of rows that rest or cool down;
-        `selection/retired`, the share that rests since it is alive too often, as rewards that are noise are.
+        """Return the metrics `selection/*`.
+
+        - `selection/pool`: rows in the last pool.
+        - `selection/resting`: the share of rows that rest or cool down.
+        - `selection/retired`: the share of rows that rest because they are alive too often, as rows with noisy
+          rewards are.
         """
         return {
             "selection/pool": float(self._size),
@@ -229,7 +241,7 @@ class LearnabilitySampler:
         }
 
     def state_dict(self) -> dict[str, Any]:
-        """As [`PromptSampler`]; 12 bytes a row, and the passes'."""
+        """Return the state: 12 bytes a row, and the state of the passes."""
         return {
             "passes": self._passes.state_dict(),
             "noise": self._noise.get_state(),
@@ -240,14 +252,14 @@ class LearnabilitySampler:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """As [`PromptSampler`]. Raises ValueError when it was saved with another dataset size."""
+        """Restore the saved `state`. Raises ValueError if it was saved with another dataset size."""
         self._passes.load_state_dict(state["passes"])
         self._noise.set_state(state["noise"])
         self._rests.load_state_dict(state["rests"])
         self._owed, self._size, self._dealt = state["owed"], state["size"], state["dealt"].clone()
 
     def _draw(self, count: int, wanted: Callable[[int], bool], patience: int | None) -> list[int]:
-        """Return the pool: distinct rows that are wanted and free; of the others as many as `count` needs."""
+        """Return the pool: distinct rows that are wanted and free, and others only to reach `count` rows."""
         size = min(self._pool * count, self._num_prompts)
         pool: list[int] = []
         held: list[int] = []
@@ -265,7 +277,7 @@ class LearnabilitySampler:
                     refused += 1
 
         while len(pool) < size and len(seen) < self._num_prompts and (patience is None or refused <= patience):
-            # Where almost all rows rest, four pools are looked through; that is what keeps a step's cost to its pool.
+            # If almost all rows rest, look through four pools at most: the cost of a step stays bound to its pool.
             if drawn >= 4 * size and len(pool) + len(held) >= count:
                 break
             rows = self._passes.take(size - len(pool), lambda row: True)
@@ -284,9 +296,10 @@ class ColumnSampler(ShuffleSampler):
     """Deals rows by the level that a column gives them, shuffled within a level, each row once a pass.
 
     Args:
-        values (`Sequence`): one level a row, numbers or texts (compared as texts: "10" is below "9"); low is easy.
-        order (`str`): "easy_first" and "hard_first" go through the levels up, down, in each pass; "interleaved" deals
-            a row of each level in turn, from the easiest, for as long as a level has some left.
+        values (`Sequence`): one level a row: numbers, or texts (compared as texts: "10" is below "9"). A low level is
+            easy.
+        order (`str`): In each pass, "easy_first" goes through the levels upwards, "hard_first" downwards.
+            "interleaved" deals a row of each level in turn, from the easiest, while the level has rows left.
         seed (`int`): of the passes.
 
     Raises:
@@ -317,7 +330,8 @@ class MixtureSampler(ShuffleSampler):
 
     Args:
         values (`Sequence`): the source of each row, compared as text.
-        weights (`Mapping`): rows of a source for so many rows of the others, by source, compared as text too.
+        weights (`Mapping`): the weight of each source; sources are compared as text here too. Rows are dealt in
+            proportion to the weights.
         seed (`int`): of the passes.
 
     Raises:
@@ -331,7 +345,7 @@ class MixtureSampler(ShuffleSampler):
             raise ConfigError(
                 f"its value {missing[0]!r} has no weight. There are weights of {', '.join(map(repr, weights))}."
             )
-        for source in weights.keys() - set(sources) if sources else ():  # no error: these may be some of the rows
+        for source in weights.keys() - set(sources) if sources else ():  # no error: the rows may be a subset
             warnings.warn(
                 f"prompt_selection: weights has {source!r}, which none of these {len(values)} rows has. The values "
                 f"are {', '.join(map(repr, sources))}.{did_you_mean(source, sources)}",
@@ -348,13 +362,13 @@ class MixtureSampler(ShuffleSampler):
         sources = self._sources[shuffled]
         by_source = sources.argsort(stable=True)
         first = torch.searchsorted(sources[by_source], sources[by_source])
-        turn = torch.arange(len(sources)) - first  # the number of a row among those of its source
+        turn = torch.arange(len(sources)) - first  # position of a row among the rows of its source
         due = (turn + 0.5) / self._weights[sources[by_source]]
         return shuffled[by_source[due.argsort(stable=True)]]
 
 
 def _ordered(values: Sequence[Any]) -> Sequence[Any]:
-    """Return values that have an order; refuses others."""
+    """Return the values after a check that they can be ordered."""
     for row, value in enumerate(values):
         number = isinstance(value, numbers.Real)
         if not (number or isinstance(value, str)) or value != value:
@@ -371,12 +385,12 @@ def _ordered(values: Sequence[Any]) -> Sequence[Any]:
 
 
 def owed(rows: float) -> tuple[int, float]:
-    """Whole rows, and the part that is left to the next step."""
+    """Split a number of rows into whole rows and the fraction that is carried over to the next step."""
     return (whole := int(rows + 1e-9)), rows - whole
 
 
 def ranked(pool: list[int], believe: Believe | None, generator: torch.Generator) -> Tensor:
-    """Places in a pool by score, the best first: skill x z(learnability) + (1 - skill) x noise."""
+    """Sort the positions in a pool by score, best first: skill x z(learnability) + (1 - skill) x noise."""
     belief, skill = (None, 0.0) if believe is None else believe(pool)
     score = torch.randn(len(pool), generator=generator, dtype=torch.float64)
     if belief is not None and pool:

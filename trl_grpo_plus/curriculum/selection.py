@@ -1,4 +1,4 @@
-"""Which sampler `prompt_selection` names, and what the training set must be for it.
+"""The samplers that `prompt_selection` names, and the checks of the training set for them.
 
 `prompt_selection` is the name of a sampler, the path of a class, or either with arguments, `{"name": ..., **args}`.
 """
@@ -25,8 +25,8 @@ class Selection:
     Args:
         make (`Callable`): `make(train_set, args, **arguments) -> PromptSampler`. Its parameters after the first two
             are the arguments that `prompt_selection` takes.
-        believes (`bool`): its choice follows from beliefs about prompts, so the run keeps them.
-        streams (`bool`): it can choose among the rows of a streamed dataset that are read ahead.
+        believes (`bool`): whether the sampler chooses by beliefs about prompts, so that the run keeps beliefs.
+        streams (`bool`): whether the sampler can choose among rows of a streamed dataset that are read ahead.
     """
 
     make: Callable[..., PromptSampler]
@@ -54,7 +54,7 @@ def _mixture(train_set: Any, args: Any, column: str, weights: dict[Any, float]) 
         return MixtureSampler(values, weights, args.seed)
 
 
-# To add one: a class in samplers.py, a function here that makes it, and an entry.
+# To add a sampler: a class in samplers.py, a function here that makes the sampler, and an entry.
 SAMPLERS: dict[str, Selection] = {
     "shuffle": Selection(_shuffle),
     "belief": Selection(_belief, believes=True, streams=True),
@@ -89,14 +89,14 @@ def name_of(selection: Any) -> Any:
 
 
 def make_sampler(train_set: Any, args: Any) -> PromptSampler:
-    """Make the sampler of a training set, as `prompt_selection` says.
+    """Make the sampler of a training set that `prompt_selection` names.
 
     Args:
-        train_set ([`~datasets.Dataset`]): what is trained on.
+        train_set ([`~datasets.Dataset`]): the training set.
         args ([`GRPOPlusConfig`]): the configuration.
 
     Raises:
-        ConfigError: the training set cannot be sampled so.
+        ConfigError: the training set cannot be sampled in this way.
     """
     check_stream(train_set, args)
     check_rows(len(train_set), args)
@@ -117,14 +117,14 @@ def _own(path: str, train_set: Any, seed: int, arguments: Mapping[str, Any]) -> 
 
 
 def _read(selection: Any) -> tuple[Any, dict[str, Any]]:
-    """Return the name or path, and the arguments."""
+    """Split a `prompt_selection` into the name or path and the arguments."""
     if isinstance(selection, Mapping):
         return selection.get("name"), {key: value for key, value in selection.items() if key != "name"}
     return selection, {}
 
 
 def check_selection(selection: Any) -> None:
-    """Refuse a `prompt_selection` that names no sampler, or gives a sampler of [`SAMPLERS`] wrong arguments."""
+    """Refuse a `prompt_selection` that names no sampler, or has wrong arguments for a sampler of [`SAMPLERS`]."""
     name, arguments = _read(selection)
     if not isinstance(name, str) or not (name in SAMPLERS or is_path(name)):
         raise ConfigError(
@@ -142,7 +142,7 @@ def _check_arguments(name: str, function: Callable[..., Any], arguments: Mapping
 
 
 def check_class(args: Any) -> None:
-    """Check that a class of the user's own is where `prompt_selection` says, and takes its arguments."""
+    """Check that a user's own class exists at the path in `prompt_selection` and takes the arguments."""
     name, arguments = _read(args.prompt_selection)
     if is_path(name):
         _check_arguments(name, load(name), arguments)
@@ -158,7 +158,7 @@ def check_column(train_set: Any, args: Any) -> None:
 def check_dataset(dataset: Any, what: str, args: Any) -> None:
     """Check that the training set is one loaded dataset.
 
-    Where an environment supplies the prompts there is none, and so no rows to choose from or to remember.
+    If an environment supplies the prompts, there is no dataset, and no rows to choose from or to remember.
     """
     if dataset is None and (args.draws_prompts or args.what_believes):
         changed = args.changed("prompt_selection", "zero_variance_groups", "advantage_baseline")
@@ -178,7 +178,10 @@ def check_dataset(dataset: Any, what: str, args: Any) -> None:
 
 
 def check_stream(train_set: Any, training_args: Any) -> None:
-    """Check a streamed dataset: it has no other rows to resample from and no length, but rows ahead can be chosen."""
+    """Check the options for a streamed dataset.
+
+    A stream has no other rows to resample from and no length. A sampler can choose among rows that are read ahead.
+    """
     if hasattr(train_set, "__len__"):
         return
     if training_args.zero_variance_groups == "resample":
@@ -198,7 +201,7 @@ def check_stream(train_set: Any, training_args: Any) -> None:
 
 
 def check_rows(rows: int, args: Any) -> None:
-    """Check that the training set fills a generation batch, and holds more prompts where groups are resampled.
+    """Check that the training set fills a generation batch, and holds more prompts if groups are resampled.
 
     Args:
         rows (`int`): of the training set.

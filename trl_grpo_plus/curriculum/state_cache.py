@@ -1,10 +1,12 @@
-"""States that were read, kept and read again as they age: reading all of a pool at each step costs more than a step.
+"""A cache of prompt states: states are kept for some steps, because reading a whole pool costs more than a step.
 
-A state that is some steps old still tells prompts apart, so it is used until there is a newer one. What a batch has
-sampled pays for what the next one may read (`belief_head_share`); a row that was not read has no state.
+A state that is some steps old still tells prompts apart, so it is used until a newer state is read. The tokens that a
+batch sampled set the budget of prompts that the next batch may read (`belief_head_share`). A row that was not read has
+no state.
 
-The default is a tenth of the tokens that a batch samples. One run of a real model took 1.12 times the processor time
-with it, beside other work. Several processes read whole shares, so a budget below one prompt each costs more.
+The default budget is a tenth of the tokens that a batch samples. With this budget, one run of a real model took 1.12
+times the processor time, beside other work. Several processes read equal shares, so a budget below one prompt for each
+process costs more.
 """
 
 import math
@@ -21,43 +23,45 @@ from ..utils.validation import ConfigError
 States = Callable[[list[int]], Tensor]  # rows of the training set -> (P, width), the policy's states; collective
 
 FRESH = 8  # steps; older states are read again
-FIRST = 8  # prompts that may be read before anything was sampled: enough to know how far states lie apart
-LARGEST = 60_000.0  # that float16 holds, about
-MOST_ROWS, MOST_NUMBERS = 32_768, 512  # kept: 32 MiB in all, beside Python's own
+FIRST = 8  # prompts that may be read before the first sampling: enough to know the spread of the states
+LARGEST = 60_000.0  # about the largest number that float16 holds
+MOST_ROWS, MOST_NUMBERS = 32_768, 512  # kept: 32 MiB in all, besides Python's own overhead
 
 
 class StateCache:
     """Hidden states of the prompts of one run, kept for some steps; the same on every rank.
 
-    Numbers are kept in float16, less their mean and divided by their standard deviation in the first reading; those of
-    a model that is wider than [`MOST_NUMBERS`] are projected to as many, at random. Of more rows than [`MOST_ROWS`]
-    those that were read last are kept.
+    States are kept in float16. Each number is first standardised by its mean and standard deviation in the first
+    reading. The states of a model that is wider than [`MOST_NUMBERS`] are projected at random to this number of
+    dimensions. If there are more rows than [`MOST_ROWS`], the rows that were read last are kept.
 
     Args:
         read (`Callable`): reads the states of rows. Collective.
         seed (`int`): of the random projection.
-        everything (`bool`, *optional*, defaults to `False`): read all rows at each step, whatever it costs.
+        everything (`bool`, *optional*, defaults to `False`): read all rows at each step, whatever the cost.
 
     Attributes:
-        affordable (`float`): prompts that may be read now; a part of one is kept.
+        affordable (`float`): prompts that may be read now; a fraction of a prompt is carried over.
     """
 
     def __init__(self, read: States, seed: int, everything: bool = False):
         self._read, self._seed = read, seed
         self._fresh = 1 if everything else FRESH
         self._step = 0
-        self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> when it was read and what; what was read last, last
-        self._mean = self._spread = torch.empty(0)  # (width,), known when there was a reading
-        self._projection = torch.empty(0)  # (width, MOST_NUMBERS), of a model that is wider
+        self._kept: dict[int, tuple[int, Tensor]] = {}  # row -> (step, state), last read last
+        self._mean = self._spread = torch.empty(0)  # (width,), known after the first reading
+        self._projection = torch.empty(0)  # (width, MOST_NUMBERS), for a wider model
         self.affordable = math.inf if everything else float(FIRST)
-        self._num_read, self._last = 0, (0, 0.0)  # in this step; in the last one, and what was known of its rows
+        self._num_read, self._last = 0, (0, 0.0)  # read in this step; in the last step, and share of its rows known
 
     def __contains__(self, row: int) -> bool:
         return row in self._kept
 
     def look(self, rows: Sequence[int], share: float = 1.0) -> None:
-        """Read these rows for a share of what is affordable: those that were never read first, in their order, then
-        the oldest ones. Collective where anything is due, and that is known on all ranks alike.
+        """Read the states of rows, for a share of the budget.
+
+        Rows that were never read come first, in their order, then the rows with the oldest states. Collective if any
+        row is due; all ranks find the same rows due.
         """
         distinct = [*dict.fromkeys(rows)]
         missing = [row for row in distinct if row not in self._kept]
@@ -78,33 +82,38 @@ class StateCache:
             del self._kept[row]
 
     def of(self, rows: Sequence[int]) -> Tensor:
-        """`(P, numbers)` in float64, NaN for a row without a state."""
+        """Return the states of rows, `(P, numbers)` in float64; NaN for a row without a state."""
         numbers = min(len(self._mean), MOST_NUMBERS)
         unknown = torch.full((numbers,), math.nan, dtype=torch.float16)
         states = [self._kept[row][1] if row in self._kept else unknown for row in rows]
         return torch.stack(states).double() if states else torch.empty(0, numbers, dtype=torch.float64)
 
     def forget(self) -> None:
-        """Forget all states: indices refer to other rows from now on."""
+        """Forget all states, because indices refer to other rows from now on."""
         self._kept = {}
 
     def end_step(self, rows: Sequence[int], affordable: float) -> None:
-        """Add the budget that the scored rows pay for, in prompts; what was left counts too, up to as much again."""
+        """End the step and add the budget `affordable`, in prompts.
+
+        The unused rest of the old budget is carried over, up to another `affordable`.
+        """
         self._last = (self._num_read, sum(row in self._kept for row in rows) / max(len(rows), 1))
         if self._fresh == 1:
-            self._kept = {}  # all is read anew, so a checkpoint need not hold it
+            self._kept = {}  # all states are read again, so a checkpoint need not hold them
         self._step, self._num_read = self._step + 1, 0
         self.affordable = min(self.affordable, affordable) + affordable
 
     def metrics(self) -> dict[str, float]:
-        """Return the last step's `beliefs/head_read` (prompts read) and `beliefs/head_known` (share of sampled
-        prompts with a state).
+        """Return the metrics of the last step.
+
+        `beliefs/head_read` is the number of prompts read. `beliefs/head_known` is the share of sampled prompts with a
+        state.
         """
         read, known = self._last
         return {"beliefs/head_read": float(read), "beliefs/head_known": known}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain numbers; about 1 KiB a row that is kept."""
+        """Return the state as tensors and plain numbers, about 1 KiB for each row that is kept."""
         steps, states = zip(*self._kept.values(), strict=True) if self._kept else ((), ())
         return {
             "seed": self._seed,
@@ -118,17 +127,17 @@ class StateCache:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on where `state` stood."""
+        """Restore the saved `state`."""
         columns = (state["rows"].tolist(), state["steps"].tolist(), state["states"])
         self._kept = {row: (step, kept.clone()) for row, step, kept in zip(*columns, strict=True)}
         self._mean, self._spread = state["mean"].clone(), state["spread"].clone()
         self._seed, self._step = state["seed"], state["step"]
-        # A run whose head read everything may go on with one that does not, and the other way round.
+        # A run whose head read everything may resume with a budget, and the reverse.
         if math.isfinite(state["affordable"]) and math.isfinite(self.affordable):
             self.affordable = state["affordable"]
 
     def _compressed(self, states: Tensor) -> Tensor | None:
-        """`(P, width) -> (P, numbers)`; `None` while no state was finite, so that there is no mean."""
+        """Compress states, `(P, width) -> (P, numbers)`; `None` while there is no mean, as no state was finite."""
         states = states.detach().to("cpu", torch.float64)
         width = states.shape[1]
         finite = states[states.isfinite().all(dim=1)]
@@ -151,9 +160,12 @@ class StateCache:
 
 
 def _spread(states: Tensor) -> Tensor:
-    """`(width,)`, the standard deviation of each number; one for all, their size, where rows do not differ."""
+    """Return the standard deviation of each number, `(width,)`.
+
+    If the rows do not differ, all entries are the root mean square of the states, at least 1.
+    """
     spread = states.std(dim=0, correction=0)
-    # Of dimensions that hardly differ in so few rows too little is known to make much of them.
+    # A dimension that hardly differs in these few rows is too little known to be scaled up much.
     least = 1e-3 * (spread.median().item() or spread.mean().item())
     size = states.square().mean().sqrt()
     return spread.clamp(min=least) if least > 1e-9 * size else torch.full_like(spread, max(size.item(), 1.0))

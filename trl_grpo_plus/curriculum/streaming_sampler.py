@@ -1,7 +1,7 @@
-"""Streamed data, read ahead: a window of rows, of which those are dealt that promise most to learn.
+"""Streamed data, read ahead: a sampler deals the rows of a window with the highest expected learnability.
 
-A stream's rows have no number, and do not come back under one; so nothing is remembered of any by itself, and what is
-believed of it is what prompts share ([`trl_grpo_plus.curriculum.shared_prior`],
+The rows of a stream have no number by which they could come back. So no row is remembered by itself, and the belief
+about a row is the prior that prompts share ([`trl_grpo_plus.curriculum.beliefs`],
 [`trl_grpo_plus.curriculum.belief_head`]).
 """
 
@@ -23,39 +23,41 @@ Row = dict[str, Any]
 
 
 class StreamingSampler:
-    """The rows of a stream that a generation batch can be made of, numbered from 0; a
-    [`~trl_grpo_plus.curriculum.samplers.PromptSampler`] of them.
+    """A window of a stream's rows, numbered from 0, from which it deals the rows of a generation batch.
 
-    Every rank reads its own copy of the stream, in the same order, as TRL's dataloader does. A stream that ends begins
-    again; one that is shuffled is shuffled anew. No window reaches over that end: what a pass ends with and fills no
-    batch is let go. What was read and is not dealt comes again with the next pass.
+    The window is a [`~trl_grpo_plus.curriculum.samplers.PromptSampler`] of its rows.
 
-    A `take` scores the window's rows as [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`] does a pool, and
-    deals the best; but for a tenth, which are any of the others.
+    Every rank reads its own copy of the stream, in the same order, as TRL's dataloader does. A stream that ends starts
+    again; a shuffled stream is shuffled anew. No window reaches over the end of a pass: the last rows of a pass are
+    left out if they fill no batch. Rows that were read and not dealt come again with the next pass.
+
+    A `take` scores the window's rows as [`~trl_grpo_plus.curriculum.samplers.LearnabilitySampler`] scores a pool, and
+    deals the best. A tenth of the dealt rows are drawn at random from the other rows.
 
     Args:
         train_set ([`~datasets.IterableDataset`]): the stream.
         seed (`int`): of shuffling and of noise.
-        shuffle (`bool`): whether it is shuffled in a buffer, as TRL does with `shuffle_dataset`.
+        shuffle (`bool`): whether the stream is shuffled in a buffer, as TRL does with `shuffle_dataset`.
 
     Attributes:
-        rows (`list[dict]`): of the batch in flight, or in a next one's stead.
+        rows (`list[dict]`): the window of the present batch. The trainer sets the rows that TRL dealt in its place
+            if prompts are not chosen.
     """
 
     def __init__(self, train_set: Any, seed: int, shuffle: bool):
         self._stream = train_set.shuffle(seed=seed) if shuffle else train_set
         self._noise = torch.Generator().manual_seed((seed * 1_000_003 + 32_452_843) % 2**63)
-        self._owed = 0.0  # rows, to the tenth
+        self._owed = 0.0  # fraction of a row owed to the tenth
         self._ahead: Iterator[Row] | None = None
         self._pass, self._read = 0, 0
         self._columns: Row = dict.fromkeys(train_set.column_names or ())
         self.rows: list[Row] = []
 
     def look(self, most: int, least: int) -> None:
-        """Read the next rows: `most` of them, or as many as are left of the pass, if they are `least`.
+        """Read the next window: `most` rows, or the rest of the pass if it has at least `least` rows.
 
         Raises:
-            ValueError: a whole pass has fewer than `least`.
+            ValueError: a whole pass has fewer than `least` rows.
         """
         self.rows = self._next(most)
         if len(self.rows) < least:
@@ -69,12 +71,15 @@ class StreamingSampler:
 
     @property
     def digest(self) -> int:
-        """Of the window's prompts, or of rows that have none, where an environment asks: equal where they are."""
+        """Checksum of the window's prompts, or of whole rows without a prompt; equal windows have equal checksums.
+
+        Rows have no prompt if an environment supplies the prompts.
+        """
         prompts = [row.get("prompt", row) for row in self.rows]
         return zlib.crc32(json.dumps(prompts, default=lambda value: type(value).__name__).encode())
 
     def __getitems__(self, indices: Sequence[int]) -> list[Row]:
-        """Return rows of the window, which share no object."""
+        """Return copies of rows of the window, which share no object."""
         return [copy.deepcopy(self.rows[index]) for index in indices]
 
     def take(
@@ -85,7 +90,7 @@ class StreamingSampler:
         patience: int | None = None,
         believe: Believe | None = None,
     ) -> list[int]:
-        """As [`~trl_grpo_plus.curriculum.samplers.PromptSampler`]; in the order in which they were read."""
+        """Return rows as [`~trl_grpo_plus.curriculum.samplers.PromptSampler`], in the order of reading."""
         pool = [index for index in range(len(self.rows)) if wanted(index)]
         number = min(count, len(pool)) // multiple_of * multiple_of
         spared, self._owed = owed(self._owed + FLOOR * number)
@@ -98,16 +103,16 @@ class StreamingSampler:
         """Do nothing: the rows of a stream do not come back."""
 
     def metrics(self) -> dict[str, float]:
-        """`selection/pool`, rows of the window; `selection/pass`, how often the stream began again."""
+        """Return the metrics `selection/pool` (rows of the window) and `selection/pass` (restarts of the stream)."""
         return {"selection/pool": float(len(self.rows)), "selection/pass": float(self._pass)}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return where the reading stands: the pass, the rows that were read of it, and the columns that they had."""
+        """Return the position of the reading: the pass, its rows read so far, and the columns of all rows read."""
         read = {"pass": self._pass, "read": self._read, "columns": list(self._columns)}
         return {**read, "owed": self._owed, "noise": self._noise.get_state()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Read on where `state` stood."""
+        """Restore the saved `state` and continue reading from there."""
         self._ahead, self._pass, self._read = None, state["pass"], state["read"]
         self._owed = state["owed"]
         self._columns |= dict.fromkeys(state.get("columns", ()))
@@ -120,6 +125,6 @@ class StreamingSampler:
             self._ahead = iter(one_pass)
         rows = list(islice(self._ahead, count))
         self._read += len(rows)
-        # Rows need not have all columns; TRL's own loader gives None for those that others have.
+        # Rows may lack columns that other rows have; TRL's own loader gives None for these columns.
         self._columns |= dict.fromkeys(name for row in rows for name in row)
         return [{**self._columns, **row} for row in rows]

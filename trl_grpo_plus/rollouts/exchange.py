@@ -1,6 +1,6 @@
-"""Exchange of rows between ranks: which rank trains on which groups, and the transfer itself.
+"""Exchange of rows between ranks: the choice of the groups that each rank trains on, and the transfer itself.
 
-[`at_home`] orders the groups so that few rows change rank. [`exchange`] sends those that do.
+[`at_home`] orders the groups so that few rows change rank. [`exchange`] sends the rows that do.
 """
 
 import pickle
@@ -20,17 +20,18 @@ Ranks = tuple[int, ...]  # of the rows of one group, in order
 
 
 def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
-    """Reorder groups so that fewer rows move between ranks; return the plan as it is where none do.
+    """Reorder groups so that fewer rows move between ranks; return the plan unchanged if no order saves a move.
 
-    Live groups stay before filler. One whose rows are all in place stays there; of the others those go first that have
-    most of a place's rows: where no group lies on two ranks nothing moves but what a rank has more of than it trains
-    on. On one rank nothing changes.
+    Live groups stay before filler. A group whose rows are all in place stays in its place. The other groups are placed
+    by the number of rows that already lie on the place's ranks, highest first. If no group lies on two ranks, only
+    those rows move that a rank holds in excess of the rows it trains on. On one rank nothing changes.
 
     Args:
-        plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): what is trained on.
-        held (`Sequence[int]`): rows on each rank, of each round. Row `i` of a round of n is on rank `i // n`.
-        size (`int`): rows of a group.
-        ranks (`int`): that share the batch alike.
+        plan ([`~trl_grpo_plus.rollouts.groups.Plan`]): the groups that are trained on.
+        held (`Sequence[int]`): rows on each rank, for each round. Row `i` of a round with n rows on each rank is on
+            rank `i // n`.
+        size (`int`): rows in a group.
+        ranks (`int`): the number of ranks, which share the batch equally.
 
     Example:
         >>> at_home(Plan(order=((0, 3), (0, 0)), live=(True, True)), held=[2], size=1, ranks=2).order
@@ -49,19 +50,19 @@ def at_home(plan: Plan, held: Sequence[int], size: int, ranks: int) -> Plan:
 
 
 def _ranks_of(group: int, share: int, size: int) -> Ranks:
-    """Return those that hold the rows of the `group`-th group, where each holds `share` rows."""
+    """Return the ranks that hold the rows of the `group`-th group, if each rank holds `share` rows."""
     return tuple(row // share for row in range(group * size, (group + 1) * size))
 
 
 def _apart(home: Ranks, place: Ranks) -> int:
-    """Count the rows that change rank from the one to the other."""
+    """Count the rows whose rank differs between `home` and `place`."""
     return sum(a != b for a, b in zip(home, place, strict=True))
 
 
 def _fill(part: range, homes: Sequence[Ranks], places: Sequence[Ranks]) -> list[int]:
-    """Return which of the groups in `part` lies in each of its places."""
+    """Assign the groups in `part` to the places in `part`; return the group of each place."""
     at = {i: i for i in part if homes[i] == places[i]}
-    # What is alike is taken in order: there are fewer kinds of groups and of places than of them.
+    # Groups and places with equal ranks are matched as kinds, in order: there are few kinds.
     groups: dict[Ranks, list[int]] = {}
     free: dict[Ranks, list[int]] = {}
     for i in part:
@@ -86,17 +87,18 @@ def exchange(
 ) -> list[Attempt]:
     """Return this rank's rows of the batch whose groups are `order`.
 
-    Every rank must call it alike (collective where some row changes rank). A row that stays is not sent. All ranks get
-    what is sent, but read only what is theirs.
+    Every rank must call this function for the same rounds and `order` (collective if any row changes rank). A row
+    that stays on its rank is not sent. All ranks get all sent rows, but each rank reads only its own.
 
     Args:
-        rounds (`Sequence[Round]`): what was sampled. Row `i` of a round of n rows a rank is on rank `i // n`.
+        rounds (`Sequence[Round]`): the sampled rounds. Row `i` of a round with n rows on each rank is on rank
+            `i // n`.
         order (`Sequence[tuple[int, int]]`): `(round, group)` of each group, equal on all ranks.
         num_generations (`int`): attempts in a group.
         rank, world_size (`int`): of this process.
 
     Raises:
-        ConfigError: a row that is to move cannot be sent; on all ranks.
+        ConfigError: a row that must move cannot be sent; raised on all ranks.
     """
     rows = [(r, group * num_generations + k) for r, group in order for k in range(num_generations)]
     share = len(rows) // world_size
@@ -133,7 +135,7 @@ def carried(attempts: Sequence[Attempt], trl_version: str) -> tuple[bool, bool, 
     """Return (any tool_mask, any logprobs, images on only some ranks), over all ranks. Collective.
 
     Raises:
-        ValueError: some have `logprobs`, others not, and this release of TRL takes no NaN for one.
+        ValueError: only some attempts have `logprobs`, and this release of TRL accepts no NaN as a log-prob.
     """
     masks = any(attempt.tool_mask is not None for attempt in attempts)
     pictures = any(attempt.tool_images or images_of(attempt.prompt) for attempt in attempts)

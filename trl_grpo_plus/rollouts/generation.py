@@ -1,9 +1,9 @@
-"""What TRL generates, and rows and prompts as it is given them.
+"""TRL's generated output, and the rows and prompts in the form that TRL gets them.
 
-An image is a row's (in its column `image` or `images`), a prompt's (in its messages) or a tool's. TRL puts those of
-rows into their prompts, generates, and reads all of them from the prompts; where it finds none there, it takes those
-of the rows that it began with. Where rows come and go these are others, so TRL is shown rows whose images are in their
-prompts already.
+An image belongs to a row (in its column `image` or `images`), to a prompt (in its messages) or to a tool. TRL puts the
+images of rows into their prompts, generates, and then reads all images from the prompts. If TRL finds no image in the
+prompts, it takes the images of the rows that it began with. These are the wrong rows if rows come and go. So TRL is
+shown rows whose images are already in their prompts.
 """
 
 import math
@@ -18,7 +18,7 @@ from .groups import Attempt, Rows
 
 
 IMAGE_COLUMNS = ("image", "images")
-# Of TRL's batch, what a model with images reads beside the token ids.
+# Fields of TRL's batch that a model with images reads besides the token ids.
 IMAGE_FIELDS = (
     *("pixel_values", "image_grid_thw", "pixel_attention_mask", "spatial_shapes", "image_sizes", "image_position_ids"),
     *("token_type_ids", "mm_token_type_ids", "num_images", "num_tiles"),
@@ -26,7 +26,7 @@ IMAGE_FIELDS = (
 
 
 class Generated(NamedTuple):
-    """What TRL generates for rows of one rank, in TRL's order."""
+    """TRL's generated output for the rows of one rank; the fields are in TRL's order."""
 
     prompt_ids: list[list[int]]
     completion_ids: list[list[int]]
@@ -39,10 +39,11 @@ class Generated(NamedTuple):
 
     @classmethod
     def of(cls, attempts: Sequence[Attempt], masked: bool, logprobs: bool) -> "Generated":
-        """As if TRL had generated these attempts; `masked` and `logprobs`: whether any row of the batch has them.
+        """Return the output in which TRL would have generated these attempts.
 
-        A row without a mask is the policy's own; a log-prob that is not known is NaN, which TRL takes as no
-        difference. Extra fields are in the rows already.
+        `masked` and `logprobs` say whether any row of the batch has a tool mask or log-probs. In a row without a mask
+        the policy wrote all tokens. An unknown log-prob is NaN, which TRL takes as no difference. Extra fields are
+        already in the rows.
         """
         images = [[*images_of(attempt.prompt), *attempt.tool_images] for attempt in attempts]
         return cls(
@@ -57,7 +58,7 @@ class Generated(NamedTuple):
         )
 
     def rows(self, inputs: Rows) -> Rows:
-        """Merge extra fields into `inputs` as TRL does: a list holds one value a row, anything else is for all."""
+        """Merge extra fields into `inputs` as TRL does: a list holds one value a row, other values go to all rows."""
         rows = [dict(row) for row in inputs]
         for name, values in self.extra_fields.items():
             for row, value in zip(rows, values if isinstance(values, list) else [values] * len(rows), strict=False):
@@ -66,12 +67,14 @@ class Generated(NamedTuple):
 
 
 def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Return a `rollout_func` that is refused where it does not return one completion for each prompt. Collective: TRL
-    gathers their lengths next, of as many on each rank.
+    """Wrap a `rollout_func` with a check that it returns one completion for each prompt.
+
+    The wrapped function is collective, because TRL gathers the completions' lengths next and needs equally many on
+    each rank.
 
     Raises:
-        ConfigError: on this rank or another.
-        RuntimeError: it failed on another rank.
+        ConfigError: the function returned another number of completions, on this rank or another.
+        RuntimeError: the function failed on another rank.
     """
 
     def checked(prompts: list[Any], *args: Any) -> dict[str, Any]:
@@ -89,12 +92,12 @@ def one_each(rollout_func: Callable[..., dict[str, Any]]) -> Callable[..., dict[
 
 
 def shown(rows: Rows) -> Rows:
-    """Return rows as TRL is to see them where they come and go: their images are in their prompts."""
+    """Return rows in the form that TRL gets them if rows come and go: with their images in their prompts."""
     return [_shown(row) for row in rows]
 
 
 class _Shown(dict[str, Any]):
-    """A row as TRL looks at it: with this prompt, and no images. An environment is given it as it is."""
+    """A row in the form that TRL reads: with `prompt`, and no images. An environment gets the original row."""
 
     def __init__(self, row: dict[str, Any], prompt: Any):
         super().__init__(row)
@@ -111,7 +114,7 @@ class _Shown(dict[str, Any]):
 
 
 def _shown(row: dict[str, Any]) -> dict[str, Any]:
-    # TRL leaves the prompts of rows without such a column as they are, and refuses images beside a text.
+    # TRL does not change prompts of rows without an image column, and refuses images beside a text prompt.
     if not any(name in row for name in IMAGE_COLUMNS) or not is_conversational(row):
         return row
     images = row.get("images") or [image for image in [row.get("image")] if image is not None]
@@ -119,7 +122,7 @@ def _shown(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def images_of(prompt: Any) -> list[Any]:
-    """Return those in a prompt's messages, in order; none in a text."""
+    """Return the images in a prompt's messages, in order; none for a text prompt."""
     contents = [message.get("content") for message in prompt] if isinstance(prompt, list) else []
     parts = [part for content in contents if isinstance(content, list) for part in content]
     return [part["image"] for part in parts if part.get("type") == "image" and "image" in part]

@@ -1,9 +1,10 @@
-"""Groups of attempts on one prompt, and the verdict on each: has it anything to teach?
+"""Groups of attempts on one prompt, and the verdict on each group, which says whether training can learn from it.
 
-A group is decided once, on rewards gathered from all ranks, by `max - min <= tolerance`. Never by a standard
-deviation: eight rewards of 0.3 have a float32 std above 0, and leave-one-out stds can split a group.
+A group is judged once, on rewards gathered from all ranks, by `max - min <= tolerance`. A standard deviation would be
+wrong: eight rewards of 0.3 have a float32 std above 0, and leave-one-out stds can split a group.
 
-Identity is position: row `i` of a gathered batch belongs to group `i // num_generations`, whatever its prompt says.
+The position of a row identifies its group: row `i` of a gathered batch belongs to group `i // num_generations`,
+whatever its prompt.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ Rows = list[dict[str, Any]]  # of the dataset
 
 @dataclass(frozen=True)
 class Attempt:
-    """One completion and what TRL's batch holds about it. A tuple of these is a rank's share of a batch."""
+    """One completion and the data of TRL's batch about it. A tuple of attempts is a rank's share of a batch."""
 
     inputs: dict[str, Any]  # the dataset row, with what `rollout_func` added
     prompt: Any  # text or messages
@@ -32,11 +33,11 @@ class Attempt:
     completion: Any  # text or messages
     logprobs: list[float | None] | None = None  # of the sampling engine
     tool_mask: list[int] | None = None  # 1 where the policy wrote the token
-    tool_images: tuple[Any, ...] = ()  # that tools answered with
+    tool_images: tuple[Any, ...] = ()  # from the answers of tools
     logged: dict[str, Any] = field(default_factory=dict)  # by reward functions, through `log_extra`
-    outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None where it does not tell
-    steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None where it gave none
-    truncated: bool = False  # it ran into the limit
+    outcomes: tuple[str | None, ...] = ()  # one of `scoring.STATUSES` a reward, None if unknown
+    steps: tuple[tuple[Any, ...] | None, ...] = ()  # `scoring.Step`s of each reward, None if it gave none
+    truncated: bool = False  # the completion ran into the length limit
 
     @property
     def num_tokens(self) -> int:
@@ -44,17 +45,17 @@ class Attempt:
         return len(self.completion_ids) if self.tool_mask is None else int(sum(self.tool_mask))
 
     def trainable(self, masked: bool) -> bool:
-        """Return whether any of its tokens is trained on; `masked`: truncated completions are not."""
+        """Return whether any token is trained on; with `masked`, truncated completions are not trained on."""
         return self.num_tokens > 0 and not (masked and self.truncated)
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one call of the generator gave: this rank's attempts, and everyone's rewards and verdicts.
+    """The result of one call of the generator: this rank's attempts, and all ranks' rewards and verdicts.
 
-    `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where it does not apply.
-    `dead` are the verdicts of groups that leave; `rows` are the groups' in the training set, where they are known;
-    `marks` are the steps of everyone's P * G attempts, where steps are credited.
+    `rewards` is `(P * G, K)`: gathered, groups contiguous, one column a reward function, NaN where the function does
+    not apply. `dead` holds the verdicts whose groups leave the batch. `rows` holds the groups' rows in the training
+    set, if they are known. `marks` holds the steps of all ranks' P * G attempts, if steps are credited.
     """
 
     attempts: tuple[Attempt, ...]
@@ -65,7 +66,7 @@ class Round:
     marks: tuple[StepMarks, ...] = ()
 
     def where(self, alive: bool) -> list[int]:
-        """Return groups that are not dead, or that are."""
+        """Return the indices of the groups that are live (`alive` True) or dead (False)."""
         return [group for group, verdict in enumerate(self.verdicts) if (verdict not in self.dead) == alive]
 
 
@@ -77,21 +78,23 @@ def judge(
     *,
     trainable: Tensor | None = None,
 ) -> list[str]:
-    """Verdict on each group.
+    """Return the verdict on each group.
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
         tolerance (`float`, *optional*, defaults to `1e-6`): largest max - min of a dead group.
-        solved_reward (`float`, *optional*, defaults to `1.0`): all attempts reach it: `"all_good"`.
-        failed_reward (`float`, *optional*, defaults to `0.0`): all attempts at or below it: `"all_bad"`.
+        solved_reward (`float`, *optional*, defaults to `1.0`): if all attempts reach it, the group is `"all_good"`.
+        failed_reward (`float`, *optional*, defaults to `0.0`): if all attempts are at or below it, the group is
+            `"all_bad"`.
         trainable (`Tensor`, *optional*): `(P, G)`, whether any token of an attempt is trained on. `None`: all are.
 
     Returns:
         `list[str]`: P verdicts: `"alive"` (the attempts differ), `"all_good"`, `"all_bad"`, `"tied"` (alike, but
         neither), `"unscored"` (every attempt is NaN) or, whatever the rewards, `"truncated"` (no attempt is trainable:
-        `mask_truncated_completions` masks all, or the policy wrote no token of them). Only `"alive"` groups can teach.
-        A group of which some attempts are trainable is judged by the rewards of all: those of the others are in the
-        mean, so that even trainable attempts that are alike have an advantage.
+        `mask_truncated_completions` masks all, or the policy wrote no token of them). Training learns only from
+        `"alive"` groups. If some attempts of a group are trainable, the rewards of all its attempts decide. The
+        rewards of the other attempts are in the mean, so that even trainable attempts that are alike have an
+        advantage.
 
     Example:
         >>> judge(torch.tensor([[1.0, 0.0], [1.0, 1.0], [0.0, 0.0], [0.3, 0.3]]))
@@ -112,8 +115,9 @@ def judge(
 
 
 def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
-    """Like [`judge`] on `totals` (P, G), but one of `components` (P, G, K) that varies keeps its group alive. `limits`
-    are its other arguments.
+    """Judge groups by `totals` (P, G), but keep a group alive if any of its `components` (P, G, K) varies.
+
+    `limits` are the other arguments of [`judge`].
     """
     of_components = [judge(component, **limits) for component in components.unbind(-1)]
     return [
@@ -123,13 +127,13 @@ def judge_any(components: Tensor, totals: Tensor, **limits: Any) -> list[str]:
 
 
 def totals(rewards: Tensor, weights: Tensor) -> Tensor:
-    """Weighted sums as TRL makes them, `(N, K), (K,) -> (N,)`; NaN where no reward with a weight scored."""
+    """Return weighted sums as TRL computes them, `(N, K), (K,) -> (N,)`; NaN if no reward with a weight scored."""
     rewards, weights = rewards[:, weights != 0], weights[weights != 0]
     return (rewards * weights).nansum(dim=1).masked_fill(rewards.isnan().all(dim=1), torch.nan)
 
 
 def monitors(weights: Tensor) -> list[int]:
-    """Rewards that have weight 0, where others have not: they are scored and logged only."""
+    """Return the rewards with weight 0, if any reward has a weight: monitors are scored and logged only."""
     return [i for i, weight in enumerate(weights.tolist()) if not weight] if weights.any() else []
 
 
@@ -142,16 +146,16 @@ def judge_batch(
     trainable: Tensor | None = None,
     marks: Sequence[StepMarks] = (),
 ) -> list[str]:
-    """[`judge`] on what a configuration's `filter_metric` and limits say.
+    """Judge groups by a configuration's `filter_metric` and limits.
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
         rewards (`Tensor`): `(P * G, K)`, groups contiguous, NaN where a reward does not apply.
         weights (`Tensor`), names (`Sequence[str]`): of the K rewards.
-        size (`int`): G.
+        size (`int`): attempts in a group, G.
         trainable (`Tensor`, *optional*): `(P * G,)`, whether any token of an attempt is trained on. `None`: all are.
-        marks (`Sequence[StepMarks]`, *optional*): of the P * G attempts, where steps are credited. A group in which a
-            reward scored steps is alive where these differ, or the other rewards do; and only there.
+        marks (`Sequence[StepMarks]`, *optional*): of the P * G attempts, if steps are credited. A group in which a
+            reward scored steps is alive if and only if the rewards of these steps differ or the other rewards differ.
     """
     verdicts = _judge_wholes(config, rewards, weights, names, size, trainable)
     if not marks:
@@ -166,7 +170,7 @@ def judge_batch(
         differ = any(varies(steps, config.zero_variance_tolerance) for steps in seen)
         if differ or (not named and of_rest[group] == "alive"):
             verdicts[group] = "alive"
-        elif verdicts[group] == "alive":  # one attempt has more steps, all of which are alike
+        elif verdicts[group] == "alive":  # only the numbers of steps differ
             verdicts[group] = "tied"
     return verdicts
 
@@ -192,12 +196,15 @@ def _judge_wholes(
 
 
 def metric_or_total(metric: Tensor, summed: Tensor) -> Tensor:
-    """`(P, G)` rewards of one function; of a group to which it does not apply, as in a mixture of tasks, the total."""
+    """Return the `(P, G)` rewards of one function, and the total for groups to which it does not apply.
+
+    A function does not apply to some groups in a mixture of tasks.
+    """
     return torch.where(metric.isnan().all(dim=1, keepdim=True), summed, metric)
 
 
 def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
-    """Lowest and highest scored reward of each group of (P, G), in float64; (inf, -inf) where nobody scored."""
+    """Return the lowest and highest scored reward of each group of (P, G), in float64; (inf, -inf) if unscored."""
     if rewards.dim() != 2:
         raise ValueError(f"rewards must be (P, G), prompts by attempts, got shape {tuple(rewards.shape)}.")
     values = rewards.double()
@@ -208,7 +215,7 @@ def extremes(rewards: Tensor) -> tuple[Tensor, Tensor]:
 def _verdict(low: float, high: float, tolerance: float, solved: float, failed: float) -> str:
     if high - low > tolerance:
         return "alive"
-    # An identical 0.1 + 0.2 must count as 0.3 here too.
+    # 0.1 + 0.2 must count as 0.3 here too.
     if low >= solved - tolerance:
         return "all_good"
     return "all_bad" if high <= failed + tolerance else "tied"
@@ -216,9 +223,10 @@ def _verdict(low: float, high: float, tolerance: float, solved: float, failed: f
 
 @dataclass(frozen=True)
 class Plan:
-    """Which groups make up the batch that is trained on, in order, each as `(round, group)`.
+    """The groups of the batch that is trained on, in order, each as `(round, group)`.
 
-    A group with `live` False is filler: there only because the rows must divide evenly, and masked out of the loss.
+    A group with `live` False is filler: it stays only because the rows must divide evenly, and is masked out of the
+    loss.
     """
 
     order: tuple[tuple[int, int], ...]
@@ -233,14 +241,14 @@ class Plan:
 def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool) -> Plan:
     """Choose the groups to train on.
 
-    Live groups of the first round keep their place; live groups of later rounds take the places of dead ones. What is
-    still dead then is kept (`keep_dead`) or leaves, and as few dead groups as needed stay on as masked filler, since
-    the batch must hold a multiple of `unit` groups.
+    Live groups of the first round keep their place. Live groups of later rounds take the places of dead groups. The
+    groups that are still dead are kept (`keep_dead`) or leave. As few dead groups as needed stay as masked filler,
+    because the batch must hold a multiple of `unit` groups.
 
     Args:
         rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
         target (`int`): groups in a full batch.
-        unit (`int`): the number of groups must be a multiple of this (and is at least this).
+        unit (`int`): the number of groups must be a multiple of `unit`, and is at least `unit`.
         keep_dead (`bool`): whether dead groups are trained on when too few live ones were found.
     """
     spare = [(r, group) for r, extra in enumerate(rounds[1:], start=1) for group in extra.where(alive=True)]
@@ -261,15 +269,13 @@ def plan_batch(rounds: Sequence[Round], target: int, unit: int, keep_dead: bool)
 
 
 def shares(rounds: Sequence[Round]) -> dict[str, float]:
-    """Share of each verdict among all groups sampled, before any filtering."""
+    """Return the share of each verdict among all sampled groups, before any filtering."""
     counts = Counter(verdict for sampled in rounds for verdict in sampled.verdicts)
     return {verdict: counts[verdict] / counts.total() for verdict in VERDICTS}
 
 
 def summary(rounds: Sequence[Round], plan: Plan) -> dict[str, float]:
-    """Return the metrics `groups/*` of a batch: the share of each verdict as sampled, and counts of rounds and
-    groups.
-    """
+    """Return the metrics `groups/*` of a batch: the share of each sampled verdict, and counts of rounds and groups."""
     places = zip(plan.order, plan.live, strict=True)
     return {
         **{f"groups/{verdict}": share for verdict, share in shares(rounds).items()},

@@ -1,7 +1,7 @@
-"""Resampling: generate the batch, then as many fresh prompts as it has dead groups, and again, within limits.
+"""Resampling: generate the batch, then a fresh prompt for each dead group, and repeat within limits.
 
-Every rank makes the same decisions: verdicts follow from rewards that were gathered, so all make the same number of
-rounds, and rank 0 draws the fresh prompts of all.
+Every rank makes the same decisions. Verdicts follow from gathered rewards, so all ranks make the same number of
+rounds. Rank 0 draws the fresh prompts of all ranks.
 """
 
 import math
@@ -18,15 +18,15 @@ from .groups import Plan, Round, Rows, plan_batch, shares
 
 logger = get_logger(__name__)
 
-# Indices of `count` rows or fewer, a multiple of `multiple_of`, of those that `wanted` takes; gives up after
-# `patience` rows in a row that it does not: `(count, wanted, multiple_of, patience)`.
+# `(count, wanted, multiple_of, patience)` -> indices of rows that `wanted` accepts: `count`, or a multiple of
+# `multiple_of` below it. A draw gives up once `wanted` has refused more than `patience` rows.
 Draw = Callable[[int, Callable[[int], bool], int, int | None], list[int]]
 
 
 class Sampled(Exception):
-    """Ends what TRL does with the rows of a further round, once they are sampled.
+    """An exception that ends TRL's work on the rows of a further round, once they are sampled.
 
-    TRL prepares rows (environments, tools, images) and generates in one method, which makes a batch of them too.
+    TRL prepares rows (environments, tools, images), generates, and makes a batch of them in one method.
     """
 
     def __init__(self, sampled: Round):
@@ -46,19 +46,19 @@ def resample(
     rank: int,
     world_size: int,
 ) -> list[Round]:
-    """Return the batch as first sampled, and the rounds that fill its gaps.
+    """Return the batch as first sampled, and the rounds that replace its dead groups.
 
-    Only what is missing is generated (rounded up so that ranks have equal rows), never a row that this step has seen,
-    and each round is examined.
+    A round generates only the missing groups, rounded up so that ranks have equally many rows. A round never uses a
+    row that this step has seen. The live groups of each round determine the size of the next.
 
     Args:
         first ([`~trl_grpo_plus.rollouts.groups.Round`]): the batch as first sampled.
         sample (`Callable`): generates and scores one completion for each of this rank's further rows; collective.
         inputs (`list[dict]`): this rank's rows of the batch.
-        indices (`Sequence[int | None]`): of these rows in the dataset, `None` where it is not known.
-        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): where fresh prompts come from, as indices into the
-            dataset. `None`: nothing is resampled.
-        read (`Callable`): indices to rows, which share no object, rows of the same index neither.
+        indices (`Sequence[int | None]`): of these rows in the dataset; `None` for an unknown index.
+        draw ([`~trl_grpo_plus.curriculum.draw.Draw`], *optional*): draws fresh prompts, as indices into the dataset.
+            `None`: nothing is resampled.
+        read (`Callable`): maps indices to rows that share no object; two rows of the same index share none either.
         num_generations (`int`): attempts in a group.
         max_rounds (`int`): of resampling, beyond the first.
         rank, world_size (`int`): of this process.
@@ -69,7 +69,7 @@ def resample(
         return rounds
     dealt = gather_object([row if index is None else index for row, index in zip(inputs, indices, strict=True)])
     fresh = _Fresh(draw, read, dealt)
-    # A round must hold whole groups, and as many rows on each rank.
+    # A round must hold whole groups, and the same number of rows on each rank.
     unit = world_size // math.gcd(num_generations, world_size)
     while missing > 0 and len(rounds) <= max_rounds:
         drawn = fresh.draw(-(-missing // unit) * unit, unit)
@@ -91,9 +91,9 @@ class _Fresh:
     """Rows of the dataset that a step has not seen.
 
     Args:
-        draw (`Callable`): what they are drawn from.
+        draw (`Callable`): as for [`resample`].
         read (`Callable`): as for [`resample`].
-        dealt (`list`): for each row that the step began with its index, or the row itself where that is not known.
+        dealt (`list`): for each row that the step began with, its index, or the row itself if the index is not known.
     """
 
     def __init__(self, draw: Draw, read: Callable[[list[int]], Rows], dealt: list[int | dict[str, Any]]):
@@ -102,8 +102,8 @@ class _Fresh:
         self._unplaced = [row for row in dealt if not isinstance(row, int)]
 
     def draw(self, count: int, unit: int) -> list[int]:
-        """Return indices of the next `count` or fewer, a multiple of `unit`."""
-        # Only where many rows are equal to one whose index is not known is more refused than the step has seen.
+        """Return indices of the next `count` rows, or of fewer: a multiple of `unit`."""
+        # More rows than the step has seen are refused only if many rows equal a row whose index is not known.
         patience = 1000 + 2 * (len(self._seen) + len(self._unplaced))
         drawn = self._draw(count, self._is_fresh, unit, patience)
         self._seen.update(drawn)
@@ -117,11 +117,11 @@ class _Fresh:
 
 
 def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan:
-    """Return what to train on after the rounds; the same on every rank.
+    """Return the plan of the groups to train on after all rounds, the same on every rank.
 
     Args:
         rounds (`Sequence[Round]`): the batch as first sampled, then each resampling round.
-        fallback (`str`): what becomes of groups that are still dead: "drop", "keep" or "raise".
+        fallback (`str`): the treatment of groups that are still dead: "drop", "keep" or "raise".
         step (`int`): for the message.
         unit (`int`): see [`plan_batch`].
 
@@ -143,14 +143,15 @@ def settle(rounds: Sequence[Round], fallback: str, step: int, unit: int) -> Plan
 
 
 def groups_at_least(args: Any, world_size: int) -> int:
-    """Return the number of groups in a batch is a multiple of this: TRL splits a rank's rows into steps_per_generation
-    micro-batches, and forgets what is left over.
+    """Return the unit: the number of groups in a batch must be a multiple of this number.
+
+    TRL splits a rank's rows into steps_per_generation micro-batches, and loses rows that are left over.
     """
     return math.lcm(args.num_generations, world_size * args.steps_per_generation) // args.num_generations
 
 
 def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
-    """Say so where a batch cannot be made smaller."""
+    """Warn if a batch cannot be made smaller."""
     if groups_at_least(args, world_size) * args.num_generations == args.generation_batch_size:
         logger.warning(
             f"zero_variance_groups={args.zero_variance_groups!r} cannot make a batch smaller with "
@@ -161,7 +162,7 @@ def warn_if_nothing_is_saved(args: Any, world_size: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """With lists for arrays and tensors, which are compared element by element."""
+    """Replace arrays and tensors, which compare element by element, by lists."""
     if isinstance(value, dict):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

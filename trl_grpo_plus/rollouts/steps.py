@@ -1,6 +1,6 @@
 """Steps of an attempt: from the offsets in a text that a reward scored to the tokens in which the steps end.
 
-[`~trl_grpo_plus.objective.process_rewards`] makes advantages of them.
+[`~trl_grpo_plus.objective.process_rewards`] computes advantages from these steps.
 """
 
 from collections.abc import Callable, Sequence
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 
-Steps = Sequence[tuple[int, float]]  # (last token, reward) of each, in order
-LONGEST_CHARACTER = 4  # in tokens: a character has at most so many bytes
+Steps = Sequence[tuple[int, float]]  # (last token, reward) of each step, in order
+LONGEST_CHARACTER = 4  # in tokens: a character has at most 4 bytes
 CONTEXT = 8  # tokens
 
 
@@ -21,7 +21,8 @@ class StepMarks(NamedTuple):
 
     Args:
         length (`int`): of the completion, in tokens.
-        steps (`tuple`): of each of the K rewards its [`Steps`], `None` where it scored the whole or not at all.
+        steps (`tuple`): the [`Steps`] of each of the K rewards; `None` for a reward that scored the whole attempt or
+            did not score it.
     """
 
     length: int
@@ -34,17 +35,18 @@ class StepMarks(NamedTuple):
 def last_tokens(
     completion_ids: Sequence[int], text: str, ends: Sequence[int], decode: Callable[[Sequence[int]], str]
 ) -> list[int]:
-    """Return the token in which each step ends: the first one up to which the tokens, decoded, hold the step's whole
-    text.
+    """Return the token in which each step ends.
 
-    Nothing is assumed of the tokenizer but that what it decodes of the first n tokens is, but for characters that are
-    not complete, how the whole text begins.
+    This token is the first one up to which the decoded tokens hold the step's whole text.
+
+    The function assumes only this of the tokenizer: the text decoded from the first n tokens is, except for incomplete
+    characters, the beginning of the whole text.
 
     Args:
-        completion_ids (`Sequence[int]`): of the completion, special tokens and all.
-        text (`str`): what was rewarded: what the tokens decode to, or the end of that (without the thinking, say).
+        completion_ids (`Sequence[int]`): of the completion, with special tokens.
+        text (`str`): the rewarded text: the decoded completion, or its end (without the thinking, say).
         ends (`Sequence[int]`): offsets in `text`, ascending, from 1 to its length.
-        decode (`Callable`): as the text was decoded; of any first tokens.
+        decode (`Callable`): decodes any first tokens of the completion, in the same way as the text was decoded.
 
     Returns:
         `list[int]`: for each end an index into `completion_ids`.
@@ -73,7 +75,7 @@ def marked(
     steps: Sequence[Sequence[Any] | None],
     decode: Callable[[Sequence[int]], str],
 ) -> StepMarks:
-    """Return an attempt's steps of each reward, as tokens; see [`last_tokens`]."""
+    """Return the steps of an attempt for each reward, as tokens; see [`last_tokens`]."""
 
     def as_tokens(of_one: Sequence[Any]) -> tuple[tuple[int, float], ...]:
         lasts = last_tokens(completion_ids, text, [step.end for step in of_one], decode)
@@ -84,11 +86,11 @@ def marked(
 
 
 class _Prefixes:
-    """How much of a text its first tokens hold.
+    """Measures the length of the text that the first tokens of a completion hold.
 
     Args:
         ids (`Sequence[int]`): the tokens.
-        whole (`str`): what they decode to.
+        whole (`str`): the text that all tokens decode to.
         decode (`Callable`): as for [`last_tokens`].
     """
 
@@ -97,12 +99,12 @@ class _Prefixes:
         self._known: dict[int, tuple[int, bool]] = {}
 
     def first(self, end: int, low: int) -> int:
-        """Return the first count of tokens, `low` or more, that holds `end` characters, as all do."""
+        """Return the first count of tokens, `low` or more, that holds `end` characters; all tokens hold as many."""
         count = self._guess(end, low)
         if self._reached(count) < end or (count > low and self._reached(count - 1) >= end):
             count = _bisect(self._reached, end, low, len(self._ids))
-        # In a run of bytes that are tokens of their own (emoji, say) some decoders give nothing for the whole run
-        # while its last character lacks a byte: more tokens may reach less, until that character is whole.
+        # In a run of byte tokens (emoji, say) some decoders return nothing for the whole run while its last character
+        # lacks a byte: more tokens may then hold less text, until this character is whole.
         behind = count
         while behind > max(low, count - LONGEST_CHARACTER):
             behind -= 1
@@ -113,7 +115,7 @@ class _Prefixes:
         return count
 
     def _guess(self, end: int, low: int) -> int:
-        """From what the tokens behind `low` decode to by themselves, which is little to decode. It is checked."""
+        """Guess the count by decoding only the tokens near `low`, which is cheap; the caller checks the guess."""
         begin = max(low - 1 - CONTEXT, 0)
         before = len(self._decode(self._ids[begin : low - 1]))
         ahead = end - (self._reached(low - 1) if low > 1 else 0)
@@ -127,7 +129,7 @@ class _Prefixes:
         return _bisect(reached, ahead, low, high)
 
     def _reached(self, count: int) -> int:
-        """Characters of the text that the first `count` tokens hold."""
+        """Count the characters of the text that the first `count` tokens hold."""
         if count not in self._known:
             text = self._decode(self._ids[:count])
             reached = in_common(text, self._whole)
@@ -141,7 +143,10 @@ class _Prefixes:
 
 
 def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int:
-    """Return a count from `low` to `high` that reaches `end`, as `high` does, while the one before it does not."""
+    """Return a count from `low` to `high` that reaches `end`, while the count before it does not.
+
+    `high` must reach `end`.
+    """
     while low < high:
         middle = (low + high) // 2
         low, high = (low, middle) if reached(middle) >= end else (middle + 1, high)
@@ -149,7 +154,7 @@ def _bisect(reached: Callable[[int], int], end: int, low: int, high: int) -> int
 
 
 def in_common(first: str, second: str) -> int:
-    """Characters that both begin with."""
+    """Count the characters at the beginning that two texts have in common."""
     if second.startswith(first):
         return len(first)
     return next(i for i, (a, b) in enumerate(zip(first + "\0", second + "\1", strict=False)) if a != b)
@@ -159,7 +164,7 @@ def in_common(first: str, second: str) -> int:
 
 
 def varies(steps: Sequence[Steps], tolerance: float) -> bool:
-    """Return whether the rewards of a group's steps differ by more than that."""
+    """Return whether the rewards of a group's steps differ by more than `tolerance`."""
     rewards = [reward for _, reward in chain(*steps)]
     return bool(rewards) and max(rewards) - min(rewards) > tolerance
 
@@ -167,7 +172,8 @@ def varies(steps: Sequence[Steps], tolerance: float) -> bool:
 def steps_of_group(rewards: Tensor, marks: Sequence[StepMarks]) -> dict[int, list[Steps]]:
     """Return the rewards that score steps in a group, and for each the steps of its attempts.
 
-    An attempt that such a reward scored as a whole has one step, up to its last token; one that it did not, none.
+    An attempt that such a reward scored as a whole has one step, up to its last token. An attempt that the reward did
+    not score has no step.
 
     Args:
         rewards (`Tensor`): `(G, K)`, NaN where a reward does not apply.
@@ -188,7 +194,7 @@ def _steps_or_whole(mark: StepMarks, k: int, score: float) -> Steps:
 
 
 def by_group(rewards: Tensor, marks: Sequence[StepMarks], size: int) -> tuple[list[dict[int, list[Steps]]], Tensor]:
-    """[`steps_of_group`] of each group, and what is left to be credited as a whole.
+    """Return [`steps_of_group`] of each group, and the rewards that are left to be credited as a whole.
 
     Args:
         rewards (`Tensor`): `(P * size, K)`, NaN where a reward does not apply.
@@ -196,7 +202,7 @@ def by_group(rewards: Tensor, marks: Sequence[StepMarks], size: int) -> tuple[li
         size (`int`): attempts in a group.
 
     Returns:
-        `tuple`: P dicts, and rewards of the same shape, NaN for a group's attempts where its steps were scored.
+        `tuple`: P dicts, and rewards of the same shape, with NaN for the rewards that scored steps in a group.
     """
     starts = range(0, len(rewards), size)
     stepwise = [steps_of_group(rewards[start : start + size], marks[start : start + size]) for start in starts]

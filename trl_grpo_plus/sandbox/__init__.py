@@ -1,12 +1,12 @@
-"""Runs programs that a model wrote: [`Sandbox`].
+"""Runs model-written programs in a [`Sandbox`].
 
 sandbox            the sandbox, from the trainer's side
-isolation          the ways to lock a program in that this machine has
-protocol           messages to a program, and what may come back
-self_test          escapes that are tried before a way of isolation is used
-resource_pressure  detects that the machine is short of something, so that programs are not penalised for it
-errors             what is raised where there is no verdict
-child/             what runs inside: standard library only, never imported here but for plain data
+isolation          the isolation tiers that this machine may support
+protocol           messages to a program, and the checks of its replies
+self_test          escapes that are tried before an isolation tier is used
+resource_pressure  detects that the machine is short of resources, so that programs are not penalised for it
+errors             exceptions for a missing verdict
+child/             code that runs inside the sandbox: standard library only; the trainer imports only its data formats
 """
 
 from .child.plain_data import message_size, names_of

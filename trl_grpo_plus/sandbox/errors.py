@@ -1,13 +1,16 @@
-"""What the sandbox raises where there is no verdict on a program."""
+"""Exceptions that the sandbox raises when there is no verdict on a program."""
 
 
 class SandboxError(RuntimeError):
-    """The sandbox itself failed: no verdict on the program."""
+    """Raised when the sandbox itself failed: no verdict on the program."""
 
 
 class Starved(SandboxError):
-    """The machine was too busy, or had no process to give: no verdict on the program."""
+    """Raised when the machine was too busy or could not provide a process: no verdict on the program."""
 
 
 class Killed(SandboxError):
-    """Something killed the sandbox's own process, as the kernel does where memory runs out: no verdict either."""
+    """Raised when one of the sandbox's own processes was killed: no verdict on the program.
+
+    The kernel kills processes when memory runs out.
+    """

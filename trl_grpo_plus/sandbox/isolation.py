@@ -1,15 +1,15 @@
-"""The ways to lock a program in, best first, and which of them this machine has.
+"""The isolation tiers that confine a program, best first, and a list of those that this machine may support.
 
-    bubblewrap+landlock+seccomp   the next one, in namespaces: no other process, no network, few files in sight
+    bubblewrap+landlock+seccomp   landlock+seccomp in namespaces: no other process, no network, few files visible
     landlock+seccomp              files and sockets by Landlock, system calls by seccomp, user and capabilities dropped
-    bubblewrap+seccomp-strict     the next one, in namespaces
+    bubblewrap+seccomp-strict     seccomp-strict in namespaces
     seccomp-strict                without Landlock (before Linux 5.13): no file can be opened at all
-    none                          only for who allows it
+    none                          used only if the caller allows it
 
-Each sets the same limits on time, memory, threads and output. "none" has nothing else.
+Every tier sets the same limits on time, memory, threads and output. "none" has no other protection.
 
-A program that is there may still not work (user namespaces are often forbidden), so a tier counts only once a program
-has run in it.
+An installed bubblewrap may still not work (user namespaces are often forbidden). So a tier is accepted only after a
+program has run in it.
 """
 
 import os
@@ -29,12 +29,12 @@ NAMESPACES = ("pid", "net", "ipc", "uts")
 
 
 class Tier(NamedTuple):
-    """A way to lock a program in.
+    """An isolation tier: a way to confine a program.
 
     Args:
-        name (`str`): for logs.
-        mode (`str`): what the child does, "landlock", "strict" or "none".
-        wrap (`tuple[str, ...]`): the command that its zygote runs under.
+        name (`str`): the tier's name, for logs.
+        mode (`str`): how the child confines itself: "landlock", "strict" or "none".
+        wrap (`tuple[str, ...]`): the command that the tier's zygote runs under.
     """
 
     name: str
@@ -43,7 +43,10 @@ class Tier(NamedTuple):
 
     @property
     def counts_alone(self) -> bool:
-        """Whether threads inside are counted apart from the user's others: in a user namespace, since Linux 5.14."""
+        """`True` if the kernel counts a program's threads apart from the user's other threads.
+
+        It does so in a user namespace, since Linux 5.14.
+        """
         if "--unshare-user" not in self.wrap:
             return False
         major, minor, *_ = re.findall(r"\d+", os.uname().release)
@@ -51,7 +54,7 @@ class Tier(NamedTuple):
 
 
 def tiers() -> list[Tier]:
-    """All of them, best first; whether one works is for a probe to say."""
+    """Return all tiers but "none", best first. A probe must check that a tier works."""
     wrap = bubblewrap()
     safe = (("landlock+seccomp", "landlock"), ("seccomp-strict", "strict"))
     wrapped = [Tier(f"bubblewrap+{name}", mode, wrap) for name, mode in safe if wrap]
@@ -63,13 +66,13 @@ NO_TIER = Tier("none", "none")
 
 
 def bubblewrap() -> tuple[str, ...]:
-    """Return the command; empty where there is no bubblewrap.
+    """Return the bubblewrap command; empty if bubblewrap is not installed.
 
-    In sight are the interpreter, the system's libraries and this package's files for the child, to be read only.
-    No /proc: it is not needed, and many containers forbid it.
+    Visible, and read-only, are the interpreter, the system's libraries and this package's files for the child. /proc
+    is not mounted: it is not needed, and many containers forbid it.
 
-    Root makes namespaces by its own right, and each program becomes a user of its own inside. In a user namespace of
-    root's a program would still be root to the kernel, which counts no threads of root.
+    Root creates namespaces without a user namespace, and each program becomes a separate user inside. In a user
+    namespace created by root, a program would still be root to the kernel, which counts no threads of root.
     """
     program = shutil.which("bwrap")
     if program is None:
@@ -93,6 +96,6 @@ def _in_sight() -> Iterator[str]:
     yield from ("/usr", "/nix/store", "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d")
     yield from (name for name in ("/lib", "/lib64", "/bin") if not os.path.islink(name))
     yield from (sys.base_prefix, sys.base_exec_prefix)
-    yield os.path.dirname(sys.executable)  # of a virtual environment, too: a link to the interpreter
+    yield os.path.dirname(sys.executable)  # in a virtual environment, a link to the interpreter
     yield os.path.join(sys.prefix, "pyvenv.cfg")
     yield from (str(CHILD), fork_server.__file__)

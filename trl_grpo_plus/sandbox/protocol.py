@@ -1,7 +1,7 @@
-"""The judge's side of a talk with a program that nobody trusts: every message has a clock and a greatest size.
+"""The judge's side of the messages to and from an untrusted program: each has a time limit and a size limit.
 
-Whatever comes back is the program's to choose. It is read as plain data, or it is a `Fault`: the program's failure.
-Everything here may raise `clock.Starved`, which is nobody's.
+The program chooses the content of its replies. A reply is read as plain data. A reply that is not well formed raises a
+`Fault`: the program failed. All functions here may raise `run_clock.Starved`, which is the fault of neither side.
 """
 
 import contextlib
@@ -20,24 +20,24 @@ from .child import plain_data as _plain
 
 TOO_LONG = "it took too long"
 ENDED = "it ended"
-KILLED = "it was killed"  # by a SIGKILL that was not the judge's: its own, or the kernel's for want of memory
-REASON_CHARS = 300  # of a failure that are kept
+KILLED = "it was killed"  # by the kernel, when memory ran out, or by itself; not by the judge
+REASON_CHARS = 300  # kept of a failure's text
 STDERR_BYTES = 4096
 
 
 class Fault(Exception):
-    """The program's own failure: it ended, took too long, or sent what is no message."""
+    """Raised when the program failed: it ended, took too long, or sent an invalid message."""
 
 
 class Ran(NamedTuple):
-    """What became of a script.
+    """The result of a script.
 
     Args:
-        status (`int`): exit status; below 0 the signal that ended it.
-        stdout (`bytes`): what it wrote, within `output_kb`.
+        status (`int`): exit status; if negative, minus the signal that ended the script.
+        stdout (`bytes`): the script's output, at most `output_kb`.
         reason (`str`):
-            Why it counts as failed, as [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0. Go by
-            this.
+            Why the script failed, for instance [`TOO_LONG`] or [`KILLED`]; empty: it ended by itself, with status 0.
+            Use `reason`, not `status`, to decide whether it failed.
     """
 
     status: int
@@ -46,32 +46,33 @@ class Ran(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a call gave.
+    """The answer to a call.
 
     Args:
-        tokens (`list`, *optional*): the value returned, encoded; `None`: none was.
-        reason (`str`): why not.
+        tokens (`list`, *optional*): the encoded return value; `None`: no value was returned.
+        reason (`str`): why no value was returned.
     """
 
     tokens: list[Any] | None
     reason: str = ""
 
     def equals(self, wanted: Any) -> bool:
-        """Return whether it is the value wanted, with the same types throughout; a tuple counts as a list, NaN as
-        nothing.
+        """Return whether the answer equals `wanted`, with the same types throughout.
+
+        A tuple counts as a list. NaN equals nothing.
         """
         return self.tokens is not None and _plain.same(wanted, self.tokens)
 
 
 class Checked(NamedTuple):
-    """Whether asserts held, and if not, why."""
+    """The result of a check: `passed`, and the reason if the asserts failed."""
 
     passed: bool
     reason: str = ""
 
 
 class Program:
-    """A loaded program; see [`Sandbox.load`]. `fault` says why it can no longer be called, if it cannot."""
+    """A loaded program; see [`Sandbox.load`]. A non-empty `fault` says why it can no longer be called."""
 
     def __init__(
         self,
@@ -94,7 +95,7 @@ class Program:
     def call_in_place(
         self, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> tuple[Answer, Answer]:
-        """Call the function; what it returns, and what it leaves of `[args, kwargs]`."""
+        """Call the function. Return its answer, and `[args, kwargs]` as they are after the call."""
         return self._call(args, kwargs, changed=True)
 
     def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any] | None, changed: bool) -> tuple[Answer, Answer]:
@@ -106,7 +107,7 @@ class Program:
         return Answer(reply.get("returned"), reason), Answer(reply.get("after"), reason)
 
     def exchange(self, message: dict[str, Any], clock: Clock) -> dict[str, Any]:
-        """Send a message and get a well-formed reply; `{}` and a `fault` where there is none."""
+        """Send a message and return the well-formed reply; if there is none, set `fault` and return `{}`."""
         try:
             if self.fault:
                 return {}
@@ -120,13 +121,13 @@ class Program:
 
 
 class Channel:
-    """Messages to and from a child, with a clock and a greatest size."""
+    """A channel for messages to and from a child, with a time limit and a size limit."""
 
     def __init__(self, own: socket.socket, most: int):
         self._socket, self._most = own, most
 
     def send(self, message: dict[str, Any], clock: Clock) -> None:
-        """Send a message; `Fault` where the other side does not take it in time."""
+        """Send a message. Raise [`Fault`] if the other side does not read it in time."""
         data = memoryview(_frames.pack(message))
         while data:
             self._socket.settimeout(left(clock))
@@ -134,7 +135,7 @@ class Channel:
                 data = data[self._socket.send(data) :]
 
     def receive(self, clock: Clock) -> dict[str, Any]:
-        """Return the next message; `Fault` where there is none in time, or it is too large or not well formed."""
+        """Return the next message. Raise [`Fault`] if it is late, too large or not well formed."""
         (size,) = _frames.HEADER.unpack(self._exactly(_frames.HEADER.size, clock))
         if size > self._most:
             raise Fault(f"its answer has more than {self._most >> 10} KiB")
@@ -156,10 +157,10 @@ class Channel:
 
 
 def relay(tests: Channel, program: Program, entry_point: str, source: str, clock: Clock) -> Checked:
-    """Carry calls from the tests to the candidate and answers back, until the tests say how it went.
+    """Relay calls from the tests to the candidate, and its answers back, until the tests report their result.
 
-    Tests that pass on what cannot be passed on are at fault if that is their first call. Later it may be what the
-    candidate answered: `f(f(x))`.
+    Tests that call the candidate with an argument that is not plain data are at fault if that is their first call. In
+    a later call the argument may come from an answer of the candidate, as in `f(f(x))`, so the candidate fails.
 
     Raises:
         ValueError: the tests are at fault.
@@ -188,7 +189,7 @@ def relay(tests: Channel, program: Program, entry_point: str, source: str, clock
 
 @contextlib.contextmanager
 def file_of(text: str) -> Iterator[int]:
-    """Make a file in memory that can no longer be changed."""
+    """Yield a descriptor of a file in memory that holds `text` and is sealed against changes."""
     fd = os.memfd_create("stdin", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         data = memoryview(text.encode())
@@ -205,7 +206,7 @@ def file_of(text: str) -> Iterator[int]:
 
 @contextlib.contextmanager
 def pipe() -> Iterator[tuple[int, int]]:
-    """Make the two ends of a socket pair, and close them at the end."""
+    """Yield the two ends of a pipe, and close them at the end."""
     ends = os.pipe()
     try:
         yield ends
@@ -215,10 +216,10 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 
 def collect(output: int, stdout: bytearray, most: int, errors: int, stderr: bytearray, clock: Clock) -> None:
-    """Read a script's output until its end, and the last of what it says on stderr.
+    """Read a script's output until its end, and keep the last part of its stderr.
 
     Raises:
-        Fault: it took too long, or wrote more than `most` bytes.
+        Fault: the script took too long, or wrote more than `most` bytes.
     """
     poll = select.poll()
     for fd in (output, errors):
@@ -249,7 +250,7 @@ def _read(fd: int) -> bytes:
 
 
 def _checked(reply: dict[str, Any]) -> dict[str, Any]:
-    """Return what of a reply may be read or handed on: what was raised, or what was returned."""
+    """Return only the valid parts of a reply: the exception, or the return value and the changed arguments."""
     raised, returned = reply.get("raised"), reply.get("returned")
     if type(raised) is list and len(raised) == 2 and all(type(part) is str for part in raised):
         return {"raised": raised}
@@ -263,7 +264,7 @@ def _checked(reply: dict[str, Any]) -> dict[str, Any]:
 
 
 def _raised(reply: dict[str, Any]) -> str:
-    # Lone surrogates would break a log that it is written to.
+    # Lone surrogates would break the logs.
     return ": ".join(reply["raised"])[:REASON_CHARS].encode(errors="replace").decode() if "raised" in reply else ""
 
 
@@ -271,14 +272,14 @@ def _raised(reply: dict[str, Any]) -> str:
 def _as_fault() -> Iterator[None]:
     try:
         yield
-    except TimeoutError:  # the clock decides what that means
+    except TimeoutError:  # the clock decides whether time is up
         pass
     except OSError:  # a broken pipe, a reset
         raise Fault(ENDED) from None
 
 
 def left(clock: Clock) -> float:
-    """Return seconds until the clock must be asked again; [`Fault`] where the time is up."""
+    """Return the seconds until the clock must be asked again. Raise [`Fault`] if the time is up."""
     try:
         return clock.left()
     except TooLong:

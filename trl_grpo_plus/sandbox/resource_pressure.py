@@ -10,20 +10,20 @@ from ..utils.fork_client import SCARCE, NoProcess
 from .errors import Killed, Starved
 
 
-SLOW_START_S = 0.1  # of which `on_wait` is told
-FEW_TASKS = 8  # left to this process, with which bubblewrap need not start
-COUNTED_FOR_S = 5.0  # that the number of this user's threads is taken to stay as it is
-MANY_TASKS = 4096  # where they cannot be counted
+SLOW_START_S = 0.1  # shorter waits are not reported to `on_wait`
+FEW_TASKS = 8  # with fewer tasks left, bubblewrap may fail to start
+COUNTED_FOR_S = 5.0  # how long a count of this user's threads is reused
+MANY_TASKS = 4096  # assumed if the threads cannot be counted
 
 
 class Wait:
-    """Tells how much of the time that goes by from now on was spent waiting, all of it, once it matters."""
+    """Reports all elapsed time as waiting time, in parts of at least `SLOW_START_S`."""
 
     def __init__(self, on_wait: Callable[[float], None] | None):
         self._on_wait, self._since = on_wait, time.monotonic()
 
     def tell(self, _: float = 0.0) -> None:
-        """Tell what has gone by since it was last told."""
+        """Report the time since the last report, if it is long enough."""
         now = time.monotonic()
         if self._on_wait and now - self._since >= SLOW_START_S:
             self._on_wait(now - self._since)
@@ -32,7 +32,7 @@ class Wait:
 
 @contextlib.contextmanager
 def as_starved() -> Iterator[None]:
-    """Raise [`Starved`] for what fails in here for lack of time, memory or descriptors."""
+    """Raise [`Starved`] if the block fails for lack of processor time, memory or descriptors."""
     try:
         yield
     except run_clock.Starved:
@@ -44,12 +44,15 @@ def as_starved() -> Iterator[None]:
 
 
 def is_scarcity(error: Exception) -> bool:
-    """Return whether what fails now may work later. What a tier runs under does not say why it failed."""
+    """Return whether the cause of `error` is a shortage that may pass.
+
+    The command that a tier runs under does not report why it failed, so few tasks left count as a shortage, too.
+    """
     return isinstance(error, NoProcess | Starved | Killed) or resources.spare_tasks() < FEW_TASKS
 
 
 def tasks_of_user() -> int:
-    """Threads that count for this user, as counted a moment ago."""
+    """Return the number of threads that count for this user; a count is reused for `COUNTED_FOR_S`."""
     return _counted(int(time.monotonic() / COUNTED_FOR_S))
 
 

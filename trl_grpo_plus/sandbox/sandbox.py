@@ -6,20 +6,21 @@ r"""Run model-written programs on this machine, unprivileged and in milliseconds
             program.call([21]).equals(42)                                  # True
         sandbox.check("def double(x): return 2 * x", "double", "assert double(2) == 4").passed
 
-Who is trusted: this process (the judge) and the tests. The program is not: it may try to read the trainer's files,
-keys and processes, to reach the network, to exhaust the machine, and above all to be paid without solving the task.
+This process (the judge) and the tests are trusted. The program is not trusted: it may try to read the trainer's files,
+keys and processes, to reach the network, to exhaust the machine, and above all to earn a reward without solving the
+task.
 
 - Each program has a process of its own, forked in milliseconds from a `ForkServer` that was started clean: no
-environment,
-  no descriptors, no tests. It gives up everything before it reads the program (`child/`).
-- The verdict is made here, from plain data (`child/plain_data.py`), never from what the program says about itself,
-and what
-  was expected never goes to where it runs. Asserts run in a second process, which sees the candidate's answers alone.
-- Time, memory, processor time, threads and the size of every message are limited, and a program that ended leaves
-  nothing: it can start no process and write no file.
+  environment, no descriptors, no tests. The process gives up all privileges before it reads the program (`child/`).
+- The verdict is made in this process, from plain data (`child/plain_data.py`), never from the program's claims about
+  itself. The expected output never reaches the program's process. Asserts run in a second process, which sees only the
+  candidate's answers.
+- Time, memory, processor time, threads and the size of every message are limited. A program that ended leaves nothing
+  behind: it can start no process and write no file.
 
-Not stopped: side channels by processor and timing, slowing down its neighbours for its few seconds, bugs of the
-kernel. Outside of bubblewrap and chroot a program can learn names and sizes of files (stat), but not what is in them.
+Not stopped: side channels through the processor and timing, slowing down other processes for the program's few
+seconds, bugs of the kernel. Without bubblewrap or chroot, a program can learn names and sizes of files (stat), but not
+their contents.
 """
 
 import contextlib
@@ -45,38 +46,39 @@ from .self_test import escapes
 
 logger = logging.getLogger(__name__)
 
-START_LIMIT_S = 30.0  # for a forked process to lock itself down: a millisecond, unless the machine is overloaded
+START_LIMIT_S = 30.0  # limit for a forked process to lock itself down, which usually takes a millisecond
 TESTS_MESSAGE_KB = 1 << 16
-FORK_PATIENCE_S = 20.0  # for a process where the machine has none to give: what takes them all is stopped by then
+FORK_PATIENCE_S = 20.0  # wait for a free process; a program that takes them all is stopped by then
 MOST_CPU_S = 10**6
-NAMESPACE_TASKS = 4  # of bubblewrap's and the zygote's in a user namespace
+NAMESPACE_TASKS = 4  # tasks of bubblewrap and the zygote in a user namespace
 CREDENTIALS = struct.Struct("3i")  # pid, uid, gid
-UNFIT = "UnfitTests: "  # begins what the tests' process (child/assert_runner.py) says of tests that it cannot run
+UNFIT = "UnfitTests: "  # prefix of the report of child/assert_runner.py about tests that it cannot run
 
 
 class Sandbox:
-    """A place to run model-written programs. Safe to use from any thread; not to be used in a fork of its process.
+    """A sandbox for model-written programs. Safe to use from any thread; must not be used in a fork of its process.
 
     Args:
         time_s (`float`, *optional*, defaults to `3.0`):
-            Seconds for a script, for loading a program, for each call, and for all asserts together: of wall clock,
-            less what it waited for a processor, and of processor time. After 10 times as much wall clock it counts as
-            [`Starved`]. See `utils/run_clock.py`.
-        memory_mb (`int`, *optional*, defaults to `512`): address space, the interpreter's (about 40) included, in MiB.
-        output_kb (`int`, *optional*, defaults to `1024`): most that a script may write or a call return, in KiB.
-        threads (`int`, *optional*): threads of a program; by default as `machine.threads_for` says.
+            Time limit, in seconds, for a script, for loading a program, for each call, and for all asserts together.
+            It applies to the wall clock, less the time spent waiting for a processor, and to processor time. After 10
+            times the limit on the wall clock, the program counts as [`Starved`]. See `utils/run_clock.py`.
+        memory_mb (`int`, *optional*, defaults to `512`): address space in MiB, including the interpreter's (about 40).
+        output_kb (`int`, *optional*, defaults to `1024`):
+            Limit on the output of a script or the return value of a call, in KiB.
+        threads (`int`, *optional*): threads per program; by default the result of `resources.threads_for`.
         peers (`int`, *optional*, defaults to `1`):
-            Programs that may run at once as this user, from other sandboxes, whose threads one limit counts together
-            where a program has no user of its own.
+            Number of programs that may run at once as this user, over all sandboxes. If a program has no user of its
+            own, one limit counts the threads of all of them together.
         on_wait (`Callable`, *optional*):
-            Is told, now and then, how many seconds more programs have waited for a processor, or for a process.
-        allow_unsafe (`bool`, *optional*, defaults to `False`): where no tier is safe, run with limits alone.
-        tier (`str`, *optional*): take this one; by default the best that works (see `tiers.py`).
-        self_test (`bool`, *optional*, defaults to `True`): attack it once before it is used.
+            Called now and then with the additional seconds that programs have waited for a processor or a process.
+        allow_unsafe (`bool`, *optional*, defaults to `False`): if no tier works, run programs with limits alone.
+        tier (`str`, *optional*): name of the tier to use; by default the best that works (see `isolation.py`).
+        self_test (`bool`, *optional*, defaults to `True`): attack the sandbox once before it is used.
 
     Raises:
-        RuntimeError: no tier works, with what to do about it; or an attack of the self-test came through.
-        Starved: no tier was to be had now, for want of processes.
+        RuntimeError: no tier works, and the message says how to fix this; or an attack of the self-test came through.
+        Starved: no tier could be started now, for lack of processes.
     """
 
     def __init__(
@@ -105,19 +107,19 @@ class Sandbox:
             logger.info("Model-written programs run in the sandbox tier %s, which held.", self.tier.name)
 
     def run(self, source: str, stdin: str = "", *, time_s: float | None = None) -> Ran:
-        """Run a script on some input, as `python program.py < stdin` would. One that was killed is run once more.
+        """Run a script on some input, as `python program.py < stdin` would. Run a killed script once more.
 
         Args:
             source (`str`): the program.
-            stdin (`str`, *optional*, defaults to `""`): its standard input, a file to it.
-            time_s (`float`, *optional*): in place of the sandbox's own.
+            stdin (`str`, *optional*, defaults to `""`): its standard input, which the script sees as a file.
+            time_s (`float`, *optional*): time limit in seconds, instead of the sandbox's own.
 
         Raises:
-            SandboxError: there is no verdict; [`Starved`] and [`Killed`] are the machine's doing.
+            SandboxError: there is no verdict. [`Starved`] and [`Killed`] are caused by the machine.
         """
         time_s = self.time_s if time_s is None else time_s
         ran = self._run(source, stdin, time_s)
-        # It may have killed itself, or the kernel did, for want of memory, which need not happen again.
+        # If the kernel killed the script for lack of memory, a second run may succeed.
         return self._run(source, stdin, time_s) if ran.reason == KILLED else ran
 
     def _run(self, source: str, stdin: str, time_s: float) -> Ran:
@@ -140,17 +142,18 @@ class Sandbox:
 
     @contextlib.contextmanager
     def load(self, source: str, entry_point: str, calls: int = 1000) -> Iterator[Program]:
-        """Start a program whose function can be called until the `with` block ends. Its prints are thrown away.
+        """Start a program whose function can be called until the `with` block ends. Its prints are discarded.
 
-        Where its `fault` is [`KILLED`] load it once more, as `run` and `check` do: it need not have been its doing.
+        If the program's `fault` is [`KILLED`], load it once more, as `run` and `check` do: the program may not have
+        caused it.
 
         Args:
             source (`str`): the program; it runs as a module, not as `__main__`.
             entry_point (`str`): `function`, or `Class.method`, which is called on a new instance each time.
-            calls (`int`, *optional*, defaults to `1000`): how many will be made, for the limit on processor time.
+            calls (`int`, *optional*, defaults to `1000`): maximum number of calls, for the limit on processor time.
 
         Raises:
-            SandboxError: as for [`Sandbox.run`]; so may a call.
+            SandboxError: as for [`Sandbox.run`]. A call may raise it, too.
         """
         with as_starved():
             child, pids = self._start("calls", self.time_s * (calls + 1))
@@ -162,19 +165,21 @@ class Sandbox:
                 end()
 
     def check(self, source: str, entry_point: str, tests: str) -> Checked:
-        """Return whether a program passes asserts, which run in a process of their own and reach it by calls alone.
+        """Check whether a program passes asserts, which run in a separate process and can only call the program.
 
         Args:
             source (`str`), entry_point (`str`): as for [`Sandbox.load`].
             tests (`str`):
-                A script of asserts that call the entry point by its name. Where it defines `check(candidate)` that is
-                called, else each function `test...()`, `async` ones too, each method `test...` of a class `Test...`,
-                and each `unittest.TestCase`. It runs as `__main__`; `unittest.main()` is left out. Only plain data
-                goes to the candidate and comes back; an exception comes back by the name of its builtin type.
+                A script of asserts that call the entry point by its name. If it defines `check(candidate)`, that
+                function is called. Otherwise each function `test...()` is called, including `async` functions, each
+                method `test...` of a class `Test...`, and each `unittest.TestCase`. The script runs as `__main__`;
+                `unittest.main()` does nothing. Only plain data is passed to the candidate and back. An exception is
+                passed back by the name of its builtin type.
 
         Raises:
-            ValueError: the tests are at fault: they pass or fail without a call, pass on what is no plain data, or
-                hold a test that cannot be run, as one that takes arguments or is a generator.
+            ValueError: the tests are at fault. They pass or fail without a call, call the candidate with an argument
+                that is not plain data, or hold a test that cannot be run, such as a generator or a test that takes
+                arguments.
             SandboxError: as for [`Sandbox.run`].
         """
         checked = self._check(source, entry_point, tests)
@@ -202,7 +207,7 @@ class Sandbox:
                 end()
 
     def close(self) -> None:
-        """End the zygote. Nothing more can be run."""
+        """End the zygote. The sandbox can run no more programs."""
         self._closed = True
         self._zygote.close()
 
@@ -220,7 +225,7 @@ class Sandbox:
                     return tier, self._probe(tier)
                 except (RuntimeError, OSError) as error:
                     failure = f"{tier.name}: {str(error).strip()[-REASON_CHARS:]}"
-                    if is_scarcity(error):  # which passes; a weaker tier, or none, would stay
+                    if is_scarcity(error):  # a shortage passes, but the choice of a weaker tier would stay
                         raise Starved(f"no process could be had for a sandbox: {failure}") from error
                     failures.append(failure)
         raise RuntimeError(
@@ -259,7 +264,11 @@ class Sandbox:
             raise
 
     def _start(self, form: str, time_s: float, fds: Sequence[int] = ()) -> tuple[Child, list[int]]:
-        """Return a locked process, and its pid as this one sees it, if the kernel tells."""
+        """Start a process and wait until it is locked down.
+
+        Returns:
+            `tuple[Child, list[int]]`: the process, and its pid in this namespace, if the kernel reports it.
+        """
         cpu_s = math.ceil(min(time_s, MOST_CPU_S)) + 1
         if self._closed:
             raise SandboxError("this sandbox is closed")
@@ -295,18 +304,18 @@ class Sandbox:
         return Clock(time_s, pids, fresh, self._on_wait)
 
     def _others(self) -> int:
-        """Threads to allow for beside a program's own, where it has no user of its own."""
+        """Return the number of threads besides the program's own that may count for its user."""
         if self.tier.counts_alone:
             return NAMESPACE_TASKS + self.threads * len(self._running)
         return tasks_of_user() + self.threads * (self._peers - 1)
 
 
 def _locked_in(child: Child, fds: Sequence[int], wait: Wait) -> list[int]:
-    """Wait until a process is locked in: its pid as this one sees it, if the kernel tells.
+    """Wait until a process is locked down. Return a list with its pid in this namespace, if the kernel reports it.
 
     Raises:
-        Starved: it takes too long.
-        OSError, EOFError: it died.
+        Starved: the process took too long.
+        OSError, EOFError: the process died.
     """
     child.socket.settimeout(WAIT_STEP_S)
     give_up = time.monotonic() + START_LIMIT_S

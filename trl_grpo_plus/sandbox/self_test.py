@@ -1,7 +1,7 @@
-"""Attacks that a sandbox must hold against before it is used: tried on the machine at hand, each in a millisecond.
+"""Attacks that a sandbox must stop before it is used. They run on the current machine, each in a millisecond.
 
-Kernels, containers and their profiles differ, and a wall that is silently missing looks like one that stands. Each
-attack is a function that returns something true where it came through, and raises where it was stopped.
+Kernels, containers and their profiles differ, and a missing protection is not visible otherwise. Each attack is a
+function that returns a true value if it came through, and raises if it was stopped.
 """
 
 import contextlib
@@ -20,8 +20,8 @@ from .protocol import KILLED, Ran
 
 HANG_S = 0.1
 
-# Run as a script, which reads what the judge has that a program could be after. Signal 0 asks whether a process could
-# be signalled.
+# Run as a script. Its input names the judge's resources that it attacks. Signal 0 only tests whether a process can be
+# signalled.
 PROGRAM = """
 import ctypes, json, os, socket, sys, threading
 
@@ -175,14 +175,14 @@ ATTACKS = PROGRAM.count("\n@attack\n")
 
 
 def escapes(run: Callable[..., Ran], memory_mb: int) -> list[str]:
-    """Return names of the attacks that came through; none, on a machine that is fit for use.
+    """Return the names of the attacks that came through; empty on a machine that is fit for use.
 
     Args:
         run (`Callable`): [`Sandbox.run`].
-        memory_mb (`int`): that its programs may have.
+        memory_mb (`int`): memory limit of the sandbox's programs, in MiB.
 
     Raises:
-        SandboxError: they could not be tried.
+        SandboxError: the attacks could not be tried.
     """
     with _bait() as bait:
         ran = run(PROGRAM, json.dumps({**bait, "memory": memory_mb << 20}), time_s=30)
@@ -198,7 +198,7 @@ def escapes(run: Callable[..., Ran], memory_mb: int) -> list[str]:
 
 @contextlib.contextmanager
 def _bait() -> Iterator[dict[str, Any]]:
-    """Yield what this process has that a program could be after."""
+    """Yield resources of this process for the attacks to target."""
     with (
         tempfile.TemporaryDirectory(prefix="trl-grpo-plus-") as folder,
         socket.create_server(("127.0.0.1", 0)) as server,
@@ -209,7 +209,7 @@ def _bait() -> Iterator[dict[str, Any]]:
             secret.write("secret")
         os.chmod(file, 0o666)
         bait = {"pid": os.getpid(), "file": file, "folder": folder, "port": server.getsockname()[1]}
-        # Root that cannot become another user is the one whose threads no limit counts: see docs/programs.md.
+        # No limit counts the threads of root, and root without these capabilities stays root: see docs/programs.md.
         yield {**bait, "threads_count": os.geteuid() != 0 or can_become_others()}
 
 
@@ -218,7 +218,7 @@ def _hangs(run: Callable[..., Ran]) -> list[str]:
         ran = run("import signal\nsignal.pthread_sigmask(0, range(1, 65))\nwhile True: pass", time_s=HANG_S)
         stopped = bool(ran.reason)
     except Starved as error:
-        if isinstance(error.__cause__, NoProcess):  # it has not run at all
+        if isinstance(error.__cause__, NoProcess):  # the program has not run at all
             raise
         stopped = True
     return [] if stopped else ["run_for_ever"]

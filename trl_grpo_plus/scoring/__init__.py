@@ -1,14 +1,14 @@
-"""Runs reward functions: from completions to outcomes.
+"""Runs reward functions: turns completions into outcomes.
 
-outcome        what becomes of a sample, and which values of a reward function are scores
-definition     what is registered: the function, what its signature reads, its examples and limits
-reward         a definition with its arguments: called by TRL, in this process or in workers
-columns        what a reward reads, against what a dataset has
+outcome        the outcome of a sample, and the values of a reward function that count as scores
+definition     a registered reward: its function, the names its signature reads, its examples and its limits
+reward         a definition with its arguments, which TRL calls; it runs in this process or in workers
+columns        checks that a dataset has the columns that a reward reads
 batch_scoring  the scores of a batch, for TRL, traces and alarms
 worker_pool    the processes that score under a time limit
-worker_handle  a worker process, as the pool sees it
-worker_main    what runs in a worker process
-process_state  what a sample changes in its worker, and how it is put back
+worker_handle  the pool's handle on a worker process
+worker_main    the code that runs in a worker process
+process_state  restores a worker process to its state before a sample
 """
 
 from .batch_scoring import Scoring

@@ -1,8 +1,9 @@
-"""One batch being scored on one rank: the outcome of every sample, and the failures that must stop the run.
+"""Scores one batch on one rank: records the outcome of every sample and the failures that must stop the run.
 
-A reward function that raises on one rank leaves the others waiting in a collective until it times out. So a failure is
-kept, the batch goes on to where all ranks meet, and there all of them stop with the same message. What any of them
-returns passes through [`outcomes_of`]: finite numbers and `None` alone reach the trainer.
+If a reward function raised on one rank only, the other ranks would wait in a collective until it times out. So a
+failure is recorded, the batch continues to the point where all ranks meet, and there all ranks stop with the same
+message. The return value of every reward function passes through [`outcomes_of`]: only finite numbers and `None` reach
+the trainer.
 """
 
 import asyncio
@@ -21,19 +22,19 @@ if TYPE_CHECKING:
 
 
 class Scoring:
-    """Reward functions to call in place of a trainer's own, which record what became of each sample.
+    """Wrapped reward functions for the trainer to call, which record the outcome of each sample.
 
     Args:
-        rewards (`Sequence`): K reward functions or models; models are passed on as they are.
+        rewards (`Sequence`): K reward functions or models; models are not wrapped.
         names (`Sequence[str]`): K names.
 
     Attributes:
         functions (`list`): K functions to call.
-        outcomes (`list[list[Outcome] | None]`): one list a [`Reward`], in its place; `None` elsewhere.
-        steps (`list[list | None]`): one list a reward that gave any, in its place: of each sample a tuple of [`Step`],
-            or `None`; `None` elsewhere.
-        failures (`list[str]`): what must stop the run.
-        cause (`BaseException`, *optional*): the first exception among them.
+        outcomes (`list[list[Outcome] | None]`): K entries: the outcomes of a [`Reward`]; `None` for other rewards.
+        steps (`list[list | None]`): K entries: for a reward that gave steps, one tuple of [`Step`] or `None` per
+            sample; `None` for other rewards.
+        failures (`list[str]`): descriptions of the failures that must stop the run.
+        cause (`BaseException`, *optional*): the first exception among the failures.
     """
 
     def __init__(self, rewards: Sequence[Any], names: Sequence[str]):
@@ -45,25 +46,26 @@ class Scoring:
         self.functions = [self._watched(i, reward, names[i]) for i, reward in enumerate(rewards)]
 
     def counts(self) -> list[list[int]]:
-        """(K, S): how many samples of each reward had each of [`STATUSES`]."""
+        """Return the number of samples of each reward with each of [`STATUSES`], shape (K, S)."""
         return [[sum(o.status == status for o in of_one or ()) for status in STATUSES] for of_one in self.outcomes]
 
     def statuses(self, rows: int) -> list[tuple[str | None, ...]]:
-        """One of [`STATUSES`] a reward for each of this rank's rows, `None` where the reward does not tell."""
+        """Return, for each of this rank's rows, one of [`STATUSES`] per reward; `None` without outcomes."""
         none = [None] * rows
         return list(zip(*([o.status for o in of_one] if of_one else none for of_one in self.outcomes), strict=True))
 
     def steps_of(self, rows: int) -> list[tuple[tuple[Step, ...] | None, ...]]:
-        """Return, for each of this rank's rows, the steps that each reward gave; `None` where it gave none."""
+        """Return, for each of this rank's rows, the steps that each reward gave; `None` if it gave none."""
         none = [None] * rows
         return list(zip(*(of_one or none for of_one in self.steps), strict=True))
 
     def failure_of_models(self, rewards: "Tensor") -> str | None:
-        """Return what must stop the run of what reward models gave, if anything: a model has no way to say "does not
-        apply".
+        """Describe the first reward of a model that is not finite, which must stop the run; `None` if there is none.
+
+        A model cannot abstain, so NaN and infinity are failures.
 
         Args:
-            rewards (`Tensor`): (N, K), gathered, so that all ranks find the same.
+            rewards (`Tensor`): (N, K), gathered from all ranks, so that all ranks return the same text.
         """
         for index, reward in enumerate(self.functions):
             if _is_model(reward) and not (finite := rewards[:, index].isfinite()).all():
@@ -107,7 +109,7 @@ class Scoring:
             completions = columns["completions"]
             try:
                 outcomes = outcomes_of(await call(reward, columns), completions)
-            except (*FAILURES, asyncio.CancelledError) as error:  # of a task of its own
+            except (*FAILURES, asyncio.CancelledError) as error:  # a task of the reward function was cancelled
                 return self._fail(f"reward {name!r} failed.", error, len(completions))
             return self._passed(index, outcomes, first_failure(f"reward {name!r}", outcomes, completions))
 
@@ -128,7 +130,7 @@ class Scoring:
 
 
 def _is_model(reward: Any) -> bool:
-    from torch import nn  # here: what scores needs no torch, in processes that are started by the dozen
+    from torch import nn  # imported here: the many scoring processes do not need torch
 
     return isinstance(reward, nn.Module)
 

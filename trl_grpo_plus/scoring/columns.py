@@ -1,4 +1,4 @@
-"""The columns that a reward reads, and whether a dataset has them."""
+"""Checks that a dataset has the columns that a reward reads."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -9,15 +9,17 @@ from .definition import TRL_GIVES, Definition
 from .reward import Reward
 
 
-NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL keeps back
+NOT_GIVEN = ("prompt", "completion", "completion_ids")  # columns that TRL does not pass to reward functions
 
 
 def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
-    """Refuse data without a column `prompt`, which TRL would miss in its first step.
+    """Raise `ConfigError` for a dataset without a column `prompt`, on which TRL would fail in its first step.
 
     Args:
         train_dataset: a `datasets` dataset, or `None`.
-        eval_dataset: another, or several by name. One that does not know its columns is not checked.
+        eval_dataset: another dataset, or a mapping of names to datasets.
+
+    A dataset that does not know its columns is not checked.
     """
     for what, dataset in _splits(train_dataset, eval_dataset).items():
         columns = getattr(dataset, "column_names", None)
@@ -31,27 +33,27 @@ def check_prompts(train_dataset: Any, eval_dataset: Any) -> None:
 
 
 def check_splits(rewards: Any, train_dataset: Any, eval_dataset: Any) -> None:
-    """[`check_columns`] of each reward on each data set; `eval_dataset` may be several, by name."""
+    """Call [`check_columns`] for each reward and dataset; `eval_dataset` may map names to datasets."""
     for what, dataset in _splits(train_dataset, eval_dataset).items():
         for reward in rewards or ():
             check_columns(reward, dataset, what)
 
 
 def _splits(train_dataset: Any, eval_dataset: Any) -> dict[str, Any]:
-    """Return the data sets by what an error calls them."""
+    """Return the datasets by the names that error messages use."""
     evaluated = eval_dataset if isinstance(eval_dataset, Mapping) else {"": eval_dataset}
     names = {f"eval_dataset {name}".strip(): dataset for name, dataset in evaluated.items()}
     return {"train_dataset": train_dataset, **names}
 
 
 def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> None:
-    """Check before a run that a dataset has what a reward reads.
+    """Check before a run that a dataset has the columns that a reward reads.
 
     Args:
         reward: a [`Reward`], a combination with `parts`, or a plain function.
-        dataset: a `datasets` dataset; a streamed one is checked by its column names alone, if it knows them.
-        what (`str`): which data it is, for an error's text.
-        read (`bool`, *optional*, defaults to `True`): whether what is in the columns is looked at, too.
+        dataset: a `datasets` dataset. Of a streamed dataset only the column names are checked, if it knows them.
+        what (`str`): name of the dataset, for error messages.
+        read (`bool`, *optional*, defaults to `True`): whether the values in the columns are checked, too.
 
     Raises:
         ConfigError: a column is missing, or the reward refuses a value.
@@ -61,7 +63,7 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
     available = getattr(dataset, "column_names", None)
     if available is None or not callable(reward):
         return
-    with error_prefix(what, ValueError):  # a reward's own `check_columns` raises any
+    with error_prefix(what, ValueError):  # a reward's own `check_columns` may raise any ValueError
         if isinstance(reward, Reward):
             columns = columns_of(reward.definition, available, reward.renamed, reward.__name__)
             if read and reward.definition.check_columns is not None and hasattr(dataset, "__len__"):
@@ -76,10 +78,10 @@ def check_columns(reward: Any, dataset: Any, what: str, read: bool = True) -> No
 def columns_of(
     definition: Definition, available: Iterable[str], renamed: Mapping[str, str], label: str
 ) -> dict[str, str]:
-    """Column of the function -> column of the dataset, for those that are there.
+    """Map the function's columns to the dataset's columns, for those that the dataset has.
 
     Raises:
-        ConfigError: one that it needs, or that a renaming names, is missing.
+        ConfigError: a required or renamed column is missing.
     """
     available = list(available)
     columns = {name: renamed.get(name, name) for name in definition.columns}
@@ -101,7 +103,7 @@ def _check_column(label: str, column: str, available: Sequence[str], rename: str
 
 
 def _values(dataset: Any, columns: Mapping[str, str], needed: Sequence[str]) -> dict[str, list[Any]]:
-    """Whole columns, without the rows that the reward does not score."""
+    """Return the whole columns, without the rows that the reward does not score."""
     whole = {name: list(dataset[column]) for name, column in columns.items()}
     scored = [i for i in range(len(dataset)) if all(whole[name][i] is not None for name in needed)]
     return {name: [values[i] for i in scored] for name, values in whole.items()}

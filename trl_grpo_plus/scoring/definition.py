@@ -1,4 +1,4 @@
-"""What a reward is: a plain function, and what was registered with it. Its signature says what it reads."""
+"""The definition of a reward: a plain function and its registered options. Its signature names the inputs it reads."""
 
 import functools
 import inspect
@@ -11,14 +11,14 @@ from ..utils.import_path import load, target_of
 from ..utils.validation import ConfigError
 
 
-# What TRL hands to every reward function besides the dataset's columns, and where there are tools its trainer's own
-# `tool_mask`, which [`GRPOPlusTrainer`] adds.
+# Arguments that TRL passes to every reward function besides the dataset's columns. With tools, [`GRPOPlusTrainer`]
+# adds the trainer's `tool_mask`.
 BY_ROW = ("prompts", "completion_ids", "tool_mask", "environments")
 FOR_ALL = ("trainer_state", "log_extra", "log_metric")
 TRL_GIVES = ("completions", *BY_ROW, *FOR_ALL)
 NOT_IN_WORKERS = ("environments", *FOR_ALL)
 
-# What a reward function may raise, and is then said to have failed. Ctrl-C is the user's.
+# Exceptions that count as a failure of the reward function. KeyboardInterrupt is left out: the user pressed Ctrl-C.
 FAILURES = (Exception, SystemExit)
 
 Policy = Literal["zero", "abstain", "raise"]
@@ -28,7 +28,7 @@ RewardFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Example:
-    """A completion, its row's columns, and the reward that it deserves (`None`: not scored)."""
+    """A completion, the columns of its row, and its expected reward (`None`: not scored)."""
 
     completion: Any
     columns: Mapping[str, Any] = field(default_factory=dict)
@@ -38,7 +38,7 @@ class Example:
 
 @dataclass(frozen=True)
 class Definition:
-    """A reward as it was registered. See [`register_reward`] for the fields."""
+    """A registered reward. See [`register_reward`] for the fields."""
 
     name: str
     function: RewardFunction
@@ -60,35 +60,35 @@ class Definition:
 
     @functools.cached_property
     def parameters(self) -> Mapping[str, inspect.Parameter]:
-        """Of the function, without `*` and `**`."""
+        """Parameters of the function, without `*args` and `**kwargs`."""
         return {n: p for n, p in self._signature.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
 
     @functools.cached_property
     def takes_all(self) -> bool:
-        """Whether the function takes any column (`**kwargs`)."""
+        """`True` if the function takes every column (`**kwargs`)."""
         return any(p.kind is p.VAR_KEYWORD for p in self._signature.values())
 
     @functools.cached_property
     def arguments(self) -> tuple[str, ...]:
-        """Names that `args` may set."""
+        """Names of the parameters that `args` may set."""
         return tuple(n for n, p in self.parameters.items() if _is_argument(p))
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """Names of the dataset columns, needed and optional."""
+        """Names of the dataset columns that the function reads, required and optional."""
         return tuple(n for n, p in self.parameters.items() if n not in TRL_GIVES and not _is_argument(p))
 
     @functools.cached_property
     def needed(self) -> tuple[str, ...]:
-        """Names of the columns without which it cannot score."""
+        """Names of the columns that the function requires."""
         return tuple(n for n in self.columns if self.parameters[n].default is inspect.Parameter.empty)
 
 
 def define(function: RewardFunction) -> Definition:
-    """Return a definition of a plain function, under its own name.
+    """Return a definition of a plain function, named after the function.
 
     Raises:
-        ConfigError: it is an object with a `__call__`, which no path leads to in another process.
+        ConfigError: `function` is an object with a `__call__`. Another process cannot import it by a path.
     """
     if not hasattr(function, "__name__"):
         raise ConfigError(f"{function!r:.80} is an object, not a function. Name a function that calls it.")
@@ -96,10 +96,10 @@ def define(function: RewardFunction) -> Definition:
 
 
 def definition_at(path: str) -> Definition:
-    """Return what is registered at a path, or a definition of the plain function there.
+    """Return the definition registered at a path, or a new definition of the plain function there.
 
     Raises:
-        ConfigError: there is no such function.
+        ConfigError: there is no function at the path.
     """
     function = load(path)
     registered = getattr(function, "definition", None)
@@ -107,7 +107,7 @@ def definition_at(path: str) -> Definition:
 
 
 def _is_argument(parameter: inspect.Parameter) -> bool:
-    # A default of None marks a column that a dataset need not have; TRL's users write arguments with other defaults.
+    # A default of None marks an optional column. TRL's users give arguments other defaults.
     if parameter.name in TRL_GIVES:
         return False
     return parameter.kind is parameter.KEYWORD_ONLY or parameter.default not in (parameter.empty, None)

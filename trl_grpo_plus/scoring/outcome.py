@@ -1,4 +1,4 @@
-"""What becomes of a sample: its score, and how it came to it or why there is none."""
+"""The outcome of a sample: its score, and a status that says how it was scored or why it has no score."""
 
 import math
 import operator
@@ -12,8 +12,8 @@ from ..utils.text import content_of
 
 
 STATUSES = ("ok", "abstain", "too_long", "timeout", "error", "starved")
-NO_VERDICT = STATUSES[3:]  # no verdict on the sample
-LARGEST = 3.4028234663852886e38  # number in float32, in which TRL keeps rewards
+NO_VERDICT = STATUSES[3:]  # statuses without a verdict on the sample
+LARGEST = 3.4028234663852886e38  # largest finite float32; TRL stores rewards in float32
 
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
@@ -21,12 +21,11 @@ _SHORT.maxstring = _SHORT.maxother = 200
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a completion, and its reward. A reward function may give a list of them for a completion.
+    """A step of a completion, and its reward. A reward function may return a list of steps for a completion.
 
     Args:
-        end (`int`): where it ends in the text that the reward function was given, as an offset in characters that are
-            not its own any more; of messages, in the content of the policy's last one. It begins where the step before
-            it ends.
+        end (`int`): end of the step, as an exclusive character offset in the completion's text. For messages, the text
+            is the content of the policy's last message. A step begins where the previous step ends.
         reward (`float`): a finite number.
     """
 
@@ -35,14 +34,15 @@ class Step:
 
 
 class Outcome(NamedTuple):
-    """What became of one sample.
+    """The outcome of one sample.
 
     Args:
-        score (`float`, *optional*): `None`: not scored; of steps, the sum of their rewards.
+        score (`float`, *optional*): the score; `None`: not scored. If steps were scored, the sum of their rewards.
         status (`str`): "ok", "abstain" (the reward does not apply), "timeout", "error", "starved" (the machine was too
-            busy, or had no process or memory for it) or "too_long" (scored; what was judged ran out of its own time).
-        message (`str`): for "timeout", "error" and "starved", what happened.
-        steps (`tuple[Step]`, *optional*): where they were scored one by one.
+            busy, or had no process or memory for the sample) or "too_long" (scored; the judged program ran out of its
+            own time).
+        message (`str`): the cause, for "timeout", "error" and "starved".
+        steps (`tuple[Step]`, *optional*): the steps, if they were scored one by one.
     """
 
     score: float | None
@@ -51,42 +51,41 @@ class Outcome(NamedTuple):
     steps: tuple[Step, ...] | None = None
 
     def as_json(self) -> list[Any]:
-        """For JSON; see [`of_json`]."""
+        """Return the outcome as a list for JSON; [`of_json`] reads it."""
         steps = self.steps and [[step.end, step.reward] for step in self.steps]
         return [self.score, self.status, self.message, steps]
 
     @classmethod
     def of_json(cls, values: list[Any]) -> "Outcome":
-        """Return what `as_json` gave."""
+        """Return the outcome that a list from `as_json` describes."""
         score, status, message, steps = values
         return cls(score, status, message, None if steps is None else tuple(Step(*step) for step in steps))
 
 
 class AnnotatedScore(float):
-    """What a reward function may return for a number, to say more about the sample. A plain float to all others.
+    """A score with a status and a message, which a reward function may return. Other code sees a plain float.
 
     Args:
-        score (`float`): the number; NaN: not scored.
+        score (`float`): the score; NaN: not scored.
         status (`str`): "starved" or "too_long".
-        message (`str`, *optional*): what happened.
+        message (`str`, *optional*): the cause.
     """
 
     status: str
     message: str
 
     def __new__(cls, score: float, status: str, message: str = "") -> "AnnotatedScore":
-        """Make a float that also has the status and the message."""
+        """Make a float with the status and the message as attributes."""
         made = super().__new__(cls, score)
         made.status, made.message = status, message
         return made
 
 
 def outcome_of(value: Any) -> Outcome:
-    """Return the outcome that a reward function's value stands for: a finite number is a score, also one of NumPy or
-    PyTorch.
+    """Return the outcome for a value that a reward function returned.
 
-    NaN abstains like `None`, which TRL turns into NaN: a reward function may use either. A list of [`Step`] scores
-    their sum, an empty one 0.
+    A finite number is a score, including a NumPy or PyTorch scalar. NaN and `None` both mean "abstain", since TRL
+    turns `None` into NaN. A list of [`Step`] scores the sum of the steps' rewards. An empty list scores 0.
     """
     if value is None:
         return Outcome(None, "abstain")
@@ -98,7 +97,7 @@ def outcome_of(value: Any) -> Outcome:
     try:
         number = value.item() if hasattr(value, "item") else value
         score = math.inf if isinstance(number, str | bytes | bytearray) else float(number)
-    except Exception:  # whatever an object's own __float__ may raise
+    except Exception:  # an object's own __float__ may raise anything
         score = math.inf
     if abs(score) > LARGEST:
         range_of = f", between {-LARGEST:.2g} and {LARGEST:.2g}" if math.isfinite(score) else ""
@@ -127,7 +126,7 @@ def _of_steps(steps: Sequence[Step]) -> Outcome:
 
 
 def _within(outcome: Outcome, completion: Any) -> Outcome:
-    """Return the same, or an error where its steps pass the end of the text."""
+    """Return `outcome`, or an error outcome if its steps extend beyond the end of the completion's text."""
     length = len(content_of(completion)) if outcome.steps else 0
     if not outcome.steps or outcome.steps[-1].end <= length:
         return outcome
@@ -137,17 +136,17 @@ def _within(outcome: Outcome, completion: Any) -> Outcome:
 
 
 def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
-    """Return the outcome of each completion, from what a reward function returned.
+    """Return the outcome of each completion, from a reward function's return value.
 
     Args:
-        scores: one value a completion, see [`outcome_of`]: a list, a generator, ... or a tensor, (N,) or (N, 1).
+        scores: one value per completion, see [`outcome_of`]: a list, a generator, ... or a tensor, (N,) or (N, 1).
         completions (`Sequence`): N texts or lists of messages.
 
     Raises:
-        ValueError: it is not one value a completion.
+        ValueError: `scores` does not hold one value per completion.
     """
     rows = scores.tolist() if hasattr(scores, "tolist") else scores
-    # A dict, a set, a text or bytes can be gone through as well, and gives what are no rewards, or in any order.
+    # A dict, a set, a text and bytes are iterable as well, but their items are no rewards or have no order.
     if not isinstance(rows, Iterable) or isinstance(rows, str | bytes | bytearray | memoryview | Mapping | Set):
         got = f"{type(scores).__name__}: {_SHORT.repr(scores)}"
         raise ValueError(f"it must return one reward a completion in a list, a tensor or an array, got {got}")
@@ -164,7 +163,7 @@ def outcomes_of(scores: Any, completions: Sequence[Any]) -> list[Outcome]:
 def first_failure(
     what: str, outcomes: Sequence[Outcome], completions: Sequence[Any], raising: Collection[str] = ("error",)
 ) -> str | None:
-    """In words, the first of `outcomes` whose status is one of `raising`, if there is one."""
+    """Describe the first of `outcomes` whose status is in `raising`; `None` if there is none."""
     for i, outcome in enumerate(outcomes):
         if outcome.status in raising:
             happened = "ran out of time" if outcome.status == "timeout" else "failed"

@@ -1,15 +1,16 @@
-"""What a sample does to its worker and must not stay for the next one.
+"""Restores a worker process after a sample, so that the sample's changes do not affect the next one.
 
-Put back: builtins, the working directory, the umask, environment variables, handlers of signals and which of them are
-blocked, timers, limits on resources, priority, processors, the locale, `sys.path` and the other tables of imports,
-what was taken out of `sys.modules` (what was imported stays), standard streams, filters of warnings, settings of the
-interpreter. What cannot be put back ends the worker: a limit that only root may raise, a thread or a process that goes
-on.
+Restored: builtins, the working directory, the umask, environment variables, signal handlers, the signal mask, timers,
+resource limits, priority, CPU affinity, the locale, `sys.path` and the other import tables, modules removed from
+`sys.modules` (newly imported modules stay), standard streams, warning filters, interpreter settings.
 
-Not put back: what modules hold, as caches, seeds of random numbers and patches, and descriptors that were left open.
+A change that cannot be restored ends the worker: a limit that only root may raise, or a thread or a process that is
+still running.
+
+Not restored: the contents of modules, such as caches, random seeds and patches, and descriptors that were left open.
 """
 
-import _signal  # type: ignore[import-not-found]  # twenty times as fast as what `signal` makes of it
+import _signal  # type: ignore[import-not-found]  # 20 times as fast as the wrappers in `signal`
 import builtins
 import contextlib
 import gc
@@ -28,7 +29,7 @@ from typing import Any, NamedTuple
 from ..utils.fork_server import own_children
 
 
-GRACE_S = 0.02  # for a thread or a process that is about to end
+GRACE_S = 0.02  # grace period for a thread or a process that is about to end
 LIMITS = tuple(
     getattr(resource, f"RLIMIT_{name}") for name in ("AS", "DATA", "STACK", "CPU", "FSIZE", "NOFILE", "NPROC")
 )
@@ -36,11 +37,11 @@ SIGNALS = range(1, signal.NSIG)
 TIMERS = (signal.ITIMER_REAL, signal.ITIMER_VIRTUAL, signal.ITIMER_PROF)
 
 _BUILTINS = vars(builtins)
-_kept: set[tuple[str, int]] = set()  # threads and processes that may go on
+_kept: set[tuple[str, int]] = set()  # threads and processes that may keep running
 
 
 class Setting(NamedTuple):
-    """A part of the state: how to look at it, how to put it back, and how to keep it as it is now."""
+    """A part of the process state: functions to read it, to restore it, and to copy its value."""
 
     get: Callable[[], Any]
     put: Callable[[Any], object]
@@ -58,7 +59,7 @@ def _list(owner: Any, name: str) -> Setting:
 
 
 def _attribute(owner: Any, name: str) -> Setting:
-    # In a tuple, so that the same object counts as equal, whatever it says of itself.
+    # Tuples compare by identity first, so an object's own __eq__ cannot interfere.
     return Setting(lambda: (getattr(owner, name),), lambda then: setattr(owner, name, then[0]))
 
 
@@ -72,7 +73,7 @@ def _put_environ(then: dict[bytes, bytes]) -> None:
 
 def _put_handlers(then: list[Any]) -> None:
     for number, handler in zip(SIGNALS, then, strict=True):
-        if handler is not None and _signal.getsignal(number) != handler:  # None: not one of Python's
+        if handler is not None and _signal.getsignal(number) != handler:  # None: not installed from Python
             signal.signal(number, handler)
 
 
@@ -95,12 +96,12 @@ _FILTERS = _list(warnings, "filters")
 
 
 def _put_filters(then: list[Any]) -> None:
-    warnings.resetwarnings()  # tells those who remember what the filters said
+    warnings.resetwarnings()  # invalidates caches of the filters' verdicts
     _FILTERS.put(then)
 
 
 SETTINGS = (
-    Setting(lambda: [any(signal.getitimer(timer)) for timer in TIMERS], _stop_timers),  # before handlers of theirs go
+    Setting(lambda: [any(signal.getitimer(timer)) for timer in TIMERS], _stop_timers),  # before their signal handlers
     Setting(lambda: [_signal.getsignal(number) for number in SIGNALS], _put_handlers),
     Setting(lambda: _signal.pthread_sigmask(signal.SIG_BLOCK, ()), _put_mask),
     Setting(lambda: posix.environ, _put_environ, dict),
@@ -122,7 +123,7 @@ if hasattr(sys, "get_int_max_str_digits"):  # not in the first releases of 3.10
 
 
 class State:
-    """This process as it is now."""
+    """A snapshot of this process, taken when the object is made."""
 
     def __init__(self) -> None:
         self._builtins = dict(_BUILTINS)
@@ -134,8 +135,12 @@ class State:
         self._then = [setting.copy(setting.get()) for setting in SETTINGS]
 
     def put_back(self) -> str:
-        """Put this process back. What could not be, in words that follow "left"; empty: nothing."""
-        if self._builtins != _BUILTINS:  # first, and without any of them
+        """Restore this process to the snapshot.
+
+        Returns:
+            `str`: the state that could not be restored, in words that follow "left"; empty if all was restored.
+        """
+        if self._builtins != _BUILTINS:  # first, and without calling any builtin
             for name in [*_BUILTINS]:
                 if name not in self._builtins:
                     del _BUILTINS[name]
@@ -146,7 +151,7 @@ class State:
             os.fchdir(self._folder)
         except OSError as error:
             failure = f"another working directory ({error})"
-        if [*sys.modules.values()] != self._loaded:  # what was imported stays
+        if [*sys.modules.values()] != self._loaded:  # newly imported modules stay
             sys.modules.update(self._modules)
             self._modules, self._loaded = dict(sys.modules), [*sys.modules.values()]
         for place, setting in enumerate(SETTINGS):
@@ -160,26 +165,26 @@ class State:
 
 @contextlib.contextmanager
 def kept() -> Iterator[None]:
-    """For a reward function: threads and processes that are started in this block stay for the samples to come.
+    """Keep the threads and processes started in this block for later samples. For use in reward functions.
 
-    All others that a sample leaves end with its worker, and the next sample has another one, which loads the reward
-    anew. What is started when the reward's module is loaded stays as well.
+    Other threads or processes that a sample leaves running end its worker. The next sample then runs in a new worker,
+    which loads the reward again. Threads and processes started while the reward's module is loaded are kept as well.
     """
     before = _running() if _kept else set()
     try:
         yield
     finally:
-        if _kept:  # nothing ends what goes on in a process that is no worker
+        if _kept:  # empty outside of a worker, where nothing is ended
             _kept.update(_running() - before)
 
 
 def keep_all() -> None:
-    """Threads and processes that there are now may go on."""
+    """Allow all threads and processes that run now to keep running."""
     _kept.update(_running())
 
 
 def left_running() -> str:
-    """Return a thread or a process that a sample has left, in words that follow "left"; empty: none."""
+    """Return a thread or process that a sample left running, in words that follow "left"; empty: none."""
     until = time.monotonic() + GRACE_S
     while left := (running := _running()) - _kept:
         if time.monotonic() >= until:
@@ -188,15 +193,15 @@ def left_running() -> str:
             return f"a {kind}{names.get((kind, number), '')} running"
         time.sleep(GRACE_S / 20)
     for pid in own_children():
-        if ("process", pid) not in _kept:  # it has ended, and nobody will wait for it
+        if ("process", pid) not in _kept:  # it has ended, and nobody else will reap it
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-    _kept.intersection_update(running)  # their numbers may come again
+    _kept.intersection_update(running)  # identifiers and pids may be reused
     return ""
 
 
 def _running() -> set[tuple[str, int]]:
-    """Threads of Python, by their identifiers, and child processes, by their pids."""
+    """Return the running Python threads, by identifier, and the running child processes, by pid."""
     threads = {("thread", ident) for ident in sys._current_frames()}
     return threads | {("process", pid) for pid in own_children() if not _has_ended(pid)}
 

@@ -1,7 +1,7 @@
-"""A reward: TRL's plain function, its arguments, the limits it runs under, and what a failure means.
+"""A reward: a plain TRL reward function with its arguments, its time limit and its failure policies.
 
-Every score has an outcome: ok, abstain (None: does not apply), timeout, error. What the last two score is a choice
-(`on_timeout`, `on_error`), since a failure that becomes 0 in silence is what the model is then trained on.
+Every score has an outcome: ok, abstain (None: does not apply), timeout, error. The user chooses the score of the last
+two (`on_timeout`, `on_error`), since the model would be trained on a failure that silently becomes 0.
 """
 
 import inspect
@@ -24,20 +24,24 @@ TIMEOUT = Number(above=0, at_most=86_400, note=" (seconds)")
 
 
 class RewardError(RuntimeError):
-    """A reward failed, and its `on_error` or `on_timeout` is "raise". What it quotes of others is made visible."""
+    """Raised when a reward failed and its `on_error` or `on_timeout` is "raise".
+
+    Control characters in the quoted text are made visible.
+    """
 
     def __init__(self, what: str):
         super().__init__(visible(what))
 
 
 class Reward:
-    """A registered reward with its arguments: a TRL reward function, picklable, logged under `__name__`.
+    """A registered reward with its arguments: a picklable TRL reward function, logged under `__name__`.
 
     Args:
-        definition ([`Definition`]): what was registered.
-        args (`Mapping[str, Any]`, *optional*): the function's arguments, and `column` or `columns`, which rename.
-        label (`str`, *optional*): the name to log under, where it is not the registered one.
-        timeout, on_timeout, on_error (*optional*): in place of the registered ones.
+        definition ([`Definition`]): the registered definition.
+        args (`Mapping[str, Any]`, *optional*): the function's arguments, and `column` or `columns`, which rename
+            columns.
+        label (`str`, *optional*): the name to log under, instead of the registered name.
+        timeout, on_timeout, on_error (*optional*): values that replace the registered ones.
 
     Raises:
         ConfigError: an argument is unknown, mistyped, missing or refused.
@@ -74,7 +78,11 @@ class Reward:
             one_of(f"reward {self.__name__!r}: {name}", policy, POLICIES)
 
     def __call__(self, *positional: Any, **columns: Any) -> list[float | None]:
-        """Score; a failure whose policy is "raise" raises [`RewardError`]. Takes what the function takes."""
+        """Score the completions, with the arguments that the function takes.
+
+        Raises:
+            RewardError: a sample failed, and the policy for its failure is "raise".
+        """
         columns |= zip(self.definition.parameters, positional, strict=False)
         outcomes = self.score(**columns)
         failure = self.failure(outcomes, columns["completions"])
@@ -83,14 +91,14 @@ class Reward:
         return [outcome.score for outcome in outcomes]
 
     def score(self, completions: Sequence[Any], **columns: Any) -> list[Outcome]:
-        """One outcome a completion, its score by `on_timeout` and `on_error` where the function gave none.
+        """Return one outcome per completion; `on_timeout` and `on_error` set the score of a failed sample.
 
         Raises:
-            TypeError: a column that it needs is not given, or an argument is.
-            ValueError: a column has another length.
+            TypeError: a required column is not given, or one of the function's arguments is given.
+            ValueError: a column has another length than `completions`.
         """
         for name in self.definition.arguments:
-            if not isinstance(columns.get(name, ()), Sequence):  # else a column that happens to be called so
+            if not isinstance(columns.get(name, ()), Sequence):  # a sequence is a column that has the same name
                 how = f"get_reward({self.definition.name!r}, {name}={columns[name]!r})"
                 raise TypeError(f"reward {self.__name__!r}: {name} is an argument, which is set beforehand: {how}.")
         values = self._picked(columns)
@@ -110,13 +118,17 @@ class Reward:
         return outcomes
 
     def failure(self, outcomes: Sequence[Outcome], completions: Sequence[Any]) -> str | None:
-        """Return what must stop the run, if anything."""
+        """Describe the first outcome that must stop the run; `None` if there is none."""
         policies = {"timeout": self.on_timeout, "error": self.on_error}
         raising = {status for status, policy in policies.items() if policy == "raise"}
         return first_failure(f"reward {self.__name__!r}", outcomes, completions, raising)
 
     def prepare(self) -> "Reward":
-        """Check, once, what only a run needs: no argument is missing, workers can load it, and `check_args`."""
+        """Check, once, that the reward is ready for a run, and return the reward.
+
+        No argument may be missing, workers must be able to load the function, the `preload` modules must be installed,
+        and `check_args` must accept the arguments.
+        """
         if self._prepared:
             return self
         missing = [name for name, value in self.all_args().items() if value is inspect.Parameter.empty]
@@ -134,19 +146,17 @@ class Reward:
 
     @property
     def parts(self) -> Sequence[Any]:
-        """The other rewards that it calls, whose columns it needs too."""
+        """The other rewards that this reward calls. Their columns are required, too."""
         return self.definition.parts(**self.all_args()) if self.definition.parts else ()
 
     def changed(self, args: Mapping[str, Any], **options: Any) -> "Reward":
-        """Return the same with other arguments, label, limits or policies where they are given; itself where none
-        are.
-        """
+        """Return a copy with the given arguments, label, timeout or policies; the reward itself if none are given."""
         if not args and not options:
             return self
         return Reward(self.definition, {**self.options, **args}, **{**self._limits(), **options})
 
     def all_args(self) -> dict[str, Any]:
-        """Every argument of the function, defaults filled in."""
+        """Return every argument of the function, with defaults filled in."""
         return {name: self.definition.parameters[name].default for name in self.definition.arguments} | self.args
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -161,9 +171,7 @@ class Reward:
         return f"get_reward({self.definition.name!r}{args})"
 
     def _picked(self, columns: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what of TRL's values and the dataset's columns the function is called with, but for the
-        completions.
-        """
+        """Select the TRL values and dataset columns to call the function with, except the completions."""
         definition = self.definition
         picked = {n: columns[n] for n in definition.parameters if n in TRL_GIVES and n in columns}
         for name in definition.columns:
@@ -222,7 +230,7 @@ def _is_at(path: str, function: Callable[..., Any]) -> bool:
 
 
 def _spread(log_extra: Callable[[str, list[Any]], None], rows: Sequence[int], count: int) -> Callable[..., None]:
-    """TRL wants a value a row, also of those that were left out."""
+    """Wrap TRL's `log_extra`, which requires a value for every row, also for rows that were not scored."""
 
     def log(column: str, values: Sequence[Any]) -> None:
         by_row = dict(zip(rows, values, strict=True))
@@ -271,5 +279,5 @@ def _checked_args(definition: Definition, options: Mapping[str, Any]) -> dict[st
 def _hints(function: Callable[..., Any]) -> dict[str, Any]:
     try:
         return typing.get_type_hints(function)
-    except (NameError, TypeError):  # annotations for a type checker alone
+    except (NameError, TypeError):  # annotations that only a type checker can resolve
         return {}

@@ -1,4 +1,4 @@
-"""A worker process, as the pool sees it."""
+"""The pool's handle on a worker process."""
 
 import functools
 import logging
@@ -18,7 +18,7 @@ _WARNED_OF: set[str] = set()
 
 
 class Handle:
-    """A worker process: its end of the talk, the rewards that it has loaded, its sample and its clock."""
+    """A worker process: the pool's connection to it, its loaded rewards, its current sample and its clock."""
 
     def __init__(self, child: Child):
         self.child = child
@@ -28,12 +28,15 @@ class Handle:
         self.start_clock(math.inf)
 
     def start_clock(self, limit_s: float) -> None:
-        """From now on it has so many seconds."""
+        """Give the worker `limit_s` seconds from now on."""
         self.clock = Clock(limit_s, [self.child.pid], fresh=False)
 
 
 def granted_mb(memory_mb: int) -> int:
-    """Address space that a worker can be given: what is asked for, or the hard limit of this process if it is less."""
+    """Return the address space, in MiB, that a worker can have.
+
+    This is `memory_mb`, or the hard limit of this process if that is smaller.
+    """
     hard = resource.getrlimit(resource.RLIMIT_AS)[1]
     granted = memory_mb if hard == resource.RLIM_INFINITY else min(memory_mb, hard >> 20)
     if granted < memory_mb:
@@ -42,7 +45,7 @@ def granted_mb(memory_mb: int) -> int:
 
 
 def how_it_died(status: int | None, memory_mb: int) -> str:
-    """In words, from its wait status; `None`: its zygote was killed, and it with it."""
+    """Describe how a worker died, from its wait status; `None`: its zygote was killed, and the worker with it."""
     if status is None:
         return "The process that forks workers died while it ran."
     if os.WIFSIGNALED(status):
@@ -53,7 +56,7 @@ def how_it_died(status: int | None, memory_mb: int) -> str:
 
 
 def warn_of_left(target: str, left: str) -> None:
-    """Say, once for each reward, what a sample has left in its worker, which therefore had to end."""
+    """Warn, once per reward, that a worker was ended because of what a sample left in it."""
     if target in _WARNED_OF:
         return
     _WARNED_OF.add(target)

@@ -1,4 +1,4 @@
-"""Inside a worker process: it loads a reward's function once, and scores one sample after another."""
+"""The code of a worker process, which loads a reward's function once and scores one sample after another."""
 
 import json
 import pickle
@@ -16,25 +16,29 @@ from .process_state import State, keep_all, left_running
 
 MESSAGE_CHARS = 4000
 
-_THIS: dict[str, Any] = {}  # what this process is, where it is a worker
+_THIS: dict[str, Any] = {}  # the worker's connection and sandbox options; empty outside of a worker
 
 
 def excuse(seconds: float) -> None:
-    """For a reward function: so much of its time went by while what it waits for waited for a processor.
+    """Exclude `seconds` from the running reward function's time limit.
 
-    Does nothing outside of a worker.
+    A reward function calls this when the work it waits for had to wait for a processor. Does nothing outside of a
+    worker.
     """
     if "connection" in _THIS and seconds > 0:
         _send(_THIS["connection"], {"waited": seconds})
 
 
 def sandbox_options() -> dict[str, int]:
-    """`threads` and `peers` of a [`~sandbox.Sandbox`] in this process: what is there, shared between all workers."""
+    """Return the `threads` and `peers` for a [`~sandbox.Sandbox`] in this process.
+
+    The values divide the machine's threads between all workers.
+    """
     return dict(_THIS.get("sandbox", {}))
 
 
 def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
-    """Score samples until the pool hangs up."""
+    """Score samples until the pool closes the connection."""
     connection = Connection(own_socket.detach())
     try:
         limit = options["memory_mb"] << 20
@@ -51,7 +55,7 @@ def work(own_socket: socket.socket, options: dict[str, Any]) -> None:
 
 
 def _serve(connection: Connection, fresh: State) -> None:
-    """One sample after another, each in the state in which its reward was when it was loaded."""
+    """Score one sample after another, each in the process state right after its reward was loaded."""
     loaded: dict[str, tuple[Any, State]] = {}
     before = fresh
     while True:
@@ -61,7 +65,7 @@ def _serve(connection: Connection, fresh: State) -> None:
             return
         try:
             target, args, sample = pickle.loads(job)
-        except BaseException:  # a column of a type that cannot be imported here
+        except BaseException:  # a column's type cannot be imported here
             _send(connection, {"outcome": _failed().as_json()})
             continue
         if target not in loaded:
@@ -81,7 +85,7 @@ def _serve(connection: Connection, fresh: State) -> None:
         outcome = _score(function, args, sample, state)
         try:
             left = state.put_back() or left_running()
-        except BaseException as error:  # a handler of the sample's, or no memory
+        except BaseException as error:  # a signal handler that the sample installed, or no memory
             left = f"a process that cannot be put back ({type(error).__name__}: {error})"
         _send(connection, {"outcome": outcome.as_json(), "left": left})
 
@@ -98,7 +102,7 @@ def _score(function: Any, args: dict[str, Any], sample: dict[str, Any], state: S
         columns = {name: [value] for name, value in sample.items()}
         return outcomes_of(call(function, {**columns, **args}), columns["completions"])[0]
     except BaseException:  # SystemExit too
-        state.put_back()  # who tells of it may need what it took away
+        state.put_back()  # the sample may have removed something that `traceback` needs
         return _failed()
 
 

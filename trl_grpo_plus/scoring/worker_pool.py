@@ -1,20 +1,24 @@
-"""Processes that score samples, each killable: a hang or a crash costs its own sample and nothing else.
+"""Worker processes that score samples, each killable: a hang or a crash costs its own sample and nothing else.
 
-The limit counts execution only: a worker is given a sample when it is idle, its clock starts when it has what it must
-load, and what it waits for a processor does not count (`clock.py`). One that runs out of time or dies is killed with
-all that it started, and another is forked in its place.
+The time limit counts execution only. A sample goes to an idle worker, the clock starts when the worker has loaded the
+reward, and time spent waiting for a processor does not count (`run_clock.py`). A worker that runs out of time or dies
+is killed with all processes that it started, and another is forked in its place.
 
-What the machine does to a sample is no verdict on it: its outcome is "starved". That is where no process can be had
-for `SCARCE_S`; where a worker has not come to use its time within 10 times the limit on the wall clock; and where one
-is killed by a SIGKILL that is not the pool's, or with the process that forks them, as the kernel does when memory runs
-out. Such a sample is tried once more, alone, and given up if that happens again. All other ends, as by a segmentation
-fault, are the reward's own: "error". Before the reward is loaded they are no sample's: where it happens again, or a
-worker says that it cannot start or load, that is an error of the run.
+A sample that the machine could not score has the outcome "starved", which is no verdict. There are three causes:
 
-A sample that leaves something which cannot be put back (`state.py`) ends its worker, and another is forked.
+- No process can be had for `SCARCE_S`.
+- A worker has not used up its time within 10 times the limit on the wall clock.
+- A worker is killed by a SIGKILL that is not the pool's, or together with the process that forks workers. The kernel
+  does this when memory runs out. Such a sample is tried once more, alone, and given up if that happens again.
 
-Other ranks wait in a collective meanwhile: where no sample has come to an end for `GIVE_UP_S` and the limit, those
-that are left are starved. A run ends only when every sample has been starved for `GIVE_UP_S`.
+A worker that dies in any other way, such as by a segmentation fault, is a failure of the reward: "error". If it dies
+before the reward is loaded, the sample is tried once more. A second death, or a worker that reports that it cannot
+start or load, is an error of the run.
+
+A sample that leaves changes which cannot be restored (`process_state.py`) ends its worker, and another is forked.
+
+Other ranks wait in a collective meanwhile. So if no sample came to an end for `GIVE_UP_S` plus the limit, the
+remaining samples are starved. A run ends only when every sample has been starved for `GIVE_UP_S`.
 
     pool = Pool(size=2)
     pool.map("my_rewards:judge", {"strict": True}, [{"completions": "4", "answer": "4"}, ...], timeout=2.0)
@@ -45,8 +49,8 @@ from .worker_handle import Handle, granted_mb, how_it_died, warn_of_left
 
 logger = logging.getLogger(__name__)
 
-SCARCE_S = 60.0  # without a single worker, because no process is to be had
-GIVE_UP_S = 600.0  # of scoring in which every sample was starved
+SCARCE_S = 60.0  # without a single worker, because no process can be had
+GIVE_UP_S = 600.0  # scoring time in which every sample was starved
 LOAD_LIMIT_S = 120.0  # for a worker to import a reward's module; not counted as scoring
 MEMORY_MB = 4096
 MOST_WORKERS = 16
@@ -56,9 +60,9 @@ class Pool:
     """A pool of reward workers. Any thread may use it; one `map` runs at a time.
 
     Args:
-        size (`int`, *optional*): most workers; by default the processors this process may use (a container's quota
-            counts), shared between the ranks of this machine, and at most 16.
-        memory_mb (`int`, *optional*, defaults to `4096`): address space of each, in MiB.
+        size (`int`, *optional*): maximum number of workers; by default the processors that this process may use (a
+            container's quota counts), divided by the number of ranks on this machine, and at most 16.
+        memory_mb (`int`, *optional*, defaults to `4096`): address space of each worker, in MiB.
     """
 
     def __init__(self, size: int | None = None, memory_mb: int = MEMORY_MB):
@@ -70,7 +74,7 @@ class Pool:
         self._idle: list[Handle] = []
         self._lock = threading.Lock()
         self._threads = 0
-        self._starved_s = 0.0  # of scoring since a sample was last scored
+        self._starved_s = 0.0  # scoring time since a sample was last scored
 
     def map(
         self,
@@ -81,22 +85,22 @@ class Pool:
         *,
         preload: Sequence[str] = (),
     ) -> list[Outcome]:
-        """Call a reward function once a sample.
+        """Call a reward function once per sample.
 
         Args:
             target (`str`): path of the function, `pkg.mod:function` or `/path/file.py:function`.
             args (`Mapping[str, Any]`): keyword arguments for every call.
             samples (`Sequence[Mapping[str, Any]]`):
                 N samples, `{"completions": ..., column: ...}`; the function is called with lists of one value.
-            timeout (`float`): seconds that a call may take.
-            preload (`Sequence[str]`, *optional*): modules that workers start with.
+            timeout (`float`): time limit of a call, in seconds.
+            preload (`Sequence[str]`, *optional*): modules that workers import at their start.
 
         Returns:
             `list[Outcome]`: N outcomes, in order.
 
         Raises:
-            RuntimeError: no worker can be started, or the function cannot be loaded, or for 10 minutes of scoring
-                every sample was starved.
+            RuntimeError: no worker can be started, the function cannot be loaded, or every sample was starved for 10
+                minutes of scoring.
         """
         with self._lock:
             if set(preload) - set(self._preload):
@@ -108,7 +112,7 @@ class Pool:
             return outcomes
 
     def close(self) -> None:
-        """End all workers. The next `map` starts anew."""
+        """End all workers. The next `map` starts new ones."""
         with self._lock:
             self._retire()
 
@@ -133,7 +137,7 @@ class Pool:
                 f"{__package__}.worker_main:work", preload=self._preload, env={"OMP_NUM_THREADS": "1"}
             )
         peers = self.size * _ranks()
-        # Counted before any program runs: what programs hold would be taken for what the machine lacks.
+        # Counted before any program runs: threads of running programs would make the machine look smaller.
         self._threads = self._threads or threads_for(peers)
         options = {"memory_mb": granted_mb(self.memory_mb), "threads": self._threads, "peers": peers}
         return Handle(self._zygote.fork(options))
@@ -147,7 +151,7 @@ class Pool:
             self._zygote = None
 
     def _drop_children_of(self, zygote: int) -> None:
-        """Idle workers whose zygote has died are dead, or about to be."""
+        """Remove the idle workers of a dead zygote: they are dead, or about to be."""
         for worker in [worker for worker in self._idle if worker.child.zygote == zygote]:
             self._idle.remove(worker)
             worker.connection.close()
@@ -158,7 +162,7 @@ class Pool:
 
 
 class _Run:
-    """One `map`."""
+    """One call of [`Pool.map`]."""
 
     def __init__(
         self, pool: Pool, target: str, args: Mapping[str, Any], samples: Sequence[Mapping[str, Any]], timeout: float
@@ -166,13 +170,13 @@ class _Run:
         self._pool, self._target, self._args, self._samples = pool, target, dict(args), samples
         self._timeout = timeout
         self._waiting = deque(range(len(samples)))
-        self._alone: deque[int] = deque()  # samples whose worker was killed: once more, with no other beside them
+        self._alone: deque[int] = deque()  # samples whose worker was killed; each is retried with no other running
         self._busy: dict[Connection, Handle] = {}
         self._outcomes: dict[int, Outcome] = {}
         self._lost: set[int] = set()  # samples that have been in `_alone`
         self._pause, self._fork_at = FIRST_PAUSE_S, 0.0
-        self._scarce_since = math.inf  # no worker is there, and none can be had
-        self._give_up_s = GIVE_UP_S + timeout  # which what is not starved may take
+        self._scarce_since = math.inf  # time since which no worker runs and none can be had
+        self._give_up_s = GIVE_UP_S + timeout  # longest time without an outcome other than "starved"
         self._deadline = time.monotonic() + self._give_up_s
 
     def outcomes(self) -> list[Outcome]:
@@ -188,12 +192,12 @@ class _Run:
                     self._look(worker)
                 if time.monotonic() >= self._deadline:
                     self._give_up(f"Nothing could be scored for {self._give_up_s:g} s.")
-        finally:  # Ctrl-C, too: what a busy worker would answer is nobody's any more
+        finally:  # on Ctrl-C, too: nobody would read a busy worker's answer
             self._end_all()
         return [self._outcomes[i] for i in range(len(self._samples))]
 
     def _give_up(self, message: str) -> None:
-        """No more of this `map`: its workers are ended, and all samples that have no outcome starved."""
+        """Stop this `map`: end its workers, and set the outcome of all unscored samples to "starved"."""
         self._end_all()
         left = [sample for sample in range(len(self._samples)) if sample not in self._outcomes]
         self._outcomes.update(dict.fromkeys(left, Outcome(None, "starved", message)))
@@ -206,7 +210,7 @@ class _Run:
             self._deadline = time.monotonic() + self._give_up_s
 
     def _fill(self) -> None:
-        """Give samples to as many workers as there are and can be had."""
+        """Give samples to idle and new workers, up to the size of the pool."""
         if not self._waiting and not self._busy and self._alone:
             self._waiting.append(self._alone.popleft())
         while self._waiting and len(self._busy) < self._pool.size and time.monotonic() >= self._fork_at:
@@ -219,7 +223,10 @@ class _Run:
             self._give(worker, self._waiting.popleft())
 
     def _wait_for_processes(self, why: str) -> None:
-        """Others may end, which frees processes; where there are none, that is somebody else's turn, for a while."""
+        """Delay the next fork; give up after `SCARCE_S` without a single worker.
+
+        A busy worker that ends frees a process. Without busy workers, another program must free one.
+        """
         now = time.monotonic()
         self._fork_at = now + self._pause
         self._pause = min(2 * self._pause, LONGEST_PAUSE_S)
@@ -235,10 +242,10 @@ class _Run:
         try:
             worker.connection.send_bytes(job)
         except OSError:
-            if not worker.loaded:  # it died as it began; it may have said why
+            if not worker.loaded:  # it died at its start, and may have sent the reason
                 self._hear(worker)
                 return
-            self._end(worker)  # it died while it was idle: the sample never ran
+            self._end(worker)  # it died while idle: the sample never ran
             self._waiting.appendleft(sample)
 
     def _end(self, worker: Handle) -> int | None:
@@ -273,9 +280,9 @@ class _Run:
                 self._pool._idle.append(self._busy.pop(worker.connection))
 
     def _lose(self, worker: Handle) -> None:
-        """Its worker died. See the module's docstring for whose fault that is."""
+        """Handle the death of a worker. The module's docstring says which outcome its sample has."""
         status = self._end(worker)
-        if status is None:  # its zygote was killed, and it with it
+        if status is None:  # its zygote was killed, and the worker with it
             self._pool._drop_children_of(worker.child.zygote)
         is_killed = status is None or status == signal.SIGKILL
         how = how_it_died(status, granted_mb(self._pool.memory_mb))
@@ -312,11 +319,11 @@ class _Run:
 
 
 def default_size() -> int:
-    """Processors that this process may use, over the ranks of this machine; 1 to 16."""
+    """Return the processors that this process may use, divided by the ranks on this machine; 1 to 16."""
     return max(1, min(MOST_WORKERS, processors() // _ranks()))
 
 
-@functools.cache  # once
+@functools.cache  # warns once
 def _warn_if_many(workers: int, processors: int) -> None:
     if workers >= PATIENCE * processors:
         logger.warning(
@@ -331,14 +338,14 @@ def _ranks() -> int:
 
 
 def shared() -> Pool:
-    """Return the pool that this process's rewards use."""
-    if _SHARED.get("owner") != os.getpid():  # a fork of its owner must not speak to the owner's workers
+    """Return the pool that all rewards of this process share."""
+    if _SHARED.get("owner") != os.getpid():  # a fork of the owner must not use the owner's workers
         _SHARED.update(owner=os.getpid(), pool=Pool())
     return _SHARED["pool"]
 
 
 def configure(size: int | None = None, memory_mb: int = MEMORY_MB) -> None:
-    """Set what `shared` gives; what runs in another pool is ended."""
+    """Set the size and memory of the shared pool; the workers of a pool with other settings are ended."""
     pool = shared()
     if (pool.size, pool.memory_mb) != (size or default_size(), memory_mb):
         pool.close()

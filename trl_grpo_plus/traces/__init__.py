@@ -1,15 +1,15 @@
-"""What each attempt of a run was, one JSON object a line: reading and writing.
+"""Traces of a run, with one JSON object per attempt on a line: reading and writing.
 
-reader           a run's traces, and what a line holds
-schema           what the files hold, key by key
-redaction        which of a run's options may be shown
-records          a batch -> its lines
+reader           reads a run's traces, and documents the keys of a line
+schema           the keys of the files, with the shapes of their values
+redaction        decides which of a run's options may be shown
+records          turns a batch into lines
 token_runs       advantages of tokens, as stretches of the text
-rendered_prompt  a prompt as the model is given it
-images           what a line says of an image, and thumbnails
-writer           the files, a thread
-trl_completions  what TRL itself writes with `log_completions`
-alarms/          warnings about what the attempts of a run show
+rendered_prompt  a prompt as the model receives it
+images           the text that stands for an image in a line, and thumbnails
+writer           writes the files
+trl_completions  reads the files that TRL itself writes with `log_completions`
+alarms/          warnings about patterns in the attempts of a run
 """
 
 from importlib import import_module
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from .token_runs import advantages_by_token
     from .writer import Writer
 
-# What writes a trace imports torch. What reads one does without it.
+# Imported on first use: writing a trace imports torch, and reading does not need it.
 _OF_TENSORS = dict.fromkeys(("Part", "Sampled", "complete", "part_of", "pick", "plain"), ".records")
 _OF_TENSORS |= {"advantages_by_token": ".token_runs", "Writer": ".writer"}
 

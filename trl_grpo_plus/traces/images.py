@@ -1,8 +1,10 @@
-"""Pictures in traces: what a line says of one, and its thumbnail, which is written once, beside the attempts.
+"""Images in traces: the text that stands for an image in a line, and the image's thumbnail.
 
-    rollouts/thumbnails/RGB-640x480-5a3f0b6c1d2e4f70.webp     named as the lines name it
+A thumbnail is written once, beside the files of attempts:
 
-PIL need not be there where nobody has pictures.
+    rollouts/thumbnails/RGB-640x480-5a3f0b6c1d2e4f70.webp     named as in the lines
+
+Pillow is needed only if a run has images.
 """
 
 import io
@@ -16,21 +18,21 @@ from ..utils.files import open_within, replace
 from ..utils.validation import ConfigError
 
 
-if TYPE_CHECKING:  # it imports torch, which reading a run does without
+if TYPE_CHECKING:  # it imports torch, which reading does not need
     from ..rollouts.groups import Attempt
 
 FOLDER = "thumbnails"
-_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as utils.text shows a message's picture
+_TOLD = re.compile(r"<image ([\w;]+ \d+x\d+ [0-9a-f]{16})>", re.ASCII)  # as utils.text writes an image of a message
 
 
 class Thumbnails:
-    """Makes those of the pictures that attempts show, each once.
+    """A maker of thumbnails for the images in attempts. Each image gets one thumbnail.
 
     Args:
-        longer_side (`int`): pixels, at most.
+        longer_side (`int`): maximum length of a thumbnail's longer side, in pixels.
 
     Raises:
-        ValueError: Pillow is not there, or cannot write WebP.
+        ValueError: Pillow is not installed, or cannot write WebP.
     """
 
     def __init__(self, longer_side: int):
@@ -39,9 +41,9 @@ class Thumbnails:
         self._sent: set[str] = set()
 
     def of(self, attempts: Sequence["Attempt"], alike: bool) -> dict[str, bytes]:
-        """Make the new thumbnails, by what lines say of their images; siblings that are `alike` have one prompt.
+        """Return the new thumbnails, by the names of their images in the lines; `alike` siblings share one prompt.
 
-        An image that Pillow cannot convert has none, and a warning says so.
+        An image that Pillow cannot convert gets no thumbnail, and a warning is logged.
         """
         prompts = [attempt.prompt for attempt in attempts[: 1 if alike else None]]
         new = {}
@@ -50,7 +52,7 @@ class Thumbnails:
                 self._sent.add(name)
                 try:
                     new[name] = thumbnail(picture, self._longer_side)
-                except (OSError, ValueError) as error:  # of a mode that Pillow cannot convert
+                except (OSError, ValueError) as error:  # Pillow cannot convert the image's mode
                     from accelerate.logging import get_logger
 
                     get_logger(__name__).warning(f"No thumbnail of {name} is kept: {error}.")
@@ -58,12 +60,12 @@ class Thumbnails:
 
 
 def is_picture(value: Any) -> bool:
-    """Return whether this is one of PIL's."""
+    """Return whether `value` is a PIL image."""
     return all(hasattr(value, name) for name in ("mode", "size", "tobytes"))
 
 
 def told(picture: Any) -> str:
-    """Its mode, size and digest.
+    """Return the text that stands for an image in a line: its mode, size and digest.
 
     Example:
         >>> from PIL import Image
@@ -75,7 +77,7 @@ def told(picture: Any) -> str:
 
 
 def pictures_in(value: Any) -> Iterator[Any]:
-    """Yield those in a prompt's or a completion's messages."""
+    """Yield the images in a prompt's or a completion's messages."""
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
@@ -86,7 +88,7 @@ def pictures_in(value: Any) -> Iterator[Any]:
 
 
 def thumbnail(picture: Any, longer_side: int) -> bytes:
-    """As WebP, of at most so many pixels on its longer side."""
+    """Return a thumbnail as WebP, with at most `longer_side` pixels on its longer side."""
     small = picture.copy()
     small.thumbnail((longer_side, longer_side))
     written = io.BytesIO()
@@ -95,15 +97,17 @@ def thumbnail(picture: Any, longer_side: int) -> bytes:
 
 
 def keep(folder: Path, thumbnails: Mapping[str, bytes]) -> None:
-    """Write those that are not there yet."""
+    """Write the thumbnails whose files do not exist yet."""
     for name, data in thumbnails.items():
         if not (path := _path(folder, name)).exists():
             replace(path, [data])
 
 
 def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-    """Yield what texts say of each picture, and its thumbnail, of those that are there. What is no WebP or lies
-    elsewhere is none: others get the page.
+    """Yield the name and the thumbnail of each image that the texts name, if its file exists.
+
+    A file that is not WebP, or that is a link out of the folder, is left out, because the page that shows it may be
+    shared.
     """
     if folder is None or not (folder / FOLDER).is_dir():
         return
@@ -113,7 +117,7 @@ def named_in(folder: Path | None, texts: Iterable[str]) -> Iterator[tuple[str, b
 
 
 def _check_pillow() -> None:
-    """Check that thumbnails can be written here."""
+    """Raise `ConfigError` if thumbnails cannot be written here."""
     try:
         from PIL import features
     except ImportError:
@@ -123,9 +127,7 @@ def _check_pillow() -> None:
 
 
 def _webp(path: Path, folder: Path) -> bytes | None:
-    """Return what is in a file of the folder, where it is a picture of that format by its own bytes, from first to
-    last.
-    """
+    """Return the content of a file in the folder if its bytes are one whole WebP image; `None` otherwise."""
     try:
         with open_within(path, folder) as file:
             data = file.read()

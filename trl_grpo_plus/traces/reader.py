@@ -1,42 +1,43 @@
-"""Traces: what each attempt of a run was, one JSON object a line, under `output_dir/rollouts/`.
+"""Reads traces: files under `output_dir/rollouts/` with one JSON object per attempt on a line.
 
-    run.json                  the rewards and their weights (0: a monitor), attempts a group, steps, verdicts' limits;
-                              model, data set, options that are not at their defaults, versions
-    train-00000012.jsonl      the attempts sampled at step 12, also those that the filter dropped
-    eval_easy-00000100.jsonl  an evaluation's
-    metrics.jsonl             what the trainer logged
-    alarms.jsonl              which alarm came on, when, and why
-    first_prompt.jsonl        one line, the first prompt of the training as the model was given it: step; text, without
-                              the middle of a long one; tokens, how many; flags, a sentence each of what to know
-    thumbnails/               of pictures, named as lines name them (`trace_thumbnails`)
+    run.json                  the rewards and their weights (0: a monitor), attempts per group, steps, the verdicts'
+                              limits; model, dataset, options that are not at their defaults, versions
+    train-00000012.jsonl      the attempts sampled at step 12, including those that the filter dropped
+    eval_easy-00000100.jsonl  the attempts of an evaluation
+    metrics.jsonl             the trainer's log entries
+    alarms.jsonl              the alarms that came on, with step and reason
+    first_prompt.jsonl        one line, the first prompt of the training as the model received it: step; text, without
+                              the middle if it is long; tokens, their number; flags, one sentence for each oddity
+    thumbnails/               thumbnails of images, named as in the lines (`trace_thumbnails`)
     superseded-1/             steps that a resumed run made again
-    evaluation-1/             an evaluation without training, in a folder that held a run
+    evaluation-1/             an evaluation without training, in a folder that already held a run
 
-A line of the first kind holds
+A line of a file of attempts holds
 
-    step, split, batch     steps done when it was sampled; "train", "eval" or "eval_<name>"; which batch of that step
-    round, group           0, or the resampling round; place in the round
-    attempt, size          place in the group; attempts in it
+    step, split, batch     steps done when the attempt was sampled; "train", "eval" or "eval_<name>"; number of the
+                           batch within the step
+    round, group           0, or the resampling round; index of the group in the round
+    attempt, size          index of the attempt in the group; number of attempts in the group
     prompt, completion     text or messages
     reference              the row's other columns
-    rewards, outcomes      of each reward: its score or null; "ok" or another of `scoring.STATUSES`
-    steps                  of each reward that scored steps: [[end, reward], ...], as offsets in its completion's text
-    reward                 the weighted total, null where nobody scored
-    advantage              trained with (at its first token); null for a live group that was not needed
-    advantages             of its tokens, only where they have their own: [[end, advantage], ...] of stretches of equal
-                           advantage (to 4 digits), as offsets like those of steps. The tokens that have no character
-                           (the end of sequence) are left out; not there where tokens do not decode to the text
-    verdict                on its group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"
-    kept, reason           whether its group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
+    rewards, outcomes      for each reward: its score or null; "ok" or another of `scoring.STATUSES`
+    steps                  for each reward that scored steps: [[end, reward], ...], as offsets in the completion's text
+    reward                 the weighted total, null if no reward scored
+    advantage              the advantage in training (of the first token); null for a live group that was not needed
+    advantages             only if tokens have advantages of their own: [[end, advantage], ...], stretches of equal
+                           advantage (to 4 digits), as offsets like those of steps. Tokens without a character (the end
+                           of sequence) are left out. The key is missing if the tokens do not decode to the text
+    verdict                verdict on the group: "alive", "all_good", "all_bad", "tied", "unscored" or "truncated"
+    kept, reason           whether the group was trained on; if not, "zero_variance", "truncated", "filler", "surplus"
                            or "evaluation"
-    tokens, truncated      that the policy wrote; whether it ran into the limit
-    kl                     mean over tokens of log pi - log pi_ref when sampled, where the run computes both, or null
-    belief                 of its prompt before it was sampled: "mean" and "std" of a reward, on so many "attempts";
-                           "of" names one reward, without it the total is meant. Or null
-    extra                  what reward functions logged of it through `log_extra`
-    alarms                 those that name its group
+    tokens, truncated      number of tokens that the policy wrote; whether the attempt ran into the length limit
+    kl                     mean over tokens of log pi - log pi_ref when sampled, if the run computes both, or null
+    belief                 the belief about the prompt before sampling: "mean" and "std" of a reward, from a number of
+                           "attempts"; "of" names the reward, without "of" it is the total. Or null
+    extra                  values that reward functions logged for the attempt through `log_extra`
+    alarms                 the alarms that name the group
 
-A number that is not finite is null.
+A number that is not finite is written as null.
 """
 
 import gzip
@@ -65,8 +66,8 @@ _EVALUATED = re.compile(r"(eval(?:_.+)?)_runtime")
 _PLACE = ("batch", "round", "group", "size")
 _WRITTEN = ("attempt", "prompt", "completion")
 _FILE = re.compile(r"(?P<split>train|eval.*)-(?P<step>\d{8,18})\.jsonl(\.gz)?")
-_MOST_SHOWN = 60  # characters of a line, for an error's text
-# Name of a file -> what a line is if it does not fit, keys that it needs, and the shapes of what it holds.
+_MOST_SHOWN = 60  # maximum characters of a line in an error message
+# File name -> error text for a line that does not fit, required keys, and the shapes of the values.
 _ENTRIES: dict[str, _Kind] = {
     "metrics.jsonl": ("no entry of a log", [("step",)], schema.METRICS),
     "alarms.jsonl": ("no alarm", [("step", "name")], schema.ALARMS),
@@ -74,7 +75,7 @@ _ENTRIES: dict[str, _Kind] = {
 }
 _ATTEMPTS: _Kind = ("no attempt", [_PLACE, _WRITTEN], schema.ATTEMPT)
 _OBJECTS = {"run.json": schema.ABOUT, "trainer_state.json": schema.STATE, "race_settings.json": schema.RACE}
-# A number that is not finite is null, whoever wrote it.
+# Other programs may have written NaN or Infinity: both are read as None.
 _decode = json.JSONDecoder(parse_constant=lambda name: None).decode
 
 
@@ -82,11 +83,11 @@ def find(run: str | Path) -> Path:
     """Return the folder with a run's traces.
 
     Args:
-        run (`str` or `Path`): the run's `output_dir`, or that folder itself.
+        run (`str` or `Path`): the run's `output_dir`, or the folder with the traces itself.
 
     Raises:
         ValueError: there are no traces.
-        OSError: their folder is none, or is a link that leads out of the run.
+        OSError: the path of the traces is not a folder, or is a link that leads out of the run.
     """
     if (Path(run) / FOLDER).is_file():
         raise Unreadable(f"{Path(run) / FOLDER} is a file, and should be a folder. Move it away.")
@@ -101,13 +102,13 @@ def find(run: str | Path) -> Path:
 
 
 def newest(run: str | Path, split: str) -> Path | None:
-    """Return the file of `split`'s last step in the folder of a run, `None` where there is none."""
+    """Return the file of the last step of `split` in the folder of a run; `None` if there is none."""
     named = {path: name for path in (Path(run) / FOLDER).glob(f"{split}-*") if (name := parse_name(path))}
     return max((path for path, (_, of) in named.items() if of == split), key=named.__getitem__, default=None)
 
 
 def files(run: str | Path) -> list[tuple[int, str, Path]]:
-    """Step, split and file of attempts, in order: the evaluations of a step before its training.
+    """Return step, split and path of each file of attempts, in order: the evaluations of a step before its training.
 
     Raises:
         ValueError: there are no traces.
@@ -117,13 +118,13 @@ def files(run: str | Path) -> list[tuple[int, str, Path]]:
 
 
 def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterator[list[dict[str, Any]]]:
-    """Each group of attempts, by step, the evaluations of a step before its training.
+    """Yield each group of attempts, by step, the evaluations of a step before its training.
 
-    Only whole groups: one that a kill cut off in writing is left out.
+    Only whole groups are yielded: a group that was cut off because the run was killed while writing is left out.
 
     Args:
         run (`str` or `Path`): the run's `output_dir`.
-        split (`str`, *optional*): the only one to read.
+        split (`str`, *optional*): the split to read; by default all.
         since (`int`, *optional*, defaults to `0`): the first step to read.
 
     Raises:
@@ -143,27 +144,29 @@ def groups(run: str | Path, split: str | None = None, since: int = 0) -> Iterato
 
 
 def journal(run: str | Path, name: str) -> list[dict[str, Any]]:
-    """Return what the trainer logged ("metrics"), the alarms that came on ("alarms") or the one line of
-    "first_prompt", in order.
+    """Return the entries of a journal, in order; empty if its file is missing.
+
+    "metrics" holds the trainer's log entries, "alarms" the alarms that came on, "first_prompt" a single entry.
     """
     path = find(run) / f"{name}.jsonl"
     return list(read_lines(path)) if path.exists() else []
 
 
 def about(run: str | Path) -> dict[str, Any]:
-    """Return what is known of the run as a whole: `rewards` (name -> weight), `num_generations`, `max_steps`, what
-    groups
-    were judged by (`zero_variance_tolerance`, `solved_reward`, `failed_reward`) and, of newer runs, what
-    [`trl_grpo_plus.trainer.run_metadata.describe`] returns.
+    """Return the description of the run in run.json.
+
+    It holds `rewards` (name -> weight), `num_generations`, `max_steps` and the limits that groups were judged by
+    (`zero_variance_tolerance`, `solved_reward`, `failed_reward`). Newer runs add the result of
+    [`trl_grpo_plus.trainer.run_metadata.describe`].
     """
     return shown_about(read_object(find(run) / "run.json"))
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """Return the JSON object that is a whole file; an empty one where there is no file.
+    """Return the JSON object in a file; an empty one if there is no file.
 
     Raises:
-        ValueError: it is no JSON object, or not of the shape that a file of this name has.
+        ValueError: the file holds no JSON object, or not one of the shape that a file of this name has.
     """
     if not path.exists():
         return {}
@@ -180,9 +183,9 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
-    """Split ("eval" or "eval_<name>") and mean reward of a log entry, or `None` where it is of no evaluation."""
+    """Return the split ("eval" or "eval_<name>") and mean reward of a log entry; `None` if it is no evaluation's."""
     for key in entry:
-        # TRL logs the reward as `eval_reward` whatever the split; only the Trainer's own keys name it.
+        # TRL logs the reward as `eval_reward` for every split; only the Trainer's own keys name the split.
         if match := _EVALUATED.fullmatch(key):
             reward = finite_or_none(entry.get(f"{match[1]}_reward", entry.get("eval_reward")))
             return None if reward is None else (split_name(match[1]), reward)
@@ -190,33 +193,33 @@ def evaluated(entry: dict[str, Any]) -> tuple[str, float] | None:
 
 
 def split_name(metric_key_prefix: str) -> str:
-    """Return what an evaluation's split is called in traces and their files, by the prefix of its metrics."""
+    """Return the name of an evaluation's split in traces and their files, from the prefix of its metrics."""
     name = re.sub(r"[^\w.-]", "_", metric_key_prefix)
     return name if name.startswith("eval") else f"eval_{name}"
 
 
 def parse_name(path: Path) -> tuple[int, str] | None:
-    """Step and split of a file of attempts, `None` for another file."""
+    """Return step and split of a file of attempts, from its name; `None` for another file."""
     match = _FILE.fullmatch(path.name)
     return (int(match["step"]), match["split"]) if match else None
 
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
-    """Yield the objects in a file, up to where a kill cut it off.
+    """Yield the objects in a file, up to a line that was cut off because the run was killed.
 
     Raises:
-        ValueError: a line before that is no JSON object, or not of the shape that a file of this name has; with its
-            number, and how many more there are.
+        ValueError: an earlier line is no JSON object, or not one of the shape that a file of this name has. The
+            message gives the line's number and the count of further bad lines.
     """
     for line in lines(path):
         yield parse(line, path)
 
 
 def lines(path: Path) -> Iterator[bytes]:
-    """Yield the whole lines of a file, up to where a kill cut it off.
+    """Yield the whole lines of a file, up to a line that was cut off because the run was killed.
 
     Raises:
-        ValueError: what is compressed is damaged.
+        ValueError: the compressed data are damaged.
     """
     with open_within(path, path.parent) as raw, _unpacked(raw, path) as file:
         try:
@@ -224,22 +227,22 @@ def lines(path: Path) -> Iterator[bytes]:
                 if not line.endswith(b"\n"):
                     return
                 yield line
-        except (EOFError, gzip.BadGzipFile):  # in the midst of a member, or of its header
+        except (EOFError, gzip.BadGzipFile):  # cut off in a gzip member or in its header
             return
         except zlib.error as error:
             raise damaged(path, error) from None
 
 
 def damaged(path: Path, error: Exception) -> ValueError:
-    """Return the error that compressed data in a file cannot be read."""
+    """Return the error for a file whose compressed data cannot be read."""
     return ValueError(f"{path} is damaged ({error}). Move it away, or take it from a copy.")
 
 
 def parse(line: bytes, path: Path) -> dict[str, Any]:
-    """Return the object that a whole line of a file holds.
+    """Return the object in a whole line of a file.
 
     Raises:
-        ValueError: as [`read_lines`].
+        ValueError: as for [`read_lines`].
     """
     try:
         value = _json(line)
@@ -251,9 +254,7 @@ def parse(line: bytes, path: Path) -> dict[str, Any]:
 
 
 def _problem(path: Path) -> str:
-    """Return what is wrong with the first line of a file that is not what it should be, and how many more there
-    are.
-    """
+    """Describe the fault of the first bad line of a file, and count the others."""
     found = [(number, why) for number, line in enumerate(lines(path), 1) if (why := _fault(line, path))]
     if not found:
         return f"{path} was changed while it was read. Read it again."
@@ -272,7 +273,7 @@ def _fault(line: bytes, path: Path) -> str:
 
 
 def _misfit(value: Any, path: Path) -> str:
-    """Return what is wrong with the value of a line; "" where nothing is."""
+    """Describe what is wrong with the value of a line; "" if nothing is."""
     if not isinstance(value, dict):
         return f"no JSON object ({type(value).__name__})"
     kind, needed, of = _ATTEMPTS if parse_name(path) else _ENTRIES.get(path.name, ("", [], {}))
@@ -296,10 +297,10 @@ def group_key(row: dict[str, Any]) -> GroupKey:
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """Return where an attempt stands, for an error's text; of a line that may lack some of it."""
+    """Return the place of an attempt, for error messages. The line may lack some of the keys."""
     return ", ".join(f"{key} {row.get(key)}" for key in ("split", "step", "batch", "round", "group", "attempt"))
 
 
 def by_group(rows: Iterable[dict[str, Any]]) -> dict[GroupKey, list[dict[str, Any]]]:
-    """Return rows of a batch, those of a group together as they are in a trace, by group."""
+    """Return the rows of a batch by group. The rows of a group must be consecutive, as in a trace."""
     return {key: list(group) for key, group in groupby(rows, key=group_key)}

@@ -1,7 +1,7 @@
-"""Makes the lines of a trace: what each rank knows of its attempts, joined with the numbers that all ranks know.
+"""Makes the lines of a trace: joins each rank's data on its attempts with the numbers that all ranks share.
 
-A batch may hold thousands of attempts and a step little else, so this is written for speed: one dict an attempt, what
-siblings share worked out once.
+A batch may hold thousands of attempts, and a step may do little else. So this module is written for speed: it makes
+one dict per attempt, and computes the values that siblings share only once.
 """
 
 import json
@@ -22,37 +22,37 @@ from .schema import Row
 from .token_runs import ByToken, Runs
 
 
-Place = tuple[int, int]  # round, group in it
+Place = tuple[int, int]  # round, group in the round
 
 PLACE = ("step", "split", "batch", "round", "group", "attempt", "size")
 WRITTEN = ("prompt", "completion", "reference", "rewards", "steps", "outcomes", "reward", "advantage", "verdict")
 KEYS = (*PLACE, *WRITTEN, "kept", "reason", "tokens", "truncated", "kl", "belief", "extra", "alarms")
 _ATOMS = (str, int, bool, type(None))
-_SHOWN_ELSEWHERE = ("prompt", "image", "images")  # of a row's columns; TRL's messages have the images in them
+_SHOWN_ELSEWHERE = ("prompt", "image", "images")  # columns left out of `reference`: TRL's messages hold the images
 
 
 @dataclass(frozen=True)
 class Sampled:
-    """A generation batch, the same on all ranks but for the attempts in its rounds, which are each rank's own.
+    """A generation batch. It is the same on all ranks, except for the attempts in its rounds, which differ by rank.
 
     Args:
         split (`str`): "train", "eval" or "eval_<name>".
         step (`int`): optimizer steps done.
-        size (`int`): attempts in a group.
-        weights (`dict[str, float]`): of the K rewards; 0 for a monitor.
-        rounds (`Sequence[Round]`): what was sampled, N attempts in all.
-        plan (`Plan`): which groups make up the batch that is trained on.
-        totals (`Tensor`): `(N,)`, NaN where nobody scored.
+        size (`int`): attempts per group.
+        weights (`dict[str, float]`): weights of the K rewards; 0 for a monitor.
+        rounds (`Sequence[Round]`): the sampled rounds, with N attempts in all.
+        plan (`Plan`): the groups that make up the batch to train on.
+        totals (`Tensor`): weighted totals, `(N,)`, NaN if no reward scored.
         advantages (`Tensor`), kl (`Tensor`, *optional*): `(rows of the plan,)`.
-        by_token (`ByToken`, *optional*): advantages of tokens, of this rank's rows of the plan.
-        alike (`bool`): whether the siblings of a group are of one row of the dataset, to which nothing was added.
+        by_token (`ByToken`, *optional*): advantages of tokens, for this rank's rows of the plan.
+        alike (`bool`): whether the siblings of a group come from one row of the dataset, to which nothing was added.
         failing (`dict[str, float]`): reward -> share of time-outs, errors and starved samples.
-        entropy (`float`, *optional*): the policy's, in nats a token, as last measured.
-        beliefs (`Sequence[dict]`, *optional*): of each group of all rounds, what was believed of its prompt.
+        entropy (`float`, *optional*): the policy's entropy as last measured, in nats per token.
+        beliefs (`Sequence[dict]`, *optional*): for each group of all rounds, the belief about its prompt.
         tokens (`Sequence[int]`), truncated (`Sequence[bool]`), calls (`Sequence[int | None]`), *optional*:
-            `(N,)`; calls are the stretches that a tool or an environment wrote, `None` where there is none to call.
+            `(N,)`. `calls` counts the stretches that a tool or an environment wrote, `None` if there is neither.
         rows (`Sequence[dict]`), *optional*:
-            Lines of a trace of some groups or none, but of whole ones. See [`complete`].
+            Lines of a trace, for any number of groups, but only for whole groups. See [`complete`].
     """
 
     split: str
@@ -76,17 +76,17 @@ class Sampled:
 
     @property
     def rewards(self) -> Tensor:
-        """`(N, K)`, NaN where unscored."""
+        """Scores of the rewards, `(N, K)`, NaN where unscored."""
         return torch.cat([one.rewards for one in self.rounds])
 
     @property
     def verdicts(self) -> tuple[str, ...]:
-        """`(N / size,)`."""
+        """Verdicts on the groups, `(N / size,)`."""
         return tuple(verdict for one in self.rounds for verdict in one.verdicts)
 
 
 class Details(NamedTuple):
-    """What only the rank that sampled an attempt knows of it, as plain data."""
+    """The data on an attempt that only the rank which sampled it has, as plain data."""
 
     prompt: Any
     completion: Any
@@ -97,18 +97,18 @@ class Details(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one rank adds to a batch. Lengths are lists, one a round."""
+    """One rank's data for a batch. `tokens`, `truncated` and `calls` hold one list per round."""
 
-    details: dict[Place, list[Details]]  # of its attempts in the groups to be traced
+    details: dict[Place, list[Details]]  # of the rank's attempts in the traced groups
     tokens: list[list[int]]
     truncated: list[list[bool]]
     calls: list[list[int | None]]
     runs: dict[int, Runs]  # advantages of tokens, by row of the plan
-    thumbnails: dict[str, bytes]  # of its pictures that it has not sent before, by what lines say of them
+    thumbnails: dict[str, bytes]  # new thumbnails, by the names of their images in the lines
 
 
 def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
-    """Return which groups to trace, in order: all, or `limit` of them, every verdict in turn."""
+    """Return the groups to trace, in order: all, or `limit` of them, chosen from the verdicts in turn."""
     places = [(r, group) for r, one in enumerate(rounds) for group in range(len(one.verdicts))]
     if limit is None or limit >= len(places):
         return places
@@ -122,12 +122,12 @@ def pick(rounds: Sequence[Round], limit: int | None) -> list[Place]:
 
 
 def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbnails | None = None) -> Part:
-    """Return what a rank adds to a batch of which the groups at `places` are traced."""
+    """Return a rank's data for a batch of which the groups at `places` are traced."""
     details: dict[Place, list[Details]] = {}
     thumbnails: dict[str, bytes] = {}
     for r, group in places:
         attempts = sampled.rounds[r].attempts
-        start = group * sampled.size - rank * len(attempts)  # a group's attempts may be those of several ranks
+        start = group * sampled.size - rank * len(attempts)  # a group's attempts may be on several ranks
         if own := attempts[max(start, 0) : max(start + sampled.size, 0)]:
             details[r, group] = list(_details(own, sampled.alike))
             if small is not None:
@@ -140,12 +140,12 @@ def part_of(rank: int, sampled: Sampled, places: Iterable[Place], small: Thumbna
 
 
 def _calls(mask: Sequence[int] | None) -> int | None:
-    """Return how often tokens that are not the policy's begin."""
+    """Count the stretches of tokens that the policy did not write."""
     return None if mask is None else sum(own < before for before, own in pairwise((1, *mask)))
 
 
 def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Runs]:
-    """Return the token advantages of this rank's rows, in the groups to be traced."""
+    """Return the token advantages of this rank's rows in the traced groups."""
     if sampled.by_token is None:
         return {}
     traced, rows = set(places), len(sampled.by_token.attempts)
@@ -155,10 +155,13 @@ def _runs(rank: int, sampled: Sampled, places: Iterable[Place]) -> dict[int, Run
 
 
 def complete(sampled: Sampled, places: Iterable[Place], parts: Sequence[Part], batch: int = 0) -> Sampled:
-    """Return the batch with `parts`, what all ranks add, in order: its lengths, and the lines of the groups at
-    `places`.
+    """Return the batch with the data of all ranks: lengths, and the lines of the groups at `places`.
 
-    `batch` is its number among those of its split and step.
+    Args:
+        sampled ([`Sampled`]): the batch.
+        places (`Iterable[Place]`): the groups to trace.
+        parts (`Sequence[Part]`): the data of all ranks, in order of rank.
+        batch (`int`, *optional*, defaults to `0`): number of the batch within its split and step.
     """
     details = {place: [one for part in parts for one in part.details.get(place, ())] for place in places}
     rounds = range(len(sampled.rounds))
@@ -185,7 +188,7 @@ def _details(attempts: Iterable[Attempt], alike: bool) -> Iterator[Details]:
 
 
 def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int, Runs], batch: int) -> list[Row]:
-    """One dict an attempt, in order."""
+    """Return one dict per attempt, in order."""
     plan, size, split = sampled.plan, sampled.size, sampled.split
     trained = {place: at for at, place in enumerate(plan.order)}
     rewards, totals, advantages = map(_numbers, (sampled.rewards, sampled.totals, sampled.advantages))
@@ -205,7 +208,7 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int
         first = (groups_before[r] + group) * size
         for attempt, known in enumerate(of_group):
             row, line = first + attempt, line.copy()
-            # By name and one by one, which is a third faster than all at once.
+            # Setting keys one by one is a third faster than building a dict for all.
             line["prompt"], line["completion"], line["reference"], outcomes, line["extra"], steps = known
             line["steps"] = {name: of_one for name, of_one in zip(sampled.weights, steps) if of_one is not None}  # noqa: B905
             line["tokens"], line["truncated"] = sampled.tokens[row], sampled.truncated[row]
@@ -224,13 +227,15 @@ def _lines(sampled: Sampled, details: dict[Place, list[Details]], runs: dict[int
 
 
 def to_lines(rows: Iterable[Row]) -> bytes:
-    """As JSON lines in UTF-8."""
+    """Return the rows as JSON lines in UTF-8."""
     return b"".join([_line(row) for row in rows])
 
 
 def plain(value: Any) -> Any:
-    """`value` as JSON can hold it: a number that is not finite becomes `None`, a picture its mode, size and digest,
-    what is no data a short text.
+    """Convert a value to plain data that JSON can hold.
+
+    A number that is not finite becomes `None`, an image becomes its mode, size and digest, and an object of another
+    type becomes a short text.
     """
     if type(value) in _ATOMS:
         return value
@@ -255,14 +260,14 @@ def plain(value: Any) -> Any:
 def _line(row: Row) -> bytes:
     try:
         return orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE)
-    except TypeError:  # lone surrogates, which some tokenizers yield: as escapes. Or integers beyond 64 bits.
+    except TypeError:  # lone surrogates, which some tokenizers yield, or integers beyond 64 bits
         text = json.dumps(row, ensure_ascii=False, allow_nan=False)
         return f"{text}\n".encode("utf-8", "backslashreplace")
 
 
 def _numbers(values: Tensor) -> list[Any]:
-    """As (nested) lists, `None` for what is not finite. Scores come in float32: rounded, 0.3 is 0.3 again."""
-    values = values.cpu().double()  # in this order: not every device has float64
+    """Return the values as (nested) lists, `None` if not finite; rounded, since 0.3 in float32 is not 0.3."""
+    values = values.cpu().double()  # cpu() first: not every device has float64
     rounded = values.round(decimals=7).tolist()
     return rounded if values.isfinite().all() else plain(rounded)
 
@@ -276,7 +281,7 @@ def _outcomes(known: Sequence[str | None], scores: Sequence[float | None]) -> Se
 
 
 def _reason(at: int | None, live: bool, verdict: str, dead: bool) -> str | None:
-    if verdict == "truncated":  # in the batch or not
+    if verdict == "truncated":  # whether or not the group is in the batch
         return "truncated"
     if live:
         return None

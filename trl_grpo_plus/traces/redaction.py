@@ -1,8 +1,10 @@
-"""What of a run's options run.json and the pages show: what is known to be harmless, since whoever shares a page
-shares that. Of what is not, the number is told, or that there is something.
+"""Redacts a run's options: run.json and the pages show only options that are known to be harmless.
 
-Options are shown by name, and what is nested in them by the keys of [`KEYS`]. No text is shown that looks like a
-token, a password or an address, whatever its name.
+A user who shares a page also shares the options on it. Other options are replaced by their number, or by a note that
+something is hidden.
+
+Options are shown by name, and nested values only under the keys of [`KEYS`]. A text that looks like a token, a
+password or an address is never shown, whatever its name.
 """
 
 import re
@@ -14,12 +16,12 @@ from ..utils.validation import finite_or_none
 
 
 NOT_SHOWN = "not shown"
-# Words in names of options that are secret, or say where things are and not what they are.
+# Words in the names of options that are secret, or that hold the place of a thing.
 _WORDS = """token key secret password passwd auth credential credentials url uri host port address endpoint proxy dir
 path checkpoint hub bucket space repo project user account webhook cookie headers"""
 _PRIVATE = set(_WORDS.split())
-_EXCEPT = {"belief_key"}  # a column
-# Options that hold a text, or several; others hold numbers, flags and what [`KEYS`] names.
+_EXCEPT = {"belief_key"}  # the name of a column
+# Options whose texts may be shown. Other options show only numbers, flags and the keys of [`KEYS`].
 _OF_TEXT = """
 lr_scheduler_type optim optim_args optim_target_modules torch_compile_backend torch_compile_mode logging_strategy
 include_num_input_tokens_seen log_level log_level_replica eval_strategy include_for_metrics save_strategy
@@ -27,12 +29,12 @@ metric_for_best_model dataloader_multiprocessing_context label_names train_sampl
 ddp_backend fsdp deepspeed debug cache_implementation vllm_mode vllm_model_impl vllm_structured_outputs_regex
 importance_sampling_level multi_objective_aggregation scale_rewards loss_type vllm_importance_sampling_mode preset
 zero_variance_groups filter_metric filtered_verdicts resample_fallback advantage_baseline advantage_estimator
-importance_ratio step_reward_credit prompt_selection belief_key belief_head kl_estimator kl_placement kl_reward_form
+halt_on_alarm importance_ratio step_reward_credit prompt_selection belief_key belief_head kl_estimator kl_placement kl_reward_form
 nonfinite_step pad_to_multiple_of half_precision_backend group_by_length_column mp_parameters fp16_opt_level
 fp16_backend torchdynamo ray_scope
 """
 TEXTS = set(_OF_TEXT.split())
-# Keys within options: of models, sampling, chat templates, schedules, liger, FSDP, DeepSpeed, our own.
+# Keys nested in options: of models, sampling, chat templates, schedules, liger, FSDP, DeepSpeed, this package.
 _NESTED = """
 dtype torch_dtype attn_implementation experts_implementation use_cache trust_remote_code low_cpu_mem_usage device_map
 revision variant quantization_config quant_method load_in_4bit load_in_8bit bnb_4bit_compute_dtype
@@ -68,9 +70,9 @@ perfect_scores no_answer length_drift length_reward near_duplicates repetition r
 entropy_collapse reward_collapse tool_avoidance diversity_loss runaway sampler_drift
 """
 KEYS = set(_NESTED.split())
-_MOST = 200  # characters of a text
-_NAMES = {"model", "dataset", "evaluations"}  # what is in them are names that others chose
-_COMMIT = re.compile(r"[0-9a-f]{7,40}")  # as a revision
+_MOST = 200  # maximum characters of a shown text
+_NAMES = {"model", "dataset", "evaluations"}  # these hold names that other people chose
+_COMMIT = re.compile(r"[0-9a-f]{7,40}")  # a commit as a revision
 _SECRET = re.compile(
     r"""
     \b(hf|api_org|gh[oprsu]|gsk|r8|npm|nvapi|wandb|tvly|lin_api|pat)[_-][a-z0-9]{10}
@@ -84,7 +86,7 @@ _SECRET = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE,
 )
-# What mixes small letters, capitals and digits for long, as base64 does and no option; names of models may.
+# Long mixes of lower case, upper case and digits look like base64. Names of models may have them, options do not.
 _MIXED = re.compile(r"[\w+/=-]{24,}", re.ASCII)
 _ADDRESS = re.compile(
     r"""
@@ -97,13 +99,14 @@ _ADDRESS = re.compile(
 
 
 def shown_options(values: Mapping[str, Any], known: Collection[str] | None = None) -> dict[str, Any]:
-    """Options as they are shown: by name, without those whose names say that they are secret or places, and of the
-    others that cannot be shown their number.
+    """Return the options that may be shown, by name, and the number of those that may not.
+
+    Options whose names say that they are secret or a place are left out, and are not counted.
 
     Args:
-        values (`Mapping`): of each option its value.
-        known (`Collection[str]`, *optional*): names of options that may be shown, texts only of those in [`TEXTS`].
-            `None`: of options that were chosen when they were written.
+        values (`Mapping`): option -> value.
+        known (`Collection[str]`, *optional*): names of the options that may be shown. Texts are shown only for those
+            in [`TEXTS`]. `None`: the options were already selected when they were written.
 
     Example:
         >>> shown_options({"beta": 0.1, "hub_token": "a", "mine": 1, "generation_kwargs": {"seed": 1, "x": 1}})
@@ -126,9 +129,9 @@ def shown_options(values: Mapping[str, Any], known: Collection[str] | None = Non
 
 
 def shown_about(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a run.json says, of whatever version, as it is shown."""
+    """Return the content of a run.json of any version as it may be shown."""
     others = {
-        # Names of rewards stand in every line of the traces, and totals are made with their weights.
+        # Every line of the traces has the names of the rewards, and totals need their weights.
         key: value if key == "rewards" else _checked(value, long=key in _NAMES)
         for key, value in values.items()
         if key != "options" and not is_private(key) and _is_harmless(key)
@@ -137,26 +140,26 @@ def shown_about(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def shown_name(name: str | None) -> str | None:
-    """Return the name or path of a model or a data set as it is shown."""
+    """Return the name or path of a model or dataset as it may be shown."""
     return name if name is None or _is_harmless(name, long=True) else NOT_SHOWN
 
 
 def hides(values: Any) -> bool:
-    """Return whether something of these options is not shown."""
+    """Return whether any of the options is not shown."""
     if isinstance(values, Mapping):
         return NOT_SHOWN in values or any(map(hides, values.values()))
     return any(map(hides, values)) if isinstance(values, list) else values == NOT_SHOWN
 
 
 def is_private(name: str) -> bool:
-    """Return whether an option's name says that it is secret or a place."""
+    """Return whether an option's name says that the option is secret or a place."""
     return name not in _EXCEPT and not _PRIVATE.isdisjoint(re.split(r"[\W_]+", name.lower()))
 
 
 def _value(name: str, value: Any, texts: bool) -> Any:
     if isinstance(value, Enum):
         value = value.value
-    if f"{type(value).__module__}.{type(value).__name__}" == "torch.dtype":  # torch takes a second to import
+    if f"{type(value).__module__}.{type(value).__name__}" == "torch.dtype":  # importing torch takes a second
         return str(value).removeprefix("torch.")
     if value is None or isinstance(value, bool | int | float):
         return value
@@ -172,7 +175,7 @@ def _value(name: str, value: Any, texts: bool) -> Any:
 
 
 def _within(values: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return what is nested in an option."""
+    """Return the nested values of an option that may be shown, and the number of the others."""
     found = {key: _value(key, value, texts=True) for key, value in values.items() if key in KEYS}
     hidden = int(finite_or_none(values.get(NOT_SHOWN)) or 0)
     hidden += sum(key not in KEYS and key != NOT_SHOWN and not is_private(str(key)) for key in values)
@@ -180,7 +183,7 @@ def _within(values: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _checked(value: Any, long: bool) -> Any:
-    """Without texts that must not be shown; of what is no option."""
+    """Return a value that is no option without the texts that must not be shown."""
     if isinstance(value, Mapping):
         return {key: _checked(item, long) for key, item in value.items() if _is_harmless(key, long)}
     if isinstance(value, list):
@@ -189,8 +192,9 @@ def _checked(value: Any, long: bool) -> Any:
 
 
 def _is_harmless(text: str, long: bool = False) -> bool:
-    """Return whether a text looks like no secret and no address. One that is `long` may mix letters and digits for
-    long.
+    """Return whether a text looks like neither a secret nor an address.
+
+    With `long`, the text may contain long mixes of letters and digits.
     """
     mixed = not long and any(
         any(map(str.islower, run)) and any(map(str.isupper, run)) and any(map(str.isdigit, run))

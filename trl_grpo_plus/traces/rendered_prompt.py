@@ -1,7 +1,7 @@
-"""A prompt as the model is given it: the text of its tokens, and what in them the dataset's row does not show.
+"""Decodes a prompt as the model receives it, and flags oddities that the dataset's row does not show.
 
-What a chat template adds is found by writing a made-up conversation with it. A flag is raised only where the tokens
-bear it out: a function of the user's own may have made them.
+Additions of a chat template are found by rendering a made-up conversation with the template. A flag is raised only if
+the prompt's tokens confirm it, since a function of the user may have made the tokens.
 """
 
 import re
@@ -12,29 +12,29 @@ from itertools import takewhile
 from typing import Any
 
 
-MOST = 4000  # characters of the text that are kept
+MOST = 4000  # maximum characters of the text that are kept
 ADDS_SYSTEM = "the chat template adds a system message that the row does not have"
 TWO_BOS = "it begins with two {bos}: the text or the template has one, and the tokenizer adds another"
 NO_TURN = "it has no generation prompt: the chat template does not begin the assistant's turn"
 SPACE = "it ends in white space: in most vocabularies the space before a word is part of the word's token"
-# Of the made-up conversation: texts that no template holds.
+# Messages of the made-up conversation: texts that no template contains.
 _ASKED, _ANSWERED, _ASKED_AGAIN = "THE-FIRST-QUESTION", "THE-ANSWER", "THE-SECOND-QUESTION"
 
-_Write = Callable[..., str]  # number of messages, whether the assistant's turn is begun -> text
+_Write = Callable[..., str]  # (number of messages, whether to begin the assistant's turn) -> text
 
 
 def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the text of a prompt's tokens, special tokens and all.
+    """Return the text of a prompt's tokens, including special tokens, and flags for oddities.
 
     Args:
-        ids (`Sequence[int]`): of the prompt, to which a completion is generated.
-        prompt (`str` or `list[dict]`): as the row has it.
+        ids (`Sequence[int]`): the prompt's tokens, from which the completion is generated.
+        prompt (`str` or `list[dict]`): the prompt in the dataset's row.
         processing_class: the model's tokenizer or processor.
-        template (`Mapping`): what `apply_chat_template` is given beside the messages.
+        template (`Mapping`): keyword arguments of `apply_chat_template` besides the messages.
 
     Returns:
-        `dict`: `text`, of which the middle is left out beyond [`MOST`] characters; `tokens`, how many they are;
-        `flags`, a sentence each.
+        `dict`: `text`, without its middle if it is longer than [`MOST`] characters; `tokens`, their number; `flags`,
+        one sentence each.
     """
     tokenizer = getattr(processing_class, "tokenizer", processing_class)
     ids = [int(token) for token in ids]
@@ -45,16 +45,16 @@ def as_given(ids: Sequence[int], prompt: Any, processing_class: Any, template: M
     if isinstance(prompt, str):
         flags += [SPACE] if prompt[-1:].isspace() and text[-1:].isspace() else []
     else:
-        with suppress(Exception):  # of somebody's template, on messages that it was not written for
+        with suppress(Exception):  # a user's template may fail on the made-up messages
             flags += _of_template(_solid(text), prompt, tokenizer, partial(_written, processing_class, template))
     return {"text": _bounded(text), "tokens": len(ids), "flags": flags}
 
 
 def _of_template(text: str, prompt: Sequence[dict[str, Any]], tokenizer: Any, write: _Write) -> list[str]:
-    """Return what a template made of messages whose tokens are this text, blanks aside."""
+    """Return the flags for a prompt of messages, whose tokens decode to `text` without white space."""
 
     def tokenized(words: str) -> str:
-        """As tokens tell it: some tokenizers lose characters."""
+        """Encode and decode the text, since some tokenizers lose characters. Remove white space."""
         return _solid(_decoded(tokenizer, tokenizer(words, add_special_tokens=False)["input_ids"]))
 
     flags = [] if text.endswith(tokenized(_turn(write))) else [NO_TURN]
@@ -65,18 +65,16 @@ def _of_template(text: str, prompt: Sequence[dict[str, Any]], tokenizer: Any, wr
 
 
 def _written(processing_class: Any, template: Mapping[str, Any], messages: int, begun: bool = False) -> str:
-    """So many messages of the made-up conversation."""
+    """Render the first messages of the made-up conversation."""
     said = (("user", _ASKED), ("assistant", _ANSWERED), ("user", _ASKED_AGAIN))[:messages]
-    parts = hasattr(processing_class, "tokenizer")  # the template of a processor reads contents in parts
+    parts = hasattr(processing_class, "tokenizer")  # a processor's template expects contents in parts
     contents = [[{"type": "text", "text": text}] if parts else text for _, text in said]
     conversation = [{"role": role, "content": content} for (role, _), content in zip(said, contents, strict=True)]
     return processing_class.apply_chat_template(conversation, tokenize=False, add_generation_prompt=begun, **template)
 
 
 def _added(write: _Write, special: set[str]) -> str:
-    """Return what a template writes before the first message and before no other; "" where that is special tokens
-    alone.
-    """
+    """Return the text that a template writes before the first message only; "" if it is special tokens only."""
     unit = re.compile("|".join([*map(re.escape, sorted(special, key=len, reverse=True)), "."]), re.DOTALL)
     first, found, _ = write(1).partition(_ASKED)
     later, again, _ = write(3).partition(_ANSWERED)[2].partition(_ASKED_AGAIN)
@@ -89,8 +87,9 @@ def _added(write: _Write, special: set[str]) -> str:
 
 
 def _turn(write: _Write) -> str:
-    """Return what a template writes to begin the assistant's turn, be it asked to or not; "" where nothing is known
-    of it.
+    """Return the text with which a template begins the assistant's turn; "" if it cannot be found.
+
+    It is found even if the template ignores `add_generation_prompt`.
     """
     ended, begun = write(1), write(1, True)
     if begun != ended and begun.startswith(ended):
@@ -105,7 +104,7 @@ def _decoded(tokenizer: Any, ids: Sequence[int]) -> str:
 
 
 def _solid(text: str) -> str:
-    """Without blanks, which decoding may add."""
+    """Remove white space, which decoding may add."""
     return "".join(text.split())
 
 

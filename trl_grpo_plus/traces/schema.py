@@ -1,6 +1,6 @@
-"""What the files of a run hold, key by key: what reads them relies on it, so that nothing else gets past the reader.
+"""The shapes of the values in a run's files, by key. Code that uses the files relies on them; the reader checks them.
 
-A key that is not here may hold anything.
+A key that is not listed here may hold any value.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -10,14 +10,14 @@ from ..utils.text import as_text
 from ..utils.validation import finite_or_none
 
 
-_MOST = 1e100  # a sum of such numbers is one, too
+_MOST = 1e100  # sums of such numbers stay finite
 
 
-Row = dict[str, Any]  # one attempt, as a line of a trace holds it
+Row = dict[str, Any]  # one attempt: a line of a trace
 
 
 class Shape(NamedTuple):
-    """What a value is: in words, and whether it `fits`."""
+    """The shape of a value: a description in words, and a function that checks whether a value `fits`."""
 
     words: str
     fits: Callable[[Any], bool]
@@ -44,7 +44,7 @@ def _is_pair(value: Any) -> bool:
 
 
 def _is_written(value: Any) -> bool:
-    """Return whether the value is a text, or messages that make one."""
+    """Return whether the value is a text, or messages that can be turned into a text."""
     if isinstance(value, str):
         return True
     if not (isinstance(value, list) and all(_is_object(one) and _is_text(one.get("role")) for one in value)):
@@ -124,12 +124,12 @@ RACE = {"rollouts": NUMBER}
 
 
 def lacking(values: Mapping[str, Any], *needed: Collection[str]) -> str:
-    """Keys that are not there, of the first of these that are not whole; "" where all are."""
+    """Return the missing keys of the first incomplete collection in `needed`; "" if none are missing."""
     return next((", ".join(sorted(lacks)) for keys in needed if (lacks := set(keys) - values.keys())), "")
 
 
 def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = "") -> str:
-    """Return what is wrong with the first value that does not fit, and `where` that is; "" where all do.
+    """Describe the first value that does not fit its shape, and `where` it is; "" if all fit.
 
     Example:
         >>> misfit({"step": [1]}, METRICS)
@@ -143,7 +143,7 @@ def misfit(values: Mapping[str, Any], shapes: Mapping[str, Shape], where: str = 
 
 
 def beyond(values: Mapping[str, Any]) -> str:
-    """Return what is wrong with an attempt's place in a group of its size; "" where it is within."""
+    """Describe an attempt's index that is not below the size of its group; "" if it is below."""
     attempt, size = values["attempt"], values["size"]
     return f"it is attempt {attempt} of {size}, which are counted from 0" if attempt >= size else ""
 

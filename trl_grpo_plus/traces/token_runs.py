@@ -1,4 +1,4 @@
-"""Advantages that differ by token, as stretches of a completion's text."""
+"""Converts advantages of tokens to stretches of a completion's text with equal advantage."""
 
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -18,11 +18,11 @@ DIGITS = 4
 
 
 class ByToken(NamedTuple):
-    """What one rank trains on, where a completion's tokens have advantages of their own.
+    """One rank's advantages, if the tokens of a completion have advantages of their own.
 
     Args:
         attempts (`Sequence[Attempt]`): this rank's rows of the plan, B in all.
-        advantages (`Tensor`): `(B, T)`.
+        advantages (`Tensor`): advantages of the tokens, `(B, T)`.
         decode (`Callable`): tokens -> text, as the completions were decoded.
     """
 
@@ -31,8 +31,8 @@ class ByToken(NamedTuple):
     decode: Decode
 
     def runs(self, rows: Iterable[int]) -> dict[int, Runs]:
-        """Return the runs of the rows whose tokens lead to their text; see [`runs`]."""
-        pieces: dict[int, str] = {}  # what a token decodes to by itself
+        """Return the runs of the rows whose tokens decode to their text; see [`runs`]."""
+        pieces: dict[int, str] = {}  # token -> its text when decoded alone
         found = {}
         for row in rows:
             attempt = self.attempts[row]
@@ -46,9 +46,9 @@ class ByToken(NamedTuple):
 
 
 def advantages_by_token(attempts: Sequence[Attempt], advantages: Tensor, tokenizer: Any) -> ByToken | None:
-    """Return what a rank's `advantages`, `(B,)` or `(B, T)`, say of tokens: `None` where there is one for all of them.
+    """Return the advantages of tokens from a rank's `advantages`, `(B,)` or `(B, T)`; `None` for shape `(B,)`.
 
-    `tokenizer` decoded the completions.
+    `tokenizer` must be the tokenizer that decoded the completions.
     """
     if advantages.dim() == 1:
         return None
@@ -58,20 +58,20 @@ def advantages_by_token(attempts: Sequence[Attempt], advantages: Tensor, tokeniz
 def runs(
     ids: Sequence[int], text: str, advantages: Sequence[float], decode: Decode, pieces: dict[int, str] | None = None
 ) -> Runs | None:
-    """Stretches of a text whose tokens have one advantage, rounded to [`DIGITS`] digits.
+    """Return the stretches of a text whose tokens have equal advantages, rounded to [`DIGITS`] digits.
 
-    A character of several tokens has the advantage of the last of them; a token without a character (the end of
-    sequence, say) is in no stretch.
+    A character of several tokens has the advantage of the last of them. A token without a character, such as the end
+    of sequence, is in no stretch.
 
     Args:
-        ids (`Sequence[int]`): of the completion, T tokens, special ones and all.
-        text (`str`): what they decode to, or the end of that.
-        advantages (`Sequence[float]`): of the T tokens.
-        decode (`Callable`): as the text was decoded.
-        pieces (`dict`, *optional*): what tokens decode to by themselves, as far as it is known; is added to.
+        ids (`Sequence[int]`): the completion's T tokens, including special tokens.
+        text (`str`): the decoded tokens, or the end of that text.
+        advantages (`Sequence[float]`): advantages of the T tokens.
+        decode (`Callable`): the function that decoded the text.
+        pieces (`dict`, *optional*): cache of token -> its text when decoded alone; new tokens are added.
 
     Returns:
-        `list[tuple[int, float]]`: `(end, advantage)`, ends ascending to the length of the text; `None` where the
+        `list[tuple[int, float]]`: `(end, advantage)`, ends ascending to the length of the text; `None` if the
         tokens do not decode to the text.
 
     Example:
@@ -89,7 +89,7 @@ def runs(
         end = min(max(end - start, 0), len(text))
         if end == before:
             continue
-        value = round(advantage, DIGITS) + 0.0  # 0 has no sign
+        value = round(advantage, DIGITS) + 0.0  # turns -0.0 into 0.0
         if found and found[-1][1] == value:
             found.pop()
         found.append((end, value))
@@ -98,14 +98,14 @@ def runs(
 
 
 def _ends(ids: Sequence[int], whole: str, decode: Decode, pieces: dict[int, str]) -> list[int] | None:
-    """Characters that the first 1, 2, ... tokens hold, in time linear in their number."""
+    """Return the number of characters in the first 1, 2, ... tokens, in time linear in the number of tokens."""
     for token in set(ids) - pieces.keys():
         pieces[token] = decode([token])
     lengths = list(accumulate(len(pieces[token]) for token in ids))
     if "".join(pieces[token] for token in ids) == whole:
         return lengths
-    # A token means more among others: a space before it, or a byte of a character. So each is decoded behind those
-    # since the last but one whole character.
+    # A token's text depends on its neighbours: a space before it, or a byte of a character. So each token is decoded
+    # together with those since the last but one whole character.
     found, begin, done, held = [0], 0, 0, 0
     for count in range(1, len(ids) + 1):
         before = decode(ids[begin:done])

@@ -1,9 +1,10 @@
-"""Reads what stock TRL writes with `log_completions=True`: `output_dir/completions/completions_00050.parquet`.
+"""Reads the files that stock TRL writes with `log_completions=True`, as `completions/completions_00050.parquet`.
 
-TRL's files hold the prompt, the completion, a column a reward function, what rewards logged, and the advantage. They
-do not say which columns are rewards, what these weigh, how many attempts a group has, what was evaluation, nor what
-became of a reward that failed. So: columns of floats between the completion and the advantage are taken for rewards,
-their unweighted sum for the total, and consecutive rows with one prompt for a group.
+The files are in the `output_dir`. They hold the prompt, the completion, one column per reward function, the values
+that rewards logged, and the advantage. They do not say which columns are rewards, the rewards' weights, the number of
+attempts in a group, which rows are evaluations, or the outcome of a reward that failed. So columns of floats between
+the completion and the advantage are taken for rewards, their unweighted sum for the total, and consecutive rows with
+one prompt for a group.
 """
 
 import json
@@ -24,7 +25,7 @@ NOTE = (
 
 
 def files(run: str | Path) -> list[Path]:
-    """Return the files of a run's `output_dir`, or of its `completions` folder, by step; none where there are none."""
+    """Return the files in a run's `output_dir` or in its `completions` folder, by step; `[]` if there are none."""
     for folder in (Path(run) / "completions", Path(run)):
         if paths := sorted(folder.glob("completions_*.parquet"), key=lambda path: (len(path.name), path.name)):
             return paths
@@ -32,11 +33,11 @@ def files(run: str | Path) -> list[Path]:
 
 
 def groups(run: str | Path) -> Iterator[list[dict[str, Any]]]:
-    """Each group of attempts as rows like those of `traces.groups`; what TRL does not write is `None` or empty.
+    """Yield each group of attempts as rows like those of `traces.groups`; values that TRL lacks are `None` or empty.
 
     Raises:
         ValueError: a file cannot be read, or is not one of TRL's.
-        OSError: it is a link that leads out of the run.
+        OSError: a file is a link that leads out of the run.
     """
     for path in files(run):
         for number, rows in enumerate(_of_file(path, Path(run))):

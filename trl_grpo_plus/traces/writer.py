@@ -1,7 +1,10 @@
-"""Writes a run's traces to disk: a kill loses at most the batch in flight, and a resumed run tells each step once.
+"""Writes a run's traces to disk.
 
-A file a split and step, to which each batch is appended at once. A run that goes on from step S makes the steps from
-S on again: what is there of them, from a process that got further than its last checkpoint, moves to `superseded-N`.
+A run that is killed loses at most the batch in flight, and a resumed run has each step only once.
+
+There is one file per split and step, and each batch is appended at once. A run that is resumed at step S makes the
+steps from S on again. Their existing files, from a process that got further than its last checkpoint, move to
+`superseded-N`.
 """
 
 import gzip
@@ -23,26 +26,26 @@ logger = logging.getLogger(__name__)
 
 
 class Writer:
-    """The traces of one run. For one process.
+    """A writer of one run's traces, for use by one process.
 
     Args:
-        output_dir (`str`): of the run.
-        compress (`bool`, *optional*, defaults to `False`): gzip files of attempts, a member a batch.
-        about (`dict`, *optional*): what to keep in run.json.
+        output_dir (`str`): the run's output folder.
+        compress (`bool`, *optional*, defaults to `False`): gzip the files of attempts, with one member per batch.
+        about (`dict`, *optional*): the content of run.json.
 
-    Evaluations without a training, in the folder of another run, go to `rollouts/evaluation-N`.
+    Evaluations without training, in the folder of another run, go to `rollouts/evaluation-N`.
     """
 
     def __init__(self, output_dir: str, compress: bool = False, about: dict[str, Any] | None = None):
         self._root = Path(output_dir) / FOLDER
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
         self._about = about or {}
-        self._own: set[Path] = set()  # files that this run has made
+        self._own: set[Path] = set()  # files that this run has created
         self._batches: dict[tuple[str, int], int] = {}
-        self._folder: Path | None = None  # chosen with the first file
+        self._folder: Path | None = None  # chosen when the first file is written
 
     def begin(self, step: int, max_steps: int) -> None:
-        """Training starts or goes on at `step` of `max_steps`: nothing that it will write may be there already."""
+        """Start or resume training at `step` of `max_steps`. Files that the training will write again move aside."""
         self._folder = self._root
         before_training = {path for path in self._own if path.parent == self._root and not _trains(path)}
         again = [path for path in self._root.glob("*") if path not in before_training and _made_again(path, step)]
@@ -60,13 +63,13 @@ class Writer:
         self._batches = {place: n for place, n in self._batches.items() if self._path(*place) in before_training}
 
     def fresh(self, split: str, step: int) -> None:
-        """Start an evaluation: an earlier one of the same split and step moves aside."""
+        """Start an evaluation. An earlier one of the same split and step moves aside."""
         self._own.discard(self._path(split, step))
         self._batches.pop((split, step), None)
 
     def number(self, split: str, step: int) -> int:
-        """Return which batch of its split and step the next one is, from 0."""
-        if split == "train":  # which only goes on: nothing is asked about its earlier steps again
+        """Return the number of the next batch within its split and step, from 0."""
+        if split == "train":  # training only moves on: entries of earlier steps are not needed again
             self._batches = {place: n for place, n in self._batches.items() if place[0] != split or place[1] == step}
             self._own = {path for path in self._own if not _trains(path) or parse_name(path) == (step, split)}
         self._batches[split, step] = self._batches.get((split, step), -1) + 1
@@ -79,11 +82,11 @@ class Writer:
             self._move_aside([path.with_name(f"{split}-{step:08d}{suffix}") for suffix in (".jsonl", ".jsonl.gz")])
             self._own.add(path)
         data = to_lines(rows)
-        # The next batch waits for this one: the fastest level.
+        # The fastest level, since the next batch waits for this one.
         _append(path, gzip.compress(data, compresslevel=1) if path.suffix == ".gz" else data)
 
     def note(self, name: str, entries: list[dict[str, Any]]) -> None:
-        """Append to the journal `name`."""
+        """Append entries to the journal `name`."""
         path = self._where() / f"{name}.jsonl"
         if not path.exists():
             self._own.add(path)
@@ -94,7 +97,7 @@ class Writer:
         return bool(_content(self._where() / f"{name}.jsonl"))
 
     def keep(self, thumbnails: dict[str, bytes]) -> None:
-        """Pictures of what is written, by what the lines say of them."""
+        """Write thumbnails of images, by the images' names in the lines."""
         images.keep(self._where(), thumbnails)
 
     def _path(self, split: str, step: int) -> Path:
@@ -111,14 +114,14 @@ class Writer:
         replace(self._where() / "run.json", [json.dumps({**self._about, **more}, indent=2).encode(), b"\n"])
 
     def _entries_before(self, name: str, step: int) -> bytes:
-        """Return what a journal holds of the steps that are not made again; nothing of one that cannot be read."""
+        """Return a journal's entries of the steps that are not made again; none if the journal cannot be read."""
         path = self._root / f"{name}.jsonl"
         try:
             entries = [*read_lines(path)] if path.exists() and step else []
         except ValueError as error:
             logger.warning(f"{visible(str(error))} It moves aside, and a new one begins.")
             entries = []
-        # What is logged at a step comes before its checkpoint, alarms come with the batch after it.
+        # Metrics of a step are logged before its checkpoint; alarms of a step come with the batch after it.
         return to_lines(entry for entry in entries if entry["step"] < step + (name == "metrics"))
 
     def _move_aside(self, paths: list[Path]) -> None:
@@ -131,12 +134,12 @@ class Writer:
 
 
 def _trains(path: Path) -> bool:
-    """Return whether this holds attempts of the training."""
+    """Return whether the file holds attempts of the training."""
     return path.name.startswith("train-")
 
 
 def _made_again(path: Path, step: int) -> bool:
-    """Return whether this holds attempts that a run which starts at `step` will sample again."""
+    """Return whether the file holds attempts that a run which starts at `step` will sample again."""
     named = parse_name(path)
     if named is None:
         return False
@@ -158,5 +161,5 @@ def _append(path: Path, data: bytes) -> None:
             while rest:
                 rest = rest[file.write(rest) :]
         except OSError:
-            os.ftruncate(file.fileno(), start)  # whoever appends next must not go on in the midst of a line
+            os.ftruncate(file.fileno(), start)  # the next append must not continue a partial line
             raise

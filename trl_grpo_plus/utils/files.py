@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, names that are free, and files that others left in a folder."""
+"""Files that are written whole or not at all, unused names, and checks of files that others left in a folder."""
 
 import itertools
 import os
@@ -8,7 +8,7 @@ from typing import IO
 
 
 def replace(path: Path, pieces: Iterable[bytes]) -> int:
-    """Write beside `path` and rename, so that nobody finds half a file. Returns the size in bytes."""
+    """Write a file beside `path` and rename it, so that nobody finds half a file; return the size in bytes."""
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -22,18 +22,19 @@ def replace(path: Path, pieces: Iterable[bytes]) -> int:
 
 
 def unused(folder: Path, name: str) -> Path:
-    """`folder/name-N`, the first N that is free."""
+    """Return the path `folder/name-N` with the first N that is unused."""
     return next(path for n in itertools.count(1) if not (path := folder / f"{name}-{n}").exists())
 
 
 class Unreadable(OSError):
-    """A file or folder of a run that is not what it should be: a link that leads out of the run, or no file."""
+    """A path in a run is unusable: a link that leads out of the run, or something other than a file."""
 
 
 def within(path: Path, folder: Path) -> Path:
-    """`path`, which is in `folder` once all links are followed.
+    """Return `path` after a check that it lies in `folder` once all links are followed.
 
-    A run may come from someone, and its page go to others: a link in it must not add a file of the reader's own.
+    A run may come from one person and its page may go to another. A link in the run must not add a file of the reader
+    to the page.
 
     Raises:
         Unreadable: a link leads out of the folder.
@@ -47,10 +48,10 @@ def within(path: Path, folder: Path) -> Path:
 
 
 def open_within(path: Path, folder: Path) -> IO[bytes]:
-    """Open a file that is in `folder` once all links are followed.
+    """Open a file for reading after a check that it lies in `folder` once all links are followed.
 
     Raises:
-        Unreadable: a link leads out of the folder, or there is something else than a file.
+        Unreadable: a link leads out of the folder, or the path is something other than a file.
     """
     within(path, folder)
     if path.exists() and not path.is_file():

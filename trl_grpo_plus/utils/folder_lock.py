@@ -1,7 +1,8 @@
-"""One run at a time writes into a folder.
+"""A lock on a folder, so that only one run at a time writes into it.
 
-A run holds the lock of a file in it, `flock`, which the kernel lets go when the process ends, however that ended. What
-the file says is for the message: who, where, since when. A run that ends takes the file away, a killed one leaves it.
+A run holds an `flock` on a file in the folder. The kernel releases the lock when the process ends, in whatever way.
+The content of the file is for the message: which process holds the lock, on which host, since when. A run that ends
+removes the file; a killed run leaves it.
 """
 
 import contextlib
@@ -24,16 +25,16 @@ from .terminal import say
 from .validation import ConfigError
 
 
-logger = logging.getLogger(__name__)  # accelerate's wants processes that know of each other
+logger = logging.getLogger(__name__)  # accelerate's logger needs an initialised distributed state
 
 FILE = "run.lock"
 BUSY = (errno.EAGAIN, errno.EACCES)
-TRIES, PAUSE_S = 20, 0.05  # for a run that is just ending, or has not said yet who it is
+TRIES, PAUSE_S = 20, 0.05  # wait for a run that is just ending, or has not written its name yet
 
 
 @dataclass(frozen=True)
 class Holder:
-    """The process that writes into a folder. `started` tells it from another that was given its `pid` later."""
+    """The process that writes into a folder; `started` tells it from a later process with the same `pid`."""
 
     host: str
     pid: int
@@ -45,12 +46,12 @@ class Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it ran on this host, so that one can know whether it still does."""
+        """Whether the process ran on this host; only then can this host tell whether the process still runs."""
         return self.host == socket.gethostname()
 
     @property
     def lives(self) -> bool:
-        """Whether it is known to run still."""
+        """Whether the process is known to be still running."""
         if not self.is_here:
             return False
         try:
@@ -62,7 +63,7 @@ class Holder:
 
 @dataclass
 class _Held:
-    """A lock of this process, the folders that were made for it, and how many times it was asked for."""
+    """A lock of this process, the folders that were made for it, and the number of times that it was taken."""
 
     descriptor: int
     made: list[Path]
@@ -74,12 +75,12 @@ _held: dict[Path, _Held] = {}
 
 @contextlib.contextmanager
 def held(folder: str) -> Iterator[None]:
-    """Be the one run that writes into `folder`, which need not be there yet. Collective; the first rank decides.
+    """Hold the lock of `folder`, which need not exist yet, during the block. Collective; the first rank decides.
 
-    A process may hold it several times over: a launch script does, and its trainer.
+    A process may take the lock several times: a launch script takes it, and so does the script's trainer.
 
     Raises:
-        ConfigError: another run holds it; on all ranks alike.
+        ConfigError: another run holds the lock; raised on all ranks.
     """
     path = Path(folder).resolve() / FILE
     taken = False
@@ -94,14 +95,14 @@ def held(folder: str) -> Iterator[None]:
 
 
 def check(folder: str) -> None:
-    """Refuse a folder that a run holds, and leave it as it is."""
+    """Refuse a folder that a run holds; change nothing in the folder."""
     path = Path(folder).resolve() / FILE
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_NOFOLLOW)
-    except OSError:  # no run is here, or none that another may end
+    except OSError:  # no run holds the folder, or the lock file cannot be opened
         return
     try:
-        # Shared: others may look at the same time.
+        # A shared lock, because other processes may check at the same time.
         if not _lock(descriptor, path, fcntl.LOCK_SH) and (holder := _holder(path)):
             raise _refusal(path.parent, holder)
     finally:
@@ -109,7 +110,7 @@ def check(folder: str) -> None:
 
 
 def _take(path: Path) -> bool:
-    """Take the lock, or one more of this process. `False`: there can be none here, which is said."""
+    """Take the lock, or count one more use of it; return `False`, with a warning, if the folder cannot be locked."""
     if path in _held:
         _held[path].times += 1
         return True
@@ -122,7 +123,7 @@ def _take(path: Path) -> bool:
     except OSError as error:  # a folder that is read only
         logger.warning(f"{path} cannot be locked ({error}): another run in this folder would not be noticed.")
         return False
-    if before is not None and not before.lives:  # a copy of a run's folder has a copy of its file
+    if before is not None and not before.lives:  # a copied folder has a copy of the file
         what = "ended without giving it back" if before.is_here else "may have ended; end it if it still runs there"
         say(f"{path.parent} was held by {before}, which {what}: taken over.", flush=True)
     _held[path] = _Held(descriptor, made)
@@ -130,10 +131,10 @@ def _take(path: Path) -> bool:
 
 
 def _locked(path: Path) -> int:
-    """Return a descriptor of the file, which has its lock.
+    """Return a descriptor of the lock file that holds the lock.
 
     Raises:
-        ConfigError: another process has it.
+        ConfigError: another process holds the lock.
     """
     tries = TRIES
     while True:
@@ -148,8 +149,9 @@ def _locked(path: Path) -> int:
 
 
 def _lock(descriptor: int, path: Path, kind: int) -> bool:
-    """Return whether the lock could be had. Where the file system has none, whether no process here is known to
-    write.
+    """Try to lock the file, and return whether this process may write.
+
+    On a file system without locks, the result is whether no process on this host is known to write.
     """
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -160,7 +162,7 @@ def _lock(descriptor: int, path: Path, kind: int) -> bool:
 
 
 def _is_still(descriptor: int, path: Path) -> bool:
-    """Return whether the file is the one at `path`: who had it before may have taken it away since it was opened."""
+    """Return whether the open file is still at `path`: the previous holder may have removed it since the opening."""
     try:
         return os.path.samestat(os.fstat(descriptor), path.stat())
     except FileNotFoundError:
@@ -171,13 +173,13 @@ def _say_who(descriptor: int) -> None:
     own = psutil.Process()
     since = time.strftime("%Y-%m-%d %H:%M:%S")
     holder = Holder(socket.gethostname(), own.pid, own.create_time(), since)
-    with contextlib.suppress(OSError):  # a full disk: the lock holds without a word
+    with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(asdict(holder)).encode(), 0)
 
 
 def _holder(path: Path) -> Holder | None:
-    """Who the file says it is; `None` where there is no file, or it says nothing yet."""
+    """Read the holder from the file; `None` if there is no file, or no holder in it yet."""
     try:
         holder = Holder(**json.loads(path.read_text()))
     except (OSError, ValueError, TypeError):
@@ -197,21 +199,21 @@ def _refusal(folder: Path, holder: Holder | None) -> ConfigError:
 
 def _give_back(path: Path) -> None:
     held = _held.get(path)
-    if held is None:  # in a process that was forked since
+    if held is None:  # this process was forked after the lock was taken
         return
     held.times -= 1
     if held.times:
         return
     del _held[path]
-    with contextlib.suppress(OSError):  # first: who waits for the lock then sees that this file is no more
+    with contextlib.suppress(OSError):  # before the release, so that a waiting process sees that the file is gone
         path.unlink()
-        for folder in held.made:  # a run that was refused leaves nothing
+        for folder in held.made:  # a refused run leaves nothing behind
             folder.rmdir()
     os.close(held.descriptor)
 
 
 def _forget() -> None:
-    """Forget the parent's lock in a forked process: that is another run, or none."""
+    """Forget the parent's lock in a forked process, which is another run or no run."""
     for held in _held.values():
         os.close(held.descriptor)
     _held.clear()

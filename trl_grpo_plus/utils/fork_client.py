@@ -1,14 +1,14 @@
-r"""A process that forks others on request, and ends them with all that they started.
+r"""The zygote: a process that forks children on request, and ends them with all processes that they started.
 
-The trainer must not fork: it holds a GPU, threads and secrets. So a `ForkServer` is started by exec, once: it loads
-what its children need, and forks one in a few milliseconds. It has one thread, a session of its own (Ctrl-C does not
-reach it), none of the parent's descriptors, and it ends, with its children, when the parent is gone, however that
-ended.
+The trainer must not fork, because it holds a GPU, threads and secrets. So a `ForkServer` starts a zygote by exec,
+once. The zygote imports the modules that its children need, and forks a child in a few milliseconds. It has one
+thread, a session of its own (Ctrl-C does not reach it), and none of the parent's descriptors. It ends, with its
+children, when the parent has ended in whatever way.
 
     parent --control socket--> zygote --fork--> child
        \------------------- its own socket -------/
 
-The zygote (`fork_server.py`) never sees what the parent and a child say to each other.
+The zygote (`fork_server.py`) never sees the messages between the parent and a child.
 """
 
 import contextlib
@@ -30,18 +30,18 @@ from . import fork_server
 
 START_LIMIT_S = 120.0  # a preloaded module may import torch from a cold network disk
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.02, 0.5  # between tries to fork
-WAIT_STEP_S = 0.25  # after which who waits is told so
+WAIT_STEP_S = 0.25  # time between calls of `on_wait`
 SCARCE = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 
 
 class NoProcess(RuntimeError):
-    """The machine has no process to give now, or no memory or descriptor for one. It may have later."""
+    """The machine has no free process now, or no memory or descriptor for a process; a later try may succeed."""
 
 
 class Child(NamedTuple):
-    """A forked process: its pid in the zygote's namespace, this side's end of a stream socket to it, and which zygote.
+    """A forked process: its pid in the zygote's namespace, the parent's end of a stream socket, and the zygote.
 
-    A zygote that takes the place of one that died may give out the same pids.
+    `zygote` is the number of the zygote, because a zygote that replaces a dead one may give out the same pids.
     """
 
     pid: int
@@ -50,24 +50,25 @@ class Child(NamedTuple):
 
 
 class ForkServer:
-    """A running zygote. Safe to use from any thread; where it died, the next `fork` starts another.
+    """A running zygote, safe to use from any thread. If the zygote died, the next `fork` starts another.
 
     Args:
         entry (`str`):
-            What a child runs, `pkg.mod:function` or `/path/file.py:function`, as `function(socket, options)`.
+            The function that a child runs, `pkg.mod:function` or `/path/file.py:function`. It is called as
+            `function(socket, options)`.
         isolated (`bool`, *optional*, defaults to `False`):
-            `python -I -S`, with no environment but `env` and with its output thrown away. Else the child has this
+            Run `python -I -S`, with no environment but `env`, and throw the output away. Otherwise a child has this
             process's environment, module path and output.
         preload (`Sequence[str]`, *optional*): modules that the zygote imports before it forks.
-        env (`Mapping[str, str]`, *optional*): environment variables; added to the present ones where not isolated.
-        wrap (`Sequence[str]`, *optional*): a command to run it under.
+        env (`Mapping[str, str]`, *optional*): environment variables; added to the present ones if not isolated.
+        wrap (`Sequence[str]`, *optional*): a command under which the zygote runs.
         patience_s (`float`, *optional*, defaults to `0.0`):
-            Seconds for which `fork` goes on trying, with longer and longer pauses, where no process is to be had.
-        on_wait (`Callable`, *optional*): is told while it starts, as by `fork`.
+            Seconds for which `fork` keeps trying, with longer and longer pauses, if the machine has no free process.
+        on_wait (`Callable`, *optional*): called while the zygote starts, as in [`fork`].
 
     Raises:
-        NoProcess: the machine has no process to give.
-        RuntimeError: it does not start for another reason; the text has it.
+        NoProcess: the machine has no free process.
+        RuntimeError: the zygote does not start for another reason, which the message gives.
     """
 
     def __init__(
@@ -92,16 +93,16 @@ class ForkServer:
         self._start(on_wait)
 
     def fork(self, options: Mapping[str, Any] | None = None, on_wait: Callable[[float], None] | None = None) -> Child:
-        """Return a new child; `options` (JSON) are for its `entry`. Give it back to `end`.
+        """Fork a new child and return it; the caller must pass it to `end`.
 
         Args:
-            options (`Mapping[str, Any]`, *optional*): for the child.
+            options (`Mapping[str, Any]`, *optional*): passed to the child's `entry`, as JSON.
             on_wait (`Callable`, *optional*):
-                Is told how many seconds more went by without a process: after each pause, and several times a second
-                while a new zygote starts.
+                Called with the further seconds that went by without a process: after each pause, and several times a
+                second while a new zygote starts.
 
         Raises:
-            NoProcess: the machine had none to give, for `patience_s`.
+            NoProcess: the machine had no free process for `patience_s` seconds.
             RuntimeError: another failure.
         """
         give_up, pause = time.monotonic() + self._patience_s, FIRST_PAUSE_S
@@ -117,7 +118,7 @@ class ForkServer:
             pause = min(2 * pause, LONGEST_PAUSE_S)
 
     def end(self, child: Child) -> int | None:
-        """Kill a child, its group and all orphans there are. Its wait status; `None`: its zygote has died."""
+        """Kill a child, its process group and all orphans; return its wait status, or `None` if its zygote died."""
         child.socket.close()
         with self._lock:
             if child.zygote != self._started:
@@ -149,7 +150,7 @@ class ForkServer:
         return Child(reply["pid"], socket.socket(fileno=fds[0]), self._started)
 
     def _ask_anew(self, request: dict[str, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Ask a zygote that has just answered: what is not at fault is not there for want of something."""
+        """Ask a zygote that has just answered: if this one dies now, the machine lacks something."""
         try:
             return self._ask(request)
         except (OSError, EOFError) as error:
@@ -177,7 +178,7 @@ class ForkServer:
             reply = {"error": f"{' '.join(command)}: {type(error).__name__} {error}"}
         if "error" in reply:
             self._stop()
-            failure = NoProcess if self._started > 1 else RuntimeError  # what has run before is not at fault
+            failure = NoProcess if self._started > 1 else RuntimeError  # a restart fails for want of resources
             raise failure(f"the process that forks workers did not start. {reply['error']}")
 
     def _ask(
@@ -190,7 +191,7 @@ class ForkServer:
             message, fds, _, _ = socket.recv_fds(self._control, fork_server.MESSAGE_BYTES, 1)
             if not message:
                 raise EOFError
-        except BaseException:  # Ctrl-C too: the reply would be taken for the next request's
+        except BaseException:  # Ctrl-C too: a late reply would be taken for the next request's
             self._stop()
             raise
         return json.loads(message), fds
@@ -207,7 +208,7 @@ def _as_no_process() -> Iterator[None]:
 
 
 def _await(control: socket.socket, on_wait: Callable[[float], None]) -> None:
-    """Until there is something to read, or `START_LIMIT_S` are over."""
+    """Wait until there is something to read, or `START_LIMIT_S` seconds are over."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     for _ in range(int(START_LIMIT_S / WAIT_STEP_S)):
@@ -217,11 +218,11 @@ def _await(control: socket.socket, on_wait: Callable[[float], None]) -> None:
 
 
 def _stop(process: subprocess.Popen[bytes], control: socket.socket, owner: int) -> None:
-    if os.getpid() != owner:  # a fork of this process has the object too
+    if os.getpid() != owner:  # a fork of this process holds the object too
         control.close()
         return
     with contextlib.suppress(OSError):
-        control.shutdown(socket.SHUT_RDWR)  # which closing is not, while a fork of this process holds it too
+        control.shutdown(socket.SHUT_RDWR)  # closing is not enough while a fork of this process holds the socket
     control.close()
     try:
         process.wait(timeout=5)

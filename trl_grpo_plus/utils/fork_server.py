@@ -1,7 +1,7 @@
-"""The zygote's own program: it forks children on request, and ends them with all that they started.
+"""The program of the zygote: it forks children on request, and ends them with all processes that they started.
 
-Standard library only, and no word of this package: an isolated zygote runs the file by its path, without
-site-packages. `forking.py` is who asks.
+This file imports only the standard library and nothing of this package: an isolated zygote runs the file by its path,
+without site-packages. `fork_client.py` sends the requests.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ _LIBC = ctypes.CDLL(None)
 
 
 def serve(control: socket.socket) -> None:
-    """Run the loop; returns in no process."""
+    """Serve requests until the parent is gone; never return, in the zygote or in a child."""
     adopt_orphans()
     parent = os.getppid()
     children: set[int] = set()
@@ -71,7 +71,7 @@ def _prepare(setup: dict[str, Any]) -> Callable[[socket.socket, dict[str, Any]],
     else:
         module = importlib.import_module(where)
     gc.collect()
-    gc.freeze()  # a collection in a child would copy every page that it touches
+    gc.freeze()  # a garbage collection in a child would copy every page that it touches
     return getattr(module, name)
 
 
@@ -79,7 +79,8 @@ def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str,
     zygote = os.getpid()
     try:
         theirs, ours = socket.socketpair()
-        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # tells the parent the child's pid as it sees it
+        # SO_PASSCRED gives the parent the child's pid in the parent's namespace.
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         pid = os.fork()
     except OSError as error:
         _answer(control, {"error": str(error), "errno": error.errno})
@@ -104,7 +105,7 @@ def _fork(control: socket.socket, entry: Callable[..., None], options: dict[str,
 
 
 def _end(pid: int, children: set[int]) -> int | None:
-    """Kill and reap a child and what it left behind: orphans come to the zygote, which is their subreaper."""
+    """Kill and reap a child and its orphans, which become children of the zygote, their subreaper."""
     if pid not in children:
         return None
     children.discard(pid)
@@ -120,13 +121,13 @@ def _end(pid: int, children: set[int]) -> int | None:
 
 
 def adopt_orphans() -> None:
-    """Let processes whose parents have ended become this process's children, where these are below it."""
+    """Make this process adopt its descendants whose parents have ended."""
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
 
 
 def own_children() -> set[int]:
-    """Children of this process, of whichever thread; those that have ended and were not waited for, too."""
-    try:  # whether there is any at all takes no look at /proc, which a sandbox need not have
+    """Return the children of all threads of this process, with those that have ended and were not waited for."""
+    try:  # a sandbox may have no /proc, and this call tells without it that there is no child
         os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     except ChildProcessError:
         return set()

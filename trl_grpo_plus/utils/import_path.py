@@ -19,10 +19,10 @@ _FROM_FILE = "_trl_grpo_plus_file_"
 
 
 def load(path: str) -> Any:
-    """Return the function, or other callable, at a path. A file is imported once, however often it is asked for.
+    """Return the function, or other callable, at a path. A file is imported only once.
 
     Raises:
-        ConfigError: there is no such module, file or function. An error inside the module is raised as it is.
+        ConfigError: there is no such module, file or function. An error inside the module is raised unchanged.
     """
     if path.endswith(".py"):
         raise ConfigError(_which_function(path))
@@ -38,7 +38,7 @@ def load(path: str) -> Any:
 
 
 def is_path(text: str) -> bool:
-    """Return whether a text is a path to a function in form, and not a plain name or a model's id."""
+    """Return whether a text has the form of a path to a function, unlike a plain name or a model's id."""
     return ".py:" in text or text.endswith(".py") or ("/" not in text and (":" in text or "." in text))
 
 
@@ -51,7 +51,7 @@ def target_of(function: Callable[..., Any]) -> str:
 
 
 def same_source(first: Callable[..., Any], second: Callable[..., Any]) -> bool:
-    """Return whether two functions are one in the source: a file may have been imported under two names."""
+    """Return whether two functions have the same source: a file may have been imported under two names."""
     return (_file_of(first), first.__qualname__) == (_file_of(second), second.__qualname__)
 
 
@@ -71,7 +71,7 @@ def _file_of(function: Callable[..., Any]) -> str:
 
 
 def _which_function(where: str) -> str:
-    """Return what to say where a file is named and none of its functions."""
+    """Return the message for a path that names a file and none of its functions."""
     if not os.path.isfile(where):
         return f"there is no file {where}."
     try:
@@ -88,9 +88,9 @@ def _load_file(where: str) -> Any:
     path = os.path.realpath(where)
     if not os.path.isfile(path):
         raise ConfigError(f"there is no file {where}.")
-    # The whole path in the name: two files may be called rewards.py.
+    # The name holds a hash of the whole path, because two files may be called rewards.py.
     name = f"{_FROM_FILE}{Path(path).stem}_{hashlib.blake2b(path.encode(), digest_size=4).hexdigest()}"
-    # Under either name: a second copy would register its rewards again.
+    # The file may be imported under another name; a second copy would register its rewards again.
     for known in list(sys.modules.values()):
         file = getattr(known, "__file__", None)
         if isinstance(file, str) and os.path.realpath(file) == path and known.__name__ != "__main__":
@@ -116,7 +116,7 @@ def _load_module(where: str) -> Any:
     try:
         return importlib.import_module(where)
     except ModuleNotFoundError as error:
-        # A module that exists and lacks one of its own imports is another matter.
+        # If the module exists and lacks one of its own imports, raise the error unchanged.
         if error.name and (where == error.name or where.startswith(f"{error.name}.")):
             raise ConfigError(f"there is no module {error.name}.") from None
         raise

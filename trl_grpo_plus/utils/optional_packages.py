@@ -1,10 +1,10 @@
-"""Packages that are not always there, and how to get them."""
+"""Packages that may not be installed, and the commands that install them."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
 
 
-# The extra of ours that brings a module.
+# The extra of this package that installs a module.
 EXTRAS = {
     "math_verify": "rewards",
     "jsonschema": "rewards",
@@ -13,23 +13,24 @@ EXTRAS = {
     "vllm": "vllm",
     "wandb": "wandb",
     "trackio": "trackio",
+    "matplotlib": "race",
 }
 
 
 def is_installed(module: str) -> bool:
-    """Return whether it could be imported."""
+    """Return whether a module can be imported."""
     try:
         return find_spec(module) is not None
-    except ModuleNotFoundError:  # its package is not
+    except ModuleNotFoundError:  # its package is not installed
         return False
 
 
 def install(module: str) -> str:
-    """Return the command that installs what brings a module."""
+    """Return the command that installs a module's package."""
     root = module.partition(".")[0]
     return f"pip install 'trl-grpo-plus[{EXTRAS[root]}]'" if root in EXTRAS else f"pip install {root}"
 
 
 def missing(modules: Mapping[str, str]) -> dict[str, str]:
-    """Return how to install each module that is not there, by what needs it, as `modules` are."""
+    """Return the install command of each missing module, by the user of the module, which is the key in `modules`."""
     return {what: install(module) for what, module in modules.items() if not is_installed(module)}

@@ -1,4 +1,4 @@
-"""Attributes that are other than they are for a while."""
+"""Temporary changes of attributes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,7 +7,7 @@ from typing import Any
 
 @contextmanager
 def temporarily(target: Any, **values: Any) -> Iterator[None]:
-    """Within it, `target` has these attributes; then, also after an error, those that it had."""
+    """Set attributes of `target` inside the block; restore them after it, also after an error."""
     before = {name: getattr(target, name) for name in values}
     for name, value in values.items():
         setattr(target, name, value)

@@ -1,4 +1,4 @@
-"""What this machine has for programs: processors, memory, and processes and threads left, by every limit on them.
+"""Resources of this machine: processors, memory, and the processes and threads that are left under every limit.
 
 Linux counts processes and threads alike.
 """
@@ -12,33 +12,35 @@ from pathlib import Path
 FEWEST_THREADS, THREADS = 4, 32  # of a program
 PLENTY = 1 << 20
 CONTROL_GROUPS = Path("/sys/fs/cgroup")
-ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities whose bearers no RLIMIT_NPROC binds
+ADMIN, RESOURCES = 1 << 21, 1 << 24  # capabilities that exempt a process from RLIMIT_NPROC
 
 
 def processors() -> int:
-    """Processors that this process may use at once, 1 or more.
+    """Return the number of processors that this process may use at once, 1 or more.
 
-    Those it may run on, or fewer where a control group's `cpu.max` (v2) or `cpu.cfs_quota_us` (v1), as containers have
-    it, gives it the time of fewer.
+    This is the number of processors that the process may run on. It is smaller if a control group's `cpu.max` (v2) or
+    `cpu.cfs_quota_us` (v1), as in containers, grants the time of fewer processors.
     """
     return max(1, min([len(os.sched_getaffinity(0)), *_quotas()]))
 
 
 def _quotas() -> Iterator[int]:
-    """Whole processors whose time the control groups of this process may use."""
+    """Yield the processor time that each control group of this process may use, in whole processors."""
     for folder in _groups("cpu"):
         for names in (["cpu.max"], ["cpu.cfs_quota_us", "cpu.cfs_period_us"]):
             try:
                 quota, period = " ".join((folder / name).read_text() for name in names).split()
                 if quota not in ("max", "-1"):
                     yield int(quota) // int(period)
-            except (OSError, ValueError, ZeroDivisionError):  # another version's; the root has no limit
+            except (OSError, ValueError, ZeroDivisionError):  # a file of the other version; the root has no limit
                 continue
 
 
 def memory_bytes() -> int:
-    """Memory that this process may use: the machine's, or less where a control group's `memory.max` (v2) or
-    `memory.limit_in_bytes` (v1) says so.
+    """Return the memory that this process may use, in bytes.
+
+    This is the machine's memory, or less if a control group's `memory.max` (v2) or `memory.limit_in_bytes` (v1) is
+    smaller.
     """
     return min([os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"), *_memory_limits()])
 
@@ -48,26 +50,30 @@ def _memory_limits() -> Iterator[int]:
         for name in ("memory.max", "memory.limit_in_bytes"):
             try:
                 yield int((folder / name).read_text())
-            except (OSError, ValueError):  # another version's; "max"
+            except (OSError, ValueError):  # a file of the other version; "max"
                 continue
 
 
 def threads_for(programs: int) -> int:
-    """Threads that each of so many programs at once may have: at most 32, and all of them half of what is left."""
+    """Return the threads that each of `programs` programs may have at once.
+
+    A program gets at most 32 threads, and all programs together get half of the threads that are left. A program gets
+    at least 4 threads.
+    """
     return max(FEWEST_THREADS, min(THREADS, spare_tasks() // 2 // programs))
 
 
 def spare_tasks() -> int:
-    """Count the processes and threads that this process may still start, with all that share its limits.
+    """Count the processes and threads that this process and all that share its limits may still start.
 
-    The least that is left of RLIMIT_NPROC, of the control groups' `pids.max` (v1 and v2) and of the kernel's
-    `threads-max` and `pid_max`. What cannot be read does not count.
+    This is the smallest rest of RLIMIT_NPROC, of the control groups' `pids.max` (v1 and v2) and of the kernel's
+    `threads-max` and `pid_max`. A limit that cannot be read does not count.
     """
     return max(0, min([PLENTY, *_left_of_user(), *_left_of_groups(), *_left_of_kernel()]))
 
 
 def tasks_of_user() -> int:
-    """Threads that count for this user: exact where /proc shows all that run, else those of the whole machine."""
+    """Count this user's threads if /proc shows the threads of all users; otherwise count all of the machine."""
     everyone = tasks_of_all()
     own = seen = 0
     for entry in os.scandir("/proc"):
@@ -76,13 +82,13 @@ def tasks_of_user() -> int:
                 count = os.stat(f"{entry.path}/task").st_nlink - 2
                 seen += count
                 own += count if entry.stat().st_uid == os.getuid() else 0
-            except OSError:  # it has ended
+            except OSError:  # the process has ended
                 continue
     return own if seen >= 0.9 * everyone else everyone
 
 
 def tasks_of_all() -> int:
-    """Threads on this machine."""
+    """Count the threads on this machine."""
     return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
 
 
@@ -117,7 +123,7 @@ def _left_of_groups() -> Iterator[int]:
 
 
 def _groups(controller: str) -> Iterator[Path]:
-    """Folders of the control groups of this process, upwards. A container may see its own as the root."""
+    """Yield the folders of this process's control groups, upwards; a container may see its own group as the root."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

@@ -1,14 +1,16 @@
-"""The time that a process itself took, whatever else the machine had to do, and when it is up.
+"""A clock for a process's own time on a busy machine, and for the limit on this time.
 
-    own time = wall clock - the longest that any of its threads has waited for a processor
+    own time = wall clock - the longest time that any of the process's threads has waited for a processor
 
-The kernel counts that waiting, in the run queue, in /proc/PID/task/TID/schedstat. A process alone on an idle machine
-waits for nothing; one that sleeps, blocks or stops itself does not wait for a processor. So no process can look
-starved by what it does itself alone: while a thread of it waits another one runs, and if that is its own, it pays in
-processor time, which has the same limit. A process that has used up neither when `PATIENCE` times the limit has gone
-by was starved, and nothing can be said of it. So `PATIENCE` or more for each processor, each of which computes without
-end, do starve each other: there must be fewer at once (`workers.default_size`). Where the kernel does not tell (no
-/proc, no schedstat), the wall clock decides alone.
+The kernel counts the waiting time in the run queue in /proc/PID/task/TID/schedstat. A process alone on an idle machine
+waits for nothing. A process that sleeps, blocks or stops itself does not wait for a processor. So a process cannot
+look starved by its own doing: while one of its threads waits, another thread runs; if this is a thread of the same
+process, the process pays in processor time, which has the same limit.
+
+A process that has used up neither limit when `PATIENCE` times the limit has gone by was starved, and its result is
+unknown. So `PATIENCE` or more processes for each processor starve each other if each computes without end. Fewer must
+run at once (`scoring.worker_pool.default_size`). If the kernel does not report waiting times (no /proc, no schedstat),
+the wall clock alone decides.
 """
 
 import os
@@ -17,32 +19,33 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 
-PATIENCE = 10.0  # wall clock, in limits, after which a process counts as starved
-UNSEEN = 0.05  # of the limit, before which nothing is looked at
-LEAST_STEP_S = 0.02  # above a tick of the scheduler, with which the kernel keeps its counts
+PATIENCE = 10.0  # multiple of the limit, in wall clock, after which a process counts as starved
+UNSEEN = 0.05  # share of the limit before which /proc is not read
+LEAST_STEP_S = 0.02  # longer than a scheduler tick, the resolution of the kernel's counts
 
 
 class TooLong(Exception):
-    """It took longer than it may."""
+    """A process took longer than its limit."""
 
 
 class Starved(Exception):
-    """The machine was too busy for it to take its time."""
+    """The machine was too busy to give a process its time."""
 
 
 class Clock:
-    """What processes take of a limit from now on. Where there are several, one at a time is at work.
+    """Measures the time that processes take of a limit from now on. If there are several, one works at a time.
 
     Args:
         limit_s (`float`): seconds of own time, and of processor time.
-        pids (`Sequence[int]`): the processes, as this one sees them; none: the wall clock decides.
+        pids (`Sequence[int]`): the processes, in this process's namespace. If empty, the wall clock decides.
         fresh (`bool`, *optional*, defaults to `True`):
-            They have just been started. Of others it is not known what they waited for before, so the first twentieth
-            of the limit counts as their own time.
-        on_wait (`Callable`, *optional*): is told, now and then, how many seconds more they waited for a processor.
+            Whether the processes have just been started. The earlier waiting times of other processes are unknown, so
+            the first twentieth of the limit counts as their own time.
+        on_wait (`Callable`, *optional*): called now and then with the further seconds that the processes waited for a
+            processor.
 
     Attributes:
-        due (`float`): of the monotonic clock, when [`Clock.left`] must be asked again.
+        due (`float`): time of the monotonic clock at which [`Clock.left`] must be called again.
     """
 
     def __init__(
@@ -60,22 +63,22 @@ class Clock:
         self.due = self._start + (1.0 if fresh else UNSEEN) * limit_s
 
     def left(self) -> float:
-        """Seconds, above 0, until this must be asked again.
+        """Return the seconds, above 0, until this method must be called again.
 
         Raises:
-            TooLong: the processes' own time or processor time is up.
-            Starved: it is not, and they have had wall clock enough.
+            TooLong: the processes' own time or processor time is used up.
+            Starved: neither time is used up, and `PATIENCE` times the limit has gone by.
         """
         while (seconds := self.due - time.monotonic()) <= 0:
             self._decide(_look(self._pids))
         return seconds
 
     def excuse(self, seconds: float) -> None:
-        """Excuse some of the time that has gone by: it is not the processes' own."""
+        """Excuse seconds that have gone by: they do not count as the processes' own time."""
         self._excused += seconds
 
     def stop(self) -> None:
-        """No more is to be timed: tell `on_wait` the rest, if so much time has gone by that it matters."""
+        """Stop the clock: report the remaining waiting time to `on_wait` if enough time has gone by to matter."""
         wall = time.monotonic() - self._start
         if self._on_wait and wall >= UNSEEN * self._limit_s:
             self._waited(_look(self._pids), wall)
@@ -95,7 +98,7 @@ class Clock:
         self.due = self._start + min(wall + step, PATIENCE * self._limit_s)
 
     def _surely(self, look: "_Look", wall: float) -> float:
-        """Return the wall clock up to which no wait is left to be counted: that of a thread is when it gets to run."""
+        """Return the wall clock up to which all waits are counted: the kernel counts a wait when the thread runs."""
         if not any(thread.runnable for thread in look.threads.values()):
             return wall
         if self._last is None or look.is_queued_since(self._last[0]):
@@ -124,11 +127,12 @@ class _Thread(NamedTuple):
 
 class _Look(NamedTuple):
     threads: dict[int, _Thread]
-    used: float  # processor seconds, of threads that have ended too
+    used: float  # processor seconds, with those of ended threads
 
     def is_queued_since(self, last: "_Look") -> bool:
-        """Return whether a thread has waited all the time since the last look: had it run, or slept, it would
-        differ.
+        """Return whether a thread has waited all the time since the last look.
+
+        The record of a thread that ran or slept since then would differ.
         """
         return any(one.runnable and last.threads.get(tid) == one for tid, one in self.threads.items())
 
@@ -141,7 +145,7 @@ def _look(pids: Sequence[int]) -> _Look:
 def _threads(pid: int) -> Iterator[tuple[int, _Thread]]:
     try:
         names = os.listdir(f"/proc/{pid}/task")
-    except OSError:  # it has ended, or there is no /proc
+    except OSError:  # the process has ended, or there is no /proc
         return
     for name in names:
         try:
@@ -158,7 +162,7 @@ def _read(path: str) -> bytes:
 
 
 def _used(pid: int) -> float:
-    """Processor seconds of a process, by its clock, as clock_getcpuclockid(3) would name it."""
+    """Return the processor seconds of a process, by its clock, whose id is that of clock_getcpuclockid(3)."""
     try:
         return time.clock_gettime(~pid << 3 | 2)
     except OSError:

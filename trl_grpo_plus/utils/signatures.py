@@ -1,7 +1,7 @@
-"""What a plain reward function is called with: of all that TRL hands out, what its signature names.
+"""Function signatures: a plain reward function gets only those of TRL's values that its signature names.
 
-TRL hands every column and value of its own to every reward function, which needs `**kwargs` for the rest; here it may
-do without. One that has `**kwargs` gets all, as in TRL.
+TRL passes every column and every value of its own to every reward function, so the function needs `**kwargs`. In this
+package a function may lack `**kwargs`. A function with `**kwargs` gets all values, as in TRL.
 """
 
 import functools
@@ -14,28 +14,28 @@ from .validation import ConfigError, did_you_mean, fits, spelled
 
 
 def name_of(function: Callable[..., Any]) -> str:
-    """Return what TRL logs a reward function under."""
+    """Return the name under which TRL logs a reward function."""
     function = _of_partial(function)
     return getattr(function, "__name__", type(function).__name__)
 
 
 def is_async(function: Any) -> bool:
-    """Return whether a call of it gives a coroutine: an async function, or an object with such a `__call__`."""
+    """Return whether a call gives a coroutine: of an async function, or an object with an async `__call__`."""
     function = _of_partial(function)
     return any(map(inspect.iscoroutinefunction, (function, getattr(function, "__call__", None))))  # noqa: B004
 
 
 def needed(function: Callable[..., Any]) -> list[str]:
-    """Return names of the values without which it cannot be called."""
+    """Return the names of the values without which a function cannot be called."""
     named = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
     return [n for n, p in _parameters(function).items() if p.kind in named and p.default is Parameter.empty]
 
 
 def call(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """Call a function with what it takes of `values`.
+    """Call a function with those of `values` that it takes.
 
     Raises:
-        TypeError: it needs a value that is not given.
+        TypeError: the function needs a value that is not given.
     """
     parameters = _parameters(function)
     missing = [name for name in needed(function) if name not in values]
@@ -56,18 +56,18 @@ def check_arguments(
     """Check arguments that a user wrote against a function's signature, before it is called.
 
     Args:
-        function (`Callable`): what is called.
+        function (`Callable`): the function to be called.
         args (`Mapping[str, Any]`): the user's arguments, by name.
-        leading (`int`): parameters in front that are not the user's.
-        form (`str`): how the user writes arguments, `{}` in the place of them.
-        takes (`str`): what the function must take, for the message.
+        leading (`int`): number of leading parameters that are not the user's.
+        form (`str`): the form in which the user writes arguments, with `{}` in their place.
+        takes (`str`): the parameters that the function must take, for the message.
 
     Raises:
         ConfigError: an argument does not exist, is missing, or has a value that its annotation does not allow.
     """
     try:
         signature = inspect.signature(function)
-    except (TypeError, ValueError):  # some of those written in C
+    except (TypeError, ValueError):  # some functions written in C
         return
     taken = dict(list(signature.parameters.items())[leading:])
     named = {n: p for n, p in taken.items() if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
@@ -97,14 +97,14 @@ def _of_partial(function: Any) -> Any:
 def _parameters(function: Callable[..., Any]) -> Mapping[str, Parameter]:
     try:
         return _read(function)
-    except TypeError:  # an object that cannot be a key
+    except TypeError:  # an unhashable object
         return _read.__wrapped__(function)
 
 
-@functools.lru_cache(maxsize=256)  # to read a signature takes longer than most rewards
+@functools.lru_cache(maxsize=256)  # reading a signature takes longer than most rewards
 def _read(function: Callable[..., Any]) -> Mapping[str, Parameter]:
-    # Of the function that is called, not of one that it wraps: a decorator may bring what that one needs.
+    # The signature of the called function, not of the wrapped one: a decorator may supply the wrapped one's values.
     try:
         return inspect.signature(function, follow_wrapped=False).parameters
-    except (TypeError, ValueError):  # some of those written in C
+    except (TypeError, ValueError):  # some functions written in C
         return {"values": Parameter("values", Parameter.VAR_KEYWORD)}

@@ -1,4 +1,4 @@
-"""What was looked at and what came of it: a row a check, and rows as text."""
+"""Tables of checks: one row for each check with its result, and the layout of rows as text."""
 
 import sys
 import textwrap
@@ -17,15 +17,15 @@ WIDTH = 119
 
 @dataclass(frozen=True)
 class Row:
-    """What one check has to say."""
+    """The result of one check."""
 
-    name: str  # what was looked at
-    status: str  # FAILED: the run would not work; UNSEEN: it cannot be told here; WARNED: it is launched all the same
+    name: str  # the subject of the check
+    status: str  # FAILED: the run would not work; UNSEEN: cannot be checked here; WARNED: the run is launched anyway
     text: str
 
 
 def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
-    """Return a row of what `check` refuses; none where it does not."""
+    """Return a failed row with the message if `check` refuses; no row otherwise."""
     try:
         check(*args)
     except ConfigError as error:
@@ -34,12 +34,12 @@ def refused(name: str, check: Callable[..., Any], *args: Any) -> list[Row]:
 
 
 def failures(rows: Iterable[Row]) -> list[Row]:
-    """Return those that failed."""
+    """Return the rows that failed."""
     return [row for row in rows if row.status == FAILED]
 
 
 def in_a_line(error: BaseException) -> str:
-    """Return an error of somebody else's function: what, and where, the libraries that it calls passed over."""
+    """Return an error of a user's function in one line: its type, text and place in the user's own code."""
     places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
     own = [place for place in places if not place[0].startswith((sys.prefix, sys.base_prefix, "<"))]
     file, line = (own or places)[-1]
@@ -47,13 +47,13 @@ def in_a_line(error: BaseException) -> str:
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Return the rows as text, and a line of what they come to."""
+    """Return the rows as text, and a closing line with the overall result."""
     cells = [(row.name, f"{row.status:<8}", row.text) for row in rows]
     return "\n".join([*aligned(cells, WIDTH), "", closing(rows)])
 
 
 def closing(rows: Sequence[Row]) -> str:
-    """Return how it stands with the run, in a sentence or two."""
+    """Return the overall result of the checks, in a few sentences."""
     kinds = (FAILED, UNSEEN, WARNED)
     failed, unseen, warned = (", ".join(dict.fromkeys(row.name for row in rows if row.status == s)) for s in kinds)
     sentences = [f"FAILED: {failed}."] if failed else []
@@ -65,11 +65,11 @@ def closing(rows: Sequence[Row]) -> str:
 
 
 def aligned(rows: Iterable[Sequence[str]], width: int | None = None) -> list[str]:
-    """Lines of cells that stand under each other, two blanks between them.
+    """Lay rows of cells out in aligned columns, with two blanks between columns; return the lines.
 
     Args:
-        rows (`Iterable[Sequence[str]]`): of as many cells each.
-        width (`int`, *optional*): of a line, in which the last cell is wrapped. `None`: as it is.
+        rows (`Iterable[Sequence[str]]`): rows with the same number of cells each.
+        width (`int`, *optional*): of a line, to which the last cell is wrapped. `None`: the last cell is not wrapped.
     """
     rows = [[*map(visible, row)] for row in rows]
     widths = [max(map(len, cells)) for cells in zip(*(row[:-1] for row in rows), strict=True)]

@@ -1,4 +1,4 @@
-"""What a completion's text alone tells: its words, how much it repeats itself, where its answer stands."""
+"""Properties of a completion's text: its words, its repetition and the place of its answer."""
 
 import re
 from collections import Counter
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 
-# The forms in which runs ask for an answer, besides tags, the surest first.
+# Forms in which runs ask for an answer, besides tags; the most reliable form comes first.
 _ANSWERS = (
     re.compile(r"^####[ \t]*(\S.*)$", re.MULTILINE),
     re.compile(r"(?:final answer|the answer) is:?[ \t]*(\S[^\n]*)", re.IGNORECASE),
@@ -17,7 +17,7 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def as_text(messages: Any) -> str:
-    """Return a prompt or completion as one text: itself, or what its messages say, tool calls included.
+    """Return a prompt or completion as one text: the text itself, or the text of its messages with tool calls.
 
     Example:
         >>> as_text([{"role": "assistant", "content": "42"}])
@@ -29,16 +29,15 @@ def as_text(messages: Any) -> str:
 
 
 def first_words(prompt: Any) -> str:
-    """Return the beginning of a prompt, on one line, for an error's text: of its last message, where it is
-    messages.
-    """
+    """Return the beginning of a prompt, or of its last message, on one line for an error's text."""
     text = " ".join(as_text(prompt if isinstance(prompt, str) else prompt[-1:]).split())
     return text if len(text) <= _FIRST else f"{text[:_FIRST]}..."
 
 
 def content_of(completion: Any) -> str:
-    """Return the text that a completion's policy wrote last: itself, or the content of the policy's last message (""
-    where there is none). Of content in parts those of text count.
+    """Return the text that the policy wrote last: the completion, or the content of the policy's last message.
+
+    The result is "" if there is no such message. If the content is in parts, only its text parts count.
 
     Example:
         >>> content_of([{"role": "assistant", "content": "42"}, {"role": "tool", "content": "43"}])
@@ -48,7 +47,7 @@ def content_of(completion: Any) -> str:
 
 
 def last_message(messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return the policy's last message; an empty one where there is none."""
+    """Return the policy's last message, or an empty message if there is none."""
     return next((one for one in reversed(messages) if one.get("role") == "assistant"), {})
 
 
@@ -61,10 +60,10 @@ def written(content: Any) -> str:
 
 
 def find_answer(text: str) -> tuple[int, int] | None:
-    r"""Return where the final answer stands in `text`, as (start, end), or `None` where no known form of one is found.
+    r"""Return the place of the final answer in `text`, as (start, end), or `None` if no known form is found.
 
-    The last `\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". A guess for
-    people's eyes and for alarms; rewards have rules of their own.
+    The answer is the last `\boxed{...}`, else the last `<answer>...</answer>`, `#### ...` or "the answer is ...". This
+    is a guess for readers and alarms; rewards have rules of their own.
 
     Example:
         >>> text = "so <answer>42</answer>"
@@ -86,12 +85,12 @@ def find_answer(text: str) -> tuple[int, int] | None:
 
 
 def words(text: str) -> list[str]:
-    """Words and punctuation marks, in lower case."""
+    """Return the words and punctuation marks of a text, in lower case."""
     return _WORD.findall(text.lower())
 
 
 def repeated(tokens: list[str], n: int = 4) -> float:
-    """Share of n-grams that have occurred before in the same text: 0 where each is new, near 1 in a loop.
+    """Return the share of n-grams that have occurred before in the same text: 0 if all are new, near 1 in a loop.
 
     Example:
         >>> repeated("a b a b a b a b".split(), n=2)
@@ -102,7 +101,7 @@ def repeated(tokens: list[str], n: int = 4) -> float:
 
 
 def _closing(text: str, opening: int) -> int | None:
-    """Index of the brace that closes the one at `opening`."""
+    """Return the index of the brace that closes the brace at `opening`."""
     depth = 0
     for at in range(opening, len(text)):
         depth += {"{": 1, "}": -1}.get(text[at], 0)
@@ -120,8 +119,9 @@ def _content(message: dict[str, Any]) -> str:
 
 
 def _named(block: dict[str, Any]) -> str:
-    """Return a block that is no text; of a picture what a trace says of it, or the beginning of its address or
-    data.
+    """Return a placeholder for a block that is no text.
+
+    The placeholder of a picture holds the trace's description, or the beginning of the picture's address or data.
     """
     kind = block.get("type", "block")
     about = block.get(kind)

@@ -1,6 +1,6 @@
-"""Values that people give: what is allowed, and what they are told where a value is not.
+"""Checks of values that users give, and the messages for values that are not allowed.
 
-Every refusal of what a user wrote is a [`ConfigError`], so that a launch script can tell it from a bug.
+Every refusal of a user's value is a [`ConfigError`], so that a launch script can tell a refusal from a bug.
 """
 
 import collections.abc
@@ -18,12 +18,12 @@ from typing import Any, Literal
 
 
 class ConfigError(ValueError):
-    """What a user gave cannot be used. The message names it, what is allowed and what to do."""
+    """A user's value cannot be used. The message names the value, the allowed values and the remedy."""
 
 
 @contextmanager
 def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[None]:
-    """Have what is refused inside begin with what it is about. `errors`: the kind that counts as a refusal."""
+    """Begin the message of a refusal inside the block with `what`; errors of the type `errors` are refusals."""
     try:
         yield
     except errors as error:
@@ -32,13 +32,13 @@ def error_prefix(what: str, errors: type[ValueError] = ConfigError) -> Iterator[
 
 
 def did_you_mean(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Suggest the known names that are like `name`: " Did you mean ...?", or ""."""
+    """Suggest the known names that are similar to `name`: " Did you mean ...?", or ""."""
     matches = difflib.get_close_matches(name, [k for k in known if not k.startswith("_")], n=3)
     return f" Did you mean {' or '.join(prefix + match for match in matches)}?" if matches else ""
 
 
 def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    """Refuse a value that is none of those allowed."""
+    """Refuse a value that is not one of the allowed values."""
     allowed = tuple(allowed)
     if isinstance(value, bool) or value not in allowed:
         options = ", ".join(repr(option) for option in allowed)
@@ -47,13 +47,13 @@ def one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
 
 @dataclass(frozen=True)
 class Number:
-    """What a number must be; each bound where it is not infinite.
+    """The allowed values of a number. An infinite bound does not apply.
 
     Args:
         at_least, above, at_most, below (`float`, *optional*): the bounds.
-        integer (`bool`, *optional*, defaults to `False`): whether it must be one.
-        optional (`bool`, *optional*, defaults to `False`): whether it may be `None`.
-        note (`str`, *optional*, defaults to `""`): ends the message.
+        integer (`bool`, *optional*, defaults to `False`): whether the number must be an integer.
+        optional (`bool`, *optional*, defaults to `False`): whether the value may be `None`.
+        note (`str`, *optional*, defaults to `""`): text at the end of the message.
     """
 
     at_least: float = -math.inf
@@ -65,7 +65,7 @@ class Number:
     note: str = ""
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse a value that is none."""
+        """Refuse a value that is not such a number."""
         if value is None and self.optional:
             return
         finite = finite_or_none(value)
@@ -92,7 +92,7 @@ def finite_or_none(value: Any) -> float | None:
 
 
 def json_object(option: str, text: str) -> dict[str, Any]:
-    """Return the JSON object that a command line's `option` was given."""
+    """Parse the JSON object that a user gave for the command line's `option`."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -103,9 +103,10 @@ def json_object(option: str, text: str) -> dict[str, Any]:
 
 
 def fits(value: Any, annotation: Any) -> bool:
-    """Return whether `value` may be passed where `annotation` is asked for; what is not understood fits.
+    """Return whether `value` fits `annotation`; every value fits an annotation that is not understood.
 
-    As a type checker has it, with two strictnesses that a YAML file needs: a bool is no number, a text no list.
+    The rules are those of a type checker, with two stricter rules that YAML files need: a bool is not a number, and a
+    text is not a list.
     """
     origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
     if annotation in (Any, inspect.Parameter.empty) or isinstance(annotation, str | typing.TypeVar):

@@ -1,1 +1,1 @@
-"""What runs inside the sandbox: a package of its own there, with nothing but the standard library."""
+"""The code that runs inside the sandbox, where it is a separate package that uses only the standard library."""

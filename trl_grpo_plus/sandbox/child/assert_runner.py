@@ -1,7 +1,7 @@
-"""Asserts, in a process that runs no candidate: what they call is a proxy, and the judge carries the call to another.
+"""Runs asserts in a process without the candidate: they call a proxy, and the judge relays the calls.
 
-So the candidate cannot patch the tests, end their process or answer for them; it can only return plain data or raise.
-Tests that `eval` what a candidate returns give that away. Standard library only.
+So the candidate cannot patch the tests, end their process or answer for them. It can only return plain data or raise.
+Tests that `eval` a candidate's return value lose this protection. Standard library only.
 """
 
 import ast
@@ -16,7 +16,7 @@ from . import framing as _frames
 from . import plain_data as _plain
 
 
-TEXT = 300  # characters of an exception that are passed on
+TEXT = 300  # maximum characters of an exception's text in a reply
 COROUTINE, GENERATOR = 0x80, 0x20 | 0x200  # co_flags; a generator may be async
 PYTEST_HOOKS = ("__init__", "setup_method", "teardown_method", "setup_class", "teardown_class", "setup", "teardown")
 
@@ -24,11 +24,11 @@ FOR_EFFECT = "__for_effect__"
 
 
 class UnfitTests(Exception):
-    """A test is there that cannot be run. The judge knows it by this name."""
+    """Raised for a test that cannot be run. The judge recognises the exception by its name."""
 
 
 def run_tests(fd: int, tests: str, entry_point: str) -> int:
-    """Run the tests and tell the judge, over `fd`, whether they passed."""
+    """Run the tests and report to the judge, over `fd`, whether they passed."""
     frames = _frames.Frames(fd)
     try:
         _run_asserts(frames, tests, entry_point)
@@ -40,7 +40,7 @@ def run_tests(fd: int, tests: str, entry_point: str) -> int:
 
 
 def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
-    """Run the script, then its `check(candidate)`, or else all that pytest or unittest would take for a test."""
+    """Run the script, then its `check(candidate)`, or else every test that pytest or unittest would find."""
     first, *rest = _plain.names_of(entry_point)
     tree = ast.fix_missing_locations(_ForEffect().visit(ast.parse(tests, "tests.py")))
     candidate = _proxy(frames, brings_back=not _asks_for_an_answer(tree, first, rest[-1] if rest else ""))
@@ -55,7 +55,7 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
     if "unittest" in tests:
         import unittest
 
-        unittest.main = lambda *_, **__: None  # type: ignore[assignment]  # they are run below, and without its exit
+        unittest.main = lambda *_, **__: None  # type: ignore[assignment]  # it would exit
     namespace[FOR_EFFECT] = _for_effect
     exec(compile(tree, "tests.py", "exec", dont_inherit=True), namespace)
     if callable(namespace.get("check")):
@@ -69,7 +69,7 @@ def _run_asserts(frames: _frames.Frames, tests: str, entry_point: str) -> None:
 
 
 def _functions(namespace: dict[str, Any], candidates: tuple[Any, ...]) -> list[tuple[str, Callable[..., Any]]]:
-    """Yield the tests that pytest would find, except those of unittest."""
+    """Return the tests that pytest would find, except those of unittest."""
     tests: list[tuple[str, Callable[..., Any]]] = []
     for name, value in list(namespace.items()):
         if any(value is one for one in candidates):
@@ -123,7 +123,7 @@ def _call(name: str, test: Callable[..., Any], *args: Any) -> None:
 
 
 def _unittests(script: types.ModuleType) -> Any:
-    """Return the suite of the script's `unittest.TestCase`s; `None`: there are none."""
+    """Return the suite of the script's `unittest.TestCase`s; `None` if unittest is not imported."""
     if "unittest" not in sys.modules:
         return None
     suite = sys.modules["unittest"].defaultTestLoader.loadTestsFromModule(script)
@@ -155,7 +155,7 @@ def _run_suite(suite: Any) -> None:
 
 
 class _Holder:
-    """Stands for a class, and for an instance of it, of which the tests may use the one method."""
+    """A stand-in for a class and its instances, with the one method that the tests may use."""
 
     def __init__(self, name: str, value: Any):
         setattr(self, name, value)
@@ -165,10 +165,11 @@ class _Holder:
 
 
 class _ForEffect(ast.NodeTransformer):
-    """Marks the calls whose answer is of no use: `f(x)` on its own, `assert f(x) is None`, `assertIsNone(f(x))`.
+    """A transformer that marks calls made for their effect: `f(x)` alone, `assert f(x) is None`, `assertIsNone(f(x))`.
 
-    The candidate's changes to its arguments come back from these alone, and only where no other call is made. Else
-    `f(x)` and then `assert f(x) == sorted(x)` would pass for a program that empties x and returns it.
+    The candidate's changes to its arguments are passed back from marked calls only, and only if the tests make no
+    unmarked call. Otherwise `f(x)` and then `assert f(x) == sorted(x)` would pass for a program that empties x and
+    returns it.
     """
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
@@ -193,7 +194,7 @@ class _ForEffect(ast.NodeTransformer):
 
 
 def _marked(node: ast.expr) -> ast.expr:
-    # Calls such as `locals()`, `exec(...)` and `super()` look at the frame that they are made in.
+    # Builtins are left alone: `locals()`, `exec(...)` and `super()` depend on the calling frame.
     if not isinstance(node, ast.Call) or (isinstance(node.func, ast.Name) and hasattr(builtins, node.func.id)):
         return node
     marker = ast.Name(FOR_EFFECT, ast.Load())
@@ -205,9 +206,10 @@ def _for_effect(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> A
 
 
 def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
-    """Return whether the entry point stands anywhere but in a marked call.
+    """Return whether the tests use the entry point anywhere except in a marked call.
 
-    It may be given another name, by an import, an assignment or as an argument of a function of the tests' own.
+    The entry point may have another name, by an import, by an assignment, or as an argument of a function that the
+    tests define.
     """
     names, modules = {"candidate"} if method else {"candidate", first}, {"solution"}
     functions = {node.name: node.args.args for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
@@ -237,7 +239,7 @@ def _asks_for_an_answer(tree: ast.AST, first: str, method: str) -> bool:
 
 
 def _handed_on(node: ast.AST, functions: dict[str, list[ast.arg]]) -> list[tuple[ast.AST, str]]:
-    """Return the places in which the entry point gives no answer, and the name that it has from there on, if any."""
+    """Return the nodes where the entry point's answer is not used, each with the new name it gets there, or ""."""
     if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
         return [(node.value, node.targets[0].id)]
     if not isinstance(node, ast.Call):
@@ -277,7 +279,7 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
     def candidate(*args: Any, **kwargs: Any) -> Any:
         nonlocal brings_back
         brings_back = False
-        if has_changed:  # a call that `_asks_for_an_answer` did not see, as `globals()["f"](x)`
+        if has_changed:  # `_asks_for_an_answer` missed a call, such as `globals()["f"](x)`
             frames.write({"failed": "the tests ask for an answer after a call that changed its arguments"})
             os._exit(1)
         return call(args, kwargs, changed=False)
@@ -287,8 +289,9 @@ def _proxy(frames: _frames.Frames, brings_back: bool) -> Callable[..., Any]:
 
 
 def _bring_back(old: Any, new: Any) -> Any:
-    """Return what stands for `new`: `old` itself, changed in place, where both are lists, dicts, sets or
-    bytearrays.
+    """Update `old` in place to equal `new` if both are lists, dicts or sets, or a bytearray and bytes.
+
+    Returns the object to use for `new`: the updated `old`, a tuple of updated parts, or `new` itself.
     """
     if isinstance(old, list) and type(new) is list:
         old[:] = [_bring_back(*pair) for pair in zip(old, new, strict=False)] + new[len(old) :]
@@ -308,11 +311,11 @@ def _bring_back(old: Any, new: Any) -> Any:
 
 
 def _exception(name: str, text: str) -> Exception:
-    """Return an exception of the builtin type of that name.
+    """Return an exception of the builtin type with the given name.
 
-    StopIteration and its like become RuntimeError, as Python does in generators: raised by a candidate it would end
-    the tests' own loop, `for got, wanted in zip(map(candidate, inputs), outputs)`, before a single assert. So do
-    those, as SystemExit, that are no Exception.
+    StopIteration and StopAsyncIteration become RuntimeError, as Python does in generators. If a candidate raised
+    StopIteration, it would end the tests' own loop, `for got, wanted in zip(map(candidate, inputs), outputs)`, before
+    a single assert. Types that are not an Exception, such as SystemExit, become RuntimeError, too.
     """
     kind: Any = getattr(builtins, name, None)
     is_exception = isinstance(kind, type) and issubclass(kind, Exception)

@@ -1,13 +1,14 @@
-"""Inside the sandbox: what a forked process does with a model-written program.
+"""Runs a model-written program in a forked process inside the sandbox.
 
-    judge <----socket----> this process (locked down, no secrets)      zygote: forks it, sees none of it
+    judge <----socket----> this process (locked down, no secrets)      zygote: forks this process, sees no messages
 
-It locks itself down, says so, and only then reads the program: nothing of the program runs outside. Nothing that could
-give the answer away is ever in this process: no expected output, no tests (these run in a process of their own, which
-runs no candidate). So it does not matter that the program can patch, read and answer for everything here.
+The process locks itself down, reports this to the judge, and only then reads the program. So no part of the program
+runs outside the sandbox. The process never holds anything that reveals the answer: no expected output, and no tests
+(these run in a process of their own, which runs no candidate). So it does not matter that the program can read and
+patch everything in this process, and can reply in its place.
 
-Three forms, named by the options: `stdin` (a script; all it sends back is its output and its exit status), `calls` (a
-function that the judge calls with plain data) and `tests` (trusted asserts, whose candidate is a proxy for calls to
+The options name one of three forms: `stdin` (a script, which sends back only its output and its exit status), `calls`
+(a function that the judge calls with plain data) and `tests` (trusted asserts, whose candidate is a proxy for calls to
 another process). Standard library only; run by its path under `python -I -S`.
 """
 
@@ -27,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from . import assert_runner, framing, library, lockdown, plain_data, seccomp
-else:  # a package of files alone: what is around it is out of sight here
+else:  # a package of these files alone: the parent package is not visible here
     sys.modules["child"] = types.ModuleType("child")
     sys.modules["child"].__path__ = [os.path.dirname(__file__)]
     from child import assert_runner, framing, library, lockdown, plain_data, seccomp
@@ -37,24 +38,24 @@ READY = b"R"
 FAILED = b"F"
 PROGRAM = "program.py"
 
-# Once, in the zygote: how children are locked in, and what they find loaded.
+# Runs once, in the zygote: sets how children are locked down, and which modules they find loaded.
 MODE = os.environ.get("SANDBOX_MODE", "none")
-for _name in set(os.environ) - {"LC_CTYPE"}:  # bubblewrap adds its own
+for _name in set(os.environ) - {"LC_CTYPE"}:  # bubblewrap adds variables
     del os.environ[_name]
 RULES = lockdown.landlock_rules() if MODE == "landlock" else None
-DEVICES = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # later out of sight
+DEVICES = os.open("/dev", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)  # opened now, since /dev is not visible later
 FILTER = seccomp.Filter(may_open=MODE == "landlock") if MODE != "none" else None
-# What most programs import, and no more: each library that is mapped makes each fork dearer. And what needs a library
-# of the system, out of reach later, that base64, secrets, gzip and zipfile cannot do without; it costs at most 3 %.
+# Modules that most programs import, and no more: each mapped library slows down each fork. Also modules that need a
+# system library, which cannot be loaded later: base64, secrets, gzip and zipfile need them. They cost at most 3 %.
 PRELOAD = """bisect collections contextlib copy enum functools heapq io itertools math operator re string threading
 time traceback types typing binascii zlib _bz2 _lzma"""
 
 
 def enter(channel: socket.socket, options: dict[str, Any]) -> None:
-    """Run in a forked child; ends the process.
+    """Run the form that the options name, in a forked child. Ends the process.
 
     Args:
-        channel (`socket.socket`): to the judge.
+        channel (`socket.socket`): socket to the judge.
         options (`dict`): `form` ("stdin", "calls" or "tests") and `limits`.
     """
     form, fd = options["form"], channel.fileno()
@@ -83,7 +84,7 @@ def _lock(limits: "lockdown.Limits") -> None:
 
 
 def _open_null() -> None:
-    """Open a /dev/null of its own: the next program would see flags that are set on the zygote's."""
+    """Open a new /dev/null for this process: flags set on the zygote's would be visible to the next program."""
     null = os.open("null", os.O_RDWR, dir_fd=DEVICES)
     for fd in range(3):
         os.dup2(null, fd)
@@ -102,10 +103,10 @@ def _take_stdio(channel: socket.socket) -> None:
 
 
 def _run(fd: int, program: str) -> int:
-    os.dup2(fd, 1)  # `fd` stays open beside it: until this process ends the judge sees no end of the output
+    os.dup2(fd, 1)  # `fd` stays open, so that the output ends with this process
     _open_stdio()
     status = _status_of(lambda: _execute(program, "__main__"))
-    # What Python does at its end.
+    # The steps that Python takes when it exits.
     for step in (threading._shutdown, atexit._run_exitfuncs):  # type: ignore[attr-defined]
         status = _status_of(step) or status
     return _status_of(_flush) or status
@@ -140,7 +141,7 @@ def _status_of(step: Callable[[], Any]) -> int:
 
 
 def _execute(program: str, name: str) -> dict[str, Any]:
-    """Run a program as the module `name`; its namespace."""
+    """Run a program as the module `name`, and return the module's namespace."""
     module = types.ModuleType(name)
     module.__file__ = PROGRAM
     sys.modules[name] = module
@@ -173,7 +174,7 @@ def _serve_calls(fd: int, program: str, entry_point: str) -> int:
 
 
 def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable[..., Any]]:
-    """Return what gives the function: for `Solution.method`, of a new `Solution` each time."""
+    """Return a getter of the function. For `Solution.method`, it makes a new `Solution` each time."""
     first, *rest = plain_data.names_of(entry_point)
     if first not in namespace:
         raise NameError(f"the program defines no {first}")
@@ -189,8 +190,9 @@ def _find(namespace: dict[str, Any], entry_point: str) -> Callable[[], Callable[
 
 
 def _described(error: BaseException) -> list[str]:
-    """Return an exception as its nearest builtin type's name and its text. The text is the program's: it may do
-    anything.
+    """Return the name of an exception's nearest builtin type, and the exception's text.
+
+    The program may define `__str__`, which may do anything.
     """
     name = next(kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins")
     try:
@@ -200,14 +202,14 @@ def _described(error: BaseException) -> list[str]:
     return [name, "".join(text)]
 
 
-# Programs import these in no time. Some builds lack some.
+# Programs then import these modules at once. Some builds of Python lack some of them.
 FOLDERS = lockdown.standard_library()[1:]
 for _name in [*PRELOAD.split(), *(library.modules_in_c(FOLDERS) if MODE == "strict" else [])]:
     with contextlib.suppress(ImportError):
         importlib.import_module(_name)
-if MODE == "strict":  # no file can be opened later
+if MODE == "strict":  # because no file can be opened later
     sys.meta_path.insert(0, library.Library(FOLDERS))
-# What `site`, left out by -S, defines, and programs use.
+# Programs use these builtins, which `site` defines; -S leaves it out.
 for _name in ("exit", "quit"):
     setattr(builtins, _name, _sitebuiltins.Quitter(_name, "Ctrl-D (i.e. EOF)"))
 lockdown.be_first_to_go()

@@ -1,4 +1,7 @@
-"""Messages between the judge and a child: a length, then JSON in ASCII. Standard library only: both sides load it."""
+"""Messages between the judge and a child: a length, then JSON in ASCII.
+
+Standard library only: both sides load this module.
+"""
 
 import json
 import os
@@ -16,7 +19,7 @@ def pack(message: dict[str, Any]) -> bytes:
 
 
 def unpack(body: bytes) -> dict[str, Any]:
-    """Return the message of a body; `ValueError` where it is none, whatever the body."""
+    """Return the message in `body`. Raise only `ValueError` if `body` holds no message."""
     try:
         message = json.loads(
             body.decode("ascii"), parse_int=_short_integer, parse_float=_refuse, parse_constant=_refuse
@@ -39,7 +42,7 @@ def _refuse(text: str) -> Any:
 
 
 class Frames:
-    """Messages over a descriptor, in a child: it waits as long as it takes, and ends when the judge has hung up."""
+    """Messages over a descriptor, in a child. Reads wait without limit, and end the process if the judge hung up."""
 
     def __init__(self, fd: int):
         self.fd = fd

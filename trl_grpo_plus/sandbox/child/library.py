@@ -1,7 +1,7 @@
-"""The standard library in memory, for where no file can be opened: a program imports from it what it would from files.
+"""The standard library in memory, from which programs import if no file can be opened.
 
-The zygote reads it, once, and its children share what it read. Modules in C cannot be had this way: the kernel maps
-them from files. Standard library only.
+The zygote reads the library once, and its children share the memory. Modules in C cannot be loaded this way: the
+kernel maps them from files. This module uses the standard library only.
 """
 
 import importlib.machinery
@@ -13,23 +13,23 @@ from types import ModuleType
 from typing import Any
 
 
-# Not the library, or of no use without files, windows or processes.
+# Not part of the library, or useless without files, windows or processes.
 LEFT_OUT = {
     "site-packages", "dist-packages", "test", "tests", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3"
 }  # fmt: skip
-# How the names of modules in C begin that need a library of the system which Python does not load, or are its tests.
+# Prefixes of the names of modules in C that need a system library which Python does not load, or that are tests.
 NOT_IN_C = (
     "_crypt", "_ctypes_test", "_curses", "_dbm", "_gdbm", "_sqlite3", "_ssl", "_test", "_tkinter", "_xx", "nis",
     "readline", "xx",
 )  # fmt: skip
-HEADER = struct.Struct("<4s3I")  # of a .pyc: magic number, flags, time and size of its source
+HEADER = struct.Struct("<4s3I")  # header of a .pyc: magic number, flags, time and size of the source
 
 
 class Library:
-    """A finder for `sys.meta_path`, of all modules in Python below some folders.
+    """A finder for `sys.meta_path` of all Python modules below some folders.
 
     Args:
-        folders (`Sequence[str]`): where they are, as on `sys.path`.
+        folders (`Sequence[str]`): folders to search, as on `sys.path`.
     """
 
     def __init__(self, folders: Sequence[str]):
@@ -41,14 +41,14 @@ class Library:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """As `sys.meta_path` asks for it; `None`: no module of the library."""
+        """Return the spec of a module, as `sys.meta_path` requires; `None` if the library has no such module."""
         if name not in self._places:
             return None
         loader = _Loader(name, self._places[name], self._files, self._stats)
         return importlib.util.spec_from_file_location(name, self._places[name], loader=loader)
 
     def _read(self, path: str) -> bool:
-        """Keep what an import of the file reads: its bytecode, and its source where that may not count."""
+        """Keep a file's bytecode, and its source if the bytecode may be stale. Return whether it was readable."""
         cached = importlib.util.cache_from_source(path)
         try:
             found = os.stat(path)
@@ -58,13 +58,13 @@ class Library:
             fresh = HEADER.pack(importlib.util.MAGIC_NUMBER, 0, *(value & 0xFFFFFFFF for value in stats.values()))
             if not self._files.get(cached, b"").startswith(fresh):
                 self._files[path] = _content(path)
-        except OSError:  # a link to what is out of sight, as Debian's sitecustomize
+        except OSError:  # a link to a file that is not visible, such as Debian's sitecustomize
             return False
         return True
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Python's own, on files that were read before."""
+    """Python's own loader, on files that were read before."""
 
     def __init__(self, name: str, path: str, files: dict[str, bytes], stats: dict[str, dict[str, int]]):
         super().__init__(name, path)
@@ -80,7 +80,7 @@ class _Loader(importlib.machinery.SourceFileLoader):
 
 
 def _modules(folder: str, package: str = "") -> Iterator[tuple[str, str]]:
-    """Yield name and file of each module below a folder."""
+    """Yield the name and the file of each module below a folder."""
     for entry in os.scandir(folder):
         if entry.is_dir():
             first = os.path.join(entry.path, "__init__.py")
@@ -92,7 +92,7 @@ def _modules(folder: str, package: str = "") -> Iterator[tuple[str, str]]:
 
 
 def modules_in_c(folders: Sequence[str]) -> list[str]:
-    """Return names of those that must be loaded beforehand, where no file can be opened."""
+    """Return the names of the modules in C, which must be loaded before no file can be opened any more."""
     names = {
         entry.name.partition(".")[0]
         for folder in folders

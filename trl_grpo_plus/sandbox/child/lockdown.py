@@ -1,11 +1,17 @@
-"""What a freshly forked process gives up, for good, before it reads a model-written program.
+"""Removes privileges from a freshly forked process, for good, before it reads a model-written program.
 
-In this order, since each step needs what a later one takes away: as root the view of the file system (chroot into the
-standard library, once, by the zygote); new privileges, the user id and every capability; resources (rlimits); files,
-TCP ports, abstract sockets and signals to others (Landlock). System calls come last (`seccomp.py`). A step that fails
-raises: the program is then not run.
+The steps are in this order, since each step needs rights that a later step removes:
 
-Landlock opens the standard library for reading, without site-packages, and nothing else. Standard library only.
+1. As root, the view of the file system: chroot into the standard library, once, by the zygote.
+2. New privileges, the user id and every capability.
+3. Resources (rlimits).
+4. Files, TCP ports, abstract sockets and signals to other processes (Landlock).
+5. System calls (`seccomp.py`).
+
+A step that fails raises, and the program is not run.
+
+Landlock allows reading the standard library, without site-packages, and nothing else. This module uses the standard
+library only.
 """
 
 import contextlib
@@ -23,14 +29,14 @@ from typing import Any, NamedTuple
 
 
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 1, 4, 38
-CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on all machines
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446  # the same numbers on all architectures
 READ_FILE, READ_DIR = 1 << 2, 1 << 3
 CAP_KILL, CAP_SETGID, CAP_SETUID, CAP_SYS_CHROOT = 1 << 5, 1 << 6, 1 << 7, 1 << 18
 OPEN_FILES = 64
 MIB = 1 << 20
 NOBODY = 65534
-# A user of its own, by chance, for each program, so that limits on users count that one alone. (Not by its pid, which
-# others have too, in other namespaces.)
+# Each program gets a random user id, so that limits per user count only its own threads. (Not one made from its pid:
+# processes in other namespaces may have the same pid.)
 SPARE_UIDS, SPARE_COUNT = 2_000_000_000, 100_000_000
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -40,13 +46,13 @@ _Capabilities = ctypes.c_uint32 * 6
 
 
 class Limits(NamedTuple):
-    """What a program may use.
+    """Resource limits of a program.
 
     Args:
-        memory_mb (`int`): address space, the interpreter's own included, in MiB.
-        cpu_s (`int`): processor seconds; a second wall behind the judge's clock.
-        threads (`int`): threads.
-        tasks (`int`): other threads that count for its user, where that is not the program's alone.
+        memory_mb (`int`): address space in MiB, including the interpreter's own.
+        cpu_s (`int`): processor time in seconds; a second safeguard behind the judge's clock.
+        threads (`int`): number of threads.
+        tasks (`int`): number of other threads that count for the program's user, if it shares its user.
     """
 
     memory_mb: int
@@ -56,13 +62,13 @@ class Limits(NamedTuple):
 
 
 def standard_library() -> list[str]:
-    """Return where this interpreter's own modules are, their common folder first. For one under `-I -S`."""
+    """Return the folders of this interpreter's own modules, their common folder first. Needs `-I -S`."""
     folders = [path for path in sys.path if os.path.isdir(path)]
     return [os.path.commonpath(folders), *folders]
 
 
 def landlock_rules() -> int:
-    """Return a descriptor of Landlock rules: the standard library may be read, and nothing else be done.
+    """Return a descriptor of Landlock rules that allow reading the standard library, and nothing else.
 
     Raises:
         OSError: the kernel has no Landlock, or it is turned off.
@@ -78,7 +84,7 @@ def landlock_rules() -> int:
 
 
 def _readable() -> Iterator[tuple[str, int]]:
-    # The folders themselves may not be listed, which would open site-packages to listing: the zygote has listed them.
+    # The folders themselves get no rule, which would allow listing site-packages, too. The zygote has listed them.
     for folder in standard_library()[1:]:
         for entry in os.scandir(folder):
             if entry.name not in ("site-packages", "dist-packages"):
@@ -97,15 +103,18 @@ def _allow(rules: int, path: str, access: int) -> None:
 
 
 def be_first_to_go() -> None:
-    """For the zygote, once: where memory runs out, the kernel ends what runs here, and not the trainer."""
+    """Make the kernel end this process and its children before the trainer if memory runs out.
+
+    The zygote calls this once.
+    """
     with contextlib.suppress(OSError):  # no /proc
         Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def hide_files() -> None:
-    """For the zygote, once: as root it and its children see the standard library and no other file.
+    """Hide all files but the standard library from the zygote and its children, if the zygote is root.
 
-    Children find modules by the lists of files that are made here.
+    The zygote calls this once. The call also makes the lists of files by which the children find modules.
     """
     os.chdir("/")
     if _capabilities() & CAP_SYS_CHROOT:
@@ -130,15 +139,13 @@ def _see_only(folder: str) -> None:
 
 
 def can_become_others() -> bool:
-    """Return whether this process may run programs as other users, and end them: who cannot send them signals could
-    not.
-    """
+    """Return whether this process may run programs as other users, and end them by a signal."""
     needed = CAP_SETUID | CAP_SETGID | CAP_KILL
     return _capabilities() & needed == needed
 
 
 def drop_privileges() -> None:
-    """No capability is left, none can come, and root has become a spare user, where that can be."""
+    """Drop all capabilities for good. Root becomes a spare user, if possible."""
     zygote = os.getppid()
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     if can_become_others():
@@ -148,23 +155,23 @@ def drop_privileges() -> None:
     if _capabilities():
         raise OSError(errno.EPERM, "capabilities could not be dropped")
     prctl(PR_SET_DUMPABLE, 0)
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # another user id has unset it
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # the change of user id has unset it
     if os.getppid() != zygote:
         os._exit(1)
 
 
 def restrict_files(rules: int) -> None:
-    """Put this process under what [`landlock_rules`] gave."""
+    """Apply the rules from [`landlock_rules`] to this process."""
     _call("landlock_restrict_self", RESTRICT_SELF, rules, ctypes.c_uint32(0))
     os.close(rules)
 
 
 def limit(limits: Limits) -> None:
-    """Limit what this process may use. A user that is the program's alone has no other threads."""
+    """Set the resource limits of this process. A spare user has no other threads, so `limits.tasks` is left out."""
     alone = os.getuid() >= SPARE_UIDS
     values = {
         resource.RLIMIT_AS: limits.memory_mb * MIB,
-        resource.RLIMIT_STACK: limits.memory_mb * MIB // 4,  # room for recursion in C; the usual 8 MiB are soon full
+        resource.RLIMIT_STACK: limits.memory_mb * MIB // 4,  # the usual 8 MiB are too few for recursion in C
         resource.RLIMIT_CPU: limits.cpu_s,
         resource.RLIMIT_NPROC: limits.threads + (0 if alone else limits.tasks),
         resource.RLIMIT_NOFILE: OPEN_FILES,
@@ -184,13 +191,13 @@ def _become(user: int) -> bool:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
-    except OSError:  # a user namespace without that id
+    except OSError:  # the user namespace lacks that id
         return False
     return True
 
 
 def _capabilities() -> int:
-    """Capabilities that this thread has or could take: effective, permitted, inheritable."""
+    """Return the capabilities that this thread has or could take: effective, permitted, inheritable."""
     words = _Capabilities()
     if _libc.capget(_HEADER, words):
         raise OSError(ctypes.get_errno(), "capget")
@@ -198,7 +205,7 @@ def _capabilities() -> int:
 
 
 def prctl(option: int, value: int, address: int = 0) -> None:
-    """Call the system call. Raises `OSError` if the kernel refuses it."""
+    """Call `prctl`. Raises `OSError` if the kernel refuses."""
     if _libc.prctl(option, *map(ctypes.c_ulong, (value, address, 0, 0))):
         raise OSError(ctypes.get_errno(), f"prctl {option}: {os.strerror(ctypes.get_errno())}")
 

@@ -1,11 +1,11 @@
-"""Plain data as text: how values pass between the judge and programs that nobody trusts.
+"""Plain data as text: the encoding of values between the judge and untrusted programs.
 
 No pickle, eval or literal_eval: reading a message can build None, bool, int, float, complex, str, bytes, list, tuple,
-set, frozenset and dict, and nothing else. A value is a list of tokens in postfix order, `[1, "a"]` is
-`[["i", "0x1"], ["s", "a"], ["l", 2]]`, so that a reader needs no recursion, whatever the sender nests.
+set, frozenset and dict, and nothing else. A value is a list of tokens in postfix order: `[1, "a"]` is
+`[["i", "0x1"], ["s", "a"], ["l", 2]]`. So a reader needs no recursion, however deep the sender nests.
 
-A subclass counts as its base (a Counter is a dict, a namedtuple a tuple, an IntEnum an int); bool stands apart.
-Standard library only: both sides of the sandbox's wall load this file.
+A subclass counts as its base class (a Counter is a dict, a namedtuple a tuple, an IntEnum an int), but a bool is not
+an int. Standard library only: the judge and the sandboxed process both load this file.
 """
 
 import json
@@ -29,7 +29,7 @@ _TAGS: tuple[tuple[Any, str], ...] = ((list, "l"), (tuple, "t"), (set, "S"), (fr
 
 
 def names_of(entry_point: str) -> list[str]:
-    """`add` is `["add"]`; `Solution.add` and `Solution().add` are `["Solution", "add"]`."""
+    """Split an entry point: `add` is `["add"]`; `Solution.add` and `Solution().add` are `["Solution", "add"]`."""
     return entry_point.replace("()", "").split(".")
 
 
@@ -37,8 +37,8 @@ def encode(value: Any) -> list[list[Any]]:
     """Return the tokens of a value.
 
     Raises:
-        TypeError: it is, or holds, something other than plain data.
-        ValueError: it is nested more than 100 deep, or has more than a million parts.
+        TypeError: the value is not plain data, or holds a part that is not.
+        ValueError: the value is nested more than 100 deep, or has more than a million parts.
     """
     tokens: list[list[Any]] = []
     _encode(value, tokens, NESTING)
@@ -85,27 +85,27 @@ def _leaf_token(value: Any) -> list[Any]:
 
 
 def decode(tokens: Any) -> Any:
-    """Return the value of tokens; `ValueError` where they are none."""
+    """Return the value of tokens. Raise `ValueError` if they are not valid."""
     try:
         return _fold(tokens, _leaf, lambda tag, items: _COLLECTIONS[tag](items))
-    except TypeError as error:  # a list in a set
+    except TypeError as error:  # an unhashable part, such as a list in a set
         raise ValueError(str(error)) from None
 
 
 def canonical(tokens: Any) -> str:
-    """Return a text that two values share where they are equal and of the same types; a tuple counts as a list.
+    """Return a text that is the same for values that are equal and of the same types; a tuple counts as a list.
 
-    JSON has no tuples, so answers that are written in it could ask for none. Sets and dicts are compared without
-    building them: numbers that all collide in a hash table would take the judge minutes.
+    Tuples count as lists because expected answers written in JSON cannot hold tuples. Sets and dicts are compared
+    without building them: numbers that all collide in a hash table would take the judge minutes.
 
     Raises:
-        ValueError: these are no tokens, or there is a NaN in them, which equals nothing.
+        ValueError: the tokens are not valid, or hold a NaN, which equals nothing.
     """
     return _fold(tokens, _canonical_leaf, _canonical_collection)
 
 
 def same(wanted: Any, tokens: Any) -> bool:
-    """Return whether tokens from the other side stand for the value that is wanted."""
+    """Return whether tokens from the program encode a value equal to `wanted`."""
     try:
         return canonical(encode(wanted)) == canonical(tokens)
     except ValueError:
@@ -113,7 +113,7 @@ def same(wanted: Any, tokens: Any) -> bool:
 
 
 def is_plain(tokens: Any) -> bool:
-    """Return whether these are tokens of a value."""
+    """Return whether the tokens encode a value."""
     try:
         _fold(tokens, _leaf, lambda tag, items: None)
     except ValueError:
@@ -200,10 +200,10 @@ def _float(text: str) -> float:
 
 
 def message_size(value: Any) -> int:
-    """Bytes that a value takes as an answer.
+    """Return the size of a value as an answer, in bytes.
 
     Raises:
-        ValueError: it can be none: it is no plain data, or holds a NaN, which equals nothing.
+        ValueError: the value cannot be an answer. It is not plain data, or holds a NaN, which equals nothing.
     """
     try:
         tokens = encode(value)

@@ -1,17 +1,19 @@
-"""The system calls that a model-written program may make; the kernel refuses all others.
+"""A seccomp filter: the system calls that a model-written program may make. The kernel refuses all others.
 
-An allowlist, in classic BPF, installed through ctypes (libseccomp is seldom there). What is left lets Python compute,
-start threads, read the files that Landlock opens, and read and write descriptors that it was given. What is not on the
-list fails with EPERM, a PermissionError in Python, so that an ordinary program that merely tries goes on: fork, exec,
-sockets, signals to others, ptrace, process_vm_*, prctl, mount, namespaces, chmod, writing or making files, memfd,
-shared memory, message queues, io_uring, bpf, keyrings, userfaultfd.
+The filter is an allowlist in classic BPF, installed through ctypes (libseccomp is seldom installed). The allowed calls
+let Python compute, start threads, read the files that Landlock opens, and read and write the descriptors that it was
+given. All other calls fail with EPERM, a PermissionError in Python, so that an ordinary program that merely tries one
+can continue. These include fork, exec, sockets, signals to other processes, ptrace, process_vm_*, prctl, mount,
+namespaces, chmod, writing or creating files, memfd, shared memory, message queues, io_uring, bpf, keyrings and
+userfaultfd.
 
-Some calls are allowed for some arguments only: `clone` makes threads, no processes; `kill` and `tgkill` reach the
-program itself; `open` opens for reading; `fcntl` and `ioctl` have no command that makes the kernel send signals
-elsewhere; `socketpair` makes connected streams alone (asyncio needs one), `sendto` names no address, and neither it
-nor `recvfrom` does out-of-band data.
+Some calls are allowed with some arguments only. `clone` makes threads, but no processes. `kill` and `tgkill` reach
+only the program itself. `open` opens for reading only. `fcntl` and `ioctl` have no command that makes the kernel send
+signals elsewhere. `socketpair` makes connected streams only (asyncio needs one). `sendto` accepts no address, and
+neither `sendto` nor `recvfrom` accepts out-of-band data.
 
-The numbers are those of x86-64, where this was tried, and of aarch64, where it was not. Other machines are refused.
+The filter has the call numbers of x86-64, where it was tested, and of aarch64, where it was not tested. Other
+architectures are refused.
 """
 
 import ctypes
@@ -26,7 +28,7 @@ KILL, ALLOW, EPERM, ENOSYS = 0x80000000, 0x7FFF0000, 0x00050001, 0x00050026
 LOAD, EQUAL, AT_LEAST, ANY_BIT, AND, JUMP, RETURN = 0x20, 0x15, 0x35, 0x45, 0x54, 0x05, 0x06
 PR_SET_SECCOMP, FILTER = 22, 2
 
-# Kernel: uapi/linux/sched.h, fcntl.h, ioctls.h; the values are the same on both machines unless said otherwise.
+# From the kernel: uapi/linux/sched.h, fcntl.h, ioctls.h. The values are the same on both architectures.
 THREAD = 0x00010000
 OF_A_THREAD = 0x007D0F00  # VM FS FILES SIGHAND THREAD SYSVSEM SETTLS PARENT_SETTID CHILD_CLEARTID DETACHED
 WRITING = 0o1 | 0o2 | 0o100 | 0o1000 | 0o2000 | 0o20000000  # O_WRONLY RDWR CREAT TRUNC APPEND and TMPFILE's own bit
@@ -35,11 +37,11 @@ IOCTL = (0x5401, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451)  # TCGETS TIOCGWINSZ FI
 SENDING = 0x40 | 0x4000  # MSG_DONTWAIT NOSIGNAL
 RECEIVING = 0x2 | 0x40 | 0x100  # MSG_PEEK DONTWAIT WAITALL
 
-OWN_PID = 0xFEEDF00D  # stands for the number of the process under the filter
+OWN_PID = 0xFEEDF00D  # placeholder for the pid of the process under the filter
 
 ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 
-# name: (x86-64, aarch64), None where the machine has no such call. From the kernel's headers.
+# name: (x86-64, aarch64); None if the architecture lacks the call. From the kernel's headers.
 FREE: dict[str, tuple[int | None, int | None]] = {
     # descriptors that the program has
     "read": (0, 63), "write": (1, 64), "readv": (19, 65), "writev": (20, 66), "pread64": (17, 67), "preadv": (295, 69),
@@ -48,7 +50,7 @@ FREE: dict[str, tuple[int | None, int | None]] = {
     "poll": (7, None), "ppoll": (271, 73), "select": (23, None), "pselect6": (270, 72),
     "epoll_create": (213, None), "epoll_create1": (291, 20), "epoll_ctl": (233, 21), "epoll_wait": (232, None),
     "epoll_pwait": (281, 22), "epoll_pwait2": (441, 441),
-    # names of files: Landlock does not hide them, and Python asks for them when it imports
+    # names of files: Landlock does not hide them, and imports need these calls
     "stat": (4, None), "lstat": (6, None), "newfstatat": (262, 79), "statx": (332, 291), "access": (21, None),
     "faccessat": (269, 48), "faccessat2": (439, 439), "getdents64": (217, 61), "getcwd": (79, 17), "umask": (95, 166),
     # memory
@@ -60,7 +62,7 @@ FREE: dict[str, tuple[int | None, int | None]] = {
     "rt_sigprocmask": (14, 135), "rt_sigreturn": (15, 139), "rt_sigtimedwait": (128, 137), "rt_sigpending": (127, 136),
     "rt_sigsuspend": (130, 133), "sigaltstack": (131, 132), "setitimer": (38, 103), "getitimer": (36, 102),
     "alarm": (37, None), "pause": (34, None), "restart_syscall": (219, 128), "exit": (60, 93), "exit_group": (231, 94),
-    # who and when
+    # identity and time
     "gettid": (186, 178), "getpid": (39, 172), "getppid": (110, 173), "getuid": (102, 174), "geteuid": (107, 175),
     "getgid": (104, 176), "getegid": (108, 177), "getresuid": (118, 148), "getresgid": (120, 150),
     "getgroups": (115, 158), "getpgrp": (111, None), "getpgid": (121, 155), "getsid": (124, 156),
@@ -71,17 +73,17 @@ FREE: dict[str, tuple[int | None, int | None]] = {
     "sched_getscheduler": (145, 120), "sched_get_priority_max": (146, 125), "sched_get_priority_min": (147, 126),
     "sysinfo": (99, 179), "uname": (63, 160),
 }  # fmt: skip
-ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}  # libraries then use the older call, which can be looked into
+ABSENT = {"clone3": (435, 435), "openat2": (437, 437)}  # libraries then use older calls with checkable arguments
 
 
 class Filter:
-    """A filter, made once and installed in each child; the one number that differs is the process's own.
+    """A seccomp filter, assembled once and installed in each child. Only the child's own pid differs.
 
     Args:
-        may_open (`bool`): whether files may be opened for reading. They must not be without Landlock.
+        may_open (`bool`): whether files may be opened for reading. Must be `False` without Landlock.
 
     Raises:
-        OSError: the machine is unknown.
+        OSError: the architecture is unknown.
     """
 
     def __init__(self, may_open: bool):
@@ -91,7 +93,7 @@ class Filter:
         self._program = ctypes.create_string_buffer(struct.pack("HxxxxxxP", len(code), ctypes.addressof(self._code)))
 
     def install(self) -> None:
-        """Put this thread and what it starts under the filter, for good. `no_new_privs` must be set.
+        """Put this thread and the threads it starts under the filter, for good. `no_new_privs` must be set.
 
         Raises:
             OSError: the kernel has no seccomp filters.
@@ -101,7 +103,7 @@ class Filter:
         lockdown.prctl(PR_SET_SECCOMP, FILTER, ctypes.addressof(self._program))
 
 
-Line = tuple[int, int, int, int]  # instruction, lines to skip if true, if false, operand
+Line = tuple[int, int, int, int]  # instruction, lines to skip if true, lines to skip if false, operand
 Code = list[Line]
 
 
@@ -110,13 +112,13 @@ def _assemble(may_open: bool) -> Code:
     if machine not in ARCHITECTURES or struct.calcsize("P") != 8:
         raise OSError(f"no table of system calls for {machine}")
     start: Code = [(LOAD, 0, 0, 4), (EQUAL, 1, 0, ARCHITECTURES[machine]), _give(KILL), (LOAD, 0, 0, 0)]
-    if machine == "x86_64":  # the x32 numbers, for the same calls
+    if machine == "x86_64":  # x32 numbers of the same calls are refused
         start += [(AT_LEAST, 0, 1, 0x40000000), _give(KILL)]
     return start + _search(sorted(_verdicts(list(ARCHITECTURES).index(machine), may_open).items()))
 
 
 def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
-    """Map the number of a system call to the code that decides on it."""
+    """Map the number of each system call to the code that decides on the call."""
     own = _one_of(0, (OWN_PID,))
     reading = (lambda flags: [*_refuse(flags, WRITING), _give(ALLOW)]) if may_open else (lambda flags: [_give(EPERM)])
     table: list[tuple[tuple[int | None, int | None], Code]] = [
@@ -138,7 +140,10 @@ def _verdicts(column: int, may_open: bool) -> dict[int, Code]:
 
 
 def _search(cases: list[tuple[int, Code]]) -> Code:
-    """Return a binary search: the kernel walks through the filter for each number there is when it is installed."""
+    """Return code that finds a case by binary search.
+
+    A linear search would be slow: the kernel runs the filter for every call number when the filter is installed.
+    """
     if len(cases) <= 2:
         return [line for number, code in cases for line in _when(number, code)] + [_give(EPERM)]
     middle = len(cases) // 2
@@ -155,7 +160,7 @@ def _when(number: int, then: Code) -> Code:
 
 
 def _argument(place: int, high: bool = False) -> Line:
-    # The low half: the kernel takes these arguments as 32 bits. Both machines are little-endian.
+    # The low half by default: the kernel reads these arguments as 32 bits. Both architectures are little-endian.
     return LOAD, 0, 0, 16 + 8 * place + 4 * high
 
 

@@ -1,19 +1,20 @@
-"""Alarms for reward hacking and for training that goes nowhere, from what each generation batch looks like.
+"""Alarms for reward hacking and for training that makes no progress, computed from the generation batches.
 
-monitor         sees each batch of a run and says which alarms are on
+monitor         checks each batch of a run and returns the alarms that are on
 rules           the alarms: `ALARMS`
-regressions     rules about what a run had and lost
+regressions     rules about abilities that a run had and lost
 divergence      rules about logged metrics
-types           what an alarm is
-examples        which groups of a batch show an alarm
-history         what is kept of the batches that were seen
+types           the classes of a rule and its finding
+examples        finds the groups of a batch that show an alarm
+history         statistics kept of the earlier batches
 text_stats      copies, loops and missing answers in texts
-smoothing       smoothed means and their best
+smoothing       smoothed means and their best values
 metric_history  logged metrics
 
-A monitor is a reward of weight 0: scored, not trained on. It, like each reward, is read as "higher is better".
-An alarm is a reason to read attempts, no proof. It looks at a window of batches, never at one, and is new once even
-where it comes and goes. Each, its threshold and what that is compared with:
+A monitor is a reward of weight 0: it is scored, but not trained on. For monitors and all other rewards, higher counts
+as better. An alarm is a reason to read attempts, and no proof. It is computed over a window of batches, never over a
+single batch. It is reported as new only once, even if it comes and goes. Each alarm, its threshold and the quantity
+compared with the threshold:
 """
 
 from .monitor import Alarm, Thresholds, Watch

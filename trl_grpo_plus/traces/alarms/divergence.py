@@ -1,4 +1,4 @@
-"""Alarms for metrics that run away, from what the trainer logs: an entry is a mean over `logging_steps`."""
+"""Alarms for logged metrics that diverge. A log entry is a mean over `logging_steps`."""
 
 from .. import Sampled
 from .history import History
@@ -15,11 +15,11 @@ _ADVICE = {
 
 
 def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
-    """KL or gradient norm is many times its own running median.
+    """Detect a KL or gradient norm that is many times its own running median.
 
-    The median of the last 7 logged values against that of up to `window` before them, at least 10: growth, whatever
-    the level, but a KL below `kl_floor` is none, nor a norm below `grad_norm_floor`. Values that are 0 or not finite
-    are left out.
+    The median of the last 7 logged values is compared with the median of up to `window` values before them, at least
+    10. The level does not matter, but a KL below `kl_floor` and a norm below `grad_norm_floor` are no alarm. Values
+    that are 0 or not finite are left out.
     """
     floors = {"kl": history.thresholds.kl_floor, "grad_norm": history.thresholds.grad_norm_floor}
     found = {
@@ -35,10 +35,11 @@ def runaway(history: History, batch: Sampled, least: float) -> Finding | None:
 
 
 def sampler_drift(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Sampler and trainer give the same tokens ever more different log-probabilities.
+    """Detect a growing difference between the sampler's and the trainer's log-probabilities of the same tokens.
 
-    The mean difference, in nats a token, as TRL logs it with vLLM, else as a check of the sampler does: the median of
-    the last 5 logged values against that of the first 5. Below `sampler_floor` it is no alarm.
+    The quantity is the mean difference in nats per token, as TRL logs it with vLLM, or else as this package's check of
+    the sampler logs it. The median of the last 5 logged values is compared with the median of the first 5. A
+    difference below `sampler_floor` is no alarm.
     """
     floor = history.thresholds.sampler_floor
     for name in SAMPLER:

@@ -1,4 +1,4 @@
-"""Which groups of a batch show what an alarm is about."""
+"""Finds the groups of a batch that show an alarm."""
 
 from collections.abc import Callable, Sequence
 
@@ -8,17 +8,17 @@ from .history import History
 from .text_stats import reward_of
 
 
-_NAMED = 8  # groups that an alarm names
+_NAMED = 8  # maximum number of groups that an alarm names
 
 
 def showing(batch: Sampled, test: Callable[[Sequence[Row]], bool]) -> tuple[GroupKey, ...]:
-    """Return groups that pass the test, the highest reward first."""
+    """Return the keys of the groups that pass the test, the highest reward first."""
     groups = {key: max(map(reward_of, rows)) for key, rows in by_group(batch.rows).items() if test(rows)}
     return tuple(sorted(groups, key=lambda key: -groups[key])[:_NAMED])
 
 
 def among(batch: Sampled, keys: Sequence[GroupKey]) -> tuple[GroupKey, ...]:
-    """Return those groups, the highest reward first."""
+    """Return the given keys that are in the batch, ordered by the group's highest reward."""
     return showing(batch, lambda rows: group_key(rows[0]) in keys)
 
 
@@ -34,7 +34,7 @@ def low(row: Row, name: str, history: History, sign: float = 1.0) -> bool:
 
 
 def together(rows: Sequence[Row]) -> float:
-    """Return how tokens and reward of a group vary together, attempts that were cut off aside; 0 where they do not."""
+    """Return the unscaled covariance of tokens and reward in a group, without attempts that were cut off."""
     scored = [
         (r["tokens"], r["reward"]) for r in rows if not r["truncated"] and finite_or_none(r["reward"]) is not None
     ]

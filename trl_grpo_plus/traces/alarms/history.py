@@ -1,4 +1,4 @@
-"""What the alarms remember of a run: some numbers of its first batches and of its last ones, never a text."""
+"""The statistics that the alarms keep of a run: numbers of its first and last batches, never a text."""
 
 import math
 from collections import Counter
@@ -17,22 +17,22 @@ from .smoothing import Level, Peak, level_of
 from .text_stats import Look, look_at
 
 
-_SURE = 4.0  # standard errors of a trend that is believed
-_ROOM = 0.15  # of its range that a reward must have left to be called flat
-_PAIRS = 100  # of failed attempts, that a share of those with different answers needs
-NEAR_TOP = 0.01  # of the highest total
+_SURE = 4.0  # standard errors that a trend must exceed to be believed
+_ROOM = 0.15  # share of its range that a flat reward must have left to rise
+_PAIRS = 100  # pairs of failed attempts needed for the share with different answers
+NEAR_TOP = 0.01  # distance to the highest total, as a share of it
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is kept of a batch. Pairs are (how many, of how many)."""
+    """The statistics kept of a batch. Pairs are (count, out of how many)."""
 
     total: float | None  # mean
     top: float | None  # highest total
     at_top: float  # share of totals within 1 % of it
     rewards: dict[str, float | None]  # means
     tokens: float | None  # mean
-    lengths: tuple[float, ...]  # attempts; sums of: tokens, tokens', total', tokens' total' (centred ones squared)
+    lengths: tuple[float, ...]  # see `_lengths`
     failing: dict[str, float]
     verdicts: dict[str, int]
     entropy: float | None
@@ -40,19 +40,19 @@ class Record:
     loops: tuple[int, int]
     unanswered: tuple[int, int]
     step: int = 0
-    best: float | None = None  # mean of the groups' highest totals
-    distinct: tuple[int, int] = (0, 0)  # pairs of failed attempts whose answers differ
-    calls: tuple[int, int] = (0, 0)  # of tools, of attempts that could
-    calling: tuple[float, int] = (0.0, 0)  # sum of what attempts that called earned above siblings, groups with both
+    best: float | None = None  # mean of the highest total of each group
+    distinct: tuple[int, int] = (0, 0)  # pairs of failed attempts with different answers
+    calls: tuple[int, int] = (0, 0)  # (tool calls, attempts that could call tools)
+    calling: tuple[float, int] = (0.0, 0)  # see `_calling`
 
 
-# What is kept of a batch by its totals, where they do not count.
+# Values of the fields that depend on totals, for a batch whose totals are forgotten.
 _NO_TOTALS: dict[str, Any] = {
     **{"total": None, "top": None, "at_top": 0.0, "best": None, "lengths": (0.0,) * 5},
     **{"unanswered": (0, 0), "distinct": (0, 0), "calling": (0.0, 0)},
 }
 
-# What has a best level: of a batch, a number or `None`.
+# The quantities whose best level is kept: record -> number or `None`.
 _SERIES: dict[str, Callable[[Record], float | None]] = {
     "total": lambda record: record.total,
     "best": lambda record: record.best,
@@ -63,29 +63,29 @@ _SERIES: dict[str, Callable[[Record], float | None]] = {
 
 @dataclass(frozen=True)
 class Trend:
-    """A straight line through a window of batch means, as shares of the range of what single attempts earned."""
+    """A straight line fitted to a window of batch means, as shares of the range of single attempts' rewards."""
 
     change: float  # from the first batch to the last
     error: float  # standard error of `change`
-    room: float  # from the mean to the best seen
+    room: float  # from the mean to the best value seen
 
     def rises(self, least: float) -> bool:
-        """Return whether it surely rises, by `least` of the range or more."""
+        """Return whether the trend surely rises, by `least` of the range or more."""
         return self.change >= max(least, _SURE * self.error)
 
     def falls(self, least: float) -> bool:
-        """Return whether it surely falls, by `least` of the range or more."""
+        """Return whether the trend surely falls, by `least` of the range or more."""
         return -self.change >= max(least, _SURE * self.error)
 
     def stands_beside(self, rise: float) -> bool:
-        """Return whether the monitor could have risen but confidently rose less than half as much."""
+        """Return whether the reward had room to rise, did not, and surely rose less than half of `rise`."""
         return self.room >= _ROOM and self.change <= self.error and self.change + 2 * self.error < rise / 2
 
 
 class History:
-    """What the alarms know of a run: its first batches, its last ones, and the range of each reward.
+    """The statistics of a run: of its first batches, of its last batches, and the range of each reward.
 
-    `thresholds` are [`Thresholds`], which know the alarms, which know this.
+    `thresholds` is a [`Thresholds`]. The annotation is its base class, since importing `Thresholds` would be circular.
     """
 
     def __init__(self, thresholds: SimpleNamespace):
@@ -93,16 +93,18 @@ class History:
         self.count = 0
         self.first: list[Record] = []
         self.last: list[Record] = []
-        self.weights: dict[str, float] | None = None  # of the rewards, in the totals; `None`: not known yet
+        self.weights: dict[str, float] | None = None  # weights of the rewards in the totals; `None`: not known yet
         self.total_range: list[float] = []  # [lowest, highest], empty before the first score
         self.ranges: dict[str, list[float]] = {}
-        self.looks: list[Look] = []  # of the batch at hand only
+        self.looks: list[Look] = []  # of the current batch only
         self.peaks: dict[str, Peak] = {}
         self.logged: dict[str, Logged] = {}
 
     def add(self, batch: Sampled) -> None:
-        """Keep what is needed of a batch. Where its rewards have other weights than those before, as in a run that was
-        resumed with others, what was kept of totals is forgotten: they are no longer of one scale.
+        """Add the statistics of a batch.
+
+        If the rewards' weights have changed, as in a run that was resumed with other weights, the statistics of
+        earlier totals are forgotten, since the totals no longer have the same scale.
         """
         if self.weights not in (None, batch.weights):
             self._forget_totals()
@@ -131,12 +133,12 @@ class History:
         self.last = [replace(record, **_NO_TOTALS) for record in self.last]
 
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Keep what is needed of an entry of the trainer's log."""
+        """Add the metrics of an entry of the trainer's log that alarms use."""
         note(self.logged, entry, self.thresholds.window)
 
     @property
     def smooth(self) -> int:
-        """Batches that a level is taken over."""
+        """Number of batches that a level is averaged over."""
         return max(4, self.thresholds.enough)
 
     def level(self, name: str) -> Level | None:
@@ -150,25 +152,25 @@ class History:
         return level_of(map(_SERIES[name], records))
 
     def height(self, name: str) -> float:
-        """Of the best level of "total" or of "best" above the lowest total of the run; 0 where there is none."""
+        """Return the height of the best level of "total" or "best" above the run's lowest total; 0 without one."""
         return self.peaks[name].level.mean - self._range(None)[0] if name in self.peaks else 0.0
 
     def bar(self, name: str | None = None) -> float:
-        """Return the middle of what a reward, or the total, has been seen to be; 0 where it never varied."""
+        """Return the middle of the range of a reward or, without a name, of the total; 0 if it never varied."""
         low, high = self._range(name)
         return (low + high) / 2 if high > low else 0.0
 
     def window(self, of: int = 1) -> list[Record]:
-        """Return the last `of` windows, as far as there are batches."""
+        """Return the records of the last `of` windows, or fewer if there are not enough batches."""
         return self.last[-of * self.thresholds.window :]
 
     def recent(self) -> list[Record]:
-        """Return the window, without the first batches; empty while that is too short to judge."""
+        """Return the records of the window without the first batches; empty while they are too few to judge."""
         later = min(self.count - len(self.first), self.thresholds.window)
         return self.last[-later:] if later >= self.thresholds.enough else []
 
     def trend(self, name: str | None = None, sign: float = 1.0, of: int = 1) -> Trend | None:
-        """Of a reward or, without a name, the total, over `of` whole windows. `None` where it cannot be told."""
+        """Return the trend of a reward or, without a name, of the total, over `of` windows; `None` if unknown."""
         records = self.window(of)
         low, high = self._range(name)
         means = [record.total if name is None else record.rewards.get(name) for record in records]
@@ -181,12 +183,12 @@ class History:
         return Trend(change / (high - low), error / (high - low), (best - mean) / (high - low))
 
     def _range(self, name: str | None) -> tuple[float, ...]:
-        """(lowest, highest) of a reward or, without a name, the total."""
+        """Return (lowest, highest) of a reward or, without a name, of the total."""
         limits = self.total_range if name is None else self.ranges.get(name)
         return tuple(limits or (0.0, 0.0))
 
     def share(self, pick: Callable[[Record], tuple[int, int]]) -> float | None:
-        """Over the batches of the window of which there were texts to look at, if there are enough."""
+        """Return a share over the batches of the window whose texts were read; `None` if they are too few."""
         pairs = [pair for pair in map(pick, self.window()) if pair[1]]
         return share_of(pairs) if len(pairs) >= self.thresholds.enough else None
 
@@ -199,7 +201,7 @@ class History:
         return plain({"count": self.count, "first": first, "last": last, **ranges, "peaks": peaks, "logged": logged})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`; thresholds may differ."""
+        """Restore the history from `state`. The thresholds may differ."""
         self.count = state["count"]
         self.first = [_read(values) for values in state["first"]][: self.thresholds.min_batches]
         self.last = [_read(values) for values in state["last"]][-2 * self.thresholds.window :]
@@ -235,7 +237,7 @@ def _record(batch: Sampled, totals: Tensor, columns: dict[str, Tensor], looks: l
 
 
 def _best(batch: Sampled) -> float | None:
-    """Mean of the highest total of each group that has one."""
+    """Return the mean of the groups' highest totals, without groups that have none."""
     totals = batch.totals.detach().double().cpu()
     finite = totals.masked_fill(~totals.isfinite(), -math.inf)
     whole = finite[: len(finite) // batch.size * batch.size].view(-1, batch.size)
@@ -243,7 +245,11 @@ def _best(batch: Sampled) -> float | None:
 
 
 def _calling(batch: Sampled) -> tuple[float, int]:
-    """(sum of what attempts that called a tool earned on average more than their siblings, groups that had both)."""
+    """Return the gain from calling tools, as (sum over groups, number of groups).
+
+    A group's gain is the mean total of attempts that called a tool, less the mean total of those that did not. Only
+    groups with both count.
+    """
     if not any(calls is not None for calls in batch.calls):
         return 0, 0
     gains = []
@@ -277,7 +283,12 @@ def _widen(limits: list[float], values: Tensor) -> list[float]:
 
 
 def _lengths(batch: Sampled) -> tuple[float, ...]:
-    """Return (attempts, sum of tokens, of squared centred tokens, of squared centred totals, of their products)."""
+    """Return sums over the attempts of live groups that were scored and not cut off.
+
+    Returns:
+        `tuple[float, ...]`: the number of attempts, and the sums of tokens, of squared centred tokens, of squared
+        centred totals, and of products of centred tokens and totals. Centred values are less their group's mean.
+    """
     size = max(batch.size, 1)
     scored = zip(range(len(batch.totals) // size), batch.verdicts, strict=False)
     alive = [at for group, verdict in scored if verdict == "alive" for at in range(group * size, (group + 1) * size)]
@@ -291,14 +302,14 @@ def _lengths(batch: Sampled) -> tuple[float, ...]:
 
 
 def _centred(values: Tensor, counted: Tensor) -> Tensor:
-    """(P, G) less each row's mean over `counted`; 0 elsewhere."""
+    """Subtract each row's mean over `counted` from `values`, (P, G); 0 where not counted."""
     values = values.masked_fill(~counted, 0.0)
     means = values.sum(dim=1, keepdim=True) / counted.sum(dim=1, keepdim=True).clamp(min=1)
     return (values - means).masked_fill(~counted, 0.0)
 
 
 def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float, float]:
-    """Least squares: (rise over `span`, its standard error, mean)."""
+    """Fit a line by least squares. Return (rise over `span`, its standard error, mean)."""
     n = len(points)
     at = sum(x for x, _ in points) / n
     mean = sum(y for _, y in points) / n
@@ -309,13 +320,13 @@ def _line(points: list[tuple[float, float]], span: float) -> tuple[float, float,
 
 
 def mean(values: Iterable[float | None], least: int) -> float | None:
-    """Return the mean of the known values, if there are enough."""
+    """Return the mean of the known values; `None` if fewer than `least` are known."""
     known = [value for value in values if value is not None]
     return sum(known) / len(known) if len(known) >= max(least, 1) else None
 
 
 def share_of(pairs: Iterable[tuple[float, int]], least: int = 1) -> float | None:
-    """Return the share from pairs (how many, of how many), if there are enough."""
+    """Return the share from pairs (count, out of how many); `None` if out of fewer than `least`."""
     some, every = _added(pairs)
     return some / every if every >= least else None
 

@@ -1,4 +1,4 @@
-"""What is kept of the metrics that the trainer logs: some alarms look at no batch but at these."""
+"""The history of metrics that the trainer logs, for alarms that use no batch."""
 
 import statistics
 from collections.abc import Iterable, Mapping
@@ -9,35 +9,36 @@ from typing import Any, NamedTuple
 from ...utils.validation import finite_or_none
 
 
-START = 5  # first entries, of which the median is what a metric was at first
-RECENT = 7  # entries of which the median is what a metric is now
-ENOUGH = 10  # entries before them of which the median is what it was
+START = 5  # number of first entries; their median is a metric's value at first
+RECENT = 7  # number of last entries; their median is a metric's value now
+ENOUGH = 10  # minimum number of entries before the last ones; their median is the earlier value
 RUNAWAYS = ("kl", "grad_norm")
-# TRL's own, logged with vLLM at each step, and this package's, logged where the sampler is checked.
+# TRL's metric, logged with vLLM at each step, and this package's, logged when the sampler is checked.
 SAMPLER = ("sampling/sampling_logp_difference/mean", "sampler/logp_difference/mean")
 
 Entry = tuple[int, float]  # step, value
 
 
 class Growth(NamedTuple):
-    """What a metric is now, beside what it was."""
+    """The growth of a metric: its value now and its earlier value."""
 
     now: float
     was: float
-    since: int  # the first step at which it was as high as asked, and then did not come back
+    since: int  # first step at or above the bar, after which it stayed above `was`
 
 
 @dataclass
 class Logged:
-    """The first entries of a metric and its last ones. Those that are missing, not finite or not above 0 (the gradient
-    of a batch with nothing to learn) are left out.
+    """The first and the last entries of a metric.
+
+    Values that are missing, not finite or not above 0 (the gradient of a batch with nothing to learn) are left out.
     """
 
     first: list[Entry] = field(default_factory=list)
     last: list[Entry] = field(default_factory=list)
 
     def add(self, step: int, value: Any, most: int) -> None:
-        """Keep a value; of the last ones, `most` (but enough) and those that are recent."""
+        """Add a value. Keep the recent entries and, before them, `most` entries, but at least `ENOUGH`."""
         number = finite_or_none(value)
         if number is None or number <= 0:
             return
@@ -47,20 +48,18 @@ class Logged:
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> "Logged":
-        """From its fields, as a checkpoint has them."""
+        """Make the object from its fields in a checkpoint."""
         return cls(*([(step, value) for step, value in state[name]] for name in ("first", "last")))
 
     def over_its_median(self, factor: float, floor: float = 0.0) -> Growth | None:
-        """Return the growth to `factor` times the running median or more, at `floor` or above; `None` if there is
-        none.
-        """
+        """Return the growth if the metric is at least `factor` times its running median and `floor`, else `None`."""
         before, recent = self.last[:-RECENT], self.last[-RECENT:]
         return self._growth(before, recent, factor, floor) if len(before) >= ENOUGH else None
 
     def over_its_start(self, factor: float, floor: float = 0.0) -> Growth | None:
-        """Return the growth to `factor` times the first logged values, at `floor` or above; `None` if there is none.
+        """Return the growth if the metric is at least `factor` times its first median and `floor`, else `None`.
 
-        A metric that is logged seldom is judged as soon as it has as many recent entries as first ones.
+        A metric that is seldom logged is judged as soon as it has as many recent entries as first ones.
         """
         recent = [entry for entry in self.last if entry not in self.first][-START:]
         return self._growth(self.first, recent, factor, floor) if len(recent) >= START else None
@@ -75,7 +74,7 @@ class Logged:
 
 
 def note(kept: dict[str, Logged], entry: Mapping[str, Any], most: int) -> None:
-    """Keep of an entry of the log, whose "step" it needs, what alarms look at."""
+    """Add the metrics of a log entry that alarms use. The entry must have a "step"."""
     for name in (*RUNAWAYS, *SAMPLER):
         if finite_or_none(entry.get(name)) is not None:
             kept.setdefault(name, Logged()).add(entry["step"], entry[name], most)

@@ -1,4 +1,4 @@
-"""Sees each batch of a run and says which alarms are on."""
+"""Checks each batch of a run and returns the alarms that are on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,25 +24,28 @@ _SETTINGS = {
 
 
 class Thresholds(SimpleNamespace):
-    """When each alarm goes off, and what it is reckoned over. Shares are of 1 and in (0, 1].
+    """The thresholds of the alarms, and the numbers of batches that they are computed over. Shares are in (0, 1].
 
     Args:
         window (`int`, *optional*, defaults to `50`):
-            Batches that a trend or a mean is taken over, at least 4. `rewards_diverge` looks at two windows.
+            Number of batches for a trend or a mean, at least 4. `rewards_diverge` uses two windows.
         min_batches (`int`, *optional*, defaults to `20`):
-            Batches before the first alarm. Their mean is what later ones are compared with.
+            Number of batches before the first alarm. Later batches are compared with the mean of these first batches.
         entropy_floor (`float`, *optional*, defaults to `0.05`):
-            Nats above which entropy has not collapsed, whatever it was.
+            Entropy, in nats per token, above which there is no `entropy_collapse`, whatever the entropy was.
         kl_floor (`float`, *optional*, defaults to `0.2`):
-            Nats a token below which KL does not run away, however it grows.
+            KL, in nats per token, below which there is no `runaway`, however fast it grows.
         grad_norm_floor (`float`, *optional*, defaults to `1.0`):
-            Gradient norm, before clipping, below which it does not run away: `max_grad_norm`'s default.
+            Gradient norm before clipping below which there is no `runaway`. The default is that of `max_grad_norm`.
         sampler_floor (`float`, *optional*, defaults to `0.05`):
-            Nats a token below which sampler and trainer do not drift apart, whatever their difference was.
+            Difference of log-probabilities, in nats per token, below which there is no `sampler_drift`, whatever the
+            difference was.
         distinct_floor (`float`, *optional*, defaults to `0.2`):
-            Share of its best at which the share of failed attempts with different answers is a `diversity_loss`.
+            Fraction of its best value at which the share of failed attempts with different answers is a
+            `diversity_loss`.
         **thresholds (`float`, *optional*, default to those in [`ALARMS`]):
-            By the alarm's name, which is on where what it sees is at or beyond its threshold; `None` switches it off.
+            Threshold by alarm name. An alarm is on if its quantity is at or beyond its threshold; `None` switches the
+            alarm off.
 
     Raises:
         ValueError: a name is unknown, or a value has another type or is out of range.
@@ -86,7 +89,7 @@ class Thresholds(SimpleNamespace):
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Thresholds":
-        """From names and values, as a config has them."""
+        """Make thresholds from the names and values in a config."""
         return cls(**{str(name): value for name, value in values.items()})
 
     @property
@@ -96,13 +99,13 @@ class Thresholds(SimpleNamespace):
 
     @property
     def enough(self) -> int:
-        """Batches that a window must hold to be judged."""
+        """Number of batches that a window must hold to be judged."""
         return min(self.min_batches, self.window)
 
 
 @dataclass(frozen=True)
 class Alarm:
-    """An alarm that is on. `groups` are those of this batch that show it, the highest reward first."""
+    """An alarm that is on. `groups` are the groups of the batch that show the alarm, the highest reward first."""
 
     name: str
     step: int
@@ -110,17 +113,17 @@ class Alarm:
     threshold: float
     message: str
     groups: tuple[GroupKey, ...]
-    new: bool  # it was off for the last window
+    new: bool  # the alarm was off for the last window
 
 
 class Watch:
-    """Sees each batch of a run and says which alarms are on.
+    """A watch that checks each batch of a run and returns the alarms that are on.
 
-    Keeps some numbers of the first `min_batches` and of the last `2 * window` batches, of the best that was, and of as
-    many entries of the log, never a text.
+    It keeps numbers of the first `min_batches` batches, of the last `2 * window` batches, of the best levels, and of
+    a window of log entries. It never keeps a text.
 
     Args:
-        thresholds ([`Thresholds`], *optional*): when each alarm goes off.
+        thresholds ([`Thresholds`], *optional*): the thresholds of the alarms.
 
     Example:
         >>> watch = Watch(Thresholds(window=30))
@@ -139,13 +142,11 @@ class Watch:
         return self.thresholds.names
 
     def note(self, entry: Mapping[str, Any]) -> None:
-        """Hear what the trainer logs: an entry with its "step", names and values as they are in the log. Alarms about
-        it are on at the next batch.
-        """
+        """Add an entry of the trainer's log, with its "step". Alarms about the entry are on at the next batch."""
         self._history.note(entry)
 
     def see(self, batch: Sampled) -> list[Alarm]:
-        """Alarms that are on at this batch, new or not."""
+        """Add a batch. Return the alarms that are on, new or not."""
         self._history.add(batch)
         if self._history.count < self.thresholds.min_batches:
             return []
@@ -154,11 +155,11 @@ class Watch:
         return [self._alarm(name, batch.step, finding) for name, finding in findings.items() if finding is not None]
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what `load_state_dict` needs to go on as if never interrupted: lists, dicts, numbers and strings."""
+        """Return the state for `load_state_dict`, as lists, dicts, numbers and strings."""
         return {**self._history.state_dict(), "last_on": dict(self._last_on)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from `state`. Thresholds are not part of it and may differ."""
+        """Restore the watch from `state`. Thresholds are not part of `state` and may differ."""
         self._history.load_state_dict(state)
         self._last_on = dict(state["last_on"])
 

@@ -1,7 +1,7 @@
-"""Alarms for what a run had and lost: each compares the last batches with the best smoothed ones.
+"""Alarms for abilities that a run had and lost: each compares the last batches with the best smoothed value.
 
-Smoothed is a mean over as many batches as a window must hold to be judged. Whether a loss is believed follows from how
-batches scatter: see [`Level`].
+A smoothed value is a mean over as many batches as a window must hold to be judged, at least 4. A loss is believed only
+if it exceeds the scatter of the batches: see [`Level`].
 """
 
 from typing import NamedTuple
@@ -14,15 +14,15 @@ from .text_stats import reward_of
 from .types import Finding
 
 
-_USED = 0.1  # calls an attempt, of a run that uses its tools
-_DIFFERED = 0.2  # share of pairs of failed attempts, of a run whose wrong answers differ
+_USED = 0.1  # calls per attempt from which a run counts as using its tools
+_DIFFERED = 0.2  # share of pairs from which wrong answers count as different
 
 
 def reward_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Return the mean total has fallen far below its best smoothed value.
+    """Detect that the mean total has fallen far below its best smoothed value.
 
-    The fall is a share of the best's height above the lowest total of the run: half of it where right answers have
-    become half as many.
+    The fall is a share of the best value's height above the run's lowest total. If right answers have become half as
+    many, the fall is one half.
     """
     peak, now = history.peaks.get("total"), history.level("total")
     height = history.height("total")
@@ -44,10 +44,11 @@ def reward_collapse(history: History, batch: Sampled, least: float) -> Finding |
 
 
 def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Detect that attempts no longer call tools, and did.
+    """Detect that attempts no longer call tools, although they did before.
 
-    Calls an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`). At best
-    they must have been 0.1 or more. What those that called earned beside their siblings is said where both were seen.
+    The calls of an attempt are its stretches of tokens that a tool or an environment wrote (`tool_mask`, `env_mask`).
+    The best smoothed mean must have been 0.1 calls per attempt or more. The finding tells how much attempts with calls
+    earned beside siblings without calls, if there were groups with both.
     """
     peak, now = history.peaks.get("calls"), history.level("calls")
     if peak is None or now is None or peak.level.mean < _USED or not peak.level.surely_above(now):
@@ -73,11 +74,12 @@ def tool_avoidance(history: History, batch: Sampled, least: float) -> Finding | 
 
 
 def diversity_loss(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Return the mean total rises while a group's best attempt earns less, or failed attempts all give one answer.
+    """Detect that the mean total rises while groups' best attempts earn less, or failed attempts give one answer.
 
-    What the best of a group earns, which is pass@G, has fallen by a share of its height above the lowest total. Or the
-    share of pairs of failed attempts with different answers is at `distinct_floor` of its best, and was 0.2 or more:
-    right answers are alike by nature, wrong ones become so as a policy ceases to explore. It needs 100 pairs.
+    In the first case, the reward of a group's best attempt, which is pass@G, has fallen by a share of its height above
+    the lowest total. In the second case, the share of pairs of failed attempts with different answers is at most
+    `distinct_floor` of its best value, which was 0.2 or more. Right answers are alike by nature, but wrong answers
+    become alike when a policy ceases to explore. The share needs 100 pairs.
     """
     total = history.level("total")
     if total is None:
@@ -110,7 +112,7 @@ class _Loss(NamedTuple):
 
 
 def _fewer_solved(history: History, least: float) -> _Loss | None:
-    """Check the best attempts of the groups."""
+    """Return the loss in the reward of the groups' best attempts; `None` if it is too small."""
     peak, now, height = history.peaks.get("best"), history.level("best"), history.height("best")
     if peak is None or now is None or height <= 0 or not peak.level.surely_above(now):
         return None
@@ -120,7 +122,7 @@ def _fewer_solved(history: History, least: float) -> _Loss | None:
 
 
 def _alike(history: History) -> _Loss | None:
-    """Check the answers of failed attempts."""
+    """Return the loss in the variety of failed attempts' answers; `None` if it is too small."""
     peak, now = history.peaks.get("distinct"), history.level("distinct")
     if peak is None or now is None or peak.level.mean < _DIFFERED or not peak.level.surely_above(now):
         return None

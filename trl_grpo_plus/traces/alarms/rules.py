@@ -1,6 +1,6 @@
-"""The alarms themselves, each a function of what is known of the run and of the batch at hand.
+"""The alarms: functions of the run's history, the current batch and a threshold.
 
-To add one: a function and its [`Rule`] in `ALARMS`.
+To add an alarm, write a function and add its [`Rule`] to `ALARMS`.
 """
 
 import math
@@ -17,15 +17,15 @@ from .text_stats import LOOP, reward_of
 from .types import Finding, Rule
 
 
-_ATTEMPTS = 100  # that a correlation needs
-_REWARDED = 20  # attempts that a share of rewarded ones needs
+_ATTEMPTS = 100  # minimum attempts for a correlation
+_REWARDED = 20  # minimum rewarded attempts for a share of them
 
 
 def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Return the total rises, a monitor with room to rise does not.
+    """Detect that the total rises while a monitor with room to rise does not.
 
-    The total's rise is a share of the range of totals seen in the run. It must be 4 standard errors, the monitor's
-    less than one and surely less than half of the total's.
+    The total's rise is a share of the range of totals seen in the run. The rise must be at least 4 standard errors.
+    The monitor's rise must be at most one standard error, and surely less than half of the total's.
     """
     total = history.trend()
     if total is None or not total.rises(least):
@@ -46,10 +46,10 @@ def monitor_flat(history: History, batch: Sampled, least: float) -> Finding | No
 
 
 def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding | None:
-    """One weighted reward rises, another with room to rise falls, or has been flat for two windows.
+    """Detect that one weighted reward rises while another falls, or has room to rise and is flat for two windows.
 
-    Rises are reckoned as those of [`monitor_flat`]. The other must fall as surely, or be flat over the last two
-    windows: a format that is learned within the first window, before accuracy moves, is no alarm.
+    A rise is measured as in [`monitor_flat`]. The other reward must fall as surely, or be flat over the last two
+    windows. So a format that is learned within the first window, before accuracy moves, is no alarm.
     """
     signs = {n: math.copysign(1.0, w) for n, w in batch.weights.items() if w}
     trends = {name: t for name, sign in signs.items() if (t := history.trend(name, sign))}
@@ -83,10 +83,11 @@ def rewards_diverge(history: History, batch: Sampled, least: float) -> Finding |
 
 
 def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Nearly all attempts earn the highest total of the run, in its first batches and now.
+    """Detect that nearly all attempts earn the highest total of the run, in its first batches and now.
 
-    The share of those within 1 % of it, in the first `min_batches` batches and in the window. A run that becomes
-    perfect is no alarm, nor one in which a weighted reward was never earned.
+    The quantity is the share of attempts within 1 % of the highest total, in the first `min_batches` batches and in
+    the window. A run that becomes perfect is no alarm. A run in which a weighted reward was never earned is no alarm,
+    either.
     """
     top = history.total_range[-1] if history.total_range else 0.0
     weights = batch.weights.items()
@@ -111,9 +112,10 @@ def perfect_scores(history: History, batch: Sampled, least: float) -> Finding | 
 
 
 def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Rewarded attempts hold no answer that can be found, and used to.
+    """Detect that rewarded attempts no longer hold an answer that can be found.
 
-    The share's growth, from a start of at most 0.2. Rewarded is a total above the middle of the run's range.
+    The quantity is the growth of the share of rewarded attempts without an answer, from at most 0.2 at the start. An
+    attempt is rewarded if its total is above the middle of the run's range.
     """
     was = share_of([r.unanswered for r in history.first], _REWARDED)
     now = share_of([r.unanswered for r in history.recent()], _REWARDED)
@@ -129,7 +131,7 @@ def no_answer(history: History, batch: Sampled, least: float) -> Finding | None:
 
 
 def length_drift(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Detect attempts far longer or shorter than in the first batches."""
+    """Detect attempts that are far longer or shorter than in the first batches."""
     was = mean([r.tokens for r in history.first], history.thresholds.enough)
     now = mean([r.tokens for r in history.recent()], history.thresholds.enough)
     if not was or now is None or 1 / least < now / was < least:
@@ -150,16 +152,16 @@ def length_drift(history: History, batch: Sampled, least: float) -> Finding | No
 
 
 def length_reward(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Within live groups, length goes with reward.
+    """Detect that length correlates with reward within live groups.
 
-    The correlation of tokens and total, both less their group's mean. A run that pays for length, or against it, goes
-    beyond: that is what it asked for.
+    The quantity is the correlation of tokens and total, both less their group's mean. A run that rewards or penalises
+    length on purpose exceeds the threshold as intended.
     """
     records = history.window()
     count, tokens, squares, totals, both = (sum(r.lengths[i] for r in records) for i in range(5))
     if count < _ATTEMPTS or totals <= 0:
         return None
-    if squares / count <= (0.05 * tokens / count) ** 2:  # lengths that hardly differ explain nothing
+    if squares / count <= (0.05 * tokens / count) ** 2:  # lengths that hardly differ cannot explain rewards
         return None
     r = both / math.sqrt(squares * totals)
     if abs(r) < least:
@@ -179,7 +181,7 @@ def length_reward(history: History, batch: Sampled, least: float) -> Finding | N
 def near_duplicates(history: History, batch: Sampled, least: float) -> Finding | None:
     """Detect attempts on one prompt that are nearly the same text.
 
-    Pairs that share 0.9 of their word triples, among attempts of at least 20 words.
+    The quantity is the share of pairs with 0.9 of their word triples in common, among attempts of at least 20 words.
     """
     share = history.share(lambda r: r.copies)
     if share is None or share < least:
@@ -197,7 +199,8 @@ def near_duplicates(history: History, batch: Sampled, least: float) -> Finding |
 def repetition(history: History, batch: Sampled, least: float) -> Finding | None:
     """Detect attempts that mostly repeat themselves.
 
-    Those of at least 20 words, over half of whose 4-grams have occurred before.
+    The quantity is the share of attempts in which over half of the 4-grams have occurred before, among attempts of at
+    least 20 words.
     """
     share = history.share(lambda r: r.loops)
     if share is None or share < least:
@@ -213,7 +216,7 @@ def repetition(history: History, batch: Sampled, least: float) -> Finding | None
 
 
 def reward_failures(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Return a reward times out, fails or is starved too often."""
+    """Detect that a reward times out, fails or is starved too often."""
     records = history.window()
     names = dict.fromkeys(name for record in records for name in record.failing)
     shares = {name: mean([r.failing.get(name) for r in records], history.thresholds.enough) or 0.0 for name in names}
@@ -243,7 +246,7 @@ _REVIVAL = {
 
 
 def dead_groups(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Next to no group has anything to teach."""
+    """Detect that almost all groups are dead: they give no learning signal."""
     records, kinds = history.window(), [verdict for verdict in _REVIVAL if verdict in batch.rounds[0].dead]
     total = sum(sum(r.verdicts.values()) for r in records)
     counts = {verdict: sum(r.verdicts.get(verdict, 0) for r in records) for verdict in kinds}
@@ -262,7 +265,7 @@ def dead_groups(history: History, batch: Sampled, least: float) -> Finding | Non
 
 
 def entropy_collapse(history: History, batch: Sampled, least: float) -> Finding | None:
-    """Entropy is at a fraction of the first batches', and low."""
+    """Detect that the entropy is low, and a fraction of that of the first batches."""
     was = mean([r.entropy for r in history.first], 1)
     now = mean([r.entropy for r in history.recent()], history.thresholds.enough)
     if was is None or now is None:
@@ -309,7 +312,7 @@ ALARMS: dict[str, Rule] = {
 
 
 def _earned(limits: list[float], weight: float) -> bool:
-    """Return whether a weighted reward has been at what may be its best: above 0, or at 0 if it is a penalty."""
+    """Return whether a weighted reward has reached its likely best: above 0, or 0 if it is a penalty."""
     if not limits or weight == 0:
         return True
     worst, best = limits if weight > 0 else (-limits[1], -limits[0])

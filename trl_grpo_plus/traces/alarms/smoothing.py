@@ -1,4 +1,4 @@
-"""Smoothed means of what each batch shows, and the best that each has been."""
+"""Smoothed means over batches, and their best values in a run."""
 
 import math
 from collections.abc import Iterable
@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 
-# Standard errors of a difference that is believed: the best of some thousand batches is compared with each later
-# level, and the error is that of few batches. Runs of 2000 noisy batches at one level seldom go beyond.
+# Standard errors that a difference must exceed to be believed. It is high because the best of some thousand batches is
+# compared with each later level, and the error comes from few batches. Runs of 2000 noisy batches at a constant level
+# seldom exceed it.
 _SURE = 6.0
 
 
@@ -16,17 +17,17 @@ class Level:
     """A mean over batches."""
 
     mean: float
-    error: float  # standard error of `mean`, from how the batches scatter
+    error: float  # standard error of `mean`, from the scatter of the batches
 
     def surely_above(self, other: "Level") -> bool:
-        """Return whether it is higher by more than the scatter of batches explains."""
+        """Return whether this level is higher than `other` by more than the scatter of the batches explains."""
         gap = self.mean - other.mean
         return gap > 0 and gap >= _SURE * math.sqrt(2) * max(self.error, other.error)
 
 
 @dataclass(frozen=True)
 class Peak:
-    """The best level of a quantity, the batch that ended it, and what all attempts earned then."""
+    """The best level of a quantity, the step of its last batch, and the level of the mean total at that step."""
 
     step: int
     level: Level
@@ -34,12 +35,16 @@ class Peak:
 
     @classmethod
     def of(cls, state: dict[str, Any]) -> "Peak":
-        """From its fields, as a checkpoint has them."""
+        """Make a peak from its fields in a checkpoint."""
         return cls(state["step"], Level(**state["level"]), Level(**state["total"]))
 
 
 def level_of(values: Iterable[float | None]) -> Level | None:
-    """Of a value a batch; `None` where fewer than 4 or than half of them are known, or one is beyond reckoning."""
+    """Return the level of one value per batch.
+
+    Returns `None` if fewer than 4 values or fewer than half of them are known, or if the mean or its error is not
+    finite.
+    """
     every = list(values)
     known = [value for value in every if value is not None]
     if len(known) < max(4, len(every) / 2):

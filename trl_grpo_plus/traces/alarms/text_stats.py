@@ -1,4 +1,4 @@
-"""What the texts of a batch show: a few of its groups are read, and a few attempts of each."""
+"""Statistics of the texts of a batch, from a few attempts in each of a few groups."""
 
 import math
 from collections.abc import Sequence
@@ -11,16 +11,16 @@ from ...utils.validation import finite_or_none
 from .. import GroupKey, Row, group_key
 
 
-_LOOKED_AT = 6  # groups of a batch whose texts are read, and attempts in each: about 10 ms
-_HEAD, _TAIL = 600, 2400  # characters of a text that are read; loops and answers are at the end
-_WORDS = 20  # shorter texts are naturally alike
-_ALIKE = 0.9  # shared word triples of near-duplicates
-LOOP = 0.5  # repeated 4-grams of a text that repeats itself
+_LOOKED_AT = 6  # groups of a batch, and attempts in each, that are read: about 10 ms
+_HEAD, _TAIL = 600, 2400  # characters read at the start and the end of a text; loops and answers are at the end
+_WORDS = 20  # minimum words of a text: shorter texts are alike by nature
+_ALIKE = 0.9  # share of word triples that near-duplicates have in common
+LOOP = 0.5  # share of repeated 4-grams above which a text repeats itself
 
 
 @dataclass(frozen=True)
 class Look:
-    """What the texts of one group show. Pairs are (how many, of how many)."""
+    """Statistics of the texts of one group. Pairs are (count, out of how many)."""
 
     key: GroupKey
     copies: tuple[int, int]
@@ -30,23 +30,23 @@ class Look:
 
 
 def look_at(groups: Sequence[Sequence[Row]], bar: float) -> list[Look]:
-    """Return what the texts of some of the groups show. Attempts above `bar` are rewarded."""
+    """Return text statistics of some of the groups. Attempts with a total above `bar` count as rewarded."""
     return [_look(rows, bar) for rows in _spread(groups)]
 
 
 def reward_of(row: Row) -> float:
-    """Its total, -inf where it has none."""
+    """Return the total of an attempt; -inf if it has none."""
     reward = finite_or_none(row["reward"])
     return -math.inf if reward is None else reward
 
 
 def _spread(items: Sequence[Any]) -> Sequence[Any]:
-    """At most `_LOOKED_AT` of them, evenly spread."""
+    """Return at most `_LOOKED_AT` of the items, evenly spread."""
     return [items[at * len(items) // _LOOKED_AT] for at in range(_LOOKED_AT)] if len(items) > _LOOKED_AT else items
 
 
 def _look(group: Sequence[Row], bar: float) -> Look:
-    """Return what the texts of a group, or of some of its attempts, show. Attempts above `bar` are rewarded."""
+    """Return text statistics of at most `_LOOKED_AT` attempts of a group. Totals above `bar` count as rewarded."""
     rows = _spread(group)
     texts = [_clipped(as_text(row["completion"])) for row in rows]
     spans = [find_answer(text) for text in texts]
@@ -70,7 +70,11 @@ def _clipped(text: str) -> str:
 
 
 def _units(text: str) -> tuple[list[str], int]:
-    """Words, or characters where the script has no spaces between words, and how many of them are about a word."""
+    """Split a text into words, or into characters if the script has no spaces between words.
+
+    Returns:
+        `tuple[list[str], int]`: the units, and the number of units that make up about one word.
+    """
     units = words(text)
     if sum(map(len, units)) <= 6 * len(units):
         return units, 1

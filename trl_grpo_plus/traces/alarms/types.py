@@ -1,4 +1,4 @@
-"""What an alarm is."""
+"""The classes of an alarm's rule and its finding."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from .history import History
 
 @dataclass(frozen=True)
 class Finding:
-    """What an alarm's function found."""
+    """The finding of an alarm that is on."""
 
     value: float
     threshold: float
@@ -21,13 +21,13 @@ class Finding:
 
 @dataclass(frozen=True)
 class Rule:
-    """An alarm.
+    """The rule of an alarm.
 
     Args:
-        function (`Callable`): from the history, the batch and the threshold to what it found, `None` while it is off.
-        default (`float`): the threshold; a [`Thresholds`] may have another.
-        limits (`Number`): what a threshold may be.
-        sees (`str`): what is compared with the threshold, for the table of alarms.
+        function (`Callable`): (history, batch, threshold) -> finding, or `None` while the alarm is off.
+        default (`float`): the default threshold, which a [`Thresholds`] may replace.
+        limits (`Number`): the values that the threshold may have.
+        sees (`str`): the quantity that is compared with the threshold, for the table of alarms.
     """
 
     function: Callable[[History, Sampled, float], Finding | None]
