@@ -1,7 +1,7 @@
-"""Verifiable rewards: one reward a file, each a plain TRL reward function.
+"""Verifiable rewards: one reward per file, each a plain TRL reward function.
 
-To add one: a file here with a function of the reward's name under `@register_reward`, and a line in `LIBRARY`. Its
-name works at once, without another install. Rewards of other packages come by entry points; see
+To add a reward, write a file here with a function of the reward's name under `@register_reward`, and add a line to
+`LIBRARY`. The name works at once, without another install. Rewards of other packages come through entry points; see
 `trl_grpo_plus.registry`.
 """
 

@@ -1,6 +1,6 @@
-"""The constraints that `instruction_checks` knows: one small function a kind, of the text and the kind's parameters.
+"""The constraints that `instruction_checks` knows: one small function per kind.
 
-All take time that grows with the text's length, whatever the text.
+Each function takes the text and the kind's parameters. Its time grows with the text's length, whatever the text.
 """
 
 import itertools
@@ -34,7 +34,7 @@ _LONG_MARKS = regex.compile(r"(\p{M}{30})\p{M}++")
 _FORMAT = regex.compile(r"\p{Cf}++")
 
 
-# -- reading a text; all in time that grows with its length
+# -- reading a text
 
 
 def _words(text: str) -> list[str]:
@@ -51,16 +51,19 @@ def _paragraphs(text: str) -> list[str]:
 
 
 def folded(text: str) -> str:
-    """Without case, width, invisible characters and kinds of white space."""
+    """Return a text without differences of case, width, invisible characters and kinds of white space."""
     if not text.isascii():
-        # Normalising takes the square of a run of marks.
+        # Normalising takes time quadratic in the length of a run of marks.
         text = _FORMAT.sub("", unicodedata.normalize("NFKC", _LONG_MARKS.sub(r"\1", text)))
     return " ".join(text.casefold().split())
 
 
 @lru_cache(maxsize=4096)
 def _phrase(phrase: str) -> Any:
-    """Finds it in a folded text, as whole words unless they are written without spaces."""
+    """Compile a pattern that finds a phrase in a folded text.
+
+    The phrase must be whole words, unless its words are written without spaces.
+    """
     wanted = folded(phrase)
     before, after = (regex.match(_LETTER, edge, regex.V1) is not None for edge in (wanted[0], wanted[-1]))
     pattern = regex.escape(wanted, special_only=True)
@@ -68,13 +71,13 @@ def _phrase(phrase: str) -> Any:
 
 
 def _lines(pattern: str) -> Callable[[str], int]:
-    """Counts the lines that start as the pattern says."""
+    """Return a function that counts the lines that start as the pattern says."""
     match = regex.compile(pattern).match
     return lambda text: sum(match(line) is not None for line in text.splitlines())
 
 
 def _marked(pattern: str, text: str) -> int:
-    """How many of the pattern's matches hold a word, right within the marks."""
+    """Return how many matches of the pattern hold a word, with no white space just inside the marks."""
     inners = (match[match.lastindex or 0] for match in regex.finditer(pattern, text))
     return sum(inner == inner.strip() and has_word(inner) for inner in inners)
 
@@ -164,7 +167,7 @@ def _one_of(text: str, options: list[str]) -> bool:
 
 def _json(text: str) -> bool:
     blocks = code_blocks(text) if text[:3] in ("```", "~~~") and text.endswith(text[:3]) else []
-    # One block, of all lines but the fences' own.
+    # The text is one block, with no line outside of its fences.
     is_fenced = len(blocks) == 1 and blocks[0].body.count("\n") >= text.count("\n") - 1
     if is_fenced and blocks[0].language not in ("", "json"):
         return False

@@ -6,11 +6,11 @@ from typing import Any
 
 
 def read_json(text: str) -> Any:
-    """The one document that a text is.
+    """Return the one JSON document that a text is.
 
     Raises:
-        ValueError: it is none; or has `NaN`, `Infinity`, a number beyond a double, or a key that comes twice.
-        RecursionError: it is nested too deep for Python.
+        ValueError: the text is no document, or it has `NaN`, `Infinity`, a number beyond a double, or a key twice.
+        RecursionError: the document is nested too deep for Python.
     """
     return json.loads(text, object_pairs_hook=_distinct, parse_constant=_refused, parse_float=_finite)
 

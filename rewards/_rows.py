@@ -1,4 +1,4 @@
-"""How rewards refuse a dataset that has rows they cannot score."""
+"""The check by which rewards refuse a dataset that has rows they cannot score."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -10,12 +10,12 @@ SHOWN_ROWS = 5
 def refuse_rows(
     name: str, problem_of: Callable[..., Any], *columns: Sequence[Any], hint: str = "Mend or filter these rows."
 ) -> None:
-    """Raise if a row has a problem. The first few are shown.
+    """Raise an error if any row has a problem, and show the first few such rows.
 
     Args:
-        name (`str`): the reward's.
-        problem_of (`Callable`): of a row's values, what is wrong: returned as text or raised as `ValueError`.
-        columns (`Sequence`): of one length.
+        name (`str`): name of the reward.
+        problem_of (`Callable`): takes a row's values, and returns the problem as text or raises it as `ValueError`.
+        columns (`Sequence`): columns of equal length.
         hint (`str`, *optional*): how to mend the rows.
 
     Raises:

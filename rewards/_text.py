@@ -1,4 +1,4 @@
-"""What rewards share in reading a completion."""
+"""Functions for reading a completion, which the rewards share."""
 
 import itertools
 import os
@@ -20,20 +20,20 @@ _LABEL_AND_CODE = re.compile(
 _QUOTATION = re.compile(r"[ \t]{0,3}>[ \t]?")
 _QUOTED_FENCE = re.compile(r"[ \t]{0,3}>[ \t]*(?:```|~~~)")
 _WORDS_BEHIND = re.compile(r"[ \t]+[^\s=({]+[ \t]+\S.*", re.DOTALL)  # "``` This adds."
-# Strings on one line end with it. `.?`: a backslash may end it.
+# A string that is not triple-quoted ends with its line. `.?`: a backslash may end the line.
 _TOKEN = re.compile(r"""#.*|\"{3}|'{3}|"(?:[^"\\]|\\.?)*(?:"|\Z)|'(?:[^'\\]|\\.?)*(?:'|\Z)""", re.DOTALL)
 _TRIPLE = {'"""': re.compile(r'\\.|"""', re.DOTALL), "'''": re.compile(r"\\.|'''", re.DOTALL)}
-MOST_FENCES = 40  # in a string of a program
+MOST_FENCES = 40  # in a string of a program, at most
 _UNSEEN = {"Cf", "Cc", "Cs", "Mn", "Me"}  # zero-width and control characters, lone surrogates, marks on nothing
 _BLANK = set("\u115f\u1160\u2800\u3164\uffa0")  # letters and symbols that show nothing
 
 
 def text_of(completion: Any, opened: bool = False) -> str:
-    """The text of a completion: itself, or that of the last message of the policy's own ("" where there is none).
+    """Return the text of a completion: the text itself, or that of the policy's last message ("" if there is none).
 
-    TRL's messages hold those of tools, environments and users, too: they say what the policy did not. Of content in
-    parts, as processors take it, those of text count. Thinking that TRL has parsed out of the text is put back; with
-    `opened` the prompt has opened it.
+    TRL's messages include those of tools, environments and users, which say what the policy did not. If the content is
+    in parts, as processors take it, the parts of text count. Thinking that TRL has parsed out of the text is put back.
+    With `opened` the prompt has opened the thinking.
     """
     if isinstance(completion, str):
         return completion
@@ -44,9 +44,10 @@ def text_of(completion: Any, opened: bool = False) -> str:
 
 
 def written_ids(completion_ids: Sequence[Any], tool_mask: Sequence[Any] | None) -> list[list[int]]:
-    """For each completion the tokens that the policy wrote: those that the mask, if there is one, has no 0 for.
+    """Return for each completion the tokens that the policy wrote.
 
-    Each may be a list, a tensor or an array.
+    These are the tokens for which the mask, if there is one, has no 0. Each completion may be a list, a tensor or an
+    array.
     """
     tokens = [_integers(ids) for ids in completion_ids]
     if tool_mask is None:
@@ -61,9 +62,10 @@ def _integers(values: Any) -> list[int]:
 
 
 def after_thinking(text: str, opened: bool = False) -> str:
-    """What stands after the last `</think>`; "" where a `<think>` is never closed; all of it where there is none.
+    """Return the text after the last `</think>`.
 
-    With `opened` the prompt has opened the thinking, so that "" is right where there is no `</think>`.
+    The result is "" if a `<think>` is never closed, and the whole text if there is no thinking. With `opened` the
+    prompt has opened the thinking, so the result is "" if there is no `</think>`.
     """
     head, closing, tail = text.rpartition("</think>")
     if "<think>" in tail or (opened and not closing):
@@ -72,35 +74,39 @@ def after_thinking(text: str, opened: bool = False) -> str:
 
 
 def answer_of(text: str, opened: bool = False) -> str | None:
-    """The body of the last `<answer>...</answer>` after the thinking; `None` where there is none, or no end of it."""
+    """Return the body of the last `<answer>...</answer>` after the thinking.
+
+    The result is `None` if there is no `<answer>`, or if the last one has no end.
+    """
     head, closing, tail = after_thinking(text, opened).rpartition("</answer>")
     _, opening, body = head.rpartition("<answer>")
     return body if closing and opening and "<answer>" not in tail else None
 
 
 def after_opened(answer: str, opened: bool) -> str:
-    """A completion that gives an answer: where the prompt has opened the thinking, it ends that first."""
+    """Return a completion with an answer. If the prompt has opened the thinking, the completion ends it first."""
     return f"</think>{answer}" if opened else answer
 
 
 def is_seen(char: str) -> bool:
-    """Whether a character shows: no white space, nothing of no width, no control character."""
+    """Return whether a character shows: no white space, no zero-width character, no control character."""
     return not char.isspace() and unicodedata.category(char) not in _UNSEEN and char not in _BLANK
 
 
 class Block(NamedTuple):
-    """A fenced block: its language in small letters ("" where none is said), and what it holds."""
+    """A fenced block: its language in lower case ("" if none is given), and its content."""
 
     language: str
     body: str
 
 
 def code_blocks(text: str) -> list[Block]:
-    """The fenced blocks of a text, in order; the last one may lack its end.
+    """Return the fenced blocks of a text, in order; the last block may lack its end.
 
-    Read as Markdown has them, three or more backticks or tildes and as many at the end, and as models write them: in a
-    list or a quotation, right after `<answer>`, with code behind the opening fence, with the end right after the last
-    line's text, or with a tag or words right after the end. Fences within Python's triple quotes are no fences.
+    Blocks are read as Markdown has them, with three or more backticks or tildes and as many at the end. They are also
+    read as models write them: in a list or a quotation, right after `<answer>`, with code after the opening fence,
+    with the end right after the last line's text, or with a tag or words right after the end. Fences within Python's
+    triple quotes are no fences.
     """
     lines, blocks, place, quoted = text.split("\n"), [], 0, 0
     while place < len(lines):
@@ -121,7 +127,7 @@ def code_blocks(text: str) -> list[Block]:
 
 
 def _unquote(lines: list[str], start: int) -> int:
-    """Take the marks from the lines of a quotation, in place; the place behind it."""
+    """Remove the marks from the lines of a quotation, in place, and return the index of the line after it."""
     place = start
     while place < len(lines) and (mark := _QUOTATION.match(lines[place])):
         lines[place] = lines[place][mark.end() :]
@@ -130,7 +136,7 @@ def _unquote(lines: list[str], start: int) -> int:
 
 
 def _label(info: str) -> tuple[str, str]:
-    """What stands behind an opening fence: the language, and the code that begins there."""
+    """Split the text after an opening fence into the language and the code that begins there."""
     if not info:
         return "", ""
     if code := _LABEL_AND_CODE.fullmatch(info):
@@ -140,8 +146,8 @@ def _label(info: str) -> tuple[str, str]:
 
 
 def _body(lines: list[str], start: int, stop: int, fence: str, is_python: bool) -> tuple[list[str], int]:
-    """A block's lines, and the place of the first line after it."""
-    glued = None  # a line that ends with a fence is the last one, unless a proper end is the next fence
+    """Return a block's lines, and the index of the first line after the block."""
+    glued = None  # a line that ends with a fence: the last line, unless the next fence is a proper end
     quote: str | None = None
     place = start
     while place < stop:
@@ -168,10 +174,11 @@ def _body(lines: list[str], start: int, stop: int, fence: str, is_python: bool) 
 
 
 def _end_of_string(lines: list[str], start: int, stop: int, quote: str) -> int | None:
-    """The line on which a string ends that is open before a fence; `None` where it never does.
+    """Return the line on which a string ends that is open before a fence; `None` if it never ends.
 
-    Nor where the fences in it are no blocks of their own: a program with broken quotes would swallow the next block.
-    Nor behind `MOST_FENCES`: each fence of a long block asks.
+    The result is `None` also if the fences in the string form no blocks of their own: otherwise a program with broken
+    quotes would swallow the next block. The result is `None` after `MOST_FENCES` fences too, because each fence of a
+    long block starts this search.
     """
     fences = 0
     for place in range(start, stop):
@@ -187,7 +194,7 @@ def _end_of_string(lines: list[str], start: int, stop: int, quote: str) -> int |
 
 
 def quote_after(line: str, quote: str | None) -> str | None:
-    """The triple quote that is open behind a line of Python, given the one that is open before it."""
+    """Return the triple quote that is open after a line of Python, given the quote that is open before it."""
     if quote is None and '"' not in line and "'" not in line:
         return None
     place = 0
@@ -201,7 +208,7 @@ def quote_after(line: str, quote: str | None) -> str | None:
 
 
 def dedented(lines: list[str]) -> str:
-    """Without the white space that all lines but blank ones begin with."""
+    """Return lines as one text, without the white space that all lines except blank ones begin with."""
     if not lines:
         return ""
     margins = [line[: len(line) - len(line.lstrip(" \t"))] for line in lines if line.strip()]

@@ -1,4 +1,4 @@
-"""Rewards made of rewards: one that counts only where another is earned, one clipped, one scaled.
+"""Rewards made of other rewards: gated by another reward, clipped or scaled.
 
 from trl_grpo_plus.rewards.combine import gate, scale
 
@@ -21,12 +21,12 @@ RewardFunction = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Combined:
-    """A reward function made of others; picklable where they are.
+    """A reward function made of other reward functions. It can be pickled if they can.
 
     Args:
-        name (`str`): what it is logged under, its `__name__`.
-        parts (`tuple`): the reward functions that it calls, each with all that it is called with.
-        rule (`Callable`): a sample's scores, one a part in their order -> its reward.
+        name (`str`): the name in the logs, and the `__name__`.
+        parts (`tuple`): the reward functions to call, each with all arguments of the call.
+        rule (`Callable`): maps a sample's scores, one per part in their order, to its reward.
     """
 
     name: str
@@ -38,12 +38,12 @@ class Combined:
         return self.name
 
     def __call__(self, completions: list[Any], **columns: Any) -> list[float | None]:
-        """N rewards; `None` where a part gives none."""
+        """Return N rewards; `None` where a part gives `None`."""
         scores = [part(completions=completions, **columns) for part in self.parts]
         return [self._of(sample) for sample in zip(*scores, strict=True)]
 
     def _of(self, scores: tuple[float | None, ...]) -> float | None:
-        # NaN is how TRL spells None.
+        # TRL writes NaN for None.
         known = [float(score) for score in scores if score is not None and not math.isnan(score)]
         return self.rule(*known) if len(known) == len(scores) else None
 
@@ -51,16 +51,18 @@ class Combined:
 def gate(
     reward: RewardFunction | str, by: RewardFunction | str, at_least: float = 1.0, name: str | None = None
 ) -> Combined:
-    """`reward` where `by` scores at least `at_least`, else 0.0; `None` where either gives `None`.
+    """Return a reward function: `reward` where `by` scores at least `at_least`, else 0.0.
 
-    Against a format or a length that pays without the answer. A penalty that is gated is waived, too: where `by` fails
-    nothing below 0 is charged.
+    The reward is `None` where either gives `None`.
+
+    Use a gate for a reward of format or length that pays without the right answer. A gated penalty is waived too:
+    where `by` fails, nothing below 0 is charged.
 
     Args:
         reward (`Callable` or `str`): a reward function, or a registered name.
-        by (`Callable` or `str`): the one that must be earned.
-        at_least (`float`, *optional*, defaults to `1.0`): what it must score.
-        name (`str`, *optional*): to log under, by default as in `think_format_if_math_answer`.
+        by (`Callable` or `str`): the reward that must be earned.
+        at_least (`float`, *optional*, defaults to `1.0`): the lowest score of `by` that counts as earned.
+        name (`str`, *optional*): the name in the logs, by default as in `think_format_if_math_answer`.
 
     Returns:
         [`Combined`]: a reward function.
@@ -83,7 +85,7 @@ def gate(
 
 
 def clip(reward: RewardFunction | str, low: float, high: float, name: str | None = None) -> Combined:
-    """`reward`, but at least `low` and at most `high`; `None` where it gives `None`.
+    """Return a reward function: `reward`, but at least `low` and at most `high`; `None` where it gives `None`.
 
     Raises:
         ValueError: there is no such reward, `low` is above `high`, or the function is async.
@@ -100,7 +102,9 @@ def clip(reward: RewardFunction | str, low: float, high: float, name: str | None
 
 
 def scale(reward: RewardFunction | str, factor: float, offset: float = 0.0, name: str | None = None) -> Combined:
-    """`factor * reward + offset`; `None` where it gives `None`. For one factor a reward, use `reward_weights`.
+    """Return a reward function: `factor * reward + offset`; `None` where `reward` gives `None`.
+
+    If you only need one factor per reward, use `reward_weights`.
 
     Raises:
         ValueError: there is no such reward, a number is not finite, or the function is async.

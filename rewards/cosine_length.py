@@ -1,4 +1,7 @@
-"""Reward for right answers that are short, and against wrong ones that are: correctness scaled by length."""
+"""Reward for correctness, scaled by length.
+
+The reward favours right answers that are short, and punishes wrong answers most if they are short.
+"""
 
 import math
 from typing import Any
@@ -51,33 +54,35 @@ def cosine_length(
     max_value_correct: float = 1.0,
     **columns: Any,
 ) -> list[float | None]:
-    """A right answer scores the more the shorter it is, a wrong one the more the longer it is.
+    """A right answer scores more the shorter it is, and a wrong answer scores more the longer it is.
 
     With `n` tokens and `c = cos(pi * min(n / max_length, 1))`, which falls from 1 to -1:
 
         right:  min_value_correct + (max_value_correct - min_value_correct) * (1 + c) / 2
         wrong:  max_value_wrong   - (max_value_wrong   - min_value_wrong)   * (1 + c) / 2
 
-    Appendix C.1 of Demystifying Long CoT (https://huggingface.co/papers/2502.03373), and for the same verdicts what
-    `trl.rewards.get_cosine_scaled_reward` gives. The paper's -10 for a completion that is cut off is left to
-    `overlong`. What is right is for another reward to say, `correct`; it gets all columns, and takes the place of
-    itself: do not list it a second time.
+    The source is appendix C.1 of Demystifying Long CoT (https://huggingface.co/papers/2502.03373). For the same
+    verdicts the values equal those of `trl.rewards.get_cosine_scaled_reward`. The paper's -10 for a completion that is
+    cut off is left to `overlong`.
+
+    Another reward, `correct`, says which answers are right. It gets all columns. This reward replaces it, so do not
+    list `correct` a second time.
 
     Args:
         completions (`list`): N completions, for `correct` to judge.
         completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
         tool_mask (`list[list[int]]`, *optional*):
-            For each token 1 where the policy wrote it, as `GRPOPlusTrainer` gives it where there are tools: those of
-            tools and environments are no part of the length. TRL's own trainer gives none, and all of them count.
-        max_length (`int`): tokens at which the schedule ends.
+            For each token 1 if the policy wrote it, as `GRPOPlusTrainer` gives the mask if there are tools. Tokens of
+            tools and environments are no part of the length. TRL's own trainer gives no mask, so all tokens count.
+        max_length (`int`): tokens at which the schedule ends; longer answers score as at `max_length`.
         correct (`str`, *optional*, defaults to `"math_answer"`): name or path of the reward that says what is right.
-        correct_args (`dict`, *optional*): its arguments, such as `{"column": "solution"}`.
-        at_least (`float`, *optional*, defaults to `1.0`): what it must score.
-        min_value_wrong (`float`, *optional*, defaults to `-1.0`): of a wrong answer without a token.
-        max_value_wrong (`float`, *optional*, defaults to `-0.5`): of a wrong one of `max_length` or more.
-        min_value_correct (`float`, *optional*, defaults to `0.5`): of a right one of `max_length` or more.
-        max_value_correct (`float`, *optional*, defaults to `1.0`): of a right one without a token.
-        columns: what `correct` reads.
+        correct_args (`dict`, *optional*): arguments of `correct`, such as `{"column": "solution"}`.
+        at_least (`float`, *optional*, defaults to `1.0`): the lowest score of `correct` that counts as right.
+        min_value_wrong (`float`, *optional*, defaults to `-1.0`): reward of a wrong answer without a token.
+        max_value_wrong (`float`, *optional*, defaults to `-0.5`): reward of a wrong answer at `max_length`.
+        min_value_correct (`float`, *optional*, defaults to `0.5`): reward of a right answer at `max_length`.
+        max_value_correct (`float`, *optional*, defaults to `1.0`): reward of a right answer without a token.
+        columns: the columns that `correct` reads.
 
     Returns:
         `list[float | None]`: N rewards; `None` where `correct` gives `None`.

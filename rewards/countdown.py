@@ -68,33 +68,35 @@ def countdown(
     format_reward: float = 0.0,
     think_opened: bool = False,
 ) -> list[float | None]:
-    """1.0 where the last `<answer>...</answer>` reaches the target with each number used once, else 0.0.
+    """1.0 for a completion whose last `<answer>...</answer>` reaches the target with each number used once, else 0.0.
 
-    The task of TinyZero (https://github.com/Jiayi-Pan/TinyZero, dataset Jiayi-Pan/Countdown-Tasks-3to4, whose column
-    of numbers is called `nums`) and of Mini-R1. Theirs evaluate the text with Python's `eval` and a tolerance; here
-    whole numbers, `+ - * /`, parentheses and a minus before a number or a parenthesis are read by a grammar, and the
-    value is an exact fraction. `× · ⋅ ∗` count as `*`, `÷` as `/`, a minus sign or en dash as `-`. A tail `= 25` that
-    repeats the target is allowed, on a line of its own too, since Mini-R1's prompt shows one; any other equation is
-    refused. So are powers, `//`, decimals, `1_0`, hexadecimal, comments, names, LaTeX, a plus before a number, other
-    digits than 0-9, and more than 1,000 characters.
+    This is the task of TinyZero (https://github.com/Jiayi-Pan/TinyZero, dataset Jiayi-Pan/Countdown-Tasks-3to4, whose
+    column of numbers is called `nums`) and of Mini-R1. Their rewards evaluate the text with Python's `eval` and a
+    tolerance. Here a grammar reads whole numbers, `+ - * /`, parentheses and a minus before a number or a parenthesis,
+    and the value is an exact fraction.
+
+    `× · ⋅ ∗` count as `*`, `÷` as `/`, a minus sign or en dash as `-`. A tail `= 25` that repeats the target is
+    allowed, also on a line of its own, since Mini-R1's prompt shows such a tail. Any other equation is refused. So are
+    powers, `//`, decimals, `1_0`, hexadecimal, comments, names, LaTeX, a plus before a number, other digits than 0-9,
+    and more than 1,000 characters.
 
     A minus before a number reaches no positive target that the given (positive) numbers do not reach without it.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
-        numbers (`list[list[int]]`): for each of them, the numbers to use, none negative.
-        target (`list[int]`): for each of them, the value to reach.
+        numbers (`list[list[int]]`): for each completion, the numbers to use, none negative.
+        target (`list[int]`): for each completion, the value to reach.
         format_reward (`float`, *optional*, defaults to `0.0`):
-            What an expression scores that uses each number once and misses the target. TinyZero pays 0.1 for anything
-            in the tags, which a model can earn by a constant answer.
+            Reward of an expression that uses each number once and misses the target. TinyZero pays 0.1 for anything
+            in the tags, which a model can earn with a constant answer.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0, `format_reward` or 1.0.
 
     Raises:
-        ValueError: numbers or a target that are no whole numbers.
+        ValueError: the numbers or the target are no whole numbers.
 
     Example:
         >>> texts = ["<answer>(7 - 2) * 5</answer>", "<answer>5 * 7 - 2 = 33</answer>", "<answer>5 * 5</answer>"]
@@ -117,7 +119,7 @@ def _score(text: str, numbers: list[int], target: int, format_reward: float, thi
 
 
 def _problem(numbers: Any, target: Any) -> str | None:
-    """What is wrong with a row's columns."""
+    """Return what is wrong with a row's columns; `None` if nothing is."""
     if not isinstance(numbers, list | tuple) or not numbers:
         return f"numbers={numbers!r} must be a list with a whole number at least"
     if any(type(number) is not int or number < 0 for number in numbers):
@@ -131,7 +133,7 @@ def _problem(numbers: Any, target: Any) -> str | None:
 
 
 def _parsed(body: str, target: int) -> ast.expr | None:
-    """The expression in an answer; `None` where it breaks the grammar."""
+    """Return the expression in an answer; `None` if the answer breaks the grammar."""
     if len(body) > MAX_LENGTH:
         return None
     expression, equals, tail = body.translate(_SIGNS).strip().partition("=")
@@ -146,7 +148,7 @@ def _parsed(body: str, target: int) -> ast.expr | None:
 
 
 def _is_arithmetic(tree: ast.expr) -> bool:
-    # In breadth, so that no nesting is too deep.
+    # `ast.walk` does not recurse, so that no nesting is too deep.
     return all(
         isinstance(node, ast.operator | ast.unaryop)
         or (isinstance(node, ast.Constant) and type(node.value) is int)
@@ -161,7 +163,7 @@ def _numbers_in(tree: ast.expr) -> list[int]:
 
 
 def _value(tree: ast.expr) -> Fraction | None:
-    """What it comes to; `None` where it divides by zero."""
+    """Return the value of an expression; `None` if it divides by zero."""
     try:
         return _reduced(tree)
     except ZeroDivisionError:
@@ -181,9 +183,9 @@ def _reduced(node: ast.expr) -> Fraction:
 
 
 def solve(numbers: list[int], target: int) -> str | None:
-    """An expression that uses each number once and reaches the target.
+    """Return an expression that uses each number once and reaches the target.
 
-    `None` where there is none, or for more than 6 numbers, where a search takes long.
+    The result is `None` if there is no such expression, or for more than 6 numbers, where a search takes long.
     """
     if len(numbers) > GOLD_NUMBERS:
         return None
@@ -194,7 +196,7 @@ def solve(numbers: list[int], target: int) -> str | None:
 def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
     if len(numbers) <= 3:
         return _values(numbers).get(target)
-    # Every expression is one of few numbers joined to one of the others: what these must reach follows backwards.
+    # Every expression joins one of few numbers to one of the others. The target says what the others must reach.
     for few, others in _splits(numbers):
         for value, text in _values(few).items():
             for wanted, form in _counterparts(value, target):
@@ -205,7 +207,7 @@ def _reaching(numbers: tuple[int, ...], target: Fraction) -> str | None:
 
 @functools.lru_cache(maxsize=10_000)
 def _values(numbers: tuple[int, ...]) -> dict[Fraction, str]:
-    """All that the numbers can reach, with an expression each."""
+    """Return all values that the numbers can reach, with an expression for each."""
     if len(numbers) == 1:
         return {Fraction(numbers[0]): str(numbers[0])}
     reached: dict[Fraction, str] = {}
@@ -228,7 +230,7 @@ def _splits(numbers: tuple[int, ...]) -> list[tuple[tuple[int, ...], tuple[int, 
 
 
 def _counterparts(value: Fraction, target: Fraction) -> Iterator[tuple[Fraction, str]]:
-    """What must be reached beside a value, and how the two then make the target."""
+    """Yield each value that must be reached beside the given one, and how the two then make the target."""
     yield target - value, "({0} + {1})"
     yield value - target, "({0} - {1})"
     yield target + value, "({1} - {0})"

@@ -32,9 +32,9 @@ def _problem(gold: Any) -> str | None:
     gold=lambda answer: answer,
 )
 def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None]:
-    r"""1.0 where the completion is the answer, else 0.0; white space around either does not count.
+    r"""1.0 for a completion that is the answer, else 0.0; white space around either does not count.
 
-    All of the completion counts, thinking too: for answers at the end of a text there are other rewards.
+    The whole completion counts, with its thinking. For answers at the end of a text there are other rewards.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
@@ -44,7 +44,7 @@ def exact_answer(completions: list[Any], answer: list[str]) -> list[float | None
         `list[float | None]`: N rewards, 0.0 or 1.0; `None` (not scored) where `answer` is `None`.
 
     Raises:
-        ValueError: before training, answers that are no text, or blank ones, which saying nothing would earn.
+        ValueError: before training, if an answer is no text, or is blank, which an empty completion would earn.
 
     Example:
         >>> exact_answer(["46", " 46\n", "forty-six", "46"], answer=["46", "46", "46", None])

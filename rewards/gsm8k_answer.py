@@ -1,7 +1,7 @@
-r"""Reward for the number that answers a word problem, in the form of hands-on GRPO on GSM8K.
+r"""Reward for the number that answers a word problem, as GRPO tutorials on GSM8K give it.
 
-Source: GSM8K (https://arxiv.org/abs/2110.14168), whose answers end in `#### 1,234`; the rule, 0.5 for the `\boxed{}`
-and 1.0 for a number within 0.01, is the one that GRPO tutorials on it use.
+Source: GSM8K (https://arxiv.org/abs/2110.14168), whose answers end in `#### 1,234`. The rule, 0.5 for the `\boxed{}`
+and 1.0 for a number within 0.01, is the rule of GRPO tutorials on GSM8K.
 """
 
 import math
@@ -23,7 +23,7 @@ from ._text import after_opened, after_thinking, text_of
 
 
 BOX_POINTS, ANSWER_POINTS = 0.5, 1.0
-# Digits and signs of another width, and blanks of other kinds.
+# Full-width digits and signs, and blanks of other kinds.
 _WIDTHS = {
     **{wide: wide - 0xFEE0 for wide in (*range(0xFF10, 0xFF1A), *map(ord, "＄，．％＋－：（）＝"))},
     **dict.fromkeys(map(ord, "\u00a0\u2007\u2009\u202f"), " "),
@@ -84,25 +84,29 @@ def gsm8k_answer(
 ) -> list[float | None]:
     r"""1.0 for the right number, and 0.5 for a number in a `\boxed{}`, right or wrong.
 
-    The model's number is what the last `\boxed{}` after the thinking holds; without a box, what follows the last
-    `####` on its line, as in the dataset (on the next one, where that line is a heading, `#### Answer`). No other
-    number of the text counts, so a model is not paid for the last number that it happens to write. There must be one
-    number there, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`, `42\%` (which is 42), `\frac12`,
-    `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`; factors count, `2.5 million` and `1234万`. Two numbers,
-    arithmetic left undone (`6*3`, `\frac{36}{2}`), words, NaN, infinity, `~18`, and a number with a letter that may
-    be a factor or a unit (`72\text{ K}`), or with a comparison (`72\text{ less}`), are no number; a box that is empty,
-    nested or cut off holds none, and earns nothing. An empty box behind a full one is passed over, as in "I put it in
-    `\boxed{}`", and so are the asterisks of `**#### 18**`.
+    The model's number is the content of the last `\boxed{}` after the thinking. Without a box, it is the text after
+    the last `####` on its line, as in the dataset (or on the next line, if that line is a heading, `#### Answer`). No
+    other number of the text counts, so a model is not paid for the last number that it happens to write.
 
-    Runs in the trainer's process: it parses by linear scans alone, and takes no answer above 1,000 characters.
+    There must be exactly one number in that place, with its unit if any: `1,234`, `-5`, `\$18.00`, `18 dollars`,
+    `42\%` (which is 42), `\frac12`, `Answer: 18`, `US$18`, `¥18`, `18元`, `１８`, `1'234`. Factors count:
+    `2.5 million` and `1234万`. These are no number: two numbers, arithmetic left undone (`6*3`, `\frac{36}{2}`),
+    words, NaN, infinity, `~18`, a number with a letter that may be a factor or a unit (`72\text{ K}`), and a number
+    with a comparison (`72\text{ less}`).
+
+    A box that is empty, nested or cut off holds no number and earns nothing. An empty box after a full one is passed
+    over, as in "I put it in `\boxed{}`", and so are the asterisks of `**#### 18**`.
+
+    The reward runs in the trainer's process: it parses by linear scans alone, and reads no answer above 1,000
+    characters.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         answer (`list[str | int | float]`): N golds: a solution ending in `#### 1,234`, as in GSM8K, or a number.
         tolerance (`float`, *optional*, defaults to `0.01`):
-            The number is right where it is nearer to the gold than this. 0 asks for equality.
+            The number is right if it is nearer to the gold than this. 0 asks for equality.
         think_opened (`bool`, *optional*, defaults to `False`):
-            Whether the prompt ends with `<think>`: a completion without `</think>` is all thinking then, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards: 0.0, 0.5 (boxed, wrong), 1.0 (right, not boxed) or 1.5.
@@ -156,7 +160,7 @@ def _number(text: str | None) -> Fraction | None:
 
 
 def _bare(text: str) -> str:
-    """Without what a reader of numbers does not know: "Answer:", money of most countries, digits of another width."""
+    """Remove or convert what the number reader does not know: "Answer:", most currencies, digits of another width."""
     text = text.translate(_WIDTHS)
     if _TWO_SIGNS.search(text) and text.count("$") == 1:
         return ""
@@ -182,7 +186,7 @@ def _gold_number(gold: Any) -> Fraction | None:
 
 
 def _written(number: Fraction) -> str:
-    """A whole number or a decimal where it has one that ends, else a fraction."""
+    """Write a number as an integer or a decimal that ends, if it has one, else as a fraction."""
     if number.denominator == 1:
         return str(number.numerator)
     places = next((k for k in range(1, 30) if (number * 10**k).denominator == 1), None)

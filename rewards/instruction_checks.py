@@ -40,54 +40,57 @@ def instruction_checks(
     credit: Literal["all", "fraction"] = "all",
     think_opened: bool = False,
 ) -> list[float | None]:
-    r"""1.0 where an answer keeps to all of its row's constraints (or the share of them that it keeps to).
+    r"""1.0 for an answer that keeps to all of its row's constraints (or the share that it keeps to).
 
-    A constraint is a dict of its `kind` and that kind's parameters; kinds that count take `min`, `max` or `exactly`:
+    A constraint is a dict of its `kind` and that kind's parameters. Kinds that count take `min`, `max` or `exactly`:
 
     | kind | counts, or asks for |
     |---|---|
-    | words, unique_words, characters, sentences, paragraphs, lines | paragraphs are set apart by blank lines |
+    | words, unique_words, characters, sentences, paragraphs, lines | blank lines separate paragraphs |
     | capital_words | words of two letters or more, all capitals |
     | bullets, headings | lines that start with `-`, `*`, `+`, `•`, or with `#` |
-    | numbered_items | lines that start with 1. 2. 3. or 1) 2) 3), as far as they go on in order |
+    | numbered_items | lines that start with 1. 2. 3. or 1) 2) 3), as far as the order holds |
     | placeholders, highlights, titles | `[name]`; `*this*` or `**this**`; `<<this>>` |
     | keyword: keyword | a whole word or phrase, in any case |
     | letter: letter | a letter (or other text) anywhere, in any case |
     | parts: separator | different parts between separators, such as `***` |
-    | required_words, forbidden_words: words | all of them, none of them; as `keyword` |
+    | required_words, forbidden_words: words | all of the words, or none of them; matched as `keyword` |
     | case: case | `upper`, `lower`: no letter of the other case; `title`: words start with capitals |
     | starts_with, ends_with: phrase | in any case; quotation marks, `*` and `_` around the answer do not count |
-    | paragraph_starts_with: paragraph, phrase | the first is 1 |
-    | quoted | all within one pair of double quotation marks |
-    | no_commas | of any script |
-    | postscript: marker="P.S." | a line that starts so, also in bold, and goes on, after something else |
-    | one_of: options | nothing but one of them |
-    | json | nothing but one object or array, which a code fence may hold; no NaN, no 1e999, no key twice |
-    | script, ending_script: script | at least 90 % of the letters, of all or of the last line |
+    | paragraph_starts_with: paragraph, phrase | the first paragraph is 1 |
+    | quoted | the whole answer is in one pair of double quotation marks |
+    | no_commas | commas of any script |
+    | postscript: marker="P.S." | a line that starts with the marker, also in bold, and goes on; after other text |
+    | one_of: options | nothing but one of the options |
+    | json | nothing but one object or array, perhaps in a code fence; no NaN, no 1e999, no key twice |
+    | script, ending_script: script | at least 90 % of the letters, of the answer or of its last line |
 
-    A script is no language: `Latin` is English, French and Vietnamese alike. `Japanese` is Han and kana, with kana.
-    A word is a run of letters, digits and marks, with single hyphens and apostrophes within, and each Han or kana
-    character is one by itself, as word processors count; text in Thai or Lao is a word up to the next space. A
-    sentence ends in `.`, `!`, `?` or `…` before white space, in `。` anywhere, or with its paragraph; common
-    abbreviations and initials end none. Look-alike letters of other alphabets are not seen through.
+    A script is no language: `Latin` is English, French and Vietnamese alike. `Japanese` is Han and kana, with at least
+    one kana.
 
-    What is judged is what stands after the thinking. Without a letter or digit there it is 0.0, since an empty
-    answer breaks no rule against anything. After IFEval (https://huggingface.co/papers/2311.07911).
+    A word is a run of letters, digits and marks, with single hyphens and apostrophes within. Each Han or kana
+    character is a word by itself, as word processors count. Text in Thai or Lao is one word up to the next space.
+
+    A sentence ends in `.`, `!`, `?` or `…` before white space, in `。` anywhere, or with its paragraph. Common
+    abbreviations and initials end no sentence. Look-alike letters of other alphabets count as different letters.
+
+    Only the text after the thinking is judged. Without a letter or digit there the reward is 0.0, since an empty
+    answer breaks no rule against anything. Source: IFEval (https://huggingface.co/papers/2311.07911).
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         constraints (`list`):
-            N lists of constraints, each list or constraint possibly as JSON, since a column of a dataset cannot mix
-            types. Parameters that are None count as not given: that is how a dataset fills up rows.
-        credit (`str`, *optional*, defaults to `"all"`): `"all"`: 1.0 or 0.0; `"fraction"`: the share that holds.
+            N lists of constraints. A list or a constraint may be JSON, since a column of a dataset cannot mix types.
+            Parameters that are None count as not given, because a dataset fills up rows with None.
+        credit (`str`, *optional*, defaults to `"all"`): `"all"`: 1.0 or 0.0; `"fraction"`: the share that is kept.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards from 0.0 to 1.0; `None` where `constraints` is `None`.
 
     Raises:
-        ValueError: a kind or parameter that there is not, with what is like it. Also before training.
+        ValueError: a kind or a parameter is unknown; the text names similar ones. Also raised before training.
 
     Example:
         >>> constraints = [{"kind": "bullets", "exactly": 2}, {"kind": "ends_with", "phrase": "Enjoy!"}]
@@ -163,7 +166,7 @@ def _problem_of(constraint: Any) -> str | None:
 
 @cache
 def _parameters(kind: str) -> tuple[dict[str, Any], list[str]]:
-    """Types of a kind's parameters, and the names of those that it needs."""
+    """Return the types of a kind's parameters, and the names of the required ones."""
     function = KINDS[kind]
     hints = {name: hint for name, hint in typing.get_type_hints(function).items() if name not in ("text", "return")}
     needed = [name for name, p in inspect.signature(function).parameters.items() if p.default is p.empty]

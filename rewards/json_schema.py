@@ -54,37 +54,38 @@ def _check_columns(schema: list[Any], **_: Any) -> None:
 def json_schema(
     completions: list[Any], schema: list[dict[str, Any] | str], *, think_opened: bool = False
 ) -> list[float | None]:
-    r"""1.0 where the final answer is one JSON document that is valid for the row's schema, else 0.0.
+    r"""1.0 for a completion whose final answer is one JSON document that is valid for the row's schema, else 0.0.
 
-    The final answer is what stands after the thinking, or in the last `<answer>...</answer>` there if there is one. Of
-    that it is the last fenced block labelled `json` or not at all (or else the last one), or all of it where there is
-    none. It is read by the letter of RFC 8259, more strictly than Python does: `NaN` and
-    `Infinity` (and numbers beyond a double, which become that), keys that come twice, and anything before or after the
-    document score 0. `true` is no integer; `1.0` is one, as JSON Schema has it. `format` is not looked at, as is JSON
-    Schema's default; use `pattern`, where `$` is the end of the text and `\d` one of 0-9, as ECMA 262 has it. Nesting
-    too deep for Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that takes
-    longer than 5 s.
+    The final answer is the text after the thinking, or the body of the last `<answer>...</answer>` in that text, if
+    there is one. If the final answer has fenced blocks, the last block labelled `json` or not labelled counts (or else
+    the last block).
 
-    Valid is all that it asks: where `{}` or `[]` is valid for a schema, that constant answer earns 1.0. So require
-    what the answer must have, and reward what is in it besides.
+    The document is read by the letter of RFC 8259, more strictly than Python does. `NaN`, `Infinity`, numbers beyond a
+    double (which become infinite), keys that come twice, and anything before or after the document score 0. `true` is
+    no integer; `1.0` is an integer, as in JSON Schema. `format` is not checked, as is JSON Schema's default. Use
+    `pattern` instead, where `$` is the end of the text and `\d` one of 0-9, as in ECMA 262. Nesting too deep for
+    Python's recursion (some 100 levels of a recursive schema) scores 0, and so does a text that takes longer than 5 s.
 
-    Needs `jsonschema` (`pip install trl-grpo-plus[rewards]`). Nothing is ever fetched for a `$ref`: only `#...` is
-    allowed. Without `$schema` a schema is taken for draft 2020-12.
+    The reward asks only for a valid document: if `{}` or `[]` is valid for a schema, that constant answer earns 1.0.
+    So let the schema require what the answer must have, and reward the content with another reward.
+
+    The reward needs `jsonschema` (`pip install trl-grpo-plus[rewards]`). Nothing is ever fetched for a `$ref`: only
+    `#...` is allowed. A schema without `$schema` is read as draft 2020-12.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         schema (`list[dict[str, Any] | str]`):
-            For each of them a JSON Schema, as JSON text or as a dict. Text is safer: a dataset of dicts gives each row
-            the keys of all the others, as None.
+            For each completion a JSON Schema, as JSON text or as a dict. Text is safer: a dataset of dicts gives each
+            row the keys of all other rows, as None.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
 
     Raises:
         ImportError: `jsonschema` is not installed.
-        ValueError: a schema that is none, refers to other documents, or accepts anything.
+        ValueError: a schema is no schema, refers to other documents, or accepts anything.
 
     Example:
         >>> schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -111,7 +112,7 @@ def _score(text: str, schema: str, think_opened: bool = False) -> float:
 
 def _final(text: str, think_opened: bool) -> str:
     final = after_thinking(text, think_opened).strip(" \t\r\n")
-    if _is_json(final):  # tags and fences in it are its own
+    if _is_json(final):  # tags and fences inside the document belong to it
         return final
     answer = answer_of(final)
     final = final if answer is None else answer
@@ -142,7 +143,7 @@ def _as_text(schema: Any) -> str:
 
 @functools.lru_cache(maxsize=1000)
 def _validator(text: str) -> Any:
-    """A validator of a schema. Raises ValueError for one that no answer could be judged by."""
+    """Return a validator of a schema; raise a `ValueError` for a schema by which no answer can be judged."""
     import jsonschema
     from referencing import Registry
 
@@ -176,7 +177,7 @@ def _read_schema(text: str) -> dict[str, Any]:
 
 
 def _pattern(validator: Any, pattern: str, instance: Any, schema: Any) -> Iterator[Any]:
-    r"""The keyword `pattern` by ECMA 262, not by Python: `$` is the end of the text alone, and `\d` one of 0-9."""
+    r"""Check the keyword `pattern` by ECMA 262, not by Python: `$` is only the end of the text, `\d` one of 0-9."""
     whole = _END.sub(lambda token: token[1] or r"\Z", pattern)
     if isinstance(instance, str) and not re.search(whole, instance, re.ASCII):
         from jsonschema import ValidationError

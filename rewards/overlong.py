@@ -28,20 +28,21 @@ def _check_args(max_length: int, cache: int) -> None:
 def overlong(
     completions: list[Any], completion_ids: list[list[int]], *, max_length: int, cache: int
 ) -> list[float | None]:
-    """0.0 for a completion short enough, falling to -1.0 for one that reaches the length limit.
+    """0.0 for a completion that is short enough, falling to -1.0 for a completion that reaches the length limit.
 
-    With `n` tokens: 0 up to `max_length - cache`, `(max_length - cache - n) / cache` up to `max_length`, -1 beyond.
-    Equation 13 of DAPO (https://huggingface.co/papers/2503.14476), and on any input what
-    `trl.rewards.get_soft_overlong_punishment(max_length, cache)` gives. It punishes length and rewards nothing: add it
-    to a reward for the answer. A completion that the engine cut off at `max_completion_length` never gets beyond that,
-    so set `max_length` to it or lower. All tokens of a completion count, those that tools answered too, as they count
-    towards `max_completion_length`.
+    With `n` tokens the reward is 0 up to `max_length - cache`, `(max_length - cache - n) / cache` up to `max_length`,
+    and -1 beyond. This is equation 13 of DAPO (https://huggingface.co/papers/2503.14476). On any input it equals
+    `trl.rewards.get_soft_overlong_punishment(max_length, cache)`.
+
+    The reward punishes length and rewards nothing: add it to a reward for the answer. A completion that the engine cut
+    off at `max_completion_length` never gets longer than that, so set `max_length` to it or lower. All tokens of a
+    completion count, also those of tools, as they count towards `max_completion_length`.
 
     Args:
         completions (`list`): N completions; not read.
         completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them.
-        max_length (`int`): tokens from which on the reward is -1.
-        cache (`int`): tokens before `max_length` over which it falls from 0 to -1; 0: at once.
+        max_length (`int`): number of tokens from which on the reward is -1.
+        cache (`int`): number of tokens before `max_length` over which the reward falls from 0 to -1; 0: at once.
 
     Returns:
         `list[float]`: N rewards from -1.0 to 0.0.

@@ -1,4 +1,4 @@
-"""Reward for a Python program: it is run on tests, in a sandbox, and what it does decides."""
+"""Reward for a Python program: it runs on tests in a sandbox, and its behaviour decides the reward."""
 
 import functools
 import math
@@ -21,13 +21,16 @@ def _check_args(time_s: float, memory_mb: int, output_kb: int, allow_unsafe_code
     Number(above=0, note=" (seconds)").check("python_tests: time_s", time_s)
     Number(at_least=64, note=": the interpreter takes about 40").check("python_tests: memory_mb", memory_mb)
     Number(at_least=1).check("python_tests: output_kb", output_kb)
-    # Before the run, not at the first completion.
+    # Fail before the run, not at the first completion.
     _a_tier_holds(time_s, memory_mb, output_kb, allow_unsafe_code_execution)
 
 
 @functools.cache
 def _a_tier_holds(time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> None:
-    """Raises as [`Sandbox`] does. Who runs programs has one of its own, which is attacked as well."""
+    """Open and close a sandbox, to raise before training what [`Sandbox`] raises.
+
+    Each process that runs programs has a sandbox of its own, which is attacked as well.
+    """
     Sandbox(time_s=time_s, memory_mb=memory_mb, output_kb=output_kb, allow_unsafe=allow_unsafe).close()
 
 
@@ -77,38 +80,42 @@ def python_tests(
     allow_unsafe_code_execution: bool = False,
     think_opened: bool = False,
 ) -> list[float | None]:
-    r"""1.0 where the program in the completion passes its row's tests, else 0.0.
+    r"""1.0 for a completion whose program passes its row's tests, else 0.0.
 
-    The program is one fenced block after any thinking: with an entry point the last one that defines it at the left
-    margin (`def`, `class` or `=`), for a script the last one labelled as Python that is more than comments, or else
-    the last one of code; where there is none such, the last one. So an example of use or its output may follow. Blocks
-    in the last `<answer>` go before others; without a block there, the code in it does. Without fences it is what
-    stands in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or between lines of words; or all of
-    the text. Earlier blocks that do nothing but define what it needs (imports, helpers) come before it.
+    The program is one fenced block after any thinking. With an entry point, it is the last block that defines the
+    entry point at the left margin (`def`, `class` or `=`). For a script, it is the last block labelled as Python that
+    is more than comments, or else the last block of code. If there is no such block, it is the last block. So an
+    example of use or its output may follow the program. Blocks in the last `<answer>` come before others; if the
+    `<answer>` has no block, the code in it does.
 
-    It runs in a sandbox (`trl_grpo_plus/sandbox/`) with the standard library alone, less what needs libraries or
-    files of the system (`sqlite3`, `ctypes`, `curses`, time zones); numpy is not to be had. A row has one of
+    Without fences, the program is the text in `[PYTHON]...[/PYTHON]`, `<code>` or LaTeX's listings, in backticks, or
+    between lines of words; or the whole text. Earlier blocks that only define what the program needs (imports,
+    helpers) are put before it.
 
-    - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`: each case is a run of its own, which must end
-      with status 0 and print the same lines; blanks at a line's end and blank lines at the end do not count.
+    The program runs in a sandbox (`trl_grpo_plus/sandbox/`) with the standard library alone, without modules that need
+    libraries or files of the system (`sqlite3`, `ctypes`, `curses`, time zones). There is no numpy. A row has one of
+
+    - `tests` for a script, `[{"stdin": "41\n", "stdout": "42\n"}, ...]`. Each case is a run of its own, which must end
+      with status 0 and print the same lines. Blanks at a line's end and blank lines at the end do not count.
     - `tests` for a function, `[{"args": [2, 3], "expected": 5}, ...]`, and `entry_point`, its name or
-      `Class.method` (called on a new instance each time). `args` may be a dict, of names. Types must be the same
-      throughout: 1 is neither 1.0 nor True, and NaN equals nothing; but a tuple counts as a list, which is all that
-      JSON has, and a subclass (Counter, namedtuple) as its base. Of a function that changes its arguments in place
-      `expected_args` says what they are afterwards, all of them, in the form of `args`: `{"args": [[2, 1]],
-      "expected_args": [[1, 2]]}`; what it returns counts where `expected` is given and not None. A column whose cases
-      differ in type may hold `args`, `expected` and `expected_args` as JSON text, all or none, or `tests` as one.
+      `Class.method` (called on a new instance each time). `args` may be a dict of names. Types must be the same
+      throughout: 1 is neither 1.0 nor True, and NaN equals nothing. But a tuple counts as a list, because JSON has
+      only lists, and a subclass (Counter, namedtuple) counts as its base. For a function that changes its arguments in
+      place, `expected_args` has all arguments after the call, in the form of `args`: `{"args": [[2, 1]],
+      "expected_args": [[1, 2]]}`. The returned value then counts only if `expected` is given and not None. If a
+      column's cases differ in type, it may hold `args`, `expected` and `expected_args` as JSON text, all or none of
+      them, or all of `tests` as one JSON text.
     - `test_code`, asserts on `entry_point`, as in MBPP, or `def check(candidate)`, as in HumanEval, or tests as pytest
-      and unittest find them, which may `from solution import` it. They run as `__main__` in another process than the
-      program and reach it by calls alone: plain data goes in and comes out, an exception by the name of its builtin
-      type. Changes that it makes to its arguments come back where the tests do nothing with what any of its calls
-      answers, but for `assert sort(items) is None`: else a program could empty what it is asked about, even in a call
-      that only warms it up. So asserts on a generator, a Decimal or what a call leaves of its arguments, where an
-      answer is asked for too, pass for no program, which cannot be seen beforehand: give a known solution of each
-      row, and `trl-grpo-plus check` will score it.
+      and unittest find them, which may `from solution import` the entry point. The tests run as `__main__` in another
+      process than the program, and reach the program by calls alone. Plain data goes in and comes out; an exception
+      comes out by the name of its builtin type. Changes that the program makes to its arguments come back only if the
+      tests use the result of none of its calls, except in `assert sort(items) is None`. Otherwise a program could
+      empty the data that it is asked about, even in a call that only warms it up. So no program passes asserts on a
+      generator, on a Decimal, or on changed arguments where a result is used too. This cannot be seen beforehand: give
+      a known solution of each row, and `trl-grpo-plus check` will score it.
 
-    A program that exits, patches the builtins, prints what it guesses or reads the grader's stack gets nothing for
-    it: what is expected never goes to the process where it runs.
+    A program that exits, patches the builtins, prints guesses or reads the grader's stack gains nothing, because the
+    expected results never go to the process where the program runs.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
@@ -116,26 +123,26 @@ def python_tests(
         entry_point (`list[str | None]`, *optional*): N names.
         test_code (`list[str | None]`, *optional*): N scripts.
         solution (`list[str | None]`, *optional*):
-            N programs known to pass, fenced or not. Not read to score: they are the gold answers of `check`.
+            N programs known to pass, fenced or not. Not used for the score: they are the gold answers of `check`.
         credit (`str`, *optional*, defaults to `"all"`):
-            `"all"`: 1.0 for all cases, else 0.0; stops at the first that fails. `"fraction"`: the share of `tests`
-            that pass; a program that runs out of time or dies fails what remains. `test_code` is one case.
+            `"all"`: 1.0 if all cases pass, else 0.0; stops at the first failure. `"fraction"`: the share of `tests`
+            that pass; a program that runs out of time or dies fails the remaining cases. `test_code` is one case.
         time_s (`float`, *optional*, defaults to `3.0`):
-            Seconds for each case; for all of `test_code`. They are the program's own: wall clock without what it
-            waited for a processor, so that a busy machine costs no score. A row that takes more than the reward's
-            `timeout` (60, counted likewise) in all scores 0.0.
+            Seconds for each case, or for all of `test_code`. They are wall-clock time without the time that the
+            program waited for a processor, so that a busy machine costs no score. A row that takes more than the
+            reward's `timeout` (60, counted likewise) in all scores 0.0.
         memory_mb (`int`, *optional*, defaults to `512`):
-            Address space, the interpreter's (about 40) included, in MiB; at most what a reward's worker has (4096).
-        output_kb (`int`, *optional*, defaults to `1024`): most that a case may print or return, in KiB.
+            Address space in MiB, with the interpreter's (about 40); at most the memory of a reward's worker (4096).
+        output_kb (`int`, *optional*, defaults to `1024`): the most that a case may print or return, in KiB.
         allow_unsafe_code_execution (`bool`, *optional*, defaults to `False`):
-            On a machine where no tier of the sandbox works, run programs with limits alone. They can then read, write
-            and send what this user can.
+            Whether to run programs with limits alone on a machine where no tier of the sandbox works. The programs can
+            then read, write and send what this user can.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 to 1.0; `None` where a row has neither `tests` nor `test_code`; NaN where
-            the machine had no processor or no process for the program. The latter is logged as
+            the machine had no processor or no process for the program. NaN is logged as
             `rewards/<name>/starved`, and programs that ran out of time as `rewards/<name>/too_long`.
 
     Raises:
@@ -157,7 +164,7 @@ def python_tests(
 
 @functools.cache
 def _sandbox(pid: int, time_s: float, memory_mb: int, output_kb: int, allow_unsafe: bool) -> Sandbox:
-    # One a process: a fork of this process must not speak to this one's children.
+    # One sandbox for each process: a fork of this process must not talk to the children of this process.
     options = {"time_s": time_s, "memory_mb": memory_mb, "output_kb": output_kb, "allow_unsafe": allow_unsafe}
     with kept():
         return Sandbox(**options, **sandbox_options(), on_wait=excuse)  # type: ignore[arg-type]
@@ -171,7 +178,7 @@ def _score(text: str, row: Row, sandbox: Callable[[], Sandbox], credit: str) -> 
             return _judge(text, row, sandbox(), credit)
         except Starved:
             raise
-        except SandboxError:  # something killed its process, which the next run starts anew
+        except SandboxError:  # something killed the sandbox's process; the next run starts a new one
             return _judge(text, row, sandbox(), credit)
     except (Starved, Killed) as error:
         return AnnotatedScore(math.nan, "starved", str(error))
@@ -198,7 +205,7 @@ def _noted(score: float, reason: str) -> float:
 
 
 def _of_script(program: str, cases: list[Case], sandbox: Sandbox) -> Iterator[tuple[bool, str]]:
-    """A verdict a case, and why the program counts as failed, if it does."""
+    """Yield a verdict for each case, and the reason why the program failed, if it did."""
     for case in cases:
         ran = sandbox.run(program, case.stdin)
         yield not ran.reason and same_output(ran.stdout, case.stdout), ran.reason
@@ -210,7 +217,7 @@ def _of_function(program: str, row: Row, cases: list[Case], sandbox: Sandbox) ->
         with sandbox.load(program, row.name(), calls=len(cases)) as loaded:
             for case in cases[judged:]:
                 is_right = _is_right(loaded, case)
-                if loaded.fault == KILLED and not is_last_life:  # it need not have been its doing: from here once more
+                if loaded.fault == KILLED and not is_last_life:  # perhaps by someone else: try this case once more
                     break
                 yield is_right, loaded.fault
                 judged += 1
@@ -231,7 +238,10 @@ def _as_given(args: list[Any] | dict[str, Any] | None) -> tuple[list[Any], dict[
 
 
 def same_output(printed: bytes, wanted: str) -> bool:
-    """Whether a program printed the lines wanted; blanks at the end of a line and lines at the end do not count."""
+    """Return whether a program printed the wanted lines.
+
+    Blanks at the end of a line and blank lines at the end do not count.
+    """
     try:
         return _lines(printed.decode()) == _lines(wanted)
     except UnicodeDecodeError:

@@ -83,36 +83,37 @@ _SUM = {"question": "2 + 3 =", "answer": "5", "metadata": {"source_dataset": "ch
 def reasoning_gym(
     completions: list[Any], task: list[str], entry: list[Any], *, think_opened: bool = False
 ) -> list[float | None]:
-    """What the task's own `score_answer` gives to the answer, from 0.0 to 1.0.
+    """0.0 to 1.0, as the task's own `score_answer` scores the answer.
 
-    The answer is what the last `<answer>...</answer>` after the thinking holds, without white space around. Without
-    one, or with an empty one, the score is 0.0 and the scorer is not asked. A scorer that raises or gives NaN scores
-    0.0, too: the answer made it do so.
+    The answer is the body of the last `<answer>...</answer>` after the thinking, without white space around it. If
+    there is none or it is empty, the score is 0.0 and the scorer is not called. If the scorer raises or gives NaN, the
+    score is 0.0 too, because the answer made it do so.
 
-    What the scorers of reasoning-gym 0.1.25 let pass. The tasks in `REFUSED` are refused before training, each with
-    its reason: some execute the answer. Most others give some credit to a wrong answer that holds the right one ("15"
-    for "5" scores 0.5) or comes near it. The best constant answer found earns on average, over 200 items with default
-    settings: 0.96 on game_of_life (a dead board), 0.7 on syllogism, 0.6 on circuit_logic, 0.5 on course_schedule,
+    Some scorers of reasoning-gym 0.1.25 are weak. The tasks in `REFUSED` are refused before training, each with its
+    reason: some execute the answer. Most others give some credit to a wrong answer that contains the right one ("15"
+    for "5" scores 0.5) or comes near it. Over 200 items with default settings, the best constant answer found earns on
+    average: 0.96 on game_of_life (a dead board), 0.7 on syllogism, 0.6 on circuit_logic, 0.5 on course_schedule,
     isomorphic_strings, ransom_note, self_reference and time_intervals, 0.4 on rectangle_count, shortest_path and acre,
-    0.35 on polynomial_equations, gcd, mahjong_puzzle, maze, letter_counting, rotten_oranges and zebra_puzzles, 0.25
-    on mini_sudoku, aiw and propositional_logic, 0.2 or less on the rest. A mean reward up to that shows no learning.
+    0.35 on polynomial_equations, gcd, mahjong_puzzle, maze, letter_counting, rotten_oranges and zebra_puzzles, 0.25 on
+    mini_sudoku, aiw and propositional_logic, 0.2 or less on the rest. A mean reward up to these values shows no
+    learning.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         task (`list[str]`): N names of tasks, such as `"chain_sum"`.
         entry (`list`):
-            N items of reasoning-gym, each `{"question", "answer", "metadata"}` as a dict or, since a dataset's column
-            cannot hold different dicts, as JSON; `config`, if there, are the settings of the task (some scorers need
-            them). [`make_dataset`] writes them.
+            N items of reasoning-gym, each `{"question", "answer", "metadata"}` as a dict or as JSON, since a dataset's
+            column cannot hold different dicts. An optional `config` has the settings of the task, which some scorers
+            need. [`make_dataset`] writes such items.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float]`: N rewards from 0.0 to 1.0.
 
     Raises:
-        ImportError: reasoning-gym is not installed. Before training.
-        ValueError: an unknown or refused task, or an entry that is none. Before training.
+        ImportError: reasoning-gym is not installed. Raised before training.
+        ValueError: a task is unknown or refused, or an entry is no item. Raised before training.
 
     Example:
         >>> entry = '{"question": "2 + 3 =", "answer": "5", "metadata": {}}'
@@ -128,21 +129,21 @@ def reasoning_gym(
 def make_dataset(
     tasks: Mapping[str, Mapping[str, Any]], size: int, seed: int, system_prompt: str | None = SYSTEM_PROMPT
 ) -> "Dataset":
-    """A dataset of one or several tasks for the reward `reasoning_gym`.
+    """Make a dataset of one or several tasks for the reward `reasoning_gym`.
 
     Args:
         tasks (`Mapping[str, Mapping]`): name of a task -> its settings, as `reasoning_gym.create_dataset` takes them.
-        size (`int`): rows, dealt to the tasks in turn.
-        seed (`int`): equal seeds give equal rows. Neighbouring seeds share most of theirs (item 1 of seed 0 is item 0
-            of seed 1): split one dataset, rather than make the evaluation set with another seed.
-        system_prompt (`str`, *optional*): put before each question; by default one that asks for `<answer>`.
+        size (`int`): number of rows, dealt to the tasks in turn.
+        seed (`int`): equal seeds give equal rows. Neighbouring seeds share most rows (item 1 of seed 0 is item 0 of
+            seed 1): split one dataset, rather than make the evaluation set with another seed.
+        system_prompt (`str`, *optional*): put before each question; by default a prompt that asks for `<answer>`.
 
     Returns:
         `datasets.Dataset`: with the columns `prompt` (messages), `task` and `entry` (JSON).
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ValueError: no tasks, an unknown or refused one, or settings that the task does not take.
+        ValueError: there are no tasks, a task is unknown or refused, or a task does not take its settings.
     """
     if problem := next(filter(None, map(_problem, tasks)), None if tasks else "tasks is empty."):
         raise ConfigError(f"make_dataset: {problem}")
@@ -151,7 +152,7 @@ def make_dataset(
     names = list(tasks)
     rows = [(names[i % len(names)], items[i % len(names)][i // len(names)]) for i in range(size)]
     system = [] if system_prompt is None else [{"role": "system", "content": system_prompt}]
-    from datasets import Dataset  # slow to import, and no part of the reward
+    from datasets import Dataset  # slow to import, and not needed by the reward
 
     return Dataset.from_dict(
         {
@@ -167,7 +168,7 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
     if {"size", "seed"} & set(config):
         raise ConfigError(f"make_dataset: give size and seed once for all tasks, not in the settings of {task}.")
     try:
-        # Twice as many, since items that cannot be scored are left out.
+        # Make twice as many, because items that cannot be scored are left out.
         made = _library().create_dataset(task, **config, size=2 * size + 1, seed=seed)
         settings = {"config": json.loads(json.dumps(config))}
     except (TypeError, AssertionError) as error:
@@ -180,7 +181,10 @@ def _generate(task: str, config: dict[str, Any], size: int, seed: int) -> list[d
 
 
 def _is_blank(item: dict[str, Any]) -> bool:
-    """Whether the right answer is nothing, which no answer is, too. Some tasks give no right answer: `None`."""
+    """Return whether the right answer is blank, as no answer is.
+
+    Some tasks give no right answer (`None`), which is not blank.
+    """
     return item["answer"] is not None and not item["answer"].strip()
 
 
@@ -191,7 +195,7 @@ def _score(answer: str | None, task: str, item: dict[str, Any]) -> float:
         return 0.0
     score_answer = _scorer(task, json.dumps(item.get("config", {})))
     try:
-        # They warn and print about bad answers.
+        # Scorers warn and print about bad answers.
         with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             score = float(score_answer(answer.strip(), item))

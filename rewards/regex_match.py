@@ -38,33 +38,34 @@ def _check_columns(pattern: list[Any], **_: Any) -> None:
 def regex_match(
     completions: list[Any], pattern: list[str], *, match_timeout: float = 0.1, think_opened: bool = False
 ) -> list[float | None]:
-    r"""1.0 where the row's pattern matches the whole final answer, else 0.0.
+    r"""1.0 for a completion whose whole final answer matches the row's pattern, else 0.0.
 
-    The final answer is the text after the last `</think>` (all of it where there is no thinking), without white space
-    around it. The pattern must match from its first character to its last, whether or not it has `^` and `$`, so
-    `\d+` is no match for `42!` nor for `42\n43`. To let words stand around, say so: `(?s).*\b42\b.*`.
+    The final answer is the text after the last `</think>` (the whole text if there is no thinking), without white
+    space around it. The pattern must match from its first character to its last, whether or not the pattern has `^`
+    and `$`, so `\d+` matches neither `42!` nor `42\n43`. To allow words around the match, write them into the pattern:
+    `(?s).*\b42\b.*`.
 
-    An answer that shows nothing (blanks, zero-width characters) scores 0 even where the pattern allows it, or saying
-    nothing would satisfy `(?!.*never).*`.
+    An answer that shows nothing (blanks, zero-width characters) scores 0 even if the pattern allows it. Otherwise an
+    empty answer would satisfy `(?!.*never).*`.
 
-    Patterns are those of the package `regex`, a superset of those of `re`; flags go into the pattern: `(?i)`, `(?s)`,
+    Patterns are those of the package `regex`, a superset of those of `re`. Flags go into the pattern: `(?i)`, `(?s)`,
     `(?m)`, `(?x)`. A match that takes longer than `match_timeout` (nested quantifiers such as `(?:x+x+)+y` can take
-    for ever) is ended, and scores 0.
+    for ever) is stopped, and scores 0.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
-        pattern (`list[str]`): for each of them a regular expression.
+        pattern (`list[str]`): for each completion a regular expression.
         match_timeout (`float`, *optional*, defaults to `0.1`):
-            Seconds of the processor that one match may take, at most 10. Threads of the process that compute meanwhile
-            count too (`regex` measures so).
+            Processor seconds that one match may take, at most 10. The time of other threads of the process counts
+            too, because `regex` measures that.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, so that a completion without `</think>` is thinking cut off, and scores 0.
+            Whether the prompt ends with `<think>`. A completion without `</think>` is then all thinking, and scores 0.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
 
     Raises:
-        ValueError: a pattern that is blank or cannot be compiled.
+        ValueError: a pattern is blank or cannot be compiled.
 
     Example:
         >>> texts = ["<think>Easy.</think> 1969-07-20", "On 1969-07-20", "1969-07-20, I think"]

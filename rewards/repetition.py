@@ -1,4 +1,4 @@
-"""Reward against loops: a penalty on n-grams that come more than once."""
+"""Reward against loops: a penalty on n-grams that occur more than once."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -32,24 +32,27 @@ def repetition(
     ngram: int = 20,
     max_penalty: float = -1.0,
 ) -> list[float | None]:
-    """0.0 where no n-gram of tokens comes twice, nearing `max_penalty` for a loop.
+    """0.0 for a completion in which no n-gram of tokens occurs twice, nearing `max_penalty` for a loop.
 
-    `max_penalty * (1 - distinct / total)` over the `total = n - ngram + 1` n-grams of a completion of `n` tokens; 0
-    where there is none. After appendix C.2 of Demystifying Long CoT (https://huggingface.co/papers/2502.03373); on any
-    input what `trl.rewards.get_repetition_penalty_reward(ngram, max_penalty)` gives, in time that hardly grows with
-    `ngram`. Tokens, not words: a text in Chinese or Japanese would be one word. Ordinary reasoning says the same three
-    tokens many times over, the more often the longer it is, so with TRL's `ngram=3` this is a penalty on length, too;
-    20 tokens in a row come back in loops and in copied passages. A shorter completion than that is never punished.
-    What tools answer is not the policy's loop: only tokens that the policy wrote count, read as one text.
+    The reward is `max_penalty * (1 - distinct / total)` over the `total = n - ngram + 1` n-grams of a completion of
+    `n` tokens, and 0 if there is no n-gram. The source is appendix C.2 of Demystifying Long CoT
+    (https://huggingface.co/papers/2502.03373). On any input the reward equals that of
+    `trl.rewards.get_repetition_penalty_reward(ngram, max_penalty)`, in time that hardly grows with `ngram`.
+
+    The n-grams are of tokens and not of words, because a text in Chinese or Japanese would be one word. Ordinary
+    reasoning repeats the same three tokens many times, and more often the longer it is. So with TRL's `ngram=3` the
+    reward is also a penalty on length. Repeats of 20 tokens occur in loops and in copied passages. A completion of
+    fewer than `ngram` tokens is never punished. A tool's answer is not the policy's loop: only tokens that the policy
+    wrote count, read as one text.
 
     Args:
         completions (`list`): N completions; not read.
         completion_ids (`list[list[int]]`): N lists of tokens, as the trainer gives them; tensors and arrays too.
         tool_mask (`list[list[int]]`, *optional*):
-            For each token 1 where the policy wrote it and 0 where a tool or an environment did, as `GRPOPlusTrainer`
-            gives it. TRL's own trainer gives none: tokens of tools count as the policy's there.
-        ngram (`int`, *optional*, defaults to `20`): tokens in an n-gram.
-        max_penalty (`float`, *optional*, defaults to `-1.0`): 0 or below.
+            For each token 1 if the policy wrote it and 0 if a tool or an environment did, as `GRPOPlusTrainer` gives
+            the mask. TRL's own trainer gives no mask, so tokens of tools count as the policy's.
+        ngram (`int`, *optional*, defaults to `20`): number of tokens in an n-gram.
+        max_penalty (`float`, *optional*, defaults to `-1.0`): reward that a loop comes near; 0 or below.
 
     Returns:
         `list[float]`: N rewards from `max_penalty` to 0.0.
@@ -71,9 +74,10 @@ def _penalty(ids: Sequence[int], ngram: int, max_penalty: float) -> float:
 
 
 def _windows(ids: Sequence[int], size: int) -> Sequence[int]:
-    """A name for each window of `size` tokens, the same for the same tokens.
+    """Return a number for each window of `size` tokens, equal for equal tokens.
 
-    A window is named by two shorter ones that overlap, so `size` costs its logarithm, not itself.
+    The number of a window comes from those of two shorter windows that overlap, so the cost grows with the logarithm
+    of `size`.
     """
     names, width = ids, 1
     while width < size:

@@ -1,4 +1,4 @@
-"""Reward for each line of arithmetic: is `a op b = c` right, and made of numbers that were there?"""
+"""Reward for each line of arithmetic `a op b = c`: it must be right, and use only numbers that are known."""
 
 import re
 from collections.abc import Iterator
@@ -10,13 +10,13 @@ from trl_grpo_plus.utils.text import as_text, content_of
 from trl_grpo_plus.utils.validation import Number
 
 
-MAX_LINE = 300  # characters of a line that is read; so numbers are bounded, too
+MAX_LINE = 300  # characters of a line that is read, at most; bounds the numbers too
 
 # As models and typography write them: × · ⋅ ∗ for *, ÷ for /, minus and en dash for -.
 _SIGNS = str.maketrans({"×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "−": "-", "–": "-"})
 _NUMBER = r"[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?"
 _TERM = rf"\$?(-?{_NUMBER})"
-# At the line's end, and not the tail of a longer one: before it stand no number, sign or bracket.
+# At the line's end, and not the tail of a longer equation: no number, sign or bracket is before it.
 _EQUATION = re.compile(rf"(?:\A|(?<=[^0-9+\-*/=.,()\s$])) *{_TERM} *([-+*/]) *{_TERM} *= *{_TERM} *[.!;]?\Z")
 _SMALL = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")
 _WORDS = {word: n for n, word in enumerate(_SMALL)}
@@ -36,7 +36,7 @@ PROBLEM = {"prompts": "Mia has 4 apples. She buys 5 more, and gives 3 to Tom. Ho
     "steps_check",
     examples=[
         Example("buys: 4 + 5 = 9\ngives: 9 - 3 = 6\n#### 6", PROBLEM, 2.0),
-        Example("buys: 4 + 5 = 8\ngives: 8 - 3 = 5\n#### 5", PROBLEM, 1.0),  # goes on rightly from a slip
+        Example("buys: 4 + 5 = 8\ngives: 8 - 3 = 5\n#### 5", PROBLEM, 1.0),  # uses the result of a slip rightly
         Example("buys: 4 + 7 = 11\ngives: 11 - 3 = 8\n#### 8", PROBLEM, 1.0),  # nobody said 7
         Example("4 + 5 = 8", PROBLEM, -1.0, {"wrong": -1.0}),
         Example("She has 6.", PROBLEM, 0.0),
@@ -52,27 +52,30 @@ def steps_check(
     wrong: float = 0.0,
     unsupported: float = 0.0,
 ) -> list[Any]:
-    r"""Each line that ends in `a op b = c`: `right`, `wrong`, or `unsupported` where it is right and made of others.
+    r"""`right`, `wrong` or `unsupported` for each line that ends in `a op b = c`.
 
-    A step is a line, with all before it since the last one; what stands before its equation ("gives: 9 - 3 = 6") is
-    not read. Numbers are whole or decimals, `1,234.5`, with a dollar sign if need be, and compared exactly: `10 / 3 =
-    3.33` is wrong. `a` and `b` must be numbers of the prompt, in digits or small ones in words (twice is 2), or
-    results of earlier lines, be these right or not: a slip is not charged again to those who go on from it. A line
-    that does again what an earlier one did is unsupported, so that saying it twice earns nothing; but a chain may go
-    on for ever, so pay for the answer, too. A line with more on a side than that (`2 + 3 + 4 = 9`) is no step.
+    A line is unsupported if it is right but uses numbers that nobody gave.
+
+    A step is a line, with all lines before it since the last step. The text before the equation of a step ("gives: 9 -
+    3 = 6") is not read. Numbers are whole or decimals, `1,234.5`, may have a dollar sign, and are compared exactly:
+    `10 / 3 = 3.33` is wrong. `a` and `b` must be numbers of the prompt, in digits or small ones in words (twice is 2),
+    or results of earlier lines, right or wrong: a slip is not charged again to later lines that use its result.
+
+    A line that repeats the calculation of an earlier line is unsupported, so that saying it twice earns nothing. But a
+    chain may go on for ever, so reward the answer too. A line with more than two numbers on a side (`2 + 3 + 4 = 9`)
+    is no step.
 
     A completion without such a line scores 0.0 as a whole, which is no better than a wrong line: silence does not pay.
 
-    The rewards are [`~trl_grpo_plus.registry.Step`]s: with `step_reward_credit` each token earns by the steps it has
-    part in.
-    Without, and in stock TRL (`get_reward("steps_check")`), the sum counts.
+    The rewards are [`~trl_grpo_plus.registry.Step`]s. With `step_reward_credit` each token earns the rewards of the
+    steps that it is part of. Without that option, and in stock TRL (`get_reward("steps_check")`), the sum counts.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         prompts (`list`): N prompts, as the trainer gives them.
-        right (`float`, *optional*, defaults to `1.0`): reward of a line that is right.
-        wrong (`float`, *optional*, defaults to `0.0`): of one that is not; less than `right`.
-        unsupported (`float`, *optional*, defaults to `0.0`): of one whose numbers nobody gave; less than `right`.
+        right (`float`, *optional*, defaults to `1.0`): reward of a line that is right and supported.
+        wrong (`float`, *optional*, defaults to `0.0`): reward of a line that is wrong; less than `right`.
+        unsupported (`float`, *optional*, defaults to `0.0`): reward of an unsupported line; less than `right`.
 
     Returns:
         `list[list[Step] | float]`: N rewards.
@@ -91,7 +94,10 @@ def steps_check(
 
 
 def _verdicts(text: str, problem: str) -> Iterator[tuple[int, bool | None]]:
-    """Of each line that is a step: where it ends, line end and all, and whether it is right (`None`: unsupported)."""
+    """Yield for each step the position where it ends and whether it is right (`None` if it is unsupported).
+
+    The position is after the line end.
+    """
     given = {
         Fraction(_WORDS[word]) if word in _WORDS else _value(word)
         for word in _GIVEN.findall(problem.lower())

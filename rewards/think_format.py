@@ -11,7 +11,7 @@ from ._text import is_seen, text_of
 
 _BOTH = re.compile(r"<think>(.*)</think>\s*<answer>(.*)</answer>", re.DOTALL)
 _THINKING = re.compile(r"<think>(.*)</think>(.*)", re.DOTALL)
-# A tag, or what a reader could take for one: <THINK>, < /think >, <answer id=1>, <thinking>, &lt;think&gt;, \<think\>.
+# A tag, or what may be read as a tag: <THINK>, < /think >, <answer id=1>, <thinking>, &lt;think&gt;, \<think\>.
 # Not `guess<answer` in a program.
 _TAG_LIKE = re.compile(
     r"(?:[<‹〈⟨]|&(?:lt|#0{0,5}60|#x0{0,5}3c);?|\\u003c|\\x3c|%3c)[\s\\/|]{0,20}(?:think(?:ing)?|answers?)"
@@ -41,27 +41,28 @@ def _gold(think_opened: bool, answer_tag: bool) -> str:
     gold=_gold,
 )
 def think_format(completions: list[Any], *, think_opened: bool = False, answer_tag: bool = True) -> list[float | None]:
-    """1.0 where the completion is one `<think>...</think>` and then one `<answer>...</answer>`, else 0.0.
+    """1.0 for a completion that is one `<think>...</think>` and then one `<answer>...</answer>`, else 0.0.
 
-    Both hold something that can be seen, and nothing but white space stands before, between and after them. It scores
-    0 where a tag comes again, or anything like one does (another case, full-width, with a zero-width character or a
-    blank in it, escaped, `<thinking>`); where the marks of a chat template stand anywhere (`<|im_start|>`, `[INST]`);
-    and where a line of the answer opens another turn (`System:`, `User:`, `Human:`, `Assistant:`).
+    Both must hold something visible, and only white space may be before, between and after them. The reward is 0 if a
+    tag comes again, or anything like a tag (in another case, full-width, with a zero-width character or a blank in it,
+    escaped, `<thinking>`), if the marks of a chat template are anywhere (`<|im_start|>`, `[INST]`), or if a line of
+    the answer opens another turn (`System:`, `User:`, `Human:`, `Assistant:`).
 
-    It is the form alone, which `<think>.</think><answer>.</answer>` has: a model that earns this without a right
-    answer writes just that. So pay it behind the answer only, as `gate("think_format", by="math_answer")` does.
+    The reward is for the form alone, which `<think>.</think><answer>.</answer>` has too. A model that earns this
+    reward without a right answer writes just that. So pay it only with a right answer, as `gate("think_format",
+    by="math_answer")` does.
 
     TRL's `think_format_reward` asks for less: `<think>` at the start and `</think>` after it. It pays for
-    `<think></think>` with nothing after it, for a second `</think>`, and for a next turn; and it takes lists of
-    messages only.
+    `<think></think>` with nothing after it, for a second `</think>`, and for a next turn, and it takes only lists of
+    messages.
 
     Args:
         completions (`list`): N completions, each a text or a list of messages, of which the policy's last one counts.
         think_opened (`bool`, *optional*, defaults to `False`):
-            The prompt ends with `<think>`, as the chat templates of DeepSeek-R1 and others make it, so that the
-            completion begins within the thinking and must not open it again.
+            Whether the prompt ends with `<think>`, as with the chat templates of DeepSeek-R1 and others. The
+            completion then begins within the thinking and must not open it again.
         answer_tag (`bool`, *optional*, defaults to `True`):
-            The answer stands in `<answer>` tags. `False`: it is all that follows the thinking.
+            Whether the answer must be in `<answer>` tags. If `False`, it is all text after the thinking.
 
     Returns:
         `list[float | None]`: N rewards, 0.0 or 1.0.
@@ -89,8 +90,8 @@ def _score(text: str, think_opened: bool = False, answer_tag: bool = True) -> fl
 
 
 def _normal(text: str) -> str:
-    """Without what cannot be seen, and with letters of other widths and styles made plain ones."""
-    # One by one: to normalise a text takes time in proportion to the square of its longest run of marks.
+    """Return a text without invisible characters, with letters of other widths and styles as plain letters."""
+    # Character by character, because normalising a text takes time quadratic in its longest run of marks.
     return text.translate({ord(char): _plain(char) for char in set(text)})
 
 

@@ -1,15 +1,16 @@
-"""Rewards by name: `@register_reward`, `get_reward`, `list_rewards`, and what may stand in `reward_funcs`.
+"""Rewards by name: `@register_reward`, `get_reward`, `list_rewards`, and the entries that `reward_funcs` takes.
 
 A registered reward is a plain TRL reward function, `(completions, **columns) -> list[float | None]`, which stock TRL
-takes too; of a list of [`Step`] for a completion TRL is given the sum. Its signature says what it reads:
+takes too. If the function gives a list of [`Step`] for a completion, TRL gets their sum. The function's signature says
+what it reads:
 
     def did_you_mean(completions, answer, hint=None, *, tolerance: float = 0.01): ...
              TRL's own    a column  one if     an argument:
                                     there      {name: did_you_mean, args: {tolerance: 0.1}}
 
-Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards`, which is what ships, and from the
-entry-point group of that name, where other packages list theirs. `@register_advantage` does it for advantages; see
-`trl_grpo_plus.objective.advantage_functions`.
+Names come from `@register_reward`, from `LIBRARY` in `trl_grpo_plus.rewards` (the rewards that ship), and from the
+entry-point group `trl_grpo_plus.rewards`, where other packages list their rewards. `@register_advantage` does the same
+for advantages; see `trl_grpo_plus.objective.advantage_functions`.
 """
 
 import functools
@@ -35,11 +36,11 @@ __all__ = [
     "list_rewards", "reads_columns", "register_advantage", "register_reward", "resolve",
 ]  # fmt: skip
 
-GROUP = "trl_grpo_plus.rewards"  # of entry points, and where our own are
+GROUP = "trl_grpo_plus.rewards"  # the group of entry points, and the module of the rewards that ship
 
 
 def __getattr__(name: str) -> Any:
-    # Those of advantages, whose module imports torch, which the processes that score must not.
+    # Imported late: these modules import torch, which the processes that score must not import.
     if name in ("list_advantages", "register_advantage"):
         return getattr(import_module(".objective.advantage_functions", __package__), name)
     if name == "reads_columns":
@@ -64,13 +65,13 @@ def register_reward(
     """Register the decorated function as the reward `name`.
 
     Args:
-        name (`str`): what `reward_funcs` calls it and what it is logged under.
+        name (`str`): the name in `reward_funcs` and in the logs.
         examples (`Iterable[Example]`, *optional*): completions and the rewards that they deserve, for the self-test.
         timeout (`float`, *optional*):
-            Seconds that a sample may take. Given, the function runs in killable worker processes, called with one
-            sample at a time. `None`: in the trainer's process, on the whole batch, without a limit.
+            Seconds that a sample may take. With a value, the function runs in killable worker processes, called with
+            one sample at a time. `None`: it runs in the trainer's process, on the whole batch, without a limit.
         on_timeout (`str`, *optional*, defaults to `"abstain"`):
-            What a sample that ran out of time scores: `"zero"` 0.0, `"abstain"` None; `"raise"` stops the run.
+            Score of a sample that ran out of time: `"zero"` 0.0, `"abstain"` None; `"raise"` stops the run.
         on_error (`str`, *optional*, defaults to `"raise"`): the same for an exception or a crash of the function.
         check_args (`Callable`, *optional*):
             Called with the arguments as keywords before a run; raises `ValueError`.
@@ -79,7 +80,7 @@ def register_reward(
             `ValueError`.
         gold (`Callable`, *optional*):
             `(**row, **args) -> str | None`: a completion that deserves full marks, for the self-test.
-        full_marks (`float`, *optional*, defaults to `1.0`): what that scores.
+        full_marks (`float`, *optional*, defaults to `1.0`): the score of the completion of `gold`.
         preload (`Iterable[str]`, *optional*): modules that worker processes start with.
         parts (`Callable`, *optional*):
             `(**args) -> rewards`: other rewards that the function calls with all columns (`**columns`), so that their
@@ -127,15 +128,16 @@ def register_reward(
 
 
 def get_reward(name: str, **args: Any) -> Reward:
-    """Return the reward of that name, or at that path, with these arguments.
+    """Return the reward with that name or path, with these arguments.
 
     Args:
         name (`str`): a registered name, `pkg.mod:func`, `pkg.mod.func` or `path/to/file.py:func`.
         args:
-            Its arguments; `column="solution"` renames the one column that it needs, `columns={"target": "goal"}` any.
+            The reward's arguments. `column="solution"` renames the only column that the reward needs,
+            `columns={"target": "goal"}` any column.
 
     Raises:
-        ConfigError: no such reward; or an argument is unknown, mistyped, missing or refused.
+        ConfigError: there is no such reward, or an argument is unknown, mistyped, missing or refused.
 
     Example:
         >>> get_reward("exact_answer", column="solution")(completions=["46"], solution=["46"])
@@ -145,15 +147,15 @@ def get_reward(name: str, **args: Any) -> Reward:
 
 
 def list_rewards() -> list[str]:
-    """Return names of all rewards, sorted."""
+    """Return the sorted names of all rewards."""
     return sorted({*_REGISTERED, *_listed()})
 
 
 def find(name: str) -> Definition:
-    """Return the definition of that name, or at that path.
+    """Return the definition of the reward with that name or path.
 
     Raises:
-        ConfigError: there is none; the text has near matches and what exists.
+        ConfigError: there is no such reward; the text names similar ones and all that exist.
     """
     if name in _REGISTERED:
         return _REGISTERED[name]
@@ -179,11 +181,11 @@ class RewardSpec:
     Args:
         name (`str` or `Callable`): a registered name, a path to a function, a model's id, or the function itself.
         args (`Mapping[str, Any]`, *optional*): the reward's arguments; `column` or `columns` rename what it reads.
-        weight (`float`, *optional*): of the total; `None`: as `reward_weights` says, else 1.
+        weight (`float`, *optional*): weight in the total; `None`: that of `reward_weights`, else 1.
         timeout (`float`, *optional*): seconds that a sample may take; see [`register_reward`].
         on_timeout, on_error (`str`, *optional*): "zero", "abstain" or "raise"; see [`register_reward`].
-        monitor (`bool`, *optional*, defaults to `False`): scored, logged and traced, but no part of the total.
-        label (`str`, *optional*): the name to log under. Two entries of one name need it.
+        monitor (`bool`, *optional*, defaults to `False`): whether the reward is scored, logged and traced only.
+        label (`str`, *optional*): the name in the logs. Two entries with one name need labels.
     """
 
     name: Any
@@ -213,7 +215,7 @@ class RewardSpec:
 
     @classmethod
     def of(cls, entry: Any) -> "RewardSpec":
-        """Return the spec of an entry in whatever form."""
+        """Return the spec of an entry in any form."""
         if isinstance(entry, RewardSpec):
             return entry
         if not isinstance(entry, Mapping):
@@ -228,10 +230,10 @@ class RewardSpec:
                 )
         if "name" not in entry:
             raise ConfigError(f"reward_funcs: {dict(entry)!r} has no name.")
-        return cls(**{**entry, "args": entry.get("args") or {}})  # `args:` with nothing behind it
+        return cls(**{**entry, "args": entry.get("args") or {}})  # YAML may have `args:` with nothing after it
 
     def build(self) -> Any:
-        """Return what the trainer is given: a [`Reward`], or the entry itself where that is TRL's to read."""
+        """Return what the trainer gets: a [`Reward`], or the entry itself if TRL reads it."""
         names = ("timeout", "on_timeout", "on_error", "label")
         options = {name: value for name in names if (value := getattr(self, name)) is not None}
         changed = [*options, *(["args"] if self.args else [])]
@@ -253,11 +255,11 @@ class RewardSpec:
 
 
 def resolve(reward_funcs: Any, reward_weights: Sequence[float] | None = None) -> tuple[Any, list[float] | None]:
-    """Return what TRL's trainer takes, from `reward_funcs` as ours takes it.
+    """Convert `reward_funcs` from this package's form to what TRL's trainer takes.
 
     Args:
         reward_funcs: an entry or a list of entries; see [`RewardSpec`].
-        reward_weights (`Sequence[float]`, *optional*): TRL's.
+        reward_weights (`Sequence[float]`, *optional*): TRL's option of that name.
 
     Returns:
         `tuple`: the functions and models, and their weights (`None`: all 1).
@@ -301,8 +303,11 @@ def _is_model(name: str) -> bool:
 
 @functools.cache
 def _listed() -> dict[str, list[str]]:
-    """Map names to paths; more than one where packages clash, which concerns only who asks for that name."""
-    from .rewards import LIBRARY  # names alone; what they name imports this module
+    """Map the names of rewards to their paths.
+
+    A name has several paths if packages clash. That concerns only users of that name.
+    """
+    from .rewards import LIBRARY  # names only: the modules that they name import this module
 
     listed = {name: {f"{GROUP}.{module}:{name}"} for name, module in LIBRARY.items()}
     for point in entry_points(group=GROUP):

@@ -1,7 +1,6 @@
-"""The parts of `choice_answer`: the patterns that name a choice.
+"""The parts of `choice_answer`: they find the choice that a completion names.
 
-patterns   How a text names one of several choices: where it says so, and in what dress. All in time linear in the
-           text.
-sentences  The sentences in which models say what they take: "The answer is B", "So, B.", "B is the best choice",
+patterns   The search for the choice that a text names, by its letter or its text, with or without formatting.
+sentences  The sentences in which models state their answer: "The answer is B", "So, B.", "B is the best choice",
            "答案：B".
 """

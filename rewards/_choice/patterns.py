@@ -1,4 +1,7 @@
-"""How a text names one of several choices: where it says so, and in what dress. All in time linear in the text."""
+"""The search for the choice that a text names, by its letter or its text, with or without formatting.
+
+All functions take time linear in the text.
+"""
 
 import re
 from collections.abc import Sequence
@@ -19,7 +22,7 @@ from .sentences import (
 
 
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
-DRESS = 1000  # characters around a choice's letter or text, at most
+DRESS = 1000  # characters of formatting around a choice's letter or text, at most
 
 _COMMANDS = r"\\(?:boxed|text|textbf|textrm|textit|mathrm|mathbf|mathit)\s{0,9}"
 _OPTION = r"(?:(?:[Tt]he )?(?:[Oo]ption|[Cc]hoice|[Ll]etter) )?"
@@ -43,19 +46,19 @@ _QUOTED = re.compile(
     r"\[\[([^\[\]]+)\]\]|\[([^\[\]]+)\]|`([^`]+)`|\"([^\"]+)\"|'([^']+)'|\u201c([^\u201c\u201d]+)\u201d|__((?:[^_]|_(?!_))+)__"
 )
 _BECAUSE = re.compile(r"(.{1,200}?),? (?:because|since) (.+)", re.DOTALL)
-# Letters and signs that Chinese and Japanese keyboards give at another width.
+# Full-width letters and punctuation, as Chinese and Japanese keyboards type them.
 _WIDTHS = {wide: wide - 0xFEE0 for wide in (*range(0xFF21, 0xFF3B), *map(ord, "（）：．，！？；"))}
 _WRAPPED = re.compile(
     _COMMANDS + r"\{(.*)\}|\*\*(.+)\*\*|\*(.+)\*|\$(.+)\$|\\\((.+)\\\)|\\\[(.+)\\\]", re.ASCII | re.DOTALL
 )
 _BRACE = re.compile(r"\\.|[{}]", re.DOTALL)
 _BOX_IN_BOX = re.compile(r"(\\boxed\s{0,9}\{\s{0,9}\$?\s{0,9})\\boxed(?=\s{0,9}\{)")
-_BLANKS = re.compile(r"\\boxed\s{10}")  # too many before the brace
-_MOST = 10  # answers in tags that are one hedge
+_BLANKS = re.compile(r"\\boxed\s{10}")  # too many blanks before the brace
+_MOST = 10  # at most this many tagged answers form one hedge
 
 
 def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> int | None:
-    """The number of the one choice that a completion names; `None` where it names none, or leaves it open."""
+    """Return the index of the one choice that a completion names; `None` if it names none or leaves it open."""
     final = after_thinking(text, think_opened).strip().translate(_WIDTHS)
     if "<answer>" in final or "</answer>" in final:
         body = _tagged(final)
@@ -65,7 +68,7 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
     head, _, last = final.rpartition("\n")
     stated = answer_in(last, head)
     if stated is None and head.endswith("\n") and unwrapped(last) != last.strip() and not is_denied(head):
-        stated = last.strip()  # a letter in dress has the last paragraph to itself
+        stated = last.strip()  # a formatted letter is the whole last paragraph
     place = _place(final if stated is None else stated, choices)
     if stated == last.strip() and place is not None and _is_contradicted(head, place, choices):
         return None
@@ -77,16 +80,17 @@ def chosen(text: str, choices: list[str] | None, think_opened: bool = False) -> 
 
 
 def _is_contradicted(head: str, place: int, choices: list[str] | None) -> bool:
-    """Whether the text before a letter that stands by itself names another choice as the answer."""
+    """Return whether the text before a lone letter names another choice as the answer."""
     before = last_line(head)
     named = _place(answer_in(before) or before, choices)
     return names_another(head, LETTERS[place]) or named not in (None, place)
 
 
 def _explained(final: str, choices: list[str] | None) -> int | None:
-    """The choice that the first line names, where what follows explains it and says nothing of another.
+    """Return the choice that the first line names, if the other lines explain it and mention no other choice.
 
-    Explanations say so, or begin with a sentence on the choice's text: "B", and then "Paris is the capital of France."
+    An explanation says so, or begins with a sentence about the choice's text: "B", and then "Paris is the capital of
+    France."
     """
     first, _, rest = final.partition("\n")
     stated = answer_in(first, may_be_one_of_many=False)
@@ -94,11 +98,11 @@ def _explained(final: str, choices: list[str] | None) -> int | None:
 
 
 def _explained_in_line(text: str, before: str, choices: list[str] | None) -> int | None:
-    """The choice that the first sentence says is the answer, where what follows, on its line too, explains it."""
+    """Return the choice that the first sentence states, if the rest of its line and the text after it explain it."""
     line, _, after = text.partition("\n")
     first, rest = first_sentence(line)
     stated = answer_in(first, before, may_be_one_of_many=False) if rest else None
-    if stated is None or stated == first.strip():  # a letter under a heading
+    if stated is None or stated == first.strip():  # a lone letter under a heading
         return None
     return _with_reason(stated, f"{rest}\n{after}", choices)
 
@@ -124,12 +128,15 @@ def _explains(text: str, place: int, choices: list[str] | None) -> bool:
 
 
 def _boxed(text: str) -> str:
-    r"""What the last `\boxed{}` holds, which may be another one; "" where that is cut off or one of several joined."""
+    r"""Return the content of the last `\boxed{}`; "" if the box is cut off or part of a hedge.
+
+    The content may be a box itself.
+    """
     return "" if _BLANKS.search(text) else last_box(_BOX_IN_BOX.sub(r"\1\\text", text)) or ""
 
 
 def _tagged(text: str) -> str:
-    """What the last `<answer>` holds; "" where that is not closed, or where "or" joins another answer to it."""
+    """Return the content of the last `<answer>`; "" if it is not closed, or if "or" joins a different answer to it."""
     last = (answer_of(text) or "").strip()
     head = text[: text.rfind("<answer>")]
     for _ in range(_MOST):
@@ -143,7 +150,7 @@ def _tagged(text: str) -> str:
 
 
 def _place(stated: str, choices: list[str] | None) -> int | None:
-    """The number of the choice that is all that is said, but for a reason given behind it."""
+    """Return the index of the choice, if the text states only that choice and perhaps a reason for it."""
     place = _named(stated, choices)
     because = _BECAUSE.fullmatch(stated) if place is None else None
     if because:
@@ -181,21 +188,27 @@ def _letter_and_text(stated: str, texts: Sequence[str]) -> int | None:
 
 
 def letter(text: str, count: int) -> int | None:
-    """The number of the choice, of so many, whose letter alone a text is."""
+    """Return the index of the choice, of `count` choices, whose letter is the whole text; `None` if there is none."""
     match = _LETTER.fullmatch(text)
     place = LETTERS.index(match[match.lastindex or 0].upper()) if match else count
     return place if place < count else None
 
 
 def _unquoted(text: str) -> str:
-    """A text without quotes, backticks, brackets or underscores around it, nor a full stop after these."""
+    """Return a text without the quotes, backticks, brackets or underscores around it.
+
+    A full stop after them is removed too.
+    """
     text = text.strip()
     inside = _QUOTED.fullmatch(text) or _QUOTED.fullmatch(text.removesuffix(".").removesuffix("。"))
     return inside[inside.lastindex or 0].strip() if inside else text
 
 
 def unwrapped(text: str) -> str:
-    r"""A text without `\boxed{}`, `\text{}`, `$...$`, `\(...\)`, `**...**` around it, nor a full stop after these."""
+    r"""Return a text without the formatting around it, and without a full stop after that.
+
+    Formatting is `\boxed{}`, `\text{}` and similar commands, `$...$`, `\(...\)` and `**...**`.
+    """
     text = text.strip()
     for _ in range(4):  # $\boxed{\textbf{(B)}}$ and the like
         inside = _WRAPPED.fullmatch(text) or _WRAPPED.fullmatch(text.removesuffix(".").removesuffix("。"))
@@ -205,7 +218,7 @@ def unwrapped(text: str) -> str:
 
 
 def _is_closed(text: str) -> bool:
-    """Whether no brace closes that the text has not opened."""
+    """Return whether the text closes no brace that it has not opened."""
     depth = 0
     for sign in _BRACE.finditer(text):
         depth += {"{": 1, "}": -1}.get(sign[0], 0)
@@ -215,7 +228,10 @@ def _is_closed(text: str) -> bool:
 
 
 def plain(text: str) -> str:
-    """A text as it is compared: unwrapped, in small letters, without white space and a full stop at its end."""
+    """Return a text in the form that is compared.
+
+    The form is unwrapped, in lower case, with single spaces and without a full stop at its end.
+    """
     text = _normal(unwrapped(text))
     return text.removesuffix(".").removesuffix("。") or text
 

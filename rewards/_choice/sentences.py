@@ -1,4 +1,4 @@
-"""The sentences in which models say what they take: "The answer is B", "So, B.", "B is the best choice", "答案：B"."""
+"""The sentences in which models state their answer: "The answer is B", "So, B.", "B is the best choice", "答案：B"."""
 
 import re
 
@@ -14,7 +14,7 @@ _ANSWER_LINE = re.compile(
 )
 _HEADING = re.compile(rf"(?:the )?{_HEAD}|(?:(?:最[终終]|正[确確])的?)?答案|正解|答え|정답", re.IGNORECASE)
 _LEAD = re.compile(r"\b(?:the|my|final|correct|right|best) (?:answer|option|choice)(?: is)? ?:[*\s]*$", re.IGNORECASE)
-# The articles are small letters: "Resposta: A B" names two.
+# Articles must be in lower case: "Resposta: A B" names two choices.
 _ELSEWHERE = re.compile(
     r"(?:"
     r"(?:(?:所以|因此|因而|故|[综綜]上(?:所述)?)[,，]? ?){0,2}(?:(?:最[终終]|正[确確])的?)?"
@@ -33,7 +33,7 @@ _SO_LINE = re.compile(rf"{_SO}(?:[,:] (.+)| (.+\.))", re.IGNORECASE)
 _THE_ANSWER = r"the (?:(?:final|correct|right|best) )?(?:answer|option|choice)"
 _AMONG = r"(?:among|of) (?:all )?(?:the|these) (?:(?:given|above|four|five) )?(?:options|choices|answers)"
 _SUBJECT = re.compile(rf"((?:{_SO},?|{_AMONG},) )?(.+) is (?:({_THE_ANSWER})|correct|right)\.?", re.IGNORECASE)
-# What "it" is stands in the text before.
+# "It" refers to a choice in the text before.
 _IT = re.compile(
     rf"(?:{_SO},? )?(?:it(?:['’]s| is)|(?:this|that) (?:corresponds to|matches))"
     r" ((?:(?:the )?(?:option|choice|letter|answer) )?\W{0,4}(?-i:[A-Z]\b|[a-z]\)).*)",
@@ -54,9 +54,9 @@ _OF_OTHERS = re.compile(
 _SENTENCE_END = re.compile(
     rf"(?<=[.!;])\s+(?=\S)|(?<=[。；])\s*(?=\S)|,\s(?={_SO}\b)|[,，]\s?(?=所以|因此|故)", re.IGNORECASE
 )
-_LONGEST = 1000  # of a line's end, in characters: who says more before the answer says it on another line
+_LONGEST = 1000  # characters of a line; after a longer line, models state the answer on another line
 
-# One choice is named, whichever.
+# Sentences that name any one choice.
 _SAYS = re.compile(
     rf"\b(?i:{_HEAD}{_IS}?)\W{{0,4}}(?:([A-Z])\b|(?<=\()([a-z])(?=\)))"
     r"|(?:答案|选项|選項|[选選][择擇]?)[是为為]?\W{0,3}([A-Z])(?![A-Za-z])"
@@ -86,14 +86,14 @@ _EXPLAINS = re.compile(
     r"|\W*(?:because|since)\b",
     re.IGNORECASE,
 )
-# Small letters count but for "i", units ("5 g"), "e.g." and calls ("f(x)"); "a" where it cannot be the article.
+# Lower-case letters count, except "i", units ("5 g"), "e.g." and calls ("f(x)"). "a" counts where it is no article.
 _LONE_LETTER = re.compile(
     r"(?<![\w'’])[A-Z](?![\w'’])|[(\[][A-Za-z][)\]]"
     r"|(?<![\w.])(?<!\w['’])(?<!\d )(?:[b-hj]|a(?=\W*\Z|[.,;:)]| (?:is|was|fits|holds|because|since|and|or)\b)"
     r"|(?:(?<=option )|(?<=letter )|(?<=choice ))a)(?![\w(]|\.\w|['’](?!s\b)\w)",
     re.ASCII,
 )
-# Of the line over a letter that stands by itself.
+# Searched for in the line above a lone letter.
 _DENIAL = re.compile(
     rf"\b(?:{_AGAINST}|not|never|none|neither|nor|wrong|incorrect|false|untrue|except|but|unlike|rather|than|perhaps|maybe"
     r"|possibly|probably|might|may|could|if|unless|second|third|fourth|bad)\b|n['’]t\b|[不错錯误誤非]"
@@ -103,13 +103,13 @@ _DENIAL = re.compile(
 
 
 def answer_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -> str | None:
-    """What the last sentence of a line says that the answer is; `None` where it says nothing of an answer.
+    """Return the answer that the last sentence of a line states; `None` if the sentence states no answer.
 
     Args:
         line (`str`): the line.
-        before (`str`, *optional*): the text before it, which may say that this line is the answer.
+        before (`str`, *optional*): the text before the line, which may say that the line is the answer.
         may_be_one_of_many (`bool`, *optional*, defaults to `True`):
-            Whether "B is correct" counts where nothing stands before it.
+            Whether "B is correct" counts as an answer if no text is before the line.
     """
     line = line.strip()
     stated = _of_sentence(line, before, may_be_one_of_many and not before.strip())
@@ -124,29 +124,29 @@ def answer_in(line: str, before: str = "", *, may_be_one_of_many: bool = True) -
 
 
 def names_a_choice(text: str) -> bool:
-    """Whether a sentence of a text says that a choice is the answer."""
+    """Return whether a sentence of the text says that a choice is the answer."""
     return _SAYS.search(text) is not None
 
 
 def first_sentence(line: str) -> tuple[str, str]:
-    """A line's first sentence, and the rest of the line."""
+    """Return a line's first sentence and the rest of the line."""
     end = _SENTENCE_END.search(line[:_LONGEST])
     return (line[: end.start()], line[end.end() :]) if end else (line, "")
 
 
 def names_another(text: str, letter: str) -> bool:
-    """Whether a sentence of a text says that another choice than this one is the answer."""
+    """Return whether a sentence of the text says that a choice other than `letter` is the answer."""
     return any(match[match.lastindex or 0].upper() != letter for match in _SAYS.finditer(text))
 
 
 def last_line(text: str) -> str:
-    """The end of a text's last line that is not blank."""
+    """Return the end of a text's last line that is not blank."""
     text = text.rstrip()
     return text[text.rfind("\n") + 1 :][-_LONGEST:]
 
 
 def is_denied(before: str) -> bool:
-    """Whether the last sentence before a letter that stands by itself denies it, doubts it or joins it to others."""
+    """Return whether the last sentence before a lone letter denies it, doubts it or joins it to other letters."""
     return _DENIAL.search(_SENTENCE_END.split(last_line(before))[-1]) is not None
 
 
@@ -155,12 +155,15 @@ def _is_heading(line: str) -> bool:
 
 
 def is_announced(text: str) -> bool:
-    """Whether a text begins as explanations do."""
+    """Return whether a text begins as explanations do."""
     return _EXPLAINS.match(text) is not None
 
 
 def takes_nothing_back(text: str, letter: str) -> bool:
-    """Whether a text behind an answer may be its explanation: no doubt, no turn, and the letter of no other choice."""
+    """Return whether the text after an answer can be its explanation.
+
+    Such a text has no doubt, no change of mind and no letter of another choice.
+    """
     return not _DOUBT.search(text) and _letters(text) <= {letter, "I"} and re.search(r"\w", text) is not None
 
 
@@ -169,9 +172,10 @@ def _letters(text: str) -> set[str]:
 
 
 def _without_clause(sentence: str) -> str:
-    """A sentence without "I think" or "Since it lies on the Seine," before "the answer is".
+    """Return a sentence without "I think" or "Since it lies on the Seine," before "the answer is".
 
-    The clause stays where it holds a doubt, another's words or the letter of a choice that the rest does not name.
+    The clause stays if it has a doubt, the words of someone else, or the letter of a choice that the rest does not
+    name.
     """
     clause_match = _CLAUSE.match(sentence)
     if not clause_match:
@@ -181,7 +185,7 @@ def _without_clause(sentence: str) -> str:
 
 
 def _speaks_against(text: str, stated: str) -> bool:
-    """Whether a text holds a doubt, or the letter of a choice that is not said."""
+    """Return whether a text has a doubt, or the letter of a choice that `stated` does not name."""
     letters = _letters(stated) - {"I"}
     return bool(text.strip()) and not takes_nothing_back(text, letters.pop() if len(letters) == 1 else "I")
 

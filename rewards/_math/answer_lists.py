@@ -1,9 +1,9 @@
-r"""What stands between two boxes or tags: a comma, an equals sign, a hedge, or words that keep them apart."""
+"""How the text between two boxes or tags joins them: a list, an equation, a hedge, or not at all."""
 
 import re
 
 
-_FAR, _FAR_BLANK = 200, 10_000  # characters, blanks counted once or all; what is farther apart is apart
+_FAR, _FAR_BLANK = 200, 10_000  # characters between joined answers, at most: with blanks squeezed, with all blanks
 _MARKS = re.compile(r"\$|\*\*|\\[()\[\]]|\\[,;:! ]|~(?=~)|\\q?quad(?![A-Za-z])")
 _TEXT = re.compile(r"\\(?:text|mathrm|mbox|textbf)\s*\{([^{}]*)\}")
 _LIST = re.compile(r"[,;&，；、]?\s*(?:(?:and|or|und|oder|et|y|和|或|与|または)\b|[,;&，；、])\s*", re.IGNORECASE)
@@ -26,10 +26,13 @@ _END_OF_SENTENCE = re.compile(r"[.!?:。！？：]")
 
 
 def between(text: str) -> str | None:
-    r"""How what stands between two answers joins them: ", ", "=", `\approx`, or "" for a hedge; `None`: not at all.
+    r"""Return how the text between two answers joins them; `None` if the text does not join them.
 
-    They are apart where a sentence ends between them, where a word stands there that is no hedge, where nothing does,
-    and where a line ends and no word stands there.
+    The result is ", " for a list, "=", `\approx` or `\cup` for an equation, an approximation or a union, and "" for a
+    hedge.
+
+    The text joins no answers if it is empty, if a sentence ends in it, if it has a word that is no hedge, or if a line
+    ends in it and it has no word.
 
     Example:
         >>> between(" or "), between("$ = $"), between(" / "), between(". No, "), between(" ")

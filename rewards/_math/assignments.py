@@ -1,4 +1,4 @@
-r"""Assignments, `x = 1, y = 2`: their values by name, and in the order of a tuple."""
+"""Assignments such as `x = 1, y = 2`: their values by name, and in the order of a tuple."""
 
 import re
 
@@ -13,7 +13,7 @@ _GREEK = (
 
 
 def assigned(shaped: Shape) -> dict[str, str] | None:
-    """The values by name of `x = 1, y = 2` or of `(x, y) = (1, 2)`; `None`: it assigns no two names."""
+    """Return the values by name of `x = 1, y = 2` or `(x, y) = (1, 2)`; `None` if fewer than two names get values."""
     if shaped.kind == "()" and _TUPLE.fullmatch(shaped.name):
         names, values = [name.strip() for name in shaped.name[1:-1].split(",")], list(shaped.parts)
     elif shaped.kind in ("list", "()") and not shaped.name:
@@ -27,9 +27,9 @@ def assigned(shaped: Shape) -> dict[str, str] | None:
 
 
 def in_order(values: dict[str, str]) -> list[str] | None:
-    """The values as a tuple has them; `None`: that is not sure.
+    """Return the values in the order of a tuple; `None` if that order is not sure.
 
-    Coordinates go by their names; others must stand in the order of the alphabet, Greek letters last.
+    Coordinates are sorted by their names. Other names must already be in alphabetical order, with Greek letters last.
     """
     names = list(values)
     if set(names) <= {"x", "y", "z"}:

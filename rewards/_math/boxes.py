@@ -1,4 +1,7 @@
-r"""Where the final answer stands: the last `\boxed{}` or `<answer></answer>`. Linear, so it is safe on any text."""
+r"""The search for the final answer: the last `\boxed{}` or `<answer></answer>`.
+
+The search takes time linear in the text, so it is safe on any text.
+"""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -10,9 +13,9 @@ from .answer_lists import between
 
 
 _BRACES = re.compile(r"\\boxed\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]", re.DOTALL)
-_MOST = 10  # boxes that are one answer
+_MOST = 10  # at most this many boxes form one answer
 
-# Not an answer but talk of the form: `\boxed{}`, `\boxed{...}`, "in `\boxed`".
+# Text about the form, no answer: `\boxed{}`, `\boxed{...}`, "in `\boxed`".
 _MENTION = re.compile(r"\\boxed(?:\s*\{(?:[\s.…]|\\[lc]?dots(?![A-Za-z])|\\[ ,;:!])*\}|(?=[`'\".,;:)]))")
 _WORDS = r"(?:(?:so|thus|therefore|hence),?\s+)?(?:the\s+|my\s+)?(?:(?:final|correct)\s+)?(?:answer|solution|result)"
 _LEAD = re.compile(
@@ -38,12 +41,12 @@ _TAKEN_BACK = frozenset({
 class _Box:
     opened: int
     start: int
-    outer: "_Box | None"  # the box that it opens in
+    outer: "_Box | None"  # the box around this box
     end: int | None = None
 
 
 class _Place(NamedTuple):
-    """Where a box or a tag stands in a text, and where what it holds does."""
+    """The positions of a box or a tag in a text, and of its content."""
 
     opened: int
     start: int
@@ -52,13 +55,17 @@ class _Place(NamedTuple):
 
 
 def final_answer(text: str) -> str | None:
-    r"""What the last `\boxed{}` or `<answer></answer>` holds, whichever opens last; `None` where there is none.
+    r"""Return the content of the last `\boxed{}` or `<answer></answer>`, whichever opens last, or `None`.
 
-    `None` also where it is cut off or nested. An empty box, or one of dots, is no box but a mention of it.
-    Boxes with nothing but a comma, "and" or "or" between them are one list, with an equals sign one chain; with a
-    slash, an arrow or "or maybe" they hedge, which is no answer unless all hold the same. Tags likewise. "The answer
-    is" at the beginning of a tag's text is left out. A box in a tag is none where its sentence there takes it back or
-    has another number next to it.
+    The result is `None` if there is none, or if the last one is cut off or nested. An empty box, or a box of dots,
+    only mentions the form and does not count.
+
+    Boxes with nothing but a comma, "and" or "or" between them are one list. Boxes with an equals sign between them are
+    one chain. Boxes with a slash, an arrow or "or maybe" between them are a hedge, which is no answer unless all boxes
+    hold the same. The same holds for tags.
+
+    "The answer is" at the beginning of a tag's text is left out. A box in a tag is no answer if its sentence in the
+    tag takes the answer back or has another number next to the box.
 
     Example:
         >>> final_answer(r"so \boxed{\frac{1}{2}}"), final_answer("<answer>72</answer>"), final_answer(r"\boxed{7")
@@ -78,7 +85,7 @@ def final_answer(text: str) -> str | None:
 
 
 def _is_taken_back(text: str, tag: int, box: int) -> bool:
-    """Whether the sentence of a box in a tag hedges or denies, or gives another number beside it."""
+    """Return whether the sentence of a box in a tag hedges, denies it, or gives another number beside the box."""
     closing = text.find("</answer>", max(tag, 0))
     if tag < 0 or closing < box:
         return False
@@ -101,7 +108,10 @@ def _without_lead(text: str) -> str:
 
 
 def last_box(text: str) -> str | None:
-    r"""What the last `\boxed{}` holds (the last few, where they are one list); `None`: none, cut off or nested."""
+    r"""Return the content of the last `\boxed{}`; `None` if there is none, or if it is cut off, nested or a hedge.
+
+    If the last few boxes form one list, the result holds the contents of all of them.
+    """
     text = _MENTION.sub(" ", text)
     boxes = _boxes(text)
     if not boxes or boxes[-1].opened != text.rfind("\\boxed") or boxes[-1].end is None or _is_nested(boxes[-1]):
@@ -111,20 +121,23 @@ def last_box(text: str) -> str | None:
 
 
 def has_rival_boxes(text: str) -> bool:
-    """Whether its boxes hold different things and are not one list: only the last one would count."""
+    """Return whether the boxes hold different things and form no list, so that only the last box would count."""
     boxes = _boxes(_MENTION.sub(" ", text))
     held = {_MENTION.sub(" ", text)[box.start : box.end] for box in boxes if box.end is not None}
     return len(held) > 1 and last_box(text) in held
 
 
 def _tags(text: str, end: int) -> Iterator[_Place]:
-    """The `<answer></answer>` of a text up to a place, the last one first."""
+    """Yield the places of the `<answer></answer>` pairs before a position, the last pair first."""
     while (closing := text.rfind("</answer>", 0, end)) >= 0 and (end := text.rfind("<answer>", 0, closing)) >= 0:
         yield _Place(end, end + len("<answer>"), closing, closing + len("</answer>"))
 
 
 def _joined(text: str, places: Iterable[_Place]) -> str | None:
-    """What the last place holds, and those before it that are one answer with it; `None`: they hedge."""
+    """Return the content of the last place, joined with the places before it that form one answer.
+
+    The result is `None` if the places are a hedge. `places` begins with the last place.
+    """
     held: list[str] = []
     signs: set[str] = set()
     after: _Place | None = None
@@ -143,9 +156,9 @@ def _joined(text: str, places: Iterable[_Place]) -> str | None:
 
 
 def _boxes(text: str) -> list[_Box]:
-    """All boxes in the order in which they open."""
+    """Return all boxes in the order in which they open."""
     boxes: list[_Box] = []
-    stack: list[_Box | None] = []  # what the open braces belong to
+    stack: list[_Box | None] = []  # for each open brace, its box, or `None`
     outer: _Box | None = None
     for match in _BRACES.finditer(text, max(text.find("\\boxed"), 0)):
         token = match[0]
@@ -161,7 +174,10 @@ def _boxes(text: str) -> list[_Box]:
 
 
 def _is_nested(box: _Box) -> bool:
-    """Whether it stands in a box that closes: one that is cut off holds nothing."""
+    """Return whether the box is inside a box that closes.
+
+    An outer box that is cut off holds nothing.
+    """
     outer = box.outer
     while outer is not None and outer.end is None:
         outer = outer.outer

@@ -20,9 +20,10 @@ _ANOTHER = re.compile(r"\(\s*[A-J]\s*\)|(?<![A-Za-z\\])[A-J](?:[.:)]|\s*$)")
 
 
 def labelled(text: str, gold: bool = False) -> tuple[str, str] | None:
-    r"""The label and the value of a choice in a cleaned answer, which may lack the value; `None`: it has no label.
+    r"""Return the label and the value of a choice in a cleaned answer; `None` if the answer has no label.
 
-    Of a gold only a letter in parentheses before a value is a label, as `C: y=2x` may be a curve's name.
+    The value is "" if the answer is a label alone. In a gold, only a letter in parentheses before a value is a label,
+    because `C: y=2x` may be the name of a curve.
 
     Example:
         >>> labelled(r"\text{(B)} 12"), labelled(r"\text{Option B}"), labelled("(A)(B)"), labelled("(B)+1")
@@ -44,10 +45,10 @@ def labelled(text: str, gold: bool = False) -> tuple[str, str] | None:
     if _ANOTHER.search(value) or (_NO_VALUE.match(value) and not (inside and value[0] in "-\\")):
         return None
     if not inside and literal(split_unit(value)[0]) is None:
-        return None  # a product of a letter
+        return None  # the letter is a factor, not a label
     return label, value
 
 
 def denies(words: str) -> bool:
-    """Whether words deny or hedge."""
+    """Return whether the words deny or hedge."""
     return not NO_UNIT.isdisjoint(re.split(r"[\s.,'-]+", words.casefold()))

@@ -1,4 +1,4 @@
-"""Words behind a number that compare it: how much less something is, of which the number alone says another thing."""
+"""Words after a number that compare it ("less", "short of"), so that the number alone says something else."""
 
 import re
 
@@ -11,7 +11,7 @@ _LESS = frozenset({
 _MORE = frozenset({"more", "higher", "greater", "larger", "bigger", "above", "up", "extra", "additional"})
 _PER_CENT = frozenset({"percent", "percentage", "pct", "%"})
 _TIMES = frozenset({"times", "time"})
-# What may stand before a comparison and counts nothing. A bit alone is counted.
+# Words before a comparison that count nothing. A "bit" without its article is a unit.
 _HOW_MUCH = frozenset({"much", "even", "far", "is", "are", "was", "were", "still", "too", "slightly", "considerably"})
 _SOMEWHAT = re.compile(r"\ba (?:lot|bit|little)\b")
 _CUT_OFF = frozenset({"of", "than", "per", "by"})
@@ -20,9 +20,9 @@ _WORD = re.compile(r"[a-z]+|%")
 
 
 def compares(phrase: str) -> bool:
-    """Whether a phrase behind a number compares it and counts nothing, compares by per cent, or breaks off.
+    """Return whether a phrase after a number compares it and counts nothing, compares by per cent, or breaks off.
 
-    What is counted makes it a number of its own: "12 apples fewer", "12 fewer apples".
+    If the phrase names what is counted, the number stands on its own: "12 apples fewer", "12 fewer apples".
 
     Example:
         >>> [compares(phrase) for phrase in ("less", "much fewer", "short of", "percent more", "times smaller")]

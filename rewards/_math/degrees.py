@@ -1,4 +1,7 @@
-r"""Sines of degrees as those of radians: `\sin 45\degree` is `\sin(\frac{\pi}{4})`, and no number of degrees."""
+r"""Angles in degrees within sines and other functions, turned into radians.
+
+`\sin 45\degree` becomes `\sin(\frac{\pi}{4})`, so that it is not read as a number of degrees.
+"""
 
 import re
 
@@ -14,7 +17,7 @@ _OF_DEGREES = re.compile(
 
 
 def in_radians(text: str) -> str:
-    r"""A cleaned text with the angles of its sines, cosines and so on in radians.
+    r"""Return a cleaned text with the angles of its sines, cosines and so on in radians.
 
     Example:
         >>> in_radians(r"2\sin 45\degree"), in_radians(r"\cos^2(-60\degree )"), in_radians(r"45\degree")

@@ -1,7 +1,6 @@
-r"""Whether two cleaned answers are the same: tuples, intervals, sets, unions, matrices, relations, part by part.
+r"""The comparison of two cleaned answers: tuples, intervals, sets, unions, matrices, relations, part by part.
 
-The brackets are compared as written, so that `(1,2)` is neither `[1,2]` nor `\{1,2\}`; the parts are numbers, words or
-expressions.
+Brackets are compared as written, so `(1,2)` is neither `[1,2]` nor `\{1,2\}`. Parts are numbers, words or expressions.
 """
 
 import re
@@ -16,7 +15,7 @@ from .units import same_unit, scaled, split_unit
 from .values import has_value, is_rounded, proportional, same_value
 
 
-# Compared as they are written.
+# Answers that are compared as text.
 _BY_TEXT = re.compile(
     r"\\infty|-\\infty|\\emptyset|[0-9]+(?:\s*:\s*[0-9]+)+|-?[0-9A-F]+_(?:[0-9]+|\{[0-9]+\})|[A-Za-z]'+(?:\([A-Za-z0-9]\))?"
     r"|\\(?:overline|angle|triangle|vec|overrightarrow|overleftrightarrow)\s*\{?[A-Za-z]{1,4}\}?|[^=<>]+\\equiv[^=<>]+\\pmod\{\w+\}"
@@ -29,7 +28,7 @@ _MOST_LINKS = 4
 
 
 def same(gold: str, answer: str, evaluated: bool) -> bool:
-    r"""Whether a cleaned answer is a cleaned gold.
+    r"""Return whether a cleaned answer equals a cleaned gold.
 
     Example:
         >>> same(r"\frac{1}{2}", "0.5", True), same("(1,2)", "[1,2]", True), same("5", "x = 5", True)
@@ -59,7 +58,7 @@ def _same(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def readable(text: str) -> bool:
-    """Whether every part of a cleaned gold is a number, words, or an expression that can be compared."""
+    """Return whether every part of a cleaned gold is a number, words, or an expression that can be compared."""
     if literal(split_unit(text)[0]) or words(text) or _BY_TEXT.fullmatch(text):
         return True
     if choice := labelled(text, gold=True):
@@ -73,7 +72,7 @@ def readable(text: str) -> bool:
 
 
 def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
-    """Of a gold that is a number, with or without a unit; `None`: it takes more to tell."""
+    """Compare an answer with a gold that is a number, with or without a unit; `None` if either is no number."""
     (gold_value, gold_unit), (value, unit) = split_unit(gold), split_unit(answer)
     wanted, number = literal(gold_value), literal(value)
     if wanted is None or number is None:
@@ -88,7 +87,10 @@ def _same_number(gold: str, answer: str, evaluated: bool) -> bool | None:
 
 
 def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
-    r"""Whether it is a true chain, such as `x = 6\cdot 12 = 72`, with the gold in it; at its end may be a rounding."""
+    r"""Return whether the answer is a true chain, such as `x = 6\cdot 12 = 72`, that contains the gold.
+
+    The last link may be a rounding.
+    """
     parts, signs = split_with_signs(answer, _EQUALS)
     name = parts[0] if len(parts) > 2 and signs[0] == "=" and is_name(parts[0]) else ""
     if name:
@@ -110,7 +112,10 @@ def _same_chain(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def _in_one_unit(links: list[str]) -> bool:
-    """Whether all links that have a unit have the same; per cent changes the value, so all must have it or none."""
+    """Return whether all links that have a unit have the same unit.
+
+    Per cent changes the value, so either all links have it or none has it.
+    """
     units = {split_unit(link)[1] for link in links}
     if "percent" in units:
         return len(units) == 1
@@ -123,7 +128,10 @@ def _is_rounded(exact: str, rounded: str) -> bool:
 
 
 def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
-    r"""Whether one of them has a choice's label, such as `(B) 12`, and what both have is the same."""
+    """Return whether a gold and an answer agree of which at least one has a choice's label, such as `(B) 12`.
+
+    Labels and values must be the same where both have them.
+    """
     answered = labelled(answer) or ((answer, "") if _LETTER.fullmatch(answer) else ("", answer))
     wanted = labelled(gold, gold=True) or ((gold, "") if _LETTER.fullmatch(gold) else ("", gold))
     if not (answered[0] or wanted[0]) or not all(_is_sound(value) for value in (answered[1], wanted[1]) if value):
@@ -136,7 +144,10 @@ def _same_labelled(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def _adds_nothing(value: str, answer: str) -> bool:
-    """Whether what follows a label is one value, a name or words set apart: other words may take the label back."""
+    """Return whether the text after a label is one value, a name, or words that are set apart.
+
+    Other words may take the label back.
+    """
     if words(value) is not None:
         return value in answer or value.removeprefix("\\text{")[:1].isupper()
     shaped = shape(value)
@@ -172,7 +183,7 @@ def _same_shape(gold: Shape, answer: Shape, evaluated: bool) -> bool:
 
 
 def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
-    """Of assignments: by name, or against a tuple where their order is sure; `None`: it takes more to tell."""
+    """Compare assignments by name, or with a tuple if their order is sure; `None` if neither is possible."""
     wanted, answered = assigned(gold), assigned(answer)
     if wanted and answered:
         return wanted.keys() == answered.keys() and all(
@@ -189,7 +200,10 @@ def _same_assigned(gold: Shape, answer: Shape, evaluated: bool) -> bool | None:
 
 
 def _is_placed(shaped: Shape, other: Shape) -> bool:
-    """Whether the names that it gives to the places of tuples, if any, say nothing that the other leaves open."""
+    """Return whether `other` leaves open nothing that the names of `shaped` say about the places of a tuple.
+
+    The result is `True` if `shaped` gives no such names.
+    """
     if not shaped.name.startswith("(") or other.name:
         return True
     names = shaped.name[1:-1].replace(" ", "").split(",")
@@ -209,12 +223,15 @@ def _same_one(gold: str, answer: str, evaluated: bool) -> bool:
     if not same_unit(gold_unit, unit) or (unit and not gold_unit and has_variable(gold_value)):
         return False
     if evaluated and literal(gold_value):
-        return False  # the answer is not a number that is written out
+        return False  # the answer is not written out as a number
     return same_value(gold_value, value, evaluated)
 
 
 def _matched(gold: tuple[str, ...], answer: tuple[str, ...], evaluated: bool) -> bool:
-    """Whether the parts are the same in some order. Those of `x = 1, y = 2` must have their names, x_1 and x_2 not."""
+    """Return whether the parts are the same in some order.
+
+    The parts of `x = 1, y = 2` must have the same names. Names such as x_1 and x_2 need not be the same.
+    """
     names = [{squeezed(shaped.name) for part in parts if (shaped := shape(part))} for parts in (gold, answer)]
     if names[0] <= {""} or names[1] <= {""}:
         names = [{_INDEX.sub("", name) for name in some} for some in names]
@@ -236,7 +253,7 @@ def _pair(relation: Shape) -> tuple[str, str]:
 def _as_equation(shaped: Shape) -> tuple[str, str] | None:
     if shaped.kind == "=":
         return _pair(shaped)
-    # `x = 5` asks for the value: `2x = 10` is not it.
+    # `x = 5` asks for the value, so `2x = 10` is not the answer.
     implicit = has_variable(shaped.parts[0]) or shaped.name.startswith(("\\sin", "\\cos", "\\tan"))
     named = shaped.kind == "one" and shaped.name and implicit
     return (shaped.name, shaped.parts[0]) if named else None

@@ -1,6 +1,6 @@
-r"""Final answers in LaTeX: one spelling for each thing, brackets.
+"""The cleaning of an answer in LaTeX: one spelling for each notation; brackets.
 
-Everything here is linear, or works on at most `MAX_CHARS` characters, so it is safe on any text.
+Everything here takes linear time, or works on at most `MAX_CHARS` characters, so it is safe on any text.
 """
 
 import re
@@ -13,7 +13,7 @@ from .terms import literal
 from .unicode import typed
 
 
-MAX_CHARS = 1000  # of an answer; the longest golds of MATH have some 200
+MAX_CHARS = 1000  # in an answer, at most; the longest golds of MATH have about 200
 
 _AND = "and|or|und|oder|et|ou|и|или|和|与|或者?"  # between the parts of a list
 _BRACED_POWER = re.compile(r"\^\s*\{\s*(-?[1-9])\s*\}")
@@ -28,12 +28,12 @@ _OR_WORD, _AND_WORD = (
 _COMMA_OR = re.compile(rf"{_OR_WORD.pattern}|[,;]")
 _RELATION = re.compile(r"\\(?:[lg]e|ne|in)(?![A-Za-z])|[<>=]")
 _ORDER = re.compile(r"\\(?:[lg]e)(?![A-Za-z])|[<>]")
-# One spelling for each thing. The order counts.
+# Each pattern and its replacement, so that each notation has one spelling. The order counts.
 _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
     (r"\\!|\\(?:left|right|middle|[bB]igg?[lr]?)(?![A-Za-z])\.?|\\(?:display|text)style(?![A-Za-z])", ""),
     (r"(?<!\\)\$|^\s*\\[(\[]|(?<!\\)\\[)\]]\s*$", ""),
     (r"\{,\}", ","),
-    # A sign without its spaces: 12{:}30.
+    # A sign in braces, which take its spaces away: 12{:}30.
     (r"\\colon(?![A-Za-z])|\\text\s*\{\s*:\s*\}", ":"),
     (r"\\math(?:bin|rel|ord|punct)\s*(\{\s*[:=+\-/.<>]\s*\})", r"\1"),
     (r"(^\s*|[0-9)]\s*|(?<![A-Za-z\\])[A-Za-z]\s*)\{\s*([:=+\-/.<>])\s*\}", r"\1\2"),
@@ -58,7 +58,7 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
     (r"\\operatorname\s*\{\s*(ln|log|sin|cos|tan|cot|sec|csc)\s*\}", r"\\\1 "),
     (r"\\(?:text(?:bf|it|rm|normal|sf|tt)|mathrm|mbox|operatorname\*?|rm)\s*(?=\{)", r"\\text"),
-    # Signs of units, out of the text command that they begin; powers of units without braces.
+    # Move a unit's sign out of the text command that it begins. Write powers of units without braces.
     (r"\\text\s*\{\s*(\\degree|\\%|%|\\\$|US\\\$|[€£₹¥])\s*\}", r"\1 "),
     (r"\\text\s*\{\s*(\\\$|US\\\$|[€£₹¥])\s*([0-9][^{}]*)\}", r"\1\2"),
     (r"\\text\s*\{\s*(\\degree|\\\$|US\\\$|[€£₹¥])\s*([^{}]+)\}", r"\1\\text{\2}"),
@@ -86,15 +86,15 @@ _SPELLINGS: list[tuple[str | re.Pattern[str], str | Callable[[re.Match[str]], st
     (r"\\log\s*_\s*(?:\{\s*(?:e|\\text\s*\{\s*e\s*\})\s*\}|\\text\s*\{\s*e\s*\}|e)", r"\\ln "),
     (r"(?<!\\)%", r"\\%"),
     (r"\\infin(?![A-Za-z])", r"\\infty"),
-    # An upright letter that a formula goes on with or that parentheses hold.
+    # An upright letter that is part of a formula or is in parentheses.
     (r"(?:^|(?<=[+\-=(]))\s*\\text\{([A-Za-z])\}(?=\s*[+\-=^_)(])", r"\1"),
-    # Braces that hold no argument.
+    # Braces that are around no argument.
     (r"(?:^|(?<=[=,(\[]))\s*\{([^{},;]*)\}\s*(?=$|[,)\]=]|\\text|\\%|\\degree)", r"\1"),
     (r"\\in\s*\{([^{}]*[,;][^{}]*)\}", r"\\in \\{\1\\}"),
     (r"^\s*(?:\\text\{\s*)?[Aa]ll real(?:s| numbers| values)\.?\s*\}?\s*$", r"(-\\infty,\\infty)"),
 ]
 _PLAIN = [(re.compile(pattern), plain) for pattern, plain in _SPELLINGS]
-# A tilde that means "about", unless it ties two things; dollars between digits.
+# A tilde that means "about" (and ties no two words); dollar signs between digits.
 _UNCLEAR = re.compile(
     r"^(?:[\s$({]|\\(?:text(?:bf|it|rm)?|mathrm|mbox|left|[$(\[]))*~|~[\s$.]*$|=[\s$]*~|[0-9]\s*(?<!\\)\$[\s$]*[0-9]"
 )
@@ -104,7 +104,7 @@ _TEXT_LEAD = re.compile(
 )
 _NEGATED = re.compile(r"-\s*\(([^()+-]*)\)")
 _ARGUMENTS = {"\\frac": 2, "\\binom": 2, "\\sqrt": 1}
-_BOLD = re.compile(r"\*\*([^*]+)\*\*")  # Markdown's
+_BOLD = re.compile(r"\*\*([^*]+)\*\*")  # bold in Markdown
 _UNIT_FRACTION = re.compile(
     r"\\frac\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*\}\{\s*\\text\s*\{\s*([^{}]*?)\s*\}\s*(\^\s*(?:[23]|\{[23]\}))?\s*\}"
 )
@@ -114,7 +114,9 @@ _TOKEN = re.compile(r"\\[A-Za-z]+|\\.|\S", re.DOTALL)
 
 
 def clean(text: str) -> str | None:
-    r"""One spelling of an answer: no styles, spaces or sizes; arguments in braces. `None`: empty, unclear or too long.
+    r"""Return an answer in one spelling; `None` if the answer is empty, unclear or too long.
+
+    The spelling has no styles, spaces or sizes, and it has the arguments of commands in braces.
 
     Example:
         >>> clean(r"$\dfrac12\, \left(x\right).$"), clean(r"1\,000"), clean(r"30^{\circ}")
@@ -145,7 +147,10 @@ def clean(text: str) -> str | None:
 
 
 def _with_connectives(text: str) -> str:
-    """Signs for "or" between relations and for "and" between inequalities: as commas they would say the same."""
+    r"""Replace "or" between relations by `\lor`, and "and" between inequalities by `\land`.
+
+    As commas, the two words would mean the same.
+    """
     if _OR_WORD.search(text):
         separator, sign, needed = _COMMA_OR, r" \lor ", _RELATION
     elif _AND_WORD.search(text):
@@ -161,7 +166,7 @@ def _with_connectives(text: str) -> str:
 
 
 def _with_braces(text: str) -> str:
-    """The arguments of fractions and roots in braces: TeX takes one token where there is none."""
+    """Put the arguments of fractions and roots in braces. Where there are none, TeX takes one token."""
     for command, count in _ARGUMENTS.items():
         at = text.rfind(command)
         while at >= 0:
@@ -200,7 +205,10 @@ def _step(token: str) -> int:
 
 
 def closing(text: str, start: int) -> int | None:
-    """Where the bracket that opens at `start` closes (its last character), whatever the kinds; `None`: nowhere."""
+    """Return the index of the last character of the bracket that closes the one at `start`; `None` if none does.
+
+    Brackets of different kinds count alike.
+    """
     depth = 0
     for match in _PAIRS.finditer(text, start):
         depth += _step(match[0])
@@ -210,7 +218,7 @@ def closing(text: str, start: int) -> int | None:
 
 
 def depth_of(text: str) -> int | None:
-    """How deep its brackets go; `None` where they do not match in number."""
+    """Return how deep the brackets of a text nest; `None` if they do not match in number."""
     depth = deepest = 0
     for match in _PAIRS.finditer(text):
         depth += _step(match[0])
@@ -221,23 +229,23 @@ def depth_of(text: str) -> int | None:
 
 
 def has_variable(text: str) -> bool:
-    """Whether a letter stands in it outside of commands, but e and i."""
+    """Return whether a text has a letter other than e and i outside of commands."""
     return re.search(r"[A-Za-df-hj-z]", re.sub(r"\\[A-Za-z]+", " ", text)) is not None
 
 
 @lru_cache(maxsize=16)
 def _cuts(separator: str) -> re.Pattern[str]:
-    """Matches brackets, the separator, and other escapes, in this order: a row's end is an escape."""
+    """Compile a pattern for brackets, the separator and other escapes, in this order: a row's end is an escape."""
     return re.compile(rf"{_BRACKETS}|(?P<cut>{separator})|\\[^A-Za-z]", re.DOTALL)
 
 
 def split(text: str, separator: re.Pattern[str]) -> list[str]:
-    """The parts of a text between separators that stand outside of brackets."""
+    """Split a text at the separators that are outside of brackets."""
     return split_with_signs(text, separator)[0]
 
 
 def split_with_signs(text: str, separator: re.Pattern[str]) -> tuple[list[str], list[str]]:
-    """The parts of a text between separators that stand outside of brackets, and these separators."""
+    """Split a text at the separators that are outside of brackets. Return the parts and these separators."""
     parts: list[str] = []
     signs: list[str] = []
     depth = start = 0
@@ -252,7 +260,7 @@ def split_with_signs(text: str, separator: re.Pattern[str]) -> tuple[list[str], 
 
 
 def _unwrapped(text: str) -> str | None:
-    """What an outer pair of braces or of parentheses holds, if it is one thing."""
+    """Return the content of an outer pair of braces or parentheses; `None` if it has several parts or is no pair."""
     if text[:1] not in ("{", "(") or closing(text, 0) != len(text) - 1 or text[-1] != {"{": "}", "(": ")"}[text[0]]:
         return None
     inner = text[1:-1].strip()

@@ -1,4 +1,4 @@
-r"""What a cleaned answer is by its outermost signs: a tuple, an interval, a set, a union, a matrix, a relation."""
+"""The shape of a cleaned answer by its outermost signs: a tuple, an interval, a set, a union, a matrix, a relation."""
 
 import re
 from itertools import pairwise
@@ -18,7 +18,7 @@ _IN = re.compile(r"\\in(?![A-Za-z])")
 _SIGNS = re.compile(r"\\le(?![A-Za-z])|\\ge(?![A-Za-z])|\\ne(?![A-Za-z])|[<>=]")
 _WITHOUT = re.compile(r"\\setminus(?![A-Za-z])|-(?=\s*\\\{)")
 _OR, _AND = re.compile(r"\\(?:lor|vee)(?![A-Za-z])"), re.compile(r"\\(?:land|wedge)(?![A-Za-z])")
-# ]1,2[ for (1,2)
+# ]1,2[ means (1,2)
 _OUTWARD = re.compile(r"(?<![0-9A-Za-z)}])\]([^\[\]]+)([\[\]])|\[([^\[\](){}]+)\[(?!\w)")
 _ALL = "(-\\infty,\\infty)"
 _SYSTEM = re.compile(r"(?:\\\{\s*)?\\begin\{(cases|aligned|align\*?|gathered)\}(.*)\\end\{\1\}", re.DOTALL)
@@ -33,7 +33,7 @@ _GREEK = (
     "|psi|omega|Gamma|Delta|Theta|Lambda|Xi|Sigma|Upsilon|Phi|Psi|Omega|ell|hbar"
 )
 _OF_POINTS = "angle|measuredangle|triangle|square|odot|overline|widehat|hat|vec|arc|det|deg|dim"
-# x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|,
+# Names: x, x_1, f(3), |A|, n(A \cup B), |\vec{v}|,
 # \sum, \sum x_i, AB, \theta, \angle ABC, (x, y), Area, f^{-1}(x), P(X=2), \frac{dy}{dx}, |AB|, \vec{v}, \cos 2\theta
 _NAME = re.compile(
     rf"(?:\\text\{{[A-Za-z ]+\}}|(?:m(?=\\angle))?\\(?:{_OF_POINTS}|Delta)\s*[A-Z]{{1,4}}"
@@ -45,23 +45,24 @@ _NAME = re.compile(
     r"|\\(?:sum|prod)(?![A-Za-z])(?:\s*[A-Za-z](?:_(?:\{[A-Za-z0-9]+\}|[A-Za-z0-9]))?)?"
     r"|\\(?:overline|vec)\s*\{[A-Za-z]{1,4}\}|\\(?:sin|cos|tan)\s*[0-9]?\s*(?:\\[a-z]+|\(?[A-Za-z]\)?)"
 )
-_TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # 5 = x
+_TURNED = re.compile(rf"(?:[A-Za-z]|\\(?:{_GREEK}))(?:_(?:\{{[A-Za-z0-9]+\}}|[A-Za-z0-9]))?'*")  # the x of 5 = x
 _GREATER = {">": "<", "\\ge": "\\le"}
 
 
 class Shape(NamedTuple):
-    """What an answer is: "one", "list", "or", "union", brackets like "(]", "matrix RxC", or a sign of relation.
+    """The outermost form of an answer, with its parts.
 
-    "or" is of relations that do not all say something of the same name.
+    `kind` is "one", "list", "or", "union", "vector", a pair of brackets like "(]", "matrix RxC", or a sign of
+    relation. "or" is for relations that do not all concern the same name.
     """
 
     kind: str
     parts: tuple[str, ...]
-    name: str = ""  # x of `x = 5`
+    name: str = ""  # the x of `x = 5`
 
 
 def shape(text: str) -> Shape | None:
-    """What a cleaned answer is, by its outermost signs; `None`: it is no answer (a chain, unmatched brackets)."""
+    """Return a cleaned answer's shape by its outermost signs; `None` for no answer (a chain, unmatched brackets)."""
     text = _OUTWARD.sub(_inward, text)
     if system := _SYSTEM.fullmatch(text):
         rows = [row.replace("&", "").strip().rstrip(".,;") for row in split(system[2], _ROWS) if row.strip()]
@@ -88,7 +89,9 @@ def shape(text: str) -> Shape | None:
 
 
 def is_name(text: str) -> bool:
-    r"""Whether a cleaned text names a quantity, as `x` does in `x = 5`; words that deny or hedge name none.
+    r"""Return whether a cleaned text names a quantity, as `x` does in `x = 5`.
+
+    Words that deny or hedge name nothing.
 
     Example:
         >>> [is_name(text) for text in ("x_1", r"\theta", r"\text{Area}", r"\text{not}", "wrong", r"\pi")]
@@ -124,7 +127,7 @@ def _member(text: str, parts: list[str]) -> Shape | None:
 
 
 def _joined_by_words(text: str) -> list[str] | None:
-    r"""The parts of `x=1 \lor x=2` or of `x=1 \land y=2`; `None`: it is none of them."""
+    r"""Return the parts of `x=1 \lor x=2` or of `x=1 \land y=2`; `None` if the text is neither."""
     for separator, is_part in ((_OR, _is_relation), (_AND, _is_equation)):
         parts = split(text, separator)
         if len(parts) > 1 and all(map(is_part, parts)):
@@ -147,7 +150,7 @@ def _inward(match: re.Match[str]) -> str:
 
 
 def _difference(text: str, parts: list[str]) -> Shape | None:
-    """The intervals of all numbers but some."""
+    """Return the intervals of all numbers except a few."""
     if len(parts) != 2 or squeezed(parts[0]) != _ALL or not (parts[1].startswith("\\{") and parts[1].endswith("\\}")):
         return Shape("one", (text,))
     return _all_but(split(parts[1][2:-2].strip(), _LIST))
@@ -177,7 +180,7 @@ def _relation(text: str, parts: list[str]) -> Shape | None:
 
 
 def _unequal(left: str, right: str) -> Shape | None:
-    r"""The intervals of `x \ne 2`."""
+    r"""Return the intervals of `x \ne 2`."""
     union = _all_but([right]) if is_name(left) and has_variable(left) else None
     return union._replace(name=left) if union else None
 
@@ -192,7 +195,7 @@ def _equation(left: str, right: str) -> Shape | None:
 
 
 def _range(parts: list[str], signs: list[str]) -> Shape | None:
-    r"""The interval of `1 < x \le 2` or `x < 3`."""
+    r"""Return the interval of `1 < x \le 2` or `x < 3`."""
     free = [i for i, part in enumerate(parts) if has_variable(part)]
     if len(free) != 1 or not is_name(parts[free[0]]) or len(parts) > 3 or (len(parts) == 3 and free != [1]):
         return None

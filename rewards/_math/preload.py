@@ -1,6 +1,7 @@
-"""Makes the processes forked after its import fast from their first answer on; workers load it, nothing else does.
+"""The warm-up of the LaTeX parser: processes that are forked after this import are fast from their first answer on.
 
-The LaTeX parser builds its tables as it meets new constructions: the first few answers take a tenth of a second each.
+Only workers import this module. The parser builds its tables as it meets new constructions, so that each of the first
+few answers takes a tenth of a second without a warm-up.
 """
 
 from .equivalence import readable, same

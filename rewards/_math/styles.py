@@ -1,4 +1,4 @@
-r"""What changes an answer's looks and not its meaning, taken out: fonts, colours, spaces, ticks; `a \over b`."""
+r"""Removal of what changes an answer's looks and not its meaning: fonts, colours, spaces, ticks; `a \over b`."""
 
 import re
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _END = r"(?![A-Za-z])"
 _COLOURS = (
     "black|red|blue|green|cyan|magenta|brown|orange|purple|violet|teal|olive|maroon|navy|pink|gray|grey|darkgray|"
     "[Rr]oyal[Bb]lue|[Ff]orest[Gg]reen|[Dd]ark(?:red|blue|green)"
-)  # on white; text in white or in a colour unknown here may be hidden
+)  # visible on white; text in white or in an unknown colour may be hidden
 _LETTERS = r"(?:mathbf|mathit|mathsf|mathtt|mathnormal|boldsymbol|bm|pmb|underline|uline|underbar)"
 _MARK = rf"(?:\\(?:checkmark|blacksquare|square|Box|qed|QED|qedsymbol){_END}\s*)"
 _LOOKS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
@@ -17,7 +17,7 @@ _LOOKS: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
     (r"\\(?:[hv]space\*?|mspace)\s*\{[^{}-]*\}", " "),
     (rf"\\(?:hskip|kern|mkern|mskip)\s*[0-9.]+\s*(?:em|ex|pt|mm|cm|mu){_END}", " "),
     (rf"\\(?:enspace|enskip|space|hfill|hfil|strut|mathstrut|noindent|relax){_END}", " "),
-    # A colour or a font between digits stays: `\mathbf{7}\mathbf{1}` would be a product to the reader.
+    # A colour or a font between digits stays: the reader would take `\mathbf{7}\mathbf{1}` for a product.
     (rf"(?<![0-9}}])\\textcolor\s*\{{(?:{_COLOURS})\}}", ""),
     (rf"(?<![0-9}}])\\color\s*\{{(?:{_COLOURS})\}}", " "),
     (r"\{\s*\\rm\s+([A-Za-z/^0-9 ]+)\}|\\rm\s+([A-Za-z/]+)\s*$", r"\\text{\1\2}"),
@@ -49,7 +49,9 @@ _PARTED = re.compile(r"[,;=<>]|\\(?:over|choose|in|[lg]e|ne|quad|text|begin|end)
 
 
 def unstyled(text: str) -> str:
-    r"""The text without what changes looks alone. What could hide a part of it stays, and no reader takes it.
+    r"""Return the text without commands that change only its looks.
+
+    Commands that could hide a part of the text stay, and no reader accepts them.
 
     Example:
         >>> unstyled(r"\color{red}{5}\checkmark"), unstyled(r"{1\over 2}"), unstyled(r"\color{white}{7}2")
@@ -61,7 +63,10 @@ def unstyled(text: str) -> str:
 
 
 def _prefixed(text: str) -> str:
-    r"""`a \over b` as a fraction: all of its group, unless that holds more than a formula."""
+    r"""Rewrite `a \over b` as a fraction.
+
+    The fraction takes all of its group, unless the group holds more than a formula.
+    """
     start = 0
     while (infix := _INFIX.search(text, start)) and len(_INFIX.findall(text)) <= _MOST_INFIXES:
         left, right = _group(text, infix.start())
@@ -78,7 +83,7 @@ def _prefixed(text: str) -> str:
 
 
 def _group(text: str, place: int) -> tuple[int, int]:
-    """Where the braces around a place hold: from their inner left end to their inner right end."""
+    """Return the start and the end of the text inside the braces around a place."""
     opened = [0]
     for token in _GROUPING.finditer(text, 0, place):
         if token[0] == "{":

@@ -1,4 +1,4 @@
-r"""Numbers as they are written, and words, in a cleaned answer (see `_math.clean`)."""
+"""Numbers and words in a cleaned answer (see `_math.latex.clean`)."""
 
 import math
 import re
@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 
-_DIGITS = 400  # of a number; also keeps int() far from Python's limit of 4300
+_DIGITS = 400  # characters of a number, at most; also keeps int() far from Python's limit of 4300 digits
 NUMBER = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?:\.[0-9]*)?|[0-9]+\.?[0-9]*|\.[0-9]+)"
 _DECIMAL = re.compile(rf"([+-]?)\s*({NUMBER})")
 _REPEATING = re.compile(r"([+-]?)\s*([0-9]*)\.([0-9]*)\\overline\{([0-9]+)\}")
@@ -27,7 +27,9 @@ class Literal(NamedTuple):
 
 
 def literal(text: str) -> Literal | None:
-    r"""The number that a cleaned text writes: an integer, decimal, fraction, mixed number or scientific notation.
+    r"""Return the number that a cleaned text writes; `None` if the text is no number.
+
+    The number is an integer, a decimal, a fraction, a mixed number, or in scientific notation.
 
     Example:
         >>> literal("1,234.5"), literal("6*7")
@@ -77,7 +79,9 @@ _TEXT_COMMAND = re.compile(r"\\text\{([^{}]*)\}")
 
 
 def words(text: str) -> str | None:
-    r"""A text that is words, in one spelling; `None` where it is (also) mathematics. A date or a time is words.
+    r"""Return a text of words in one spelling; `None` if the text is mathematics, in whole or in part.
+
+    A date or a time counts as words.
 
     Example:
         >>> words(r"\text{No solution}"), words("Monday"), words("B"), words("ab")

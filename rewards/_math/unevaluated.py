@@ -1,7 +1,7 @@
-"""Whether an expression, as the reader gives it (not evaluated), leaves arithmetic undone.
+"""A check for arithmetic that an expression leaves undone, on the tree that the reader gives (not evaluated).
 
-The reader has `i` as a symbol; here it counts as a constant. What takes algebra to see, such as `(x+1)^2` or
-`ln 2 + ln 4`, is not arithmetic.
+The reader has `i` as a symbol; here `i` counts as a constant. What takes algebra to see, such as `(x+1)^2` or `ln 2 +
+ln 4`, is not arithmetic.
 """
 
 import math
@@ -15,7 +15,7 @@ _WHOLE_FRACTION = re.compile(
     r"\\frac\{\s*-?([0-9]+)\s*\}\{\s*-?([0-9]+)\s*\}|(?<![0-9.}])([0-9]+)\s*/\s*([0-9]+)(?![0-9.])"
 )
 _FUNCTION = re.compile(r"\\(?:a(?:rc)?)?(?:ln|log|sin|cos|tan|cot|sec|csc|lfloor|lceil)(?![A-Za-z])")
-# Functions by what they are called in sympy; those of one kind turn into each other without being worked out.
+# sympy's names of functions. Functions of one kind turn into each other without being worked out.
 _KINDS = {
     "sin": "circular", "cos": "circular", "tan": "circular", "cot": "circular", "sec": "circular", "csc": "circular",
     "asin": "inverse", "acos": "inverse", "atan": "inverse", "acot": "inverse", "asec": "inverse", "acsc": "inverse",
@@ -25,25 +25,31 @@ _MOST_TERMS, _MOST_OPERATIONS = 20, 30
 
 
 def with_i(expression: Any) -> Any:
-    """The expression with the imaginary unit for its symbol `i`."""
+    """Replace the symbol `i` in an expression by the imaginary unit."""
     from sympy import I
 
     return expression.xreplace({symbol: I for symbol in expression.free_symbols if symbol.name == "i"})
 
 
 def leaves_undone(text: str, tree: Any) -> bool:
-    """Whether a cleaned text, read as `tree`, holds arithmetic on constants that is yet to be done."""
+    """Return whether a cleaned text, read as `tree`, has arithmetic on constants that is still to be done."""
     return _undone_text(text, tree) or _undone(tree)
 
 
 def functions_of_constants(tree: Any) -> set[str]:
-    """The kinds of functions of constants in it; logarithms only where all is constant: `e^{x ln 2}` is done."""
+    """Return the kinds of functions of constants in a tree.
+
+    Logarithms count only if the whole tree is constant: `e^{x ln 2}` is done.
+    """
     kinds = {_kind(part) for part in _parts(tree) if _is_constant(part)}
     return kinds - ({""} if _is_constant(tree) else {"", "logarithm"})
 
 
 def functions(tree: Any) -> set[str]:
-    """The kinds of functions in it; a complex power of e stands for sines and cosines too."""
+    """Return the kinds of functions in a tree.
+
+    A complex power of e counts as sines and cosines too.
+    """
     kinds = {_kind(part) for part in _parts(tree)}
     polar = any(type(part).__name__ == "exp" and _is_complex(part) for part in _parts(tree))
     return (kinds | {"circular"} if polar else kinds) - {""}
@@ -60,7 +66,7 @@ def _kind(tree: Any) -> str:
 
 
 def _undone_text(text: str, tree: Any) -> bool:
-    """What the reader has worked out before it can be seen in the tree."""
+    """Return whether the text has undone arithmetic that the reader works out, so that the tree does not show it."""
     fractions = [(match[1] or match[3], match[2] or match[4]) for match in _WHOLE_FRACTION.finditer(text)]
     return (
         _WHOLE_BINOMIAL.search(text) is not None
@@ -86,13 +92,13 @@ def _undone_here(tree: Any) -> bool:
 
 
 def _has_like_terms(tree: Any) -> bool:
-    """Whether two constants that it adds are, or hold once multiplied out, rational multiples of one number."""
+    """Return whether two terms of a sum are, or contain once multiplied out, rational multiples of one number."""
     from sympy import Add, expand_mul
 
     values = [with_i(part).doit() for part in tree.args if _is_constant(part)]
     if len(values) > 1 and any(value.is_zero for value in values):
         return True
-    # Products of many sums have too many terms.
+    # Products of many sums would have too many terms.
     expanded = [expand_mul(value) if value.count_ops() <= _MOST_OPERATIONS else value for value in values]
     terms = [(at, term) for at, value in enumerate(expanded) for term in Add.make_args(value)]
     pairs = combinations(terms[:_MOST_TERMS], 2)
@@ -104,12 +110,12 @@ def _is_constant(tree: Any) -> bool:
 
 
 def _is_complex(tree: Any) -> bool:
-    """Whether it is a constant written with `i`."""
+    """Return whether a tree is a constant that is written with `i`."""
     return bool(tree.free_symbols) and _is_constant(tree)
 
 
 def _is_rational(tree: Any) -> bool:
-    """Whether its value is rational, or i times a rational number."""
+    """Return whether the value of a tree is rational, or i times a rational number."""
     from sympy import I
 
     if not _is_constant(tree):
@@ -119,7 +125,7 @@ def _is_rational(tree: Any) -> bool:
 
 
 def _factors(tree: Any) -> tuple[list[int], list[int]]:
-    """The whole numbers other than 1 that a product multiplies and divides by, powers of ten left out."""
+    """Return the integers other than 1 that a product multiplies and divides by, without powers of ten."""
     tops: list[int] = []
     bottoms: list[int] = []
     for part in tree.args:

@@ -24,7 +24,9 @@ _ROOT = re.compile(r"√\s*(?:\(([^()]*)\)|([0-9]+(?:\.[0-9]+)?))")
 
 
 def typed(text: str) -> str:
-    r"""The text with commands for typed signs; what has none stays.
+    r"""Return the text with LaTeX commands for typed signs.
+
+    A sign that has no command stays.
 
     Example:
         >>> typed("3½"), typed("x²+x⁻¹"), typed("７２"), typed("√12")
@@ -37,7 +39,7 @@ def typed(text: str) -> str:
 
 
 def _kind(char: str) -> str:
-    """How Unicode derives it from others, such as `<super>`; "": it is to be looked up."""
+    """Return how Unicode derives a character, such as `<super>`; "" if the character is to be looked up."""
     return "" if char in _PLAIN else unicodedata.decomposition(char).partition(" ")[0]
 
 
@@ -68,6 +70,6 @@ def _sign(char: str) -> str:
 
 
 def _derived(char: str) -> str:
-    """The signs that it is derived from."""
+    """Return the signs that a character is derived from."""
     codes = unicodedata.decomposition(char).split()[1:]
     return "".join(_sign(chr(int(code, 16))) for code in codes) or char

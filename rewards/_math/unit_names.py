@@ -1,12 +1,12 @@
-"""Which words are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and which words are none."""
+"""The words that are units, in one spelling (`cm^2`, `m s^-2`, `dollar d^-1`), and the words that are not."""
 
 import re
 
 from .comparisons import compares
 
 
-# Words that deny, hedge or change the number. The number in front must be right in any case, so a word that a unit may
-# have too ("times", "more", "options") is not among them.
+# Words that deny, hedge or change the number. Words that a unit may contain too ("times", "more", "options") are left
+# out, because the number before them must be right in any case.
 _DENIALS = """
     or and not no nor never maybe perhaps about approx around doubtful dubious almost if when unless least most than
     minus plus half double triple hundred thousand million billion trillion quadrillion googol dozen is was negative
@@ -41,7 +41,7 @@ _DENIALS_SOUTH = """
     quasi mila cento milione milioni miliardo miliardi meno piu dozzina nec haud
 """
 NO_UNIT = frozenset(f"{_DENIALS} {_DENIALS_NORTH} {_DENIALS_SOUTH}".split())
-# Those in -ly or -mente hedge, most of them: "presumably", "aproximadamente".
+# Most words in -ly or -mente hedge: "presumably", "aproximadamente".
 _ADVERB = re.compile(r"[a-z]{2,}(?:ly|mente)")
 _FOLD = re.compile(r"(?:two|three|four|five|six|seven|eight|nine|ten|twelve|twenty|hundred|thousand|million|many)fold")
 _HARMLESS = frozenset({
@@ -49,7 +49,7 @@ _HARMLESS = frozenset({
     "butterfly", "dragonfly", "firefly", "jelly", "lily", "belly", "bully", "ally", "assembly", "supply", "trolly",
     "annually", "altogether",
 })  # fmt: skip
-# A quantity may be called so.
+# These words may also be the name of a quantity.
 _NAMES_TOO = frozenset({
     "answer", "power", "base", "root", "score", "error", "inverse", "reciprocal", "gross", "quarter", "third", "half",
     "factorial", "least",
@@ -58,7 +58,7 @@ _JUDGEMENTS = frozenset(
     {"true", "at", "any", "anything", "nothing", "everything", "something", "other", "different", "neg"}
 )
 _PARTICLES = frozenset({"a", "an", "of", "to", "in", "on", "at", "by", "he", "we", "us", "my", "up", "as", "per"})
-_SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # words of two letters that are counted
+_SHORT = frozenset({"ad", "ox", "tv", "pc", "id", "go", "be", "it", "do"})  # countable, of two letters
 
 _PREFIXES = {
     "kilo": "k", "centi": "c", "milli": "m", "mega": "M", "micro": "μ", "nano": "n", "giga": "G", "deci": "d",
@@ -71,7 +71,8 @@ _BASES = {
     "farad": "F", "bel": "B",
 }  # fmt: skip
 _SYMBOLS = ("m", "g", "s", "L", "l", "J", "W", "N", "Pa", "V", "A", "Ω", "Hz", "mol", "cal", "eV", "Wh", "F", "C")
-# Letters behind a number that may be a unit, a factor (the power of ten) or a variable: units where the gold has them.
+# A letter after a number may be a unit, a factor (`FACTORS` has the power of ten) or a variable. The letters of
+# `_SURE` are units; the others are units where the gold has them.
 _SURE = frozenset("mgslLhdtJWNVAFC")
 FACTORS = {"K": 3, "M": 6, "B": 9, "G": 9, "T": 12}
 _SPELLINGS = {
@@ -127,10 +128,10 @@ _FREE = re.compile(r"[A-Za-z][A-Za-z./' -]*")
 
 
 def unit_of(phrase: str) -> str | None:
-    """A phrase behind a number as a unit in one spelling; `None`: it is none.
+    """Return a phrase after a number as a unit in one spelling; `None` if the phrase is no unit.
 
-    Known units by their symbols and powers. Of other words, what is counted, any that no list has as a denial, a hedge
-    or a factor: the number in front must be right in any case.
+    Known units are read with their symbols and powers. Other words name what is counted, unless a list has them as a
+    denial, a hedge or a factor. That is safe because the number before the phrase must be right in any case.
 
     Example:
         >>> unit_of("square centimeters"), unit_of("m/s^2"), unit_of("eggs"), unit_of("not"), unit_of("kk")
@@ -140,7 +141,7 @@ def unit_of(phrase: str) -> str | None:
     if phrase.startswith("(") and phrase.find(")") == len(phrase) - 1:
         phrase = phrase[1:-1].strip()
         if len(phrase) == 1 and phrase.isupper():
-            return None  # a choice
+            return None  # the label of a choice
     if _is_letter(phrase):
         return phrase
     if _PLURAL.search(phrase):
@@ -149,12 +150,12 @@ def unit_of(phrase: str) -> str | None:
         return _plain(phrase)
     joined = _plain(" ".join(_ASIDE.sub(r" \1 ", phrase).split()))
     asides = {aside.lower() for aside in _ASIDE.findall(phrase)}
-    # What adds nothing may stand behind a unit that the gold has.
+    # Words that add nothing may follow a unit that the gold has.
     return _plain(" ".join(_ASIDE.sub(" ", phrase).split())) if joined and asides <= _ADDS_NOTHING else joined
 
 
 def disowns(name: str) -> bool:
-    """Whether the words before an equals sign deny, hedge or judge what stands behind it: "not", "wrong", "true"."""
+    """Return whether the words before an equals sign deny, hedge or judge what follows it: "not", "wrong", "true"."""
     words = re.findall(r"(?<![A-Za-z\\])[A-Za-z]+", name)
     return any(
         (word in NO_UNIT and word not in _NAMES_TOO) or word in _JUDGEMENTS or (_ADVERB.fullmatch(word) is not None)
@@ -163,7 +164,7 @@ def disowns(name: str) -> bool:
 
 
 def is_unsure(unit: str) -> bool:
-    """Whether it may be something else than a unit: a letter, or words that compare."""
+    """Return whether a unit may be something other than a unit: a letter, or words that compare."""
     return _is_letter(unit) or compares(unit)
 
 
@@ -172,7 +173,7 @@ def _is_letter(unit: str) -> bool:
 
 
 def _plain(phrase: str) -> str | None:
-    """Of a phrase without words in parentheses."""
+    """Return a phrase that has no words in parentheses as a unit; `None` if the phrase is no unit."""
     return _known(_GROUP.sub(_each_divided, phrase)) or _counted(phrase)
 
 
@@ -181,7 +182,7 @@ def _each_divided(group: re.Match[str]) -> str:
 
 
 def _known(phrase: str) -> str | None:
-    """A product of powers of known units."""
+    """Return a phrase as a product of powers of known units; `None` if the phrase is no such product."""
     powers: dict[str, int] = {}
     sign, coming, last, at = 1, 1, "", 0
     for token in _TOKEN.finditer(phrase):
@@ -223,7 +224,7 @@ def _units_of_word(word: str) -> dict[str, int] | None:
     name = _KNOWN.get(word)
     if name is None and word.isascii() and len(word) > 1:
         lower = word.lower()
-        # Capitals where they cannot mean another prefix; the plural.
+        # Accept capitals where they cannot mean another prefix, and plurals.
         name = _KNOWN.get(lower) if len(lower) > 2 or lower in _CAPITALS else None
         name = name or (_KNOWN.get(lower[:-1]) if lower.endswith("s") and len(lower) > 3 else None)
     return None if name is None else {name: 1}
@@ -233,7 +234,7 @@ _CAPITALS = frozenset({"cm", "km", "kg", "ml", "ft", "in", "lb", "oz", "yd", "hr
 
 
 def _counted(phrase: str) -> str | None:
-    """What is counted, in words."""
+    """Return what a phrase counts, in words; `None` if the phrase counts nothing."""
     parts = [part for part in re.split(r"[ ./'-]+", phrase.lower()) if part]
     if len(phrase) > 60 or not _FREE.fullmatch(phrase) or len(parts) > 4 or NO_UNIT.intersection(parts):
         return None
@@ -244,7 +245,7 @@ def _counted(phrase: str) -> str | None:
 
 
 def _is_word(text: str) -> bool:
-    """Whether it can be read aloud, or is a unit: not "k", "bn", "Tsd"."""
+    """Return whether a text can be read aloud or is a unit, unlike "k", "bn" and "Tsd"."""
     pieces = [piece for piece in re.split(r"[/'-]", text) if piece]
     return bool(pieces) and all(
         _units_of_word(piece) is not None

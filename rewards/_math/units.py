@@ -1,4 +1,7 @@
-r"""Units in a cleaned answer (see `_math.clean`): `18 dollars`, `5\text{ cm}^2`, `42\%`, `\$18\text{ per day}`."""
+r"""Units in a cleaned answer: `18 dollars`, `5\text{ cm}^2`, `42\%`, `\$18\text{ per day}`.
+
+`_math.latex.clean` cleans an answer.
+"""
 
 import re
 
@@ -29,7 +32,7 @@ _SCALES = {
     "亿": 8, "億": 8,
 }  # fmt: skip
 _SCALE = r"thousand|million|billion|trillion|mln|bn|bln|k"
-# Behind a currency's sign a letter is a factor, whatever it may be elsewhere.
+# After a currency's sign a letter is always a factor.
 _MONEY = re.compile(rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*([kKMB])\s*\}}|([kKMB]))")
 _SCALED = re.compile(
     rf"([+-]?\s*{NUMBER})\s*(?:\\text\s*\{{\s*"
@@ -58,10 +61,10 @@ _NUMBER_AND_WORDS = re.compile(r"^([^A-Za-z]*[0-9.])\s*([A-Za-z(][^\\]*)$")
 
 
 def split_unit(text: str) -> tuple[str, str]:
-    r"""A cleaned text as its value and its unit in one spelling ("" where it has none).
+    r"""Split a cleaned text into its value and its unit in one spelling ("" if the text has no unit).
 
-    Words that deny, hedge or change the number ("not", "or", "dozen") are no unit, as far as a list knows them; a
-    thousand, a million and so on are a power of ten.
+    Words that deny, hedge or change the number ("not", "or", "dozen") are no unit, if a list knows them. A thousand, a
+    million and so on become a power of ten.
 
     Example:
         >>> split_unit(r"5\text{ centimeters}^2"), split_unit(r"\$18"), split_unit("18 dollars"), split_unit(r"42\%")
@@ -72,7 +75,7 @@ def split_unit(text: str) -> tuple[str, str]:
         (('5', 'cm'), ('18', 'dollar day^-1'))
     """
     if whole := _WHOLE_TEXT.fullmatch(text):
-        # In a text command a letter is a unit, no variable: 5 m.
+        # In a text command a letter is a unit and no variable: 5 m.
         for inner in (_NUMBER_AND_WORDS.sub(r"\1\\text{\2}", whole[1]), whole[1]):
             if literal((value_and_unit := _split(inner))[0]):
                 return value_and_unit
@@ -80,7 +83,11 @@ def split_unit(text: str) -> tuple[str, str]:
 
 
 def same_unit(gold: str, unit: str) -> bool:
-    """Whether two units agree: one is missing, they are the same, or one says more about the same currency."""
+    """Return whether two units agree.
+
+    Units agree if one is missing, if they are the same, or if one says more about the same currency. A unit that is
+    unsure (see `is_unsure`) does not agree with a gold without a unit.
+    """
     if is_unsure(unit) and not gold:
         return False
     short, long = sorted((gold, unit), key=len)
@@ -88,7 +95,7 @@ def same_unit(gold: str, unit: str) -> bool:
 
 
 def scaled(value: str, unit: str) -> str | None:
-    """The number that a value with a letter behind it is where the letter is a factor: 72 K as 72 thousand."""
+    """Return the number for a value with a letter after it, if the letter is a factor: 72 K as 72 thousand."""
     return rf"{value}\times 10^{{{FACTORS[unit]}}}" if unit in FACTORS else None
 
 
@@ -134,7 +141,7 @@ def _split_units(text: str) -> tuple[str, str]:
 
 
 def _flat(tail: str) -> str:
-    r"""A tail of commands as words and signs: ` m·s^-2` for `\text{ m}\cdot\text{s}^{-2}`."""
+    r"""Write a tail of commands as words and signs: ` m·s^-2` for `\text{ m}\cdot\text{s}^{-2}`."""
     tail = re.sub(r"\\text\{([^{}]*)\}", r"\1", tail)
     tail = re.sub(r"\s*\^\s*\{?\s*(-?[1-9])\s*\}?", r"^\1", tail)
     return tail.replace("\\Omega", "Ω").replace("\\cdot", "·").replace("\\mu ", "μ").replace("\\mu", "μ")

@@ -1,7 +1,7 @@
-"""Whether two expressions have the same value: math-verify's LaTeX reader, then exact or 60-digit values.
+"""The comparison of two expressions by value: math-verify's LaTeX reader, then exact or 60-digit values.
 
-Only what passes `is_tame` is read: a static check for what is there to burn time or memory. What is left may still be
-slow, so this belongs in a process that can be killed.
+Only text that passes `is_tame` is read. `is_tame` is a static check for text that is meant to burn time or memory.
+Other text may still be slow, so run this module in a process that can be killed.
 """
 
 import logging
@@ -37,13 +37,13 @@ _SYMBOLIC_FACTORIAL = re.compile(r"\([^()!^\\]*[a-z][^()!^\\]*\)\s*!(?!\s*!)")
 _EXPONENT = re.compile(r"\^\s*(\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*\}|\\[A-Za-z]+|.)")
 _DECIMAL = re.compile(r"(\^\s*)?([0-9]*\.[0-9]+|[0-9]+\.(?![0-9]))")
 _THOUSANDS = re.compile(r"(?<![0-9.])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])")
-# Where an expression is tried: both signs, whole numbers and others; the last ones lie in (-1, 1).
+# Values of variables at which expressions are compared: of both signs, whole or not, two of them in (-1, 1).
 _POINTS = ("2.3", "-1.7", "3", "-2", "0.41", "-0.37", "5.2")
 _DIGITS, _SAME, _ZERO = 60, "1e-45", "1e-60"
 
 
 def is_tame(text: str) -> bool:
-    r"""Whether a cleaned expression is one that a final answer may be: known commands, no towers, of moderate size.
+    r"""Return whether a cleaned expression can be a final answer: known commands, no towers, of moderate size.
 
     Example:
         >>> is_tame(r"2^{10}\sqrt{3}"), is_tame("9^{9^{9}}"), is_tame("(9!)!"), is_tame(r"\int_0^1 x dx")
@@ -66,12 +66,14 @@ def _is_tame_exponent(text: str) -> bool:
 
 
 def same_value(gold: str, answer: str, evaluated: bool) -> bool:
-    r"""Whether two cleaned expressions are equal.
+    r"""Return whether two cleaned expressions are equal.
 
-    Constants are compared exactly where they are rational, else to 45 of 60 digits; expressions with variables at
-    points of both signs, and by math-verify where that cannot decide. With `evaluated` an answer that leaves
-    arithmetic undone, as in `17\cdot 23\pi`, equals only a gold that leaves some undone too; one that takes a sine,
-    a logarithm or a modulus of a constant, only a gold with such a function.
+    Rational constants are compared exactly, other constants to 45 of 60 digits. Expressions with variables are
+    compared at points of both signs, and by math-verify if the points cannot decide.
+
+    With `evaluated`, an answer that leaves arithmetic undone, such as `17\cdot 23\pi`, equals only a gold that leaves
+    some undone too. An answer that takes a sine, a logarithm or a modulus of a constant equals only a gold with such a
+    function.
     """
     left, right = read(gold), read(answer)
     if left is None or right is None:
@@ -84,7 +86,7 @@ def same_value(gold: str, answer: str, evaluated: bool) -> bool:
 
 
 def has_value(text: str) -> bool:
-    r"""Whether a cleaned expression can be read and has a value somewhere: `\frac{1}{0}` has none."""
+    r"""Return whether a cleaned expression can be read and has a value somewhere: `\frac{1}{0}` has none."""
     from sympy.core.function import AppliedUndef
 
     expression = read(text)
@@ -97,7 +99,10 @@ def has_value(text: str) -> bool:
 
 
 def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool) -> bool:
-    """Whether `left - right` of two relations differ by a constant factor other than 0 (above 0 if `positive`)."""
+    """Return whether `left - right` of two relations differ by a constant factor other than 0.
+
+    With `positive` the factor must be above 0.
+    """
     sides = [read(text) for text in (*gold, *answer)]
     if any(side is None for side in sides):
         return False
@@ -113,10 +118,10 @@ def proportional(gold: tuple[str, str], answer: tuple[str, str], positive: bool)
 
 
 def read(text: str) -> Any:
-    """The expression of a tame text in sympy, not evaluated; `None`: it is none."""
+    """Return a tame text as a sympy expression that is not evaluated; `None` if the text is no expression."""
     if not is_tame(text):
         return None
-    # A decimal is the number that it writes.
+    # A decimal means exactly the number that it writes.
     text = _THOUSANDS.sub(lambda match: match[0].replace(",", ""), text)
     return _read(_DECIMAL.sub(_exact, text))
 
@@ -133,14 +138,14 @@ def _read(text: str) -> Any:
     from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
     from sympy import Derivative, Expr, Integral, Limit, Product, Sum
 
-    # The parser's own message on a text that it does not take is of no use here, nor is anything that it raises.
+    # The parser may raise anything on a text that it cannot read. Its messages are of no use here.
     try:
         expression = latex2sympy(
             text, is_real=True, normalization_config=None, conversion_config=ConversionConfig(lowercase_symbols=False)
         )
     except Exception:
         return None
-    # These it would work out for the answer.
+    # sympy would work these out in the answer's place.
     undone = not isinstance(expression, Expr) or expression.has(Derivative, Integral, Limit, Product, Sum)
     return None if undone else expression
 
@@ -169,7 +174,7 @@ def _equal_constants(left: Any, right: Any) -> bool:
 def _verified(left: Any, right: Any) -> bool:
     from math_verify import verify
 
-    logging.getLogger("math_verify.grader").setLevel(logging.ERROR)  # it warns that its alarm is off
+    logging.getLogger("math_verify.grader").setLevel(logging.ERROR)  # math-verify warns that its alarm is off
     return bool(verify(left, right, timeout_seconds=None))
 
 
@@ -179,12 +184,12 @@ def _names(expression: Any) -> set[str]:
 
 def _points(names: list[str]) -> Iterator[dict[str, str]]:
     for shift in range(len(_POINTS)):
-        # Steps that differ from name to name, so that no two names take one value at every point.
+        # The steps differ from name to name, so that no two names have the same value at every point.
         yield {name: _POINTS[(shift * (1 + i % 3) + i) % len(_POINTS)] for i, name in enumerate(names)}
 
 
 def _at(expression: Any, point: dict[str, str]) -> Any:
-    """Its value there to `_DIGITS` digits; `None`: it has none."""
+    """Return the value of an expression at a point, to `_DIGITS` digits; `None` if it has no value there."""
     from sympy import Rational
 
     try:
@@ -204,7 +209,7 @@ def _close(a: Any, b: Any) -> bool:
 
 
 def is_rounded(exact: str, rounded: str) -> bool:
-    r"""Whether a cleaned decimal is a cleaned expression of constants, rounded or cut off to the places it shows.
+    r"""Return whether a cleaned decimal is a constant expression, rounded or cut off to the decimal's places.
 
     Example:
         >>> is_rounded(r"\sqrt{2}", "1.41"), is_rounded(r"\sqrt{2}", "1.5"), is_rounded("x", "1")

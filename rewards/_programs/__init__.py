@@ -1,6 +1,6 @@
-"""The parts of `python_tests`: programs in a text, and test cases.
+"""The parts of `python_tests`: the program in a completion, and the tests of a row.
 
-cases    How a row of a dataset says what a Python program must do: cases of a script, cases of a function, or asserts.
-extract  Which part of a completion is its Python program. Nothing is parsed by Python itself, which deep nesting can
-         crash.
+cases    What a row of a dataset asks of a Python program: cases of a script, cases of a function, or asserts.
+extract  The search for the Python program in a completion. Python itself parses nothing, because deep nesting can
+         crash it.
 """

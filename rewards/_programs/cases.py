@@ -1,4 +1,4 @@
-"""How a row of a dataset says what a Python program must do: cases of a script, cases of a function, or asserts."""
+"""The tests in a row of a dataset for a Python program: cases of a script, cases of a function, or asserts."""
 
 import ast
 import builtins
@@ -27,18 +27,21 @@ class Case(NamedTuple):
     stdout: str = ""
     args: list[Any] | dict[str, Any] | None = None
     expected: Any = None
-    expected_args: list[Any] | dict[str, Any] | None = None  # what the arguments are afterwards
+    expected_args: list[Any] | dict[str, Any] | None = None  # the arguments after the call
 
 
 class Row(NamedTuple):
-    """A row as it stands. What reads it raises `ValueError` where it cannot be used."""
+    """A row as the dataset has it.
+
+    The methods raise `ValueError` if the row cannot be used.
+    """
 
     tests: Any
     entry_point: Any
     test_code: Any
 
     def cases(self) -> list[Case]:
-        """Its cases, at least one, all of a script or all of a function."""
+        """Return the row's cases: at least one, and either all for a script or all for a function."""
         tests = _from_json(self.tests, "tests") if isinstance(self.tests, str) else self.tests
         if not isinstance(tests, list) or not tests:
             raise ValueError(f"tests is {tests!r:.60}, not a list of cases")
@@ -50,7 +53,7 @@ class Row(NamedTuple):
         return cases
 
     def asserts(self) -> str:
-        """Its `test_code`."""
+        """Return the row's `test_code`."""
         if self.tests is not None:
             raise ValueError(f"it has both tests and test_code ({self.tests!r:.60})")
         if not isinstance(self.test_code, str):
@@ -58,14 +61,14 @@ class Row(NamedTuple):
         return self.test_code
 
     def name(self) -> str:
-        """Its `entry_point`."""
+        """Return the row's `entry_point`."""
         if not isinstance(self.entry_point, str) or not ENTRY_POINT.fullmatch(self.entry_point):
             raise ValueError(f"entry_point is {self.entry_point!r:.60}, not a name such as add or Solution.add")
         return self.entry_point
 
 
 def rows_of(*columns: list[Any] | None) -> list[Row]:
-    """Rows of the columns `tests`, `entry_point` and `test_code`, of which some may not be there."""
+    """Return the rows of the columns `tests`, `entry_point` and `test_code`, of which some may be missing."""
     count = max((len(column) for column in columns if column is not None), default=0)
     return [Row(*row) for row in zip(*(column or [None] * count for column in columns), strict=True)]
 
@@ -78,7 +81,7 @@ def check_columns(
     output_kb: int = 1024,
     **_: Any,
 ) -> None:
-    """Refuse columns that cannot be used, naming the first bad rows."""
+    """Refuse columns that cannot be used, and name the first bad rows."""
     if tests is None and test_code is None:
         raise ValueError(f"python_tests needs a column tests or a column test_code: {FORMS}.")
     rows = rows_of(tests, entry_point, test_code)
@@ -109,7 +112,7 @@ def _check_row(row: Row, output_kb: int) -> None:
 
 
 def _asks_for_nothing(case: Case) -> bool:
-    """Whether a function that does nothing passes."""
+    """Return whether a function that does nothing passes the case."""
     return case.expected is None and case.expected_args in (None, case.args)
 
 
@@ -128,7 +131,10 @@ def _check_asserts(test_code: str, entry_point: str) -> None:
 
 
 def _check_calls(tree: ast.AST, entry_point: str) -> None:
-    """Refuse what no call can carry: other names of the program, and functions as arguments."""
+    """Refuse tests that use other names of the program, or that pass functions as arguments.
+
+    A call of the program can carry only plain data.
+    """
     first, _, method = entry_point.partition(".")
     called = {first, "candidate", *(method.split(".")[-1:] if method else [])}
     own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
@@ -154,7 +160,7 @@ def _name(node: ast.AST) -> str:
 
 
 def _is_function(name: str, node: ast.AST, own: set[str], held: set[str]) -> bool:
-    """Whether it is the name of a function or class, of the tests' own or built in, and of nothing else."""
+    """Return whether a node is only the name of a function or class, of the tests' own or built in."""
     return isinstance(node, ast.Name) and name not in held and (name in own or callable(getattr(builtins, name, None)))
 
 
@@ -177,7 +183,10 @@ def _case(case: Any) -> Case:
 
 
 def _function_case(args: Any, expected: Any, expected_args: Any, case: Any) -> Case:
-    """`args` as JSON text, as a column of mixed types needs it, says that what is expected is JSON text too."""
+    """Return a test of a function.
+
+    `args` may be JSON text, as a column of mixed types needs it. The expected values must then be JSON text too.
+    """
     if isinstance(args, str):
         if not isinstance(expected, str) and (expected is not None or expected_args is None):
             raise ValueError(f"args is JSON text and expected is not, in the test {case!r:.100}")

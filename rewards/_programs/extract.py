@@ -1,6 +1,6 @@
-"""Which part of a completion is its Python program. Nothing is parsed by Python itself, which deep nesting can crash.
+"""The search for the Python program in a completion.
 
-All in time linear in the text.
+Python itself parses nothing here, because deep nesting can crash it. Everything takes time linear in the text.
 """
 
 import functools
@@ -13,7 +13,7 @@ from .._text import Block, answer_of, code_blocks, dedented, quote_after
 
 
 _PYTHON = re.compile(r"i?py(?:thon)?[\d.]*")
-# Nothing here can fail once it has begun, so the nested repeats never go back.
+# No part can fail once it has begun, so the nested repeats never backtrack.
 _STRINGS_AND_COMMENTS = re.compile(
     r"#[^\n]*"
     r'|"""(?:[^"\\]+|\\.?|"(?!""))*(?:"""|\Z)' + r"|'''(?:[^'\\]+|\\.?|'(?!''))*(?:'''|\Z)"
@@ -51,9 +51,10 @@ _NAME = re.compile(r"[^\W\d]\w*")
 
 
 def program_of(text: str, entry_point: str | None = None) -> str:
-    """The program of a completion without its thinking: what defines the entry point; without one, a script.
+    """Return the program in a completion that is given without its thinking.
 
-    Of several it is the last one. Earlier blocks that do nothing but define what it needs come before it.
+    The program is the last block that defines the entry point, or the last script if there is no entry point. Earlier
+    blocks that only define what the program needs come before it.
     """
     text = text.lstrip("\ufeff")
     blocks = _blocks(text, entry_point)
@@ -64,12 +65,15 @@ def program_of(text: str, entry_point: str | None = None) -> str:
 
 
 def begins_with_code(text: str) -> bool:
-    """Whether a text begins with a line of code: the fences in its docstrings are no blocks of the text, then."""
+    """Return whether a text begins with a line of code.
+
+    If so, the fences in its docstrings are no blocks of the text.
+    """
     return _CODE.match(text.lstrip()) is not None
 
 
 def _blocks(text: str, entry_point: str | None) -> list[Block]:
-    """The blocks of which one is the program, from the first of the places that has it."""
+    """Return the blocks of the first place that has the program, or else the first blocks found."""
     every: list[Block] = []
     for blocks in _places(text):
         if _place(blocks, entry_point, sure=True) is not None:
@@ -109,7 +113,7 @@ def _tagged(text: str) -> list[Block]:
 
 
 def _unfenced(text: str) -> list[Block]:
-    """Runs of lines of code between lines of words; all of the text where there are none of these."""
+    """Return the runs of code lines between lines of words, or the whole text if it has no lines of words."""
     end = _end_of_text(text, len(text))
     while mark := _END_MARK.search(text, max(0, end - 50), end):
         end = _end_of_text(text, mark.start())
@@ -141,7 +145,10 @@ def _end_of_text(text: str, end: int) -> int:
 
 
 def _place(blocks: list[Block], entry_point: str | None, sure: bool = False) -> int | None:
-    """The number of the block that is the program; where none looks like it, the last, unless it must be `sure`."""
+    """Return the index of the block that is the program.
+
+    If no block looks like the program, the result is that of the last block, or `None` if the block must be `sure`.
+    """
     places = range(len(blocks) - 1, -1, -1)
     if entry_point is None:
         right = next((i for i in places if _is_python(blocks[i]) and _says_something(blocks[i].body)), None)
@@ -171,12 +178,12 @@ def _is_code(body: str) -> bool:
 
 @functools.lru_cache(maxsize=16)
 def _bare(code: str) -> str:
-    """Without comments, and with nothing in strings."""
+    """Return code without comments, and with empty strings."""
     return _STRINGS_AND_COMMENTS.sub(lambda token: "" if token[0].startswith("#") else '""', code)
 
 
 def _pieces(blocks: list[Block], place: int) -> list[str]:
-    """The earlier blocks that define what the program needs, and do nothing else."""
+    """Return the earlier blocks that define what the program needs, and do nothing else."""
     bare = _bare(blocks[place].body)
     if "__future__" in bare:
         return []
@@ -189,13 +196,13 @@ def _pieces(blocks: list[Block], place: int) -> list[str]:
         top = [line for line in bare.split("\n") if line.strip() and not line[0].isspace() and line.strip() != '""']
         if top and all(map(_PIECE.match, top)) and wanted & (defined := _defined(bare)):
             pieces.append(block.body)
-            wanted -= defined  # in place: there may be many names in many pieces
+            wanted -= defined  # in place, because there may be many names in many pieces
             wanted |= set(_NAME.findall(bare)) - defined
     return pieces[::-1]
 
 
 def _defined(bare: str) -> set[str]:
-    """The names that a program without strings and comments defines at its left margin."""
+    """Return the names that a program without strings and comments defines at its left margin."""
     imported = {
         name.split(" as ")[-1].strip().split(".")[0].strip("() \t")
         for line in _IMPORTED.findall(bare)

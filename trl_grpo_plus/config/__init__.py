@@ -1,8 +1,8 @@
-"""The options: what they are, what they may hold, and published settings.
+"""The options: their definitions, their allowed values, and published settings.
 
 grpo_plus_config       [`GRPOPlusConfig`]: TRL's options and this package's
-validation             values and combinations that cannot work, each refused with the fix
-compatibility          the configuration against the reward functions, the data and the model
+validation             refuses values and combinations that cannot work, and says the fix
+compatibility          checks the configuration against the reward functions, the data and the model
 presets                published variants of GRPO as settings
 sampling_distribution  settings that make the sampled distribution differ from the trained one
 trl_releases           the releases of TRL that are tested
@@ -18,7 +18,7 @@ __all__ = ["GRPOPlusConfig"]
 
 
 def __getattr__(name: str) -> Any:
-    if name == "GRPOPlusConfig":  # here: it imports TRL, which takes seconds
+    if name == "GRPOPlusConfig":  # imported late: it imports TRL, which takes seconds
         from .grpo_plus_config import GRPOPlusConfig
 
         return GRPOPlusConfig

@@ -1,4 +1,4 @@
-"""Checks the configuration against the reward functions, the data and the model, before the first step."""
+"""Checks of the configuration against the reward functions, the data and the model, before the first step."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def check_rewards(names: Sequence[str], weights: Sequence[float], args: "GRPOPlusConfig") -> None:
-    """Check that groups can be judged by the trainer's rewards, and remembered."""
+    """Check that the trainer's rewards can judge groups, and that their results can be remembered."""
     check_filter_metric(args.filter_metric, names)
     check_weights(weights, args)
 
@@ -45,12 +45,12 @@ def check_filter_metric(metric: str, names: Sequence[str]) -> None:
 
 
 def check_weights(weights: Sequence[float] | None, args: "GRPOPlusConfig") -> None:
-    """Check that some reward has a weight, where prompts are remembered or groups are chosen by what they teach.
+    """Check that some reward has a weight, if prompts are remembered or groups are chosen by what they teach.
 
-    Without one TRL trains on the KL alone.
+    If no reward has a weight, TRL trains on the KL term alone.
 
     Args:
-        weights (`Sequence[float]`, *optional*): of the reward functions; `None`: all 1.
+        weights (`Sequence[float]`, *optional*): weights of the reward functions; `None`: all 1.
         args ([`GRPOPlusConfig`]): the configuration.
     """
     if not weights or any(weights):
@@ -77,7 +77,7 @@ def check_model(
     tools: Any = None,
     trl_version: str = "2",
 ) -> None:
-    """Refuse what these options cannot do with environments, images, a `rollout_func` or tools."""
+    """Refuse options that do not work with environments, images, a `rollout_func` or tools."""
     if args.filters_groups and images and Version(trl_version) < Version("1.11"):
         raise ConfigError(
             f"zero_variance_groups={args.zero_variance_groups!r} with images needs TRL 1.11 or later: TRL "

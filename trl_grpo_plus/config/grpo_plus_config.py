@@ -1,7 +1,7 @@
 """`GRPOPlusConfig`: TRL's `GRPOConfig` and the options that `GRPOPlusTrainer` adds.
 
-Every check runs in `__post_init__`: values from a YAML file reach the dataclass without argparse's own checks, and an
-error here costs a second, in mid-run a GPU-hour.
+Every check runs in `__post_init__`, because values from a YAML file do not pass argparse's own checks. An error there
+costs a second; an error in mid-run costs a GPU-hour.
 """
 
 import functools
@@ -27,7 +27,7 @@ from .validation import check, warn_of_no_effect
 
 MAY_BE_FUNCTIONS = ("advantage_baseline", "advantage_estimator")
 
-# To a type checker also what a class has under that word: see the end of GRPOPlusConfig.
+# `Any` for type checkers, because the class has a method of that name: see the end of this module.
 if TYPE_CHECKING:
     PresetName = Any
 else:
@@ -229,7 +229,7 @@ class GRPOPlusConfig(GRPOConfig):
         "alarm_thresholds",
         "prompt_selection",
     ]
-    # Set while a `GRPOPlusTrainer` is made, which acts on these options. No field.
+    # True while a `GRPOPlusTrainer` is made, which acts on these options. Not a field.
     has_plus_trainer: ClassVar[bool] = False
 
     preset: PresetName = None
@@ -294,22 +294,25 @@ class GRPOPlusConfig(GRPOConfig):
 
     @property
     def place_model_on_device(self) -> bool | None:
-        """As transformers'."""
-        # Of all that it asks its arguments, this is what a `Trainer` asks when it is made, and nobody else does.
+        """TRL's and transformers' property of that name, which also warns of options that have no effect."""
+        # Only a `Trainer` that is being made reads this property, so the warning belongs here.
         if not self.has_plus_trainer and self.process_index == 0:
             warn_of_no_effect(self)
         return super().place_model_on_device
 
     @property
     def changed_options(self) -> dict[str, Any]:
-        """The options of this class that are not at their defaults, by name; with all of them there it is TRL's."""
+        """The options of this class that are not at their defaults, by name.
+
+        If there are none, the trainer is TRL's.
+        """
         fields, of_trl = GRPOPlusConfig.__dataclass_fields__, GRPOConfig.__dataclass_fields__
         names = self.changed(*(name for name in fields if name not in of_trl))
         names += [] if self.scale_rewards in TRL_SCALES else ["scale_rewards"]
         return {name: by_path(getattr(self, name)) for name in names}
 
     def to_dict(self) -> dict[str, Any]:
-        """As transformers', a function of one's own by its path."""
+        """Return transformers' dict, with a function of the user's as its path."""
         return {**super().to_dict(), **{name: by_path(getattr(self, name)) for name in MAY_BE_FUNCTIONS}}
 
     @property
@@ -319,7 +322,7 @@ class GRPOPlusConfig(GRPOConfig):
 
     @property
     def dead(self) -> frozenset[str]:
-        """Verdicts on groups that have nothing to teach."""
+        """The verdicts on groups that have nothing to teach."""
         if self.filtered_verdicts is not None:
             return frozenset(self.filtered_verdicts)
         believes = self.advantage_baseline == "belief"
@@ -327,46 +330,49 @@ class GRPOPlusConfig(GRPOConfig):
 
     @property
     def chooses_prompts(self) -> bool:
-        """Whether other prompts are sampled than those that TRL's sampler deals."""
+        """Whether prompts are sampled other than those that TRL's sampler deals."""
         return name_of(self.prompt_selection) != "shuffle"
 
     @property
     def draws_prompts(self) -> bool:
-        """Whether rows of the training set are drawn beyond the ones that TRL's sampler deals."""
+        """Whether rows of the training set are drawn beyond those that TRL's sampler deals."""
         return self.chooses_prompts or self.zero_variance_groups == "resample"
 
     @property
     def what_believes(self) -> str:
-        """The options that need beliefs about prompts, as one would write them; "" where there are none."""
+        """The options that need beliefs about prompts, as a user would write them; "" if there are none."""
         options = {"advantage_baseline": self.advantage_baseline == "belief"}
         options["prompt_selection"] = believes(self.prompt_selection)
         return ", ".join(f"{name}={getattr(self, name)!r}" for name, needs in options.items() if needs)
 
     @property
     def estimates_advantages(self) -> bool:
-        """Whether anything but a baseline and a scale makes the advantages."""
+        """Whether anything other than a baseline and a scale makes the advantages."""
         return named_by(self.advantage_estimator) != GRPO
 
     @property
     def reads_entropies(self) -> bool:
-        """Whether advantages are made of the policy's entropies, which take a forward pass without gradient."""
+        """Whether the advantages need the policy's entropies, which take a forward pass without gradient."""
         return (estimator := estimator_of(self)) is not None and estimator.variant.entropies
 
     @property
     def changes_advantages(self) -> bool:
-        """Whether the advantages are any other than TRL's."""
+        """Whether the advantages differ from TRL's."""
         of_groups = ("zero_variance_groups", "zero_variance_tolerance", "kl_placement", "step_reward_credit")
         shaping = ("advantage_estimator", "advantage_baseline", "std_ddof", "std_eps", "std_floor", "advantage_clip")
         return self.scale_rewards not in TRL_SCALES or bool(self.changed(*of_groups, *shaping))
 
     def changed(self, *names: str) -> list[str]:
-        """Return those of these options of this class that are not at its defaults; a subclass may have others."""
+        """Return those of the named options that are not at this class's defaults.
+
+        A subclass may have other defaults.
+        """
         options = GRPOPlusConfig.__dataclass_fields__
         return [name for name in names if getattr(self, name) != options[name].default]
 
 
 def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
-    """Return the `__init__` of a dataclass, with an error that names the closest option."""
+    """Return the `__init__` of a dataclass, with an error that names the closest option to an unknown one."""
 
     @functools.wraps(init)
     def checked(self: Any, *args: Any, **options: Any) -> None:
@@ -379,16 +385,16 @@ def _names_what_is_unknown(init: Callable[..., None]) -> Callable[..., None]:
 
 
 GRPOPlusConfig.__init__ = _names_what_is_unknown(GRPOPlusConfig.__init__)  # type: ignore[method-assign]
-# A config has the name in its field, so the class can have under that word what makes one.
+# An instance has the preset's name in its field, so the class is free to have the constructor under `preset`.
 GRPOPlusConfig.preset = classmethod(presets.make)
-# On a command line an option's help is the first sentence that the docstring says of it.
+# On a command line an option's help is the first sentence of its entry in the docstring.
 for _name, _sentence in re.findall(r"(?m)^    (\w+) \(`.*\):\n +([\s\S]+?\.)\s", inspect.getdoc(GRPOPlusConfig) or ""):
     _option = GRPOPlusConfig.__dataclass_fields__[_name]
     _option.metadata = MappingProxyType({**_option.metadata, "help": " ".join(_sentence.split())})
 
 
 def config_for(model: Any, args: Any) -> GRPOPlusConfig:
-    """Return a trainer's `args`, or where they are `None` the defaults, with TRL's folder for the model."""
+    """Return a trainer's `args`; if they are `None`, the defaults with TRL's output folder for the model."""
     if args is None:
         name = model if isinstance(model, str) else model.config._name_or_path
         return GRPOPlusConfig(f"{name.split('/')[-1]}-GRPO")

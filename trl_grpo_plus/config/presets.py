@@ -1,8 +1,9 @@
 """Published variants of GRPO as settings: `preset: dapo` in a recipe, `GRPOPlusConfig.preset("dapo", ...)` in Python.
 
-A preset is a dict over TRL's options and this package's, no class and no code of its own. What a user sets wins over
-it, it wins over the defaults. It holds what makes the algorithm, as its paper has it: what TRL has by default is named
-all the same, since defaults move. Sizes of batches and groups, lengths, learning rates and rewards stay the user's.
+A preset is a dict over TRL's options and this package's; it has no class and no code of its own. A user's settings win
+over the preset, and the preset wins over the defaults. A preset has the settings that make the algorithm, as its paper
+describes it. TRL's current defaults are named all the same, since defaults change. Sizes of batches and groups,
+lengths, learning rates and rewards are left to the user.
 """
 
 from collections.abc import Mapping
@@ -25,9 +26,9 @@ class Preset:
 
     Args:
         settings (`dict[str, Any]`): options of `GRPOPlusConfig` and their values.
-        changes (`str`): what makes it another algorithm, in a sentence.
-        source (`str`): where the settings are from.
-        leaves (`str`, *optional*, defaults to `""`): what belongs to the algorithm and is not set here.
+        changes (`str`): how the algorithm differs from others, in a sentence.
+        source (`str`): the source of the settings.
+        leaves (`str`, *optional*, defaults to `""`): parts of the algorithm that the preset does not set.
     """
 
     settings: Mapping[str, Any]
@@ -37,7 +38,10 @@ class Preset:
 
 
 class AppliedPreset(str):
-    """The name of a preset whose settings are set too. A config could not tell a plain name from this one."""
+    """The name of a preset whose settings are applied.
+
+    A config cannot tell a plain name from the name of an applied preset otherwise.
+    """
 
     __slots__ = ()
 
@@ -202,14 +206,14 @@ def preset_of(name: str) -> Preset:
     """Return the preset of that name.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no such preset.
     """
     one_of("preset", name, PRESETS)
     return PRESETS[name]
 
 
 def with_preset(name: str, own: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a config's arguments: the preset's settings, over them a user's own.
+    """Return a config's arguments: the preset's settings, overridden by the user's own.
 
     Raises:
         ConfigError: there is no such preset.
@@ -223,7 +227,7 @@ def make(config_class: Any, name: str, /, **own: Any) -> Any:
     Args:
         config_class (`type`): `GRPOPlusConfig` or a subclass.
         name (`str`): one of [`PRESETS`].
-        own: its arguments, which win over the preset's.
+        own: the config's arguments, which win over the preset's settings.
 
     Raises:
         ConfigError: there is no such preset, or its settings with these arguments are refused.
@@ -245,7 +249,7 @@ def check(preset: Any) -> None:
 
 
 def describe(config: "GRPOPlusConfig") -> str:
-    """Describe a config's preset: what it sets, what the user set otherwise, what it leaves. "" without a preset."""
+    """Describe a config's preset: what it sets, what the user changed, what it leaves out; "" without a preset."""
     if config.preset is None:
         return ""
     preset = PRESETS[config.preset]

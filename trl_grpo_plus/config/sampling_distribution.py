@@ -1,13 +1,14 @@
 """Settings that make the sampled distribution differ from the one that the log-probs describe.
 
-TRL's log-probs are of `softmax(logits / temperature)`. They leave out whatever else changes the sampled distribution
-(`NEUTRAL`): the policy is then trained on attempts of another distribution. Such settings come from two places:
+TRL's log-probs are of `softmax(logits / temperature)`. They leave out everything else that changes the sampled
+distribution (`NEUTRAL`), so that the policy is trained on attempts of another distribution. Such settings come from
+two places:
 
-- **chosen**: options of the config, and `generation_kwargs` over them. The user knows of these, so they matter
-  only where a ratio of log-probs is taken.
+- **chosen**: options of the config, and `generation_kwargs` over them. The user knows of these settings, so they
+  matter only if a ratio of log-probs is taken.
 - **inherited**: the model's own `generation_config`. transformers silently takes from it whatever TRL leaves at
-  `None`; TRL sets `temperature`, `top_p`, `top_k`, `repetition_penalty` and what ends an attempt. vLLM takes what ends
-  an attempt from it and nothing else, and continuous batching nothing.
+  `None`. TRL sets `temperature`, `top_p`, `top_k`, `repetition_penalty` and the settings that end an attempt. vLLM
+  takes from it only the settings that end an attempt, and continuous batching takes nothing.
 """
 
 from collections.abc import Mapping
@@ -22,9 +23,9 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-OPTIONS = ("top_p", "top_k", "min_p", "repetition_penalty")  # of a [`~trl.GRPOConfig`]
-# What changes the distribution, and the values with which it does not, besides `None`. The first one is also what
-# `generation_kwargs` can set in the place of a model's; where there is none, only the model can be changed.
+OPTIONS = ("top_p", "top_k", "min_p", "repetition_penalty")  # options of a [`~trl.GRPOConfig`]
+# Settings that change the distribution, with the values (besides `None`) that do not change it. `generation_kwargs`
+# can set the first value in place of the model's value. If there is no value, only the model can be changed.
 NEUTRAL: dict[str, tuple[Any, ...]] = {
     "top_p": (1.0,),
     "top_k": (0, -1),
@@ -95,9 +96,9 @@ def inherited_settings(
     """Return the settings of a model's generation_config that reach sampling and change the distribution.
 
     Args:
-        args ([`~trl.GRPOConfig`]): of the run.
-        generation_config (`Mapping[str, Any]`): of the model.
-        passed (`Mapping[str, Any]`, *optional*): what TRL passes to transformers, else what `args` says of it.
+        args ([`~trl.GRPOConfig`]): configuration of the run.
+        generation_config (`Mapping[str, Any]`): the model's.
+        passed (`Mapping[str, Any]`, *optional*): what TRL passes to transformers; `None`: the settings in `args`.
     """
     if args.use_vllm or getattr(args, "use_transformers_continuous_batching", False):
         return {}
@@ -124,7 +125,7 @@ def warnings(
 
 
 def warn_of_another_distribution(args: "GRPOConfig", model: Any, passed: Mapping[str, Any] | None) -> None:
-    """Log these warnings on the main process."""
+    """Log the texts of [`warnings`] for a model on the main process."""
     own = getattr(model, "generation_config", None)
     own = own if isinstance(own, Mapping) else getattr(own, "to_dict", dict)()
     for text in warnings(args, own, passed):
@@ -145,7 +146,7 @@ def _of_the_model(settings: Mapping[str, Any]) -> str:
 
 
 def _ratios(args: "GRPOConfig") -> list[str]:
-    """Return which ratios of log-probs are biased by it, and how."""
+    """Return a text for each ratio of log-probs that the settings bias."""
     wrong = []
     if args.use_vllm and args.vllm_importance_sampling_correction:
         wrong.append(
@@ -190,7 +191,7 @@ def logprob_options(args: "GRPOConfig") -> list[str]:
         names.append("generation_kwargs")
     if args.vllm_structured_outputs_regex is not None:
         names.append("vllm_structured_outputs_regex")
-    # A server may return log-probs from before the temperature. TRL checks this only where it corrects by them.
+    # A server may return log-probs without the temperature. TRL checks this only if it corrects by them.
     if args.temperature != 1 and args.vllm_mode == "server" and not args.vllm_importance_sampling_correction:
         names.append("temperature")
     return names

@@ -1,9 +1,10 @@
-"""Which releases of TRL this works with, and what it needs of one that nobody has tried.
+"""The releases of TRL that this package works with, and what it needs of an untested release.
 
-The trainer overrides and calls methods that are TRL's own. A release outside of what is tested is warned of; one in
-which such a method is gone, or asks for something else, is refused before anything is built on it. What it may be
-given beside is no reason: most overrides hand it on, and those that sample rows of their own, and so cannot
-(`_generate_and_score_completions`, `_generate`, `_calculate_rewards`), fail in the first step if it is given.
+The trainer overrides and calls TRL's own methods. An untested release gives a warning. A release in which such a
+method is gone or needs other parameters is refused before anything is built on it. New optional parameters are no
+reason to refuse: most overrides pass them on. Overrides that sample rows of their own cannot do so
+(`_generate_and_score_completions`, `_generate`, `_calculate_rewards`), and fail in the first step if TRL gives such a
+parameter.
 """
 
 import inspect
@@ -13,8 +14,8 @@ import transformers
 from packaging.version import Version
 
 
-OLDEST, NEWEST = "1.10", "1.16"  # minor releases that are tested, these two included
-SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: they are passed on, whatever they are
+OLDEST, NEWEST = "1.10", "1.16"  # the tested minor releases, both included
+SEAMS: dict[str, list[str] | None] = {  # method -> its parameters; `None`: all parameters are passed on
     "_generate": ["prompts"],
     "_calculate_rewards": ["inputs", "prompts", "completions", "completion_ids_list"],
     "_generate_and_score_completions": ["inputs"],
@@ -54,14 +55,14 @@ def _is_required(parameter: inspect.Parameter) -> bool:
 
 
 def check(cls: type, version: str) -> None:
-    """Warn of a TRL that nobody has tried; refuse one that lacks what is needed.
+    """Warn of an untested release of TRL; refuse a release that lacks what is needed.
 
     Args:
         cls (`type`): TRL's [`~trl.GRPOTrainer`].
-        version (`str`): of TRL.
+        version (`str`): version of TRL.
 
     Raises:
-        ImportError: a method that is overridden or called is not there, or takes something else.
+        ImportError: a method that is overridden or called is missing, or takes other parameters.
     """
     tested = f"TRL {OLDEST} to {NEWEST}"
     if missing := [told for name in SEAMS if (told := changed(cls, name))]:
@@ -79,5 +80,5 @@ def check(cls: type, version: str) -> None:
 
 
 def _minor(version: str) -> str:
-    """`1.17` of `1.17.0.dev0`."""
+    """Return the minor release of a version: `1.17` of `1.17.0.dev0`."""
     return ".".join(map(str, Version(version).release[:2]))

@@ -1,4 +1,4 @@
-"""Refuse values and combinations of options that cannot work. Each error says how to get out of it."""
+"""Checks that refuse values and combinations of options that cannot work. Each error says the fix."""
 
 import warnings
 from collections.abc import Iterable, Mapping
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .grpo_plus_config import GRPOPlusConfig
 
 
-# Not in the fields' metadata, which transformers' parser passes to argparse.
+# These bounds are not in the fields' metadata, because transformers' parser passes that to argparse.
 NUMBERS = {
     "zero_variance_tolerance": Number(at_least=0.0),
     "solved_reward": Number(),
@@ -46,12 +46,12 @@ NUMBERS = {
     "trace_thumbnails": Number(at_least=0, integer=True),
     "trace_log_groups": Number(at_least=0, integer=True),
     "vllm_check_every": Number(at_least=0, integer=True),
-    # TRL's own. TRL checks them late: after the model is loaded, or after a batch is sampled.
+    # TRL's own options. TRL checks them late: after the model is loaded, or after a batch is sampled.
     "temperature": Number(above=0.0),
     "beta": Number(at_least=0.0),
     "per_device_train_batch_size": Number(at_least=1, integer=True),
 }
-# TRL's own, which TRL checks late too.
+# TRL's own options, which TRL checks late too.
 TRL_CHOICES = {
     "loss_type": ("grpo", "dr_grpo", "dapo", "bnpo", "cispo", "sapo", "luspo", "vespo"),
     "importance_sampling_level": ("token", "sequence"),
@@ -67,7 +67,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
         annotations (`Mapping[str, Any]`): the annotations of the fields that this package adds.
-        trl_version (`str`): the installed version.
+        trl_version (`str`): the installed version of TRL.
     """
     presets.check(config.preset)
     _check_values(config, annotations)
@@ -83,7 +83,7 @@ def check(config: "GRPOPlusConfig", annotations: Mapping[str, Any], trl_version:
 
 
 def warn_of_no_effect(config: "GRPOPlusConfig") -> None:
-    """Say so where another trainer than this package's was handed options of this package."""
+    """Warn if a trainer other than this package's was given options of this package."""
     changed = {name: value for name, value in config.changed_options.items() if name != "preset"}
     options = ", ".join(f"{name}={value!r}" for name, value in changed.items())
     if options:
@@ -247,12 +247,12 @@ def _check_estimator(config: "GRPOPlusConfig") -> None:
             "of which there are none, and rewards less a KL are neither of the few values nor of the parts that "
             "advantage functions are made for. Set kl_placement='loss'."
         )
-    if not (isinstance(name, str) and is_path(name)):  # what is at a path is imported when the trainer is made
+    if not (isinstance(name, str) and is_path(name)):  # a function at a path is imported when the trainer is made
         estimator_of(config)
 
 
 def _way_out(config: "GRPOPlusConfig", options: Iterable[str]) -> str:
-    """Leave it out; or set it back, where a preset sets it."""
+    """Return the advice to leave an option out, or to set the option back if a preset sets it."""
     if config.preset is None:
         return "Leave one of the two out."
     fields = config.__dataclass_fields__
@@ -357,7 +357,7 @@ def check_watching(config: Any) -> None:
 
 
 def _check_liger(config: "GRPOPlusConfig", trl_version: str) -> None:
-    # There the Liger loss is computed beside `_compute_loss`, and the options below would silently not apply.
+    # Before TRL 1.14 the Liger loss is computed outside `_compute_loss`: the options below would silently not apply.
     needs_loss = config.changed(
         "zero_variance_groups", "kl_estimator", "kl_placement", "kl_target", "step_reward_credit"
     )

@@ -1,11 +1,11 @@
 """From rewards to the loss: advantages, the KL term, and rows that only fill a batch up. Pure functions of tensors.
 
-credit               the advantages of a batch, as the configuration says
+credit               computes the advantages of a batch by the configuration
 advantages           rewards minus a baseline, divided by a scale
 options              the options of a configuration that advantages depend on
-group_batch          what a baseline, a scale or an advantage function reads beside the rewards
-baselines            what is subtracted: `BASELINES`
-scales               what is divided by: `SCALES`
+group_batch          the data that a baseline, a scale or an advantage function reads beside the rewards
+baselines            the values that are subtracted: `BASELINES`
+scales               the values that are divided by: `SCALES`
 variants             other advantage functions: `VARIANTS`
 advantage_functions  reads and checks `advantage_estimator`
 process_rewards      rewards of steps -> advantages of tokens

@@ -1,4 +1,4 @@
-"""Read and check `advantage_estimator`: a variant, a registered function, a path, or a function.
+"""Functions that read and check `advantage_estimator`: a variant, a registered function, a path, or a function.
 
 Every process calls the estimator with the same gathered tensors and keeps the advantages of its own rows. So all must
 compute the same values. An error on one process is raised on all.
@@ -34,13 +34,13 @@ def register_advantage(
 
     Args:
         name (`str`): the value of `advantage_estimator` that selects it.
-        entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`. They take one more
-            forward pass without gradient.
+        entropies (`bool`, *optional*, defaults to `False`): whether the function reads `batch.entropies`. They take
+            one more forward pass without gradient.
 
     Returns:
-        A decorator that gives the function back. It is `f(rewards (P, G, K), weights (K,), batch, **args)`, and
-        returns `(P, G)` or `(P, G, T)`; rewards are NaN where one does not apply, `batch` is
-            a [`~trl_grpo_plus.objective.group_batch.GroupBatch`].
+        A decorator that returns the function unchanged. The function is `f(rewards (P, G, K), weights (K,), batch,
+            **args)` and returns `(P, G)` or `(P, G, T)`. Rewards that do not apply are NaN; `batch` is a
+            [`~trl_grpo_plus.objective.group_batch.GroupBatch`].
 
     Raises:
         ConfigError: another function has the name.
@@ -67,7 +67,7 @@ def register_advantage(
 
 
 def list_advantages() -> dict[str, str]:
-    """Map the name of each advantage function to its description, one line."""
+    """Map the name of each advantage function to its one-line description."""
     named = {**VARIANTS, **_REGISTERED}
     grpo = {GRPO: "A baseline and a scale, as advantage_baseline and scale_rewards say."}
     return grpo | {name: _first_line(variant.function) for name, variant in named.items()}
@@ -75,7 +75,7 @@ def list_advantages() -> dict[str, str]:
 
 def _first_line(function: Callable[..., Any]) -> str:
     first = (function.__doc__ or "").strip().partition("\n\n")[0]
-    first = " ".join(first.partition(" ([")[0].split())  # without its sources
+    first = " ".join(first.partition(" ([")[0].split())  # without sources
     return f"{first.rstrip('.')}." if first else ""
 
 
@@ -99,7 +99,7 @@ class Estimator:
         """Compute the advantages of P groups of G attempts. Collective.
 
         Args:
-            rewards (`Tensor`): `(P, G, K)`, NaN where one does not apply.
+            rewards (`Tensor`): `(P, G, K)`, NaN where a reward does not apply.
             weights (`Tensor`): `(K,)`.
             batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the batch.
 
@@ -145,7 +145,7 @@ class Estimator:
 
 
 def estimator_of(config: AdvantageOptions) -> Estimator | None:
-    """Return the estimator of a configuration, `None` for "grpo". A file or module is imported.
+    """Return the estimator of a configuration, `None` for "grpo". A path is imported.
 
     Raises:
         ConfigError: no function has the name, or it does not take the arguments.
@@ -217,7 +217,7 @@ def by_path(value: Any) -> Any:
 
 
 def _read(value: Any) -> tuple[Any, dict[str, Any]]:
-    """Return name or function, and arguments."""
+    """Split an `advantage_estimator` into the name or function, and the arguments."""
     name, args = value, {}
     if isinstance(value, Mapping):
         if "name" not in value or set(value) - set(KEYS) or not isinstance(value.get("args") or {}, Mapping):

@@ -1,4 +1,4 @@
-"""Rewards of a group -> advantages: subtract a baseline, divide by a scale.
+"""The advantages of a group from its rewards: subtract a baseline, divide by a scale.
 
     A_i = (r_i - baseline) / (max(scale, floor) + eps)
 
@@ -9,8 +9,7 @@
 | median | median of the group |
 | length_weighted | sum(len_j r_j) / sum(len_j) (OPO: the variance-optimal baseline of a token-summed loss) |
 | belief | (sum of the other attempts + k m) / (their number + k): before sampling, the prompt's reward was estimated
-as
-  m from k effective attempts (8 at most); unbiased for any m, and defined for a group of one |
+  as m from k effective attempts (8 at most); unbiased for any m, and defined for a group of one |
 
 | scale | divisor |
 |---|---|
@@ -22,11 +21,11 @@ as
 | running | a moving average of the std, kept by the caller |
 | prior | the predicted std of one reward, from the belief before sampling |
 
-A group whose rewards differ by no more than the tolerance has advantage exactly 0; under the baseline belief the
-caller says which groups teach. An unscored attempt (NaN) has advantage exactly 0. Neither moves the others. With a KL
-in the
-reward ([`compute_with_kl`]) both have the advantage of the KL. Every group has one scale. Under group, mad and mean
-|A| <= G for rewards in [0, 1], for any eps. All is computed in float64 and cast to the rewards' dtype.
+A group whose rewards differ by no more than the tolerance has advantage exactly 0. (Under the baseline belief the
+caller says which groups teach.) An unscored attempt (NaN) has advantage exactly 0. Neither changes the advantages of
+others. With a KL in the reward ([`compute_with_kl`]) both have the advantage of the KL. Every group has one scale.
+Under group, mad and mean, |A| <= G for rewards in [0, 1] and any eps. All values are computed in float64 and cast to
+the rewards' dtype.
 
 The worked example of DeepSeekMath: rewards (1, 1, 1, 0) with the population std (ddof 0) and eps 0 give +0.577 three
 times and -1.732.
@@ -83,7 +82,7 @@ class Normalization:
         return SCALES[self.scale]
 
     def divisor(self, values: Tensor, scored: Tensor, centred: Tensor, batch: GroupBatch) -> Tensor:
-        """`(P, 1)` or `(1, 1)`: the scale with floor and eps; 0 where a group has no advantage."""
+        """Return the scale with floor and eps, `(P, 1)` or `(1, 1)`; 0 where a group has no advantage."""
         rewards = Scored(values, scored, centred, batch, self.ddof, self.tolerance)
         return self.kind.divisor(rewards, self.floor, self.eps)
 
@@ -113,7 +112,7 @@ def compute(rewards: Tensor, normalization: Normalization = TRL_DEFAULT, batch: 
     scored = ~values.isnan()
     centred = normalization.centre(values, scored, batch)
     divisor = normalization.divisor(values, scored, centred, batch)
-    # A divisor of 0 says that there is no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
+    # A divisor of 0 means no advantage (MaxRL with a mean <= 0, a std of 0 without eps).
     live = scored & teaches & (divisor > 0)
     return torch.where(live, centred / torch.where(divisor > 0, divisor, 1.0), 0.0).to(rewards.dtype)
 
@@ -124,7 +123,7 @@ def normalize_then_sum(
     normalization: Normalization = TRL_DEFAULT,
     batch: GroupBatch = REWARDS_ALONE,
 ) -> Tensor:
-    """Compute advantages of each reward function by itself, sum them with their weights, normalise over the batch.
+    """Compute advantages of each reward function separately, add them by weight, and normalise over the batch.
 
     This is TRL's `multi_objective_aggregation="normalize_then_sum"` (GDPO).
 
@@ -132,10 +131,10 @@ def normalize_then_sum(
         components (`Tensor`): `(P, G, K)`, NaN where a reward function does not apply.
         weights (`Tensor`): `(K,)`. A component of weight 0 is left out: an attempt that nothing else scored is
             unscored.
-        normalization ([`Normalization`], *optional*): its scale must be one over the group. TRL divides by the group's
+        normalization ([`Normalization`], *optional*): its scale must be one of the group. TRL divides by the group's
             std whatever `scale_rewards` is, so here batch and none mean group too.
-        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`]; beliefs are one a
-            component with a weight.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`], *optional*): as [`compute`], with one belief
+            for each component with a weight.
 
     Returns:
         `Tensor`: `(P, G)`. 0 for an attempt that nobody scored and for a group of which every component is tied.
@@ -207,7 +206,7 @@ def compute_with_kl(
     cost, shaped = cost if per_token else cost[..., :1], (scored & teaches).unsqueeze(-1)
     scored, everyone, batch = scored.unsqueeze(-1), torch.ones_like(shaped), batch.per_token()
     with_reward = centre(values.unsqueeze(-1) - cost, scored, batch.less_cost(cost, scored))
-    # A baseline that is not 0 for rewards that are all 0 (a dataset column) is no part of the KL's.
+    # Leave out a baseline (a dataset column) that is not 0 for rewards of 0: it is no part of the KL's advantage.
     zero = batch.of_zero_rewards()
     alone = centre(-cost, everyone, zero.less_cost(cost, everyone)) - centre(torch.zeros_like(cost), everyone, zero)
     shared = (torch.where(shaped, with_reward, alone) / divisor.unsqueeze(-1)).to(rewards.dtype)

@@ -1,7 +1,7 @@
 """Baselines, subtracted from the rewards of a group. One baseline is one entry of [`BASELINES`].
 
 A baseline is a function `(values, scored, batch) -> values minus the baseline`, over dim 1. Values are (P, G) or
-(P, G, T), P groups of G attempts, float64, NaN for an unscored attempt, which moves no other. The table of
+(P, G, T), for P groups of G attempts, in float64. An unscored attempt is NaN and changes no other. The table of
 [`trl_grpo_plus.objective.advantages`] defines each one. `advantage_baseline` also takes such a function or its path. A
 function that reads columns of the dataset names them with [`reads_columns`].
 """
@@ -18,7 +18,7 @@ from ..utils.validation import ConfigError, did_you_mean, error_prefix
 from .group_batch import GroupBatch
 
 
-MOST_BELIEVED = 8.0  # attempts that a belief counts for at most, since the policy moves
+MOST_BELIEVED = 8.0  # attempts that a belief counts as, at most, since the policy moves
 
 
 def less_mean(values: Tensor, scored: Tensor, batch: GroupBatch | None = None) -> Tensor:
@@ -57,7 +57,7 @@ def _belief(values: Tensor, scored: Tensor, batch: GroupBatch) -> Tensor:
 
 
 Baseline = Callable[[Tensor, Tensor, GroupBatch], Tensor]
-# To add one: a function and an entry.
+# To add a baseline, write a function and an entry.
 BASELINES: dict[str, Baseline] = {
     "mean": less_mean,
     "leave_one_out": _leave_one_out,
@@ -73,7 +73,7 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def reads_columns(*names: str) -> Callable[[Function], Function]:
     """Name the dataset's columns that a baseline or an advantage function reads.
 
-    Their values, one a group, are `batch.columns[name]`. They are gathered from all processes, so name few.
+    Their values, one per group, are `batch.columns[name]`. They are gathered from all processes, so name few.
 
     Example:
 
@@ -111,7 +111,7 @@ def check_baseline(name: Any) -> None:
 
 
 def baseline_of(name: str | Baseline) -> Baseline:
-    """Return the function of an `advantage_baseline`. A file or module is imported.
+    """Return the function of an `advantage_baseline`. A path is imported.
 
     Raises:
         ConfigError: no such function exists, or it does not take `(values, scored, batch)`.
@@ -151,7 +151,7 @@ def _checked(function: Baseline, name: str) -> Baseline:
 
 def _called(function: Baseline, values: Tensor, scored: Tensor, batch: GroupBatch) -> Any:
     try:
-        with torch.no_grad():  # and clones: the function may change what it gets
+        with torch.no_grad():  # clones, because the function may change its arguments
             return function(values.clone(), scored.clone(), batch)
     except Exception as error:
         raise ConfigError(f"{type(error).__name__}: {error}") from error

@@ -1,4 +1,4 @@
-"""Compute the advantages of a batch from its rewards, lengths and KL, by a configuration."""
+"""The advantages of a batch, computed from its rewards, lengths and KL by a configuration."""
 
 import math
 from dataclasses import replace
@@ -26,10 +26,10 @@ BELIEF_FLOOR = 0.02**0.5
 
 
 class Credit:
-    """Computes the advantages of one run, and keeps the running std between its batches.
+    """The computation of one run's advantages, which keeps the running std between batches.
 
     Args:
-        config ([`GRPOPlusConfig`]): of the run.
+        config ([`GRPOPlusConfig`]): configuration of the run.
 
     Attributes:
         estimator ([`~trl_grpo_plus.objective.advantage_functions.Estimator`], *optional*): replaces baseline and
@@ -65,7 +65,7 @@ class Credit:
             batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the rest of the P groups. Its running std is
                 filled in here.
             kl_to_go (`Tensor`, *optional*): `(N + filler, T)` nats from each token on, with the KL in the reward.
-            beta (`float`, *optional*, defaults to `0.0`): its coefficient.
+            beta (`float`, *optional*, defaults to `0.0`): coefficient of the KL.
 
         Returns:
             `Tensor`: on the CPU, `(N + filler,)`, 0 for filler. `(N + filler, T)` under

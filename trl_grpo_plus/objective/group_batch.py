@@ -1,4 +1,4 @@
-"""`GroupBatch`: what a baseline, a scale or an advantage function reads beside the rewards."""
+"""`GroupBatch`: the data that a baseline, a scale or an advantage function reads beside the rewards."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ class GroupBatch:
     Args:
         mask (`Tensor`, *optional*): `(P, G, T)` bool, the tokens in the loss; T is the longest completion's length.
             A run gathers it for advantage functions and for a baseline at a path.
-        verdicts (`tuple[str, ...]`): one a group, of [`trl_grpo_plus.rollouts.groups.judge`].
+        verdicts (`tuple[str, ...]`): one per group, from [`trl_grpo_plus.rollouts.groups.judge`].
         step (`int`, *optional*, defaults to `0`): optimizer steps done.
-        seed (`str`, *optional*, defaults to `""`): the seed of [`generator`], another one for each batch.
+        seed (`str`, *optional*, defaults to `""`): the seed of [`generator`], different for each batch.
         rows (`tuple[int, ...]`, *optional*): P row indices in the training set, in runs whose prompts are selected or
             remembered.
         beliefs (`tuple[Belief, ...]`): the estimates of the P prompts' rewards, made before the prompts were sampled:
-            one, or under normalize_then_sum one a reward with a weight.
+            one, or under normalize_then_sum one per reward with a weight.
         entropies (`Tensor`, *optional*): `(P, G, T)` nats, the policy's entropy before each token at the sampling
             temperature, for an advantage function registered with `entropies=True`. 0 outside the mask.
         columns (`Mapping[str, Sequence]`): P values of each dataset column that the function names with
@@ -62,7 +62,7 @@ class GroupBatch:
 
     def generator(self) -> torch.Generator:
         """Make a generator for this batch, with the same draws on every process and after a resume."""
-        seed = hashlib.blake2b(self.seed.encode(), digest_size=4).digest()  # of which torch uses 32 bits
+        seed = hashlib.blake2b(self.seed.encode(), digest_size=4).digest()  # torch uses 32 bits of a seed
         return torch.Generator().manual_seed(int.from_bytes(seed, "big"))
 
     def with_belief_mean(self, mean: Tensor) -> "GroupBatch":

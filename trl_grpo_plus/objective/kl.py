@@ -1,10 +1,10 @@
-"""The KL penalty: estimators, what the gradient of each one is, and beta's controller.
+"""The KL penalty: its estimators with their gradients, and the controller of beta.
 
 Write l = log pi - log pi_ref for one sampled token, g = grad log pi, w = pi / pi_old (attached unless said otherwise).
 
     k1 = l        k2 = l^2 / 2        k3 = exp(-l) - 1 + l        abs = |l|
 
-As values k1 and k3 are unbiased for KL(pi || pi_ref), k2 nearly so. What trains the model is their gradient:
+As values, k1 and k3 are unbiased for KL(pi || pi_ref), and k2 nearly so. But the gradients train the model:
 
 | in the loss | gradient per sample | expectation on-policy | off-policy |
 |---|---|---|---|
@@ -20,12 +20,12 @@ As values k1 and k3 are unbiased for KL(pi || pi_ref), k2 nearly so. What trains
 "Reverse KL" is grad KL(pi || pi_ref), "forward" grad KL(pi_ref || pi). What is detached follows from the estimator:
 w k2 with w attached, sg(w) k3 and sg(w) k1 have wrong, forward and zero gradients, and are never built.
 
-Each of these is about one token: summed over a sequence they leave out that an early token changes the KL of the later
-ones. Only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward, have the KL of the whole sequence in
-expectation: on-policy, in a loss that sums tokens (`dr_grpo`; `dapo` divides by how many the batch has; `grpo` divides
-each completion by its own length, which is another gradient), and up to a factor, for an advantage is divided by its
-scale: `scale_rewards="group"` divides beta by each group's std, `"none"` by nothing. The baseline mean has (G - 1) / G
-in that factor, leave_one_out has not.
+Each of these terms is about one token. Summed over a sequence, they leave out that an early token changes the KL of
+later tokens. Only [`sequence_kl`] and [`kl_to_go`], k1 subtracted from the reward, have the gradient of the whole
+sequence's KL in expectation. This holds on-policy, and in a loss that sums tokens (`dr_grpo`; `dapo` divides by the
+batch's number of tokens; `grpo` divides each completion by its own length, which is another gradient). It holds up to
+a factor, because an advantage is divided by its scale: `scale_rewards="group"` divides beta by each group's std,
+`"none"` by nothing. The baseline mean adds the factor (G - 1) / G, leave_one_out does not.
 
 Sources: arXiv 2506.09477, 2510.01555, 2512.21852, 2512.02556; joschu.net/blog/kl-approx.html for the values.
 """
@@ -58,24 +58,24 @@ def _attached(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
 
 
 def _as_k2(weight: Tensor, value: Tensor, log_ratio: Tensor) -> Tensor:
-    # grad (w k3) = w l g = sg(w) grad k2, written so: the product rule's two halves no longer cancel where exp is cut.
+    # grad (w k3) = w l g = sg(w) grad k2. As w k3, the halves of the product rule do not cancel where exp is cut.
     k2 = log_ratio.square() / 2
     return weight.detach() * (value.detach() + k2 - k2.detach())
 
 
 @dataclass(frozen=True)
 class Estimator:
-    """How the KL is estimated from one token, and what follows from it.
+    """An estimator of the KL from one token, and the options that it allows.
 
     Args:
         value (`Callable`): `l` -> nats, differentiable, of any shape.
         weighted (`Callable`, *optional*): `(w, value, l)` -> the term with the importance weight. Defaults to `w *
             value`, `w` attached.
-        is_kl (`bool`, *optional*, defaults to `True`): whether its mean is a KL divergence, which beta can be adapted
-            to.
-        unweighted_refused (`str`, *optional*, defaults to `""`): why it may not be in the loss without the importance
-            weight, if so.
-        in_reward_refused (`str`, *optional*): why it may not be in the reward; "" for k1 alone, which [`kl_to_go`] is.
+        is_kl (`bool`, *optional*, defaults to `True`): whether its mean is a KL divergence, to which beta can adapt.
+        unweighted_refused (`str`, *optional*, defaults to `""`): the reason to refuse it in the loss without the
+            importance weight, if any.
+        in_reward_refused (`str`, *optional*): the reason to refuse it in the reward; "" only for k1, which
+            [`kl_to_go`] uses.
     """
 
     value: Callable[[Tensor], Tensor]
@@ -85,7 +85,7 @@ class Estimator:
     in_reward_refused: str = "its gradient is not a KL's"
 
 
-# To add one: an entry here. The configuration's choices and refusals follow.
+# To add an estimator, write an entry. The configuration's choices and refusals follow.
 ESTIMATORS: dict[str, Estimator] = {
     "k1": Estimator(
         lambda log_ratio: log_ratio,
@@ -106,7 +106,7 @@ def penalty(
     old_logp: Tensor | None = None,
     importance_weighted: bool = True,
 ) -> Tensor:
-    """Per-token KL term of the loss, differentiable as the table above says.
+    """Compute the per-token KL term of the loss, differentiable as the table above says.
 
     Args:
         estimator (`str`): one of [`ESTIMATORS`].
@@ -120,7 +120,7 @@ def penalty(
         bfloat16.
 
     Raises:
-        ValueError: an unknown estimator, or k1 without the weight, whose expected gradient is 0.
+        ValueError: the estimator is unknown, or is k1 without the weight, whose expected gradient is 0.
     """
     one_of("estimator", estimator, ESTIMATORS)
     chosen = ESTIMATORS[estimator]
@@ -139,23 +139,23 @@ def penalty(
 
 
 def sequence_kl(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
-    """k1 summed over each completion, `(B, T) -> (B,)`, detached: what the reward loses (times beta)."""
+    """Sum k1 over each completion, `(B, T) -> (B,)`, detached: the reward loses beta times this sum."""
     return _masked_k1(logp, ref_logp, mask).sum(dim=-1)
 
 
 def kl_to_go(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
-    """k1 summed from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
+    """Sum k1 from each token to the end, `(B, T) -> (B, T)`, detached. Column 0 is [`sequence_kl`]."""
     return _masked_k1(logp, ref_logp, mask).flip(-1).cumsum(dim=-1).flip(-1)
 
 
 def _masked_k1(logp: Tensor, ref_logp: Tensor, mask: Tensor) -> Tensor:
     log_ratio = (logp - ref_logp).detach()
-    # A sum over thousands of tokens is no job for bfloat16.
+    # bfloat16 is too coarse for a sum over thousands of tokens.
     return log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32)).masked_fill(mask == 0, 0.0)
 
 
 def mean_of_tokens(per_token: Tensor, mask: Tensor) -> Tensor:
-    """`(B, T) -> (B,)`: each completion's mean over its tokens in `mask`; 0 where it has none."""
+    """Average each completion over its tokens in `mask`, `(B, T) -> (B,)`; 0 if there are none."""
     return (per_token * mask).sum(dim=1) / mask.sum(dim=1).clamp(min=1)
 
 
@@ -166,7 +166,7 @@ def at_hand(batch: Mapping[str, Any], mask: Tensor) -> Tensor | None:
 
 
 def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
-    """Return the sum of all ranks' totals over that of their counts. Collective."""
+    """Return the sum of all ranks' totals divided by the sum of their counts. Collective."""
     sums = accelerator.reduce(torch.stack([total, count.float()]), reduction="sum")
     return (sums[0] / sums[1].clamp(min=1.0)).item()
 
@@ -174,7 +174,7 @@ def mean_of_ranks(total: Tensor, count: Tensor, accelerator: Any) -> float:
 def adapt_beta(beta: float, kl: float, target: float, num_completions: float, horizon: int) -> float:
     """Raise beta if the mean `kl` of `num_completions` is above `target`, lower it if below.
 
-    One call changes it by at most 20 %, and by less for fewer completions than `horizon` (Ziegler et al. 2019, arXiv
+    One call changes beta by at most 20 %, and by less for fewer completions than `horizon` (Ziegler et al. 2019, arXiv
     1909.08593, section 2.2). A KL of NaN changes nothing.
     """
     if math.isnan(kl):
@@ -196,7 +196,7 @@ class BetaController:
         self._noted: list[tuple[float, float]] = []
 
     def see(self, kl: float, completions: float) -> None:
-        """Note the mean KL of so many completions, until beta is adapted."""
+        """Note the mean KL of this many completions, until beta is adapted."""
         self._noted.append((kl, completions))
 
     def adapt(self, beta: float, passes: int = 1) -> float | None:
@@ -222,7 +222,7 @@ class ReferenceLogps:
 
     def __init__(self, term: Callable[[Tensor], Tensor]):
         self._term = term
-        self._difference: _Difference | None = None  # TRL's line has it twice
+        self._difference: _Difference | None = None  # TRL's line has the difference twice
 
     def __sub__(self, logp: Tensor) -> "_Difference":
         if self._difference is None or self._difference.logp is not logp:

@@ -1,10 +1,13 @@
-"""The options of a configuration that advantages depend on. The room of the configuration is above this one."""
+"""The options of a configuration that advantages depend on.
+
+They are a protocol, because this room may not import the configuration, whose room is above.
+"""
 
 from typing import Any, Protocol
 
 
 class AdvantageOptions(Protocol):
-    """What `objective` reads of a [`GRPOPlusConfig`]."""
+    """The options that `objective` reads of a [`GRPOPlusConfig`]."""
 
     # TRL's
     num_generations: int
@@ -31,7 +34,7 @@ class AdvantageOptions(Protocol):
 
     @property
     def dead(self) -> frozenset[str]:
-        """Verdicts on groups that have nothing to teach."""
+        """The verdicts on groups that have nothing to teach."""
 
     @property
     def filters_groups(self) -> bool:

@@ -1,13 +1,13 @@
-"""Keep filler out of the loss: rows that are in a batch only so that it divides evenly over ranks and micro-batches.
+"""Filler: rows that make a batch divide evenly over ranks and micro-batches, kept out of the loss here.
 
 Filler is masked. TRL divides some losses by its own count of rows, filler included. Those micro-batches get a weight,
-so that the loss equals that of the live rows alone. This works since a loss is linear in its advantages, up to their
-sign, and in beta.
+so that the loss equals that of the live rows alone. This works because a loss is linear in its advantages, up to
+their sign, and in beta.
 
 | loss types | divide by | weight of a micro-batch |
 |---|---|---|
-| grpo, sapo, dr_grpo, luspo | its rows | all rows / live rows |
-| bnpo | its own tokens | micro-batches / those with live rows: a mean over the latter |
+| grpo, sapo, dr_grpo, luspo | the micro-batch's rows | all rows / live rows |
+| bnpo | the micro-batch's tokens | micro-batches / those with live rows: a mean over the latter |
 | the others | the tokens of the batch, `num_items_in_batch` | 1 |
 """
 
@@ -30,14 +30,14 @@ def loss_mask(batch: dict[str, Any]) -> Tensor:
 
 
 def fitting(advantages: Tensor, completion_ids: Tensor) -> Tensor:
-    """Move a rank's advantages to the device of its `(B, T)` completions, and pad or cut those of tokens to T."""
+    """Move a rank's advantages to the device of its `(B, T)` completions; pad or cut those of tokens to T."""
     if advantages.dim() == 2:
         advantages = pad(advantages, (0, completion_ids.shape[1] - advantages.shape[1]))
     return advantages.to(completion_ids.device)
 
 
 def first_tokens(advantages: Tensor) -> Tensor:
-    """Return each row's advantage `(B,)`, of `(B, T)` that of the first token."""
+    """Return each row's advantage, `(B,)`; for `(B, T)` that of the first token."""
     return advantages if advantages.dim() == 1 else advantages[:, 0].contiguous()
 
 
@@ -64,8 +64,8 @@ def loss_weight(loss_type: str, live_rows: Tensor, rows: int) -> float:
     """Return the factor for a micro-batch's advantages and beta.
 
     Args:
-        loss_type (`str`): TRL's.
-        live_rows (`Tensor`): `(R, M)`, one count a micro-batch of each rank.
+        loss_type (`str`): TRL's option of that name.
+        live_rows (`Tensor`): `(R, M)`, one count per micro-batch of each rank.
         rows (`int`): all rows of a micro-batch.
     """
     if loss_type in ROW_NORMALISED:
@@ -79,7 +79,7 @@ def entropy_weights(live_tokens: Tensor) -> Tensor:
     """Return the factor for a micro-batch's entropy: its share of the tokens, relative to the mean share.
 
     Args:
-        live_tokens (`Tensor`): `(R, M)`, one count a micro-batch of each rank.
+        live_tokens (`Tensor`): `(R, M)`, one count per micro-batch of each rank.
     """
     return live_tokens * live_tokens.numel() / max(live_tokens.sum().item(), 1)
 

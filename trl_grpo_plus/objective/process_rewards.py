@@ -1,4 +1,4 @@
-"""Process rewards: from the rewards of a group's steps to advantages of its tokens.
+"""Process rewards: the advantages of a group's tokens from the rewards of its steps.
 
 The rewards of all steps of all attempts of a group are normalised together, `(r - mean R) / (std R + eps)`. Then
 
@@ -7,9 +7,9 @@ The rewards of all steps of all attempts of a group are normalised together, `(r
 | to_go | the normalised rewards of the steps that end at it or after it (DeepSeekMath, section 4.1.3) |
 | own | the normalised reward of the step that it lies in |
 
-A token behind the last step earns 0. A token in which two steps end lies in both. A group whose step rewards differ by
-no more than the tolerance has advantage exactly 0. So two attempts with equal sums teach where their steps differ. A
-group of equal attempts teaches too, where the steps within an attempt differ: the baseline is the mean step, not the
+A token after the last step earns 0. A token in which two steps end lies in both. A group whose step rewards differ by
+no more than the tolerance has advantage exactly 0. So two attempts with equal sums teach if their steps differ. A
+group of equal attempts teaches too, if the steps within an attempt differ: the baseline is the mean step, not the
 mean attempt.
 """
 
@@ -34,12 +34,14 @@ def of_steps(
     floor: float = 0.0,
     tolerance: float = 1e-6,
 ) -> list[Tensor]:
-    """Advantages of the tokens of one group, from the rewards of its steps. See the module for the formula.
+    """Compute the advantages of one group's tokens from the rewards of its steps.
+
+    The module has the formula.
 
     Args:
-        steps (`Sequence`): of each of the G attempts `[(last token, reward), ...]`, last tokens ascending from 0; an
-            attempt without steps has none.
-        lengths (`Sequence[int]`): of the G attempts, in tokens.
+        steps (`Sequence`): for each of the G attempts `[(last token, reward), ...]`, last tokens ascending from 0; an
+            empty list for an attempt without steps.
+        lengths (`Sequence[int]`): lengths of the G attempts, in tokens.
         step_reward_credit (`str`, *optional*, defaults to `"to_go"`): one of [`STEP_REWARD_CREDITS`].
         ddof (`int`, *optional*, defaults to `1`): 1 for the sample std, 0 for the population std.
         eps (`float`, *optional*, defaults to `1e-4`): added to the std.
@@ -51,7 +53,7 @@ def of_steps(
         `list[Tensor]`: G tensors `(length,)` in float64.
 
     Raises:
-        ValueError: an unknown process or scale, or steps that are not in order or pass the end.
+        ValueError: the credit or the scale is unknown, or steps are not in order or pass the end.
 
     Example:
         >>> [values.tolist() for values in of_steps([[(1, 1.0), (3, 0.0)], [(1, 1.0)]], [4, 3], scale="none")]

@@ -1,4 +1,4 @@
-"""Importance ratios other than TRL's: what the log-ratio of policy and sampler is replaced by, before TRL clips it.
+"""Importance ratios other than TRL's, which replace the log-ratio of policy and sampler before TRL clips it.
 
 TRL's loss has two ratios, `importance_sampling_level="token"` and `"sequence"` (GSPO). A ratio here is one function of
 the token log-ratio, an entry of [`RATIOS`]. TRL's own code then exponentiates, clips and averages its result.
@@ -8,8 +8,9 @@ the token log-ratio, an entry of [`RATIOS`]. TRL's own code then exponentiates, 
 | gspo_token | mean of the sequence's log-ratios | that of its own log-prob (arXiv 2507.18071, section 4.3) |
 
 With one advantage for all tokens of an attempt, `gspo_token` has the loss and the gradient of GSPO under
-`loss_type="grpo"` (not with `top_entropy_quantile` < 1 or weights of tokens from vLLM). It differs where advantages
-differ by token (`step_reward_credit`, `kl_reward_form="reward_to_go"`): GSPO's single ratio cannot weigh those.
+`loss_type="grpo"` (not with `top_entropy_quantile` < 1 or weights of tokens from vLLM). It differs from GSPO if the
+advantages differ by token (`step_reward_credit`, `kl_reward_form="reward_to_go"`), which GSPO's single ratio cannot
+weigh.
 """
 
 from collections.abc import Callable
@@ -52,7 +53,7 @@ class OldLogps:
 
     Args:
         ratio (`Callable`): an entry of [`RATIOS`].
-        old (`Tensor`, *optional*): `(B, T)`, log-probs of the sampler; `None` where it was the policy itself.
+        old (`Tensor`, *optional*): `(B, T)`, log-probs of the sampler; `None` if the sampler was the policy itself.
         mask (`Tensor`): `(B, T)`, 1 at tokens that are in the loss.
     """
 
@@ -61,7 +62,7 @@ class OldLogps:
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Answer `logp - old`, and nothing else."""
+        """Answer `logp - old` and nothing else."""
         if func is torch.Tensor.sub and not kwargs and len(args) == 2 and isinstance(args[1], cls):
             logp, old = args
             log_ratio = logp - (logp.detach() if old._old is None else old._old)

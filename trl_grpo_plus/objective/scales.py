@@ -102,7 +102,7 @@ def _believed_std(rewards: Scored) -> Tensor:
     return rewards.batch.belief.variance.sqrt().unsqueeze(1)
 
 
-# To add one: a function and an entry. The configuration's choices and refusals follow.
+# To add a scale, write a function and an entry. The configuration's choices and refusals follow.
 SCALES: dict[str, Scale] = {
     "group": Scale(_std, over="group"),
     "batch": Scale(lambda rewards: rewards.values.new_full((1, 1), batch_std(rewards.values, rewards.ddof)), "batch"),

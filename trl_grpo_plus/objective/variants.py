@@ -10,7 +10,7 @@
   GRPO's and, where all tokens have one H, alpha H G p^(G-1) x that of p |
 
 All are pure and compute in float64. An unscored attempt (NaN) has advantage 0 and is not counted. Proofs by
-enumeration are in tests/objective/test_variants.py. Only GRPO's own divides by a spread.
+enumeration are in tests/objective/test_variants.py. Only GRPO's own function divides by a spread.
 """
 
 from collections.abc import Callable, Mapping
@@ -31,12 +31,12 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
 
     Source: [Pass@k Training](https://huggingface.co/papers/2508.10751), analytic form.
 
-    Of n scored attempts c are right, so pass@k is estimated as rho = 1 - C(n-c, k) / C(n, k), and
+    If c of n scored attempts are right, pass@k is estimated as rho = 1 - C(n-c, k) / C(n, k), and
 
         A = 1 - rho                                 of a right attempt
         A = 1 - rho - C(n-c-1, k-1) / C(n-1, k-1)   of a wrong one
 
-    whose expected gradient is (n - k) / k times that of pass@k. With k = n it is 0.
+    The expected gradient of A is (n - k) / k times that of pass@k. With k = n it is 0.
 
     Args:
         rewards (`Tensor`): `(P, G)`, 0 or 1, NaN for an attempt that nobody scored.
@@ -66,7 +66,7 @@ def passk(rewards: Tensor, k: int, scaled: bool = False) -> Tensor:
     if scaled:
         spread = (missed * (1 - missed)).sqrt()
         values = torch.where(spread > 0, values / spread, 0.0)
-    # Of a group that is all wrong or all right both are 0, but for rounding.
+    # In a group that is all wrong or all right, both values are 0 up to rounding.
     mixed = (wrong > 0) & (wrong < n)
     return torch.where(scored & mixed & (n >= k), values, 0.0).to(rewards.dtype)
 
@@ -80,9 +80,9 @@ def pkpo(rewards: Tensor, k: int) -> Tensor:
 
         A_i = 1 / C(n, k)  sum over I with i of (max of I - max of I without i)
 
-    which is 0 but where i is the best: of sorted rewards A_i = sum_{j<i} C(j-1, k-2) (r_i - r_j) / C(n, k), so one
-    sort is all it takes. Its expected gradient is exactly that of E[max of k rewards]. k = 1 has no others to compare
-    with: it is (r_i - mean of the others) / n.
+    A term is 0 unless i is the best of I. So for sorted rewards A_i = sum_{j<i} C(j-1, k-2) (r_i - r_j) / C(n, k),
+    which takes one sort. The expected gradient is exactly that of E[max of k rewards]. With k = 1 there are no others
+    to compare with: A_i is (r_i - mean of the others) / n.
 
     Args:
         rewards (`Tensor`): `(P, G)`, any, NaN for an attempt that nobody scored.
@@ -103,10 +103,10 @@ def pkpo(rewards: Tensor, k: int) -> Tensor:
     n = scored.sum(dim=1, keepdim=True).double()
     if k == 1:
         return (pairwise(rewards).double() / n.clamp(min=1)).to(rewards.dtype)
-    values = rewards.double().masked_fill(~scored, torch.inf)  # last of the sorted
+    values = rewards.double().masked_fill(~scored, torch.inf)  # sorted last
     ordered, order = (values - values.amin(dim=1, keepdim=True).nan_to_num(posinf=0.0)).sort(dim=1)
     ordered = ordered.masked_fill(ordered.isinf(), 0.0)
-    below = torch.arange(rewards.shape[1], dtype=torch.float64).expand_as(ordered)  # attempts before it
+    below = torch.arange(rewards.shape[1], dtype=torch.float64).expand_as(ordered)  # number of attempts before each
     weight = _ratio(below, k - 2, n, k)
     count, total = _before(weight), _before(weight * ordered)
     gains = torch.zeros_like(ordered).scatter(1, order, count * ordered - total)
@@ -118,15 +118,16 @@ def pairwise(rewards: Tensor, temperature: float | None = None) -> Tensor:
 
         A_i = 1 / (n-1)  sum_j w_ij (r_i - r_j)          of n scored attempts
 
-    Without a temperature w is 1, and this is RLOO: r_i less the mean of the others. With one, w_ij (r_i - r_j) = t
-    tanh((r_i - r_j) / t): a gap far below t counts as it is, one far above it as t, so that one reward out of line
-    does not say what the rest of the group learns; as t goes to 0, A_i / t becomes the share of attempts that it beats
-    less the share that beat it. Either way y_j does not depend on y_i: the expected gradient is G times that of E[w
-    (r_i - r_j)] by the policy that writes y_i, against itself as it is. Ours.
+    Without a temperature w is 1, and A is that of RLOO: r_i less the mean of the others. With a temperature t,
+    w_ij (r_i - r_j) = t tanh((r_i - r_j) / t). A gap far below t counts in full and a gap far above t counts as t, so
+    that one outlier does not decide what the rest of the group learns. As t goes to 0, A_i / t becomes the share of
+    attempts that attempt i beats less the share that beat it. In both cases y_j does not depend on y_i: the expected
+    gradient is G times that of E[w (r_i - r_j)] by the policy that writes y_i, with y_j held fixed. This function is
+    this package's own.
 
     Args:
         rewards (`Tensor`): `(P, G)`, NaN for an attempt that nobody scored.
-        temperature (`float`, *optional*): t above, in units of the reward; `None` weighs all gaps alike.
+        temperature (`float`, *optional*): the t above, in units of the reward; `None` weighs all gaps alike.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
@@ -151,20 +152,20 @@ def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 
 
     Source: [VPO](https://huggingface.co/papers/2605.22817), with the group in place of a set that one attempt writes.
 
-    Which of several rewards matters is drawn: directions w from the flat Dirichlet, the same for a whole batch. With
+    The importance of each reward is drawn: directions w from the flat Dirichlet, the same for a whole batch. With
     r(y) the rewards times their weights and Y the group,
 
         S(Y) = mean over w of max over y in Y of w . r(y)          A_i = S(Y) - S(Y without i)
 
-    so an attempt counts where it leads, by its lead: good ones of several kinds keep their advantage beside one
-    another, where a sum of rewards has one best. S(Y without i) does not depend on y_i, so the expected gradient is
-    exactly that of E[S(Y)]. With one reward this is pkpo with k = G.
+    So an attempt earns its lead in the directions where it leads. Good attempts of several kinds all keep an
+    advantage, whereas a sum of rewards has a single best. S(Y without i) does not depend on y_i, so the expected
+    gradient is exactly that of E[S(Y)]. With one reward this is pkpo with k = G.
 
     Args:
-        rewards (`Tensor`): `(P, G, K)`; one that does not apply (NaN) counts as 0 where another does, as in TRL's sum.
-        weights (`Tensor`): `(K,)`; what has weight 0 is left out.
-        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): for its generator.
-        draws (`int`, *optional*, defaults to `64`): directions.
+        rewards (`Tensor`): `(P, G, K)`; NaN (does not apply) counts as 0 where another reward applies, as in TRL.
+        weights (`Tensor`): `(K,)`; rewards of weight 0 are left out.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the batch, for its generator.
+        draws (`int`, *optional*, defaults to `64`): number of directions.
 
     Returns:
         `Tensor`: `(P, G)`; 0 for the only scored attempt of a group.
@@ -181,7 +182,7 @@ def vector(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, draws: int = 
     none = rewards.new_zeros(rewards.shape[:2])
     if rewards.shape[1] < 2 or not values.shape[-1]:
         return none
-    # Exponential draws over their sum are of the flat Dirichlet.
+    # Exponential draws divided by their sum have the flat Dirichlet distribution.
     drawn = torch.rand(draws, values.shape[-1], generator=batch.generator(), dtype=torch.float64)
     directions = -torch.log1p(-drawn)
     directions = directions / directions.sum(dim=1, keepdim=True)
@@ -197,17 +198,17 @@ def zvp(rewards: Tensor, weights: Tensor, batch: GroupBatch, *, alpha: float = 0
     Source: [RL-ZVP](https://huggingface.co/papers/2509.21880), Eq. 5.
 
         A_it = (r_i - mean) / (std + 1e-4)      of a group that differs, at each token
-        A_it = alpha H_it                       of one that is all right
-        A_it = -alpha (max_s H_is - H_it)       of one that is all wrong
+        A_it = alpha H_it                       of a group that is all right
+        A_it = -alpha (max_s H_is - H_it)       of a group that is all wrong
 
-    H_it is the policy's entropy before token t: right answers are made likelier where the policy was in doubt, wrong
-    ones less likely where it was sure. Which of the three a group is, its verdict says; one that is tied in between
-    has 0. These groups must stay in the batch.
+    H_it is the policy's entropy before token t. Right answers become likelier where the policy was in doubt, and wrong
+    answers less likely where the policy was sure. A group's verdict says which of the three cases applies. A group
+    that is tied in between has advantage 0. These groups must stay in the batch.
 
     Args:
         rewards (`Tensor`): `(P, G, K)`, weights (`Tensor`): `(K,)`.
-        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): with entropies.
-        alpha (`float`, *optional*, defaults to `0.1`): of groups that are alike; results depend on it.
+        batch ([`~trl_grpo_plus.objective.group_batch.GroupBatch`]): the batch, with its entropies.
+        alpha (`float`, *optional*, defaults to `0.1`): factor for uniform groups; results depend on it.
 
     Returns:
         `Tensor`: `(P, G, T)`, 0 outside the mask.
@@ -240,12 +241,12 @@ def _at_most(k: int, rewards: Tensor) -> None:
 
 
 def _before(values: Tensor) -> Tensor:
-    """Of each entry, the sum of those before it."""
+    """Return for each entry the sum of the entries before it."""
     return values.cumsum(dim=1) - values
 
 
 def _ratio(a: Tensor, b: int, n: Tensor, k: int) -> Tensor:
-    """C(a, b) / C(n, k), 0 where a < b; both may be far beyond a float."""
+    """Return C(a, b) / C(n, k), 0 where a < b. Both coefficients may be far beyond a float."""
 
     def log_choose(n: Tensor, k: int) -> Tensor:
         return torch.lgamma(n + 1) - torch.lgamma((n - k).clamp(min=0) + 1)
@@ -260,8 +261,8 @@ class Variant:
     """An advantage function and its needs.
 
     Args:
-        function (`Callable`): `(totals (P, G), **args)`, or where not `of_totals` `(rewards (P, G, K), weights (K,),
-            batch, **args)`, to `(P, G)` or `(P, G, T)`.
+        function (`Callable`): maps `(totals (P, G), **args)`, or without `of_totals` `(rewards (P, G, K), weights
+            (K,), batch, **args)`, to `(P, G)` or `(P, G, T)`.
         of_totals (`bool`, *optional*, defaults to `False`): whether it reads only the weighted sum of the rewards.
         of_tokens (`bool`, *optional*, defaults to `False`): whether it always gives `(P, G, T)`.
         entropies (`bool`, *optional*, defaults to `False`): whether it reads `batch.entropies`: one more forward pass.
@@ -311,7 +312,7 @@ def _check_zvp(args: Mapping[str, Any], config: AdvantageOptions) -> None:
 
 
 ALIKE = frozenset({"all_good", "all_bad"})
-# To add one: a function and an entry; its first line is what `trl-grpo-plus ls advantages` shows.
+# To add a variant, write a function and an entry. `trl-grpo-plus ls advantages` shows the function's first line.
 VARIANTS: dict[str, Variant] = {
     "pairwise": Variant(pairwise, of_totals=True, check=_within("temperature", Number(above=0.0, optional=True))),
     "passk": Variant(passk, of_totals=True, check=_check_passk),

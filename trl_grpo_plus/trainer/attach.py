@@ -1,7 +1,7 @@
-"""Watch one of TRL's own trainers: traces, page, alarms and tables for trackers. Its training stays the same.
+"""[`attach`] for one of TRL's own trainers: traces, page, alarms and tables for trackers, with the same training.
 
 [`attach`] wraps methods of one trainer object. Each wrapper calls the method that was there, returns what that method
-returned, and keeps a record of it. Nothing draws random numbers, and no tensor of the training is changed.
+returned, and keeps a record. Nothing draws random numbers, and no tensor of the training is changed.
 """
 
 from collections.abc import Callable
@@ -47,20 +47,20 @@ OPTIONS = (
 
 
 def attach(trainer: Any, **options: Any) -> None:
-    """Keep traces of a trainer of TRL's, raise alarms, and log tables to its trackers. Call it before `train()`.
+    """Keep traces of one of TRL's trainers, raise alarms, and log tables to its trackers.
 
-    The weights, TRL's metrics and its checkpoints are those of the trainer without it, bit for bit. `log` gains the
-    metrics `alarms/*` and `completions/mean_length/*`. What the alarms remember is not in TRL's checkpoints: after a
-    resume they start anew.
+    Call `attach` before `train()`. The weights, TRL's metrics and TRL's checkpoints are the same as without it, bit
+    for bit. `log` gains the metrics `alarms/*` and `completions/mean_length/*`. The alarms' history is not in TRL's
+    checkpoints: after a resume the alarms start anew.
 
     Args:
-        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): or a subclass that makes its batches as they do.
+        trainer ([`~trl.GRPOTrainer`] or [`~trl.RLOOTrainer`]): or a subclass that makes batches as they do.
         options: `alarms`, `alarm_thresholds`, `halt_on_alarm`, `trace_*`, `filter_metric`, `solved_reward`,
             `failed_reward` and `zero_variance_tolerance`, with the defaults of [`GRPOPlusConfig`].
 
     Raises:
-        TypeError: another kind of trainer, or an unknown option.
-        ConfigError: a value that cannot work.
+        TypeError: the trainer is of another kind, or an option is unknown.
+        ConfigError: a value cannot work.
 
     Example:
 
@@ -85,7 +85,7 @@ def attach(trainer: Any, **options: Any) -> None:
 
 
 class _Options:
-    """The options of [`attach`], a trainer's arguments, and the defaults of what an `RLOOConfig` lacks."""
+    """The options of [`attach`], a trainer's arguments, and defaults for options that an `RLOOConfig` lacks."""
 
     def __init__(self, args: Any, options: dict[str, Any]):
         self._args = args
@@ -97,7 +97,7 @@ class _Options:
 
 
 class _Observer:
-    """Keeps the records of one trainer. Every rank has one."""
+    """The keeper of one trainer's records. Every rank has one."""
 
     def __init__(self, trainer: Any, options: _Options):
         names, weights = trainer.reward_func_names, trainer.reward_weights.tolist()
@@ -113,7 +113,7 @@ class _Observer:
         self._split = "eval"  # the split under evaluation
 
     def wrap(self) -> None:
-        """Put the wrappers in the place of the trainer's methods."""
+        """Replace the trainer's methods by the wrappers."""
         trainer = self._trainer
         for wrapper in (
             self._generate,
@@ -127,11 +127,11 @@ class _Observer:
         # Before trackio's own callback, which closes its run when training ends.
         trainer.callback_handler.callbacks.insert(0, Recording(self._recorder))
 
-    # Wrappers are named as the methods, which are their first argument.
+    # A wrapper has the name of the method that it wraps, and takes that method as its first argument.
 
     def _generate(self, method: Callable[..., Any], prompts: list[Any]) -> Any:
         output = method(prompts)
-        if len(output) == 3:  # RLOO's
+        if len(output) == 3:  # the output of RLOO's trainer
             prompt_ids, completion_ids, completions = output
             self._batch.generated = Generated(prompt_ids, completion_ids, None, completions, None, {}, None, [])
         else:

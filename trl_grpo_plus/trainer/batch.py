@@ -1,4 +1,4 @@
-"""The generation batch in flight: from the rows that TRL deals to the batch that is trained on.
+"""The generation batch in flight, from the rows that TRL deals to the batch that is trained on.
 
 A batch object lives until its batch is complete or has failed.
 """
@@ -46,7 +46,7 @@ class Batch:
         streamed (`bool`): whether `rows` are places in a window on a stream.
         generated ([`Generated`], *optional*): the last generation.
         further (`list[dict]`, *optional*): the rows of a further round, while TRL prepares them.
-        statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` a reward.
+        statuses (`list[tuple]`): for each of this rank's last scored samples one of `scoring.STATUSES` per reward.
         steps (`list[tuple]`): for each of the same samples the steps that each reward returned, or `None`.
         outcomes (`Tensor`): `(K, S)`, number of samples by reward and status, over all ranks and rounds.
         rounds (`list[Round]`): the sampled groups.
@@ -127,8 +127,8 @@ class Batch:
 
         Args:
             mask (`Tensor`): this rank's `(B, T)`, the tokens in the loss.
-            accelerator (`Accelerator`): of the trainer.
-            reads_mask (`bool`): gather the mask too, not its sums alone.
+            accelerator (`Accelerator`): the trainer's.
+            reads_mask (`bool`): whether to gather the whole mask, not only its sums.
             entropies (`Tensor`, *optional*): this rank's `(B, T)` nats.
             known: other fields of the record.
         """
@@ -152,7 +152,7 @@ class Batch:
         )
 
     def columns(self, names: Sequence[str], accelerator: Any) -> dict[str, list[Any]]:
-        """Return the values of these columns of the dataset, one a group that is trained on. Collective."""
+        """Return the values of these columns of the dataset, one per group that is trained on. Collective."""
         if not names:
             return {}
         first_row = accelerator.process_index * len(self.trained)
@@ -160,7 +160,7 @@ class Batch:
             own = [
                 {name: _column_of(attempt.inputs, name) for name in names}
                 for row, attempt in enumerate(self.trained, first_row)
-                if row % self.size == 0  # one a group
+                if row % self.size == 0  # one per group
             ]
         rows = gather_object(own)[: len(self._live)]
         return {name: [row[name] for row in rows] for name in names}
@@ -173,7 +173,7 @@ class Batch:
     def groups_named(self, step: int, accelerator: Any) -> list[str]:
         """Return the group's name for each of this rank's rows, for an error's text.
 
-        The name is the group's place in the traces, without the batch of the step, and the first words of its prompt.
+        The name is the group's place in the traces (without the batch of the step) and the first words of its prompt.
         """
         of_rows = [place for place in self.plan.order for _ in range(self.size)]
         own = share_of(of_rows, accelerator.process_index, accelerator.num_processes)
@@ -205,7 +205,7 @@ class Batch:
             scoring ([`~trl_grpo_plus.scoring.Scoring`]): the scoring of this rank's last generation.
             rows (`int`): this rank's number of rows.
             rewards (`Tensor`): `(N, K)`, gathered.
-            accelerator (`Accelerator`): of the trainer.
+            accelerator (`Accelerator`): the trainer's.
             tokenizer (*optional*): the tokenizer that decodes completions, to credit steps. `None`: no steps.
 
         Returns:
@@ -315,7 +315,8 @@ class Batch:
     def without_monitors(self, trainer: Any, rewards: Tensor) -> Tensor:
         """Hide the monitors from TRL until it has made the batch, and return the other rewards `(N, K - monitors)`.
 
-        TRL would count an attempt that only a monitor scores as scored, and a sum over more columns rounds otherwise.
+        TRL would count an attempt that only a monitor scores as scored. A sum over more columns also rounds
+        differently.
         """
         monitors = monitors_of(trainer.reward_weights)
         if not monitors:
@@ -381,7 +382,7 @@ def share_of(rows: Sequence[Any], rank: int, world_size: int) -> list[Any]:
 def trainable(attempts: Sequence[Attempt], masked: bool, accelerator: Any) -> Tensor:
     """Return whether TRL leaves any token of each attempt in the loss, gathered `(N,)`. Collective.
 
-    With `masked` it leaves none of truncated attempts.
+    With `masked`, TRL leaves no token of a truncated attempt in the loss.
     """
     here = torch.tensor([attempt.trainable(masked) for attempt in attempts], device=accelerator.device)
     return accelerator.gather(here.int()).bool().cpu()

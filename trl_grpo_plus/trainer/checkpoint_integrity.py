@@ -1,4 +1,4 @@
-"""Check that a checkpoint is complete.
+"""The check that a checkpoint is complete.
 
 A process that is killed while it saves, or that meets a full disk, leaves a folder that only looks like a checkpoint.
 """
@@ -42,7 +42,7 @@ SAVED_BY_TORCH = (
 
 @contextmanager
 def saving(folder: Path, rank: int) -> Iterator[None]:
-    """Save a checkpoint inside this context: an error tells its consequence for the run."""
+    """Save a checkpoint inside this context, in which an error tells its consequence for the run."""
     try:
         if rank == 0:  # an earlier checkpoint of this step is no longer complete
             (folder / LAST).unlink(missing_ok=True)
@@ -101,7 +101,7 @@ def last_complete(output_dir: str) -> str:
     """Return the last complete checkpoint of a run, and warn of later incomplete ones.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no complete checkpoint.
     """
     named = {path: re.fullmatch(rf"{PREFIX_CHECKPOINT_DIR}-(\d+)", path.name) for path in Path(output_dir).glob("*")}
     numbers = {path: int(name[1]) for path, name in named.items() if name}
@@ -120,7 +120,7 @@ def complete_checkpoint(resume_from_checkpoint: Any, output_dir: str) -> Any:
     """Return the checkpoint that `resume_from_checkpoint` names, as the first rank finds it. Collective.
 
     Raises:
-        ConfigError: it is incomplete, or with `True` there is no complete one.
+        ConfigError: the checkpoint is incomplete, or with `True` there is no complete checkpoint.
     """
     if not resume_from_checkpoint:
         return resume_from_checkpoint

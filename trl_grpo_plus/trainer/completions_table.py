@@ -1,4 +1,7 @@
-"""TRL's table of completions: as long as a full batch, where a batch may be smaller, and printed as it is."""
+"""TRL's table of completions, adapted to batches that are smaller than a full batch, and printed safely.
+
+TRL makes the table as long as a full batch, and prints it as it is.
+"""
 
 import json
 from collections import deque
@@ -13,15 +16,15 @@ from ..utils.patching import temporarily
 from ..utils.terminal import visible
 
 
-_PRINTS = "print_prompt_completions_sample"  # it gives a terminal all that a model wrote
+_PRINTS = "print_prompt_completions_sample"  # TRL's function, which prints a model's text to a terminal unchanged
 
 
 def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
-    """Give the table what the rewards logged about these rows, which are its next. Collective."""
-    # Every rank needs every column: TRL before 1.14 gathers each of its own, and one that is elsewhere only hangs.
+    """Give the table the columns that the rewards logged about these rows, its next rows. Collective."""
+    # Every rank needs every column: TRL before 1.14 gathers each rank's own, and hangs if another rank lacks one.
     logged = set(gather_object(sorted({name for attempt in attempts for name in attempt.logged})))
     pending.clear()
-    # Each column must be as long as the table, which is not full where a batch was smaller.
+    # Each column must be as long as the table, which is not full after a smaller batch.
     for name in sorted(logged | set(logs["extra"])):
         column = logs["extra"][name]
         column.extend([None] * (len(logs["prompt"]) - len(column)))
@@ -29,7 +32,7 @@ def put_back(logs: Any, pending: Any, attempts: Sequence[Attempt]) -> None:
 
 
 def forget(logs: Any) -> None:
-    """Empty the table: a batch that is smaller than a full one would leave older rows in it."""
+    """Empty the table, because a batch that is smaller than a full one would leave older rows in it."""
     logs["extra"].clear()
     for column in logs.values():
         for rows in column.values() if isinstance(column, dict) else [column]:
@@ -37,7 +40,7 @@ def forget(logs: Any) -> None:
 
 
 def replace(column: Any, values: Sequence[float]) -> None:
-    """Put `values` in place of what the table's last batch has in a column."""
+    """Replace the values of the table's last batch in a column."""
     for _ in range(min(len(values), len(column))):
         column.pop()
     column.extend(values)
@@ -45,10 +48,10 @@ def replace(column: Any, values: Sequence[float]) -> None:
 
 @contextmanager
 def printed_visibly(module: Any) -> Iterator[None]:
-    """Within it, what TRL prints of the table is made [`visible`]. What it writes and sends to trackers is not.
+    """Make the table that TRL prints inside this context [`visible`], but not what TRL writes and sends to trackers.
 
     Args:
-        module: that of TRL's trainer, which prints.
+        module: the module of TRL's trainer, which prints.
     """
     prints = getattr(module, _PRINTS, None)
     if prints is None:

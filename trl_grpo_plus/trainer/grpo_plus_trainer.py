@@ -1,6 +1,6 @@
 """`GRPOPlusTrainer`: TRL's `GRPOTrainer` with zero-variance group filtering and a choice of advantage and KL.
 
-This file alone uses TRL-private names, and tests/trainer/test_trl_contract.py pins each of them. The overridden
+This file and attach.py use TRL-private names, and tests/trainer/test_trl_contract.py pins each of them. The overridden
 methods, in TRL's order of calls:
 
 - `get_train_dataloader`: adds each row's index in the training set, if prompts are drawn or remembered.
@@ -84,19 +84,19 @@ class GRPOPlusTrainer(GRPOTrainer):
     """Subclass of [`~trl.GRPOTrainer`] that filters or resamples zero-variance groups.
 
     It also adds configurable advantages and KL terms, prompt selection, traces and alarms. With every option of
-    [`GRPOPlusConfig`] at its default it is TRL's trainer, bit for bit.
+    [`GRPOPlusConfig`] at its default this trainer is TRL's, bit for bit.
 
     Args:
         reward_funcs:
-            As [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
+            As for [`~trl.GRPOTrainer`], and registered names, paths to functions and `{name, args, weight, ...}`; see
             [`~trl_grpo_plus.registry.RewardSpec`].
         model, train_dataset, ..., environment_factory:
-            As [`~trl.GRPOTrainer`], in its order. `later` takes arguments that a later TRL adds.
+            As for [`~trl.GRPOTrainer`], in its order. `later` takes arguments that a later TRL adds.
         args ([`GRPOPlusConfig`], *optional*):
             Configuration for this trainer. If `None`, a default configuration is used.
 
     Raises:
-        TypeError: `args` is another configuration.
+        TypeError: `args` is a configuration of another class.
         ValueError: an option does not go with the dataset, the model or the rewards.
 
     Example:
@@ -112,7 +112,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     entropy_coef: float
     _last_world_entropy: float
     _step: int
-    _batch = Batch()  # in flight; empty between two batches, and in a trainer made without __init__
+    _batch = Batch()  # the batch in flight; empty between two batches, and in a trainer made without __init__
 
     def __init__(
         self,
@@ -136,7 +136,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         self._batch = Batch()
         self._sampler: Any = None  # TRL's sampler of the training set
         self._split = "eval"  # the split under evaluation
-        self._entropy: float | None = None  # last measured
+        self._entropy: float | None = None  # the value that was measured last
         self._window_tokens = 0  # live tokens of all ranks since the last optimizer step
         selection.check_dataset(train_dataset, "train_dataset", args)
         if not environment_factory:  # an environment may supply the prompts
@@ -150,7 +150,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         if args.push_to_hub:
             hub.check_seam()
         configure(args.reward_workers, args.reward_worker_memory_mb)
-        if not (rollout_func or environment_factory):  # they add columns
+        if not (rollout_func or environment_factory):  # these add columns
             check_splits(reward_funcs, train_dataset, eval_dataset)
         with temporarily(args, has_plus_trainer=True):
             super().__init__(
@@ -171,7 +171,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 **later,
             )
         spare_copies(self.model)
-        # TRL would refuse a scale that it does not know. Its advantages are replaced then.
+        # TRL would refuse a scale that it does not know. With such a scale, TRL's advantages are replaced.
         self.scale_rewards = args.scale_rewards if args.scale_rewards in TRL_SCALES else "group"
         names, weights = self.reward_func_names, self.reward_weights.tolist()
         compatibility.check_rewards(names, weights, args)
@@ -194,7 +194,10 @@ class GRPOPlusTrainer(GRPOTrainer):
         self.callback_handler.callbacks.insert(0, Recording(self._recorder))
 
     def get_train_dataloader(self) -> Any:
-        """As TRL's. If prompts are drawn beyond it or remembered, each row has its index in the training set."""
+        """Return TRL's dataloader.
+
+        If prompts are drawn beyond it or remembered, each row has its index in the training set.
+        """
         if not (self.args.draws_prompts or self.args.what_believes):
             return super().get_train_dataloader()
         rows = self._prompts.dealt_from(self._remove_unused_columns(self.train_dataset, description="training"))
@@ -291,7 +294,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch.filtered, batch.exchanged = plan, attempts
         batch.inputs[:] = [attempt.inputs for attempt in attempts]
         prompts[:] = [attempt.prompt for attempt in attempts]
-        if self.environment_factories is not None:  # by which TRL knows the tools of a prompt with images
+        if self.environment_factories is not None:  # TRL finds the tools of a prompt with images by these names
             names = [row.get("environment") if self._multi_environment else None for row in batch.inputs]
             self._batch_environments = names
         table.put_back(self._logs, self._pending_extra_logs, attempts)
@@ -299,11 +302,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         return Generated.of(attempts, masked, logprobs)
 
     def _shown(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return rows as TRL is to see them."""
+        """Return rows in the form that TRL is to see."""
         return shown(rows) if self._is_vlm and self._batch.filters else rows
 
     def _sample_further(self, inputs: list[dict[str, Any]]) -> groups.Round:
-        """As `_sample`, of rows that TRL has not prepared: it does all that it does for a batch, up to `_generate`."""
+        """Do the work of `_sample` for rows that TRL has not prepared.
+
+        TRL does all that it does for a batch, up to `_generate`.
+        """
         with temporarily(self._batch, further=inputs):
             try:
                 super()._generate_and_score_completions(self._shown(inputs))
@@ -312,13 +318,13 @@ class GRPOPlusTrainer(GRPOTrainer):
         raise AssertionError("TRL has made a batch without _generate")
 
     def _sample(self, inputs: list[dict[str, Any]], prompts: list[Any]) -> groups.Round:
-        """Generate and score one completion for each row; all that TRL does for a batch, up to the rewards."""
+        """Generate and score one completion per row, with all that TRL does for a batch up to the rewards."""
         whole = self.rollout_func and one_each(self.rollout_func)
         with temporarily(self, rollout_func=whole):
             self._batch.generated = generated = Generated(*super()._generate(prompts))
         inputs = generated.rows(inputs)
         sampled = self._score(inputs, prompts, generated.completions, generated.completion_ids)
-        self._pending_extra_logs.clear()  # they travel with their rows
+        self._pending_extra_logs.clear()  # the attempts carry these logs
         return sampled
 
     def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Tensor:
@@ -326,14 +332,14 @@ class GRPOPlusTrainer(GRPOTrainer):
         batch.hiding.close()
         if batch.filtered is None:
             batch.rounds = [self._score(inputs, prompts, completions, completion_ids_list)]
-            if self.args.filters_groups:  # in evaluation: its rows come after the fewer ones of a filtered batch
+            if self.args.filters_groups:  # in evaluation, whose rows follow a filtered batch with fewer rows
                 table.put_back(self._logs, self._pending_extra_logs, batch.rounds[0].attempts)
-        elif batch.images_on_some_ranks_only:  # each rank that has pictures would wait for the others to log theirs
+        elif batch.images_on_some_ranks_only:  # a rank with images would wait for the others to log theirs
             batch.hiding.enter_context(temporarily(self, log_multimodal=False))
         return batch.without_monitors(self, batch.rewards.to(self.accelerator.device))
 
     def _score(self, inputs: list[dict[str, Any]], prompts: list[Any], *completions: Any) -> groups.Round:
-        """Return what was generated last, with TRL's rewards. A failure stops all ranks, with the same message."""
+        """Score the last generation with TRL's rewards. A failure stops all ranks with the same message."""
         batch, accelerator, tokenizer = self._batch, self.accelerator, self._tokenizer
         scoring = Scoring(self.reward_funcs, self.reward_func_names)
         with temporarily(self, reward_funcs=scoring.functions):
@@ -351,7 +357,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return groups.Round(attempts, rewards, verdicts, self.args.dead, batch.rows, marks)
 
     def _judge(self, rewards: Tensor, marks: Sequence[Any], trainable: Tensor | None = None) -> list[str]:
-        """Return the verdict on each group, by its rewards alone without `trainable`."""
+        """Return the verdict on each group. Without `trainable` only its rewards decide."""
         weights, names = self.reward_weights.cpu(), self.reward_func_names
         return groups.judge_batch(self.args, rewards, weights, names, self._batch.size, trainable, marks)
 
@@ -420,7 +426,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         generated = self.accelerator.gather(torch.tensor(batch.num_tokens, device=self.accelerator.device)).sum()
         tokens = {"tokens/generated": generated.item(), "tokens/trained": output["num_items_in_batch"].item()}
         self._log({**groups.summary(batch.rounds, batch.plan), **tokens}.items())
-        # TRL's is a batch statistic under scale_rewards="batch" and normalize_then_sum.
+        # TRL's value is a batch statistic under scale_rewards="batch" and normalize_then_sum.
         differ = [verdict == "alive" for verdict in self._judge(batch.sampled, batch.marks_sampled)]
         self._log([("frac_reward_zero_std", 1.0 - sum(differ) / len(differ))], again=True)
         if self.args.filters_groups:
@@ -460,14 +466,14 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._metrics["train"][name].append(value)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """As TRL's, and also into the run's journal."""
+        """Log as TRL does, and also into the run's journal."""
         self._settle_record()
         with table.printed_visibly(sys.modules[GRPOTrainer.__module__]):
             super().log(logs, *args, **kwargs)
         self._recorder.log(self.state.log_history[-1])
 
     def evaluation_loop(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> Any:
-        """As the `Trainer`'s; notes the split for the traces."""
+        """Evaluate as transformers' `Trainer` does, and note the split for the traces."""
         self._settle_record()
         self._split = split_name(metric_key_prefix)
         self._recorder.evaluate(self._split, self.state.global_step)
@@ -498,7 +504,7 @@ class GRPOPlusTrainer(GRPOTrainer):
             inputs = {**inputs, "old_per_token_logps": ratios.OldLogps(ratio, old, padding.loss_mask(inputs))}
         metrics = self._metrics["train"]
         rows = inputs.get("live_rows", len(inputs["completion_ids"]) * self.accelerator.num_processes)
-        tokens = inputs.get("live_tokens", 1)  # 1 without filler, whose loss is TRL's own
+        tokens = inputs.get("live_tokens", 1)  # 1 without filler: the loss is then TRL's own
         entropy = self._without_filler_in_the_entropy(inputs.get("entropy_weight", 1.0), tokens)
         before = {name: len(values) for name, values in metrics.items()}
         with temporarily(self, beta=beta), temporarily(self.args, use_bias_correction_kl=weighted), entropy:
@@ -550,7 +556,9 @@ class GRPOPlusTrainer(GRPOTrainer):
     # -- checkpoints and the Hub
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As the `Trainer`'s, from a complete checkpoint; see [`trl_grpo_plus.trainer.checkpoint_integrity`].
+        """Train as transformers' `Trainer` does; resume only from a complete checkpoint.
+
+        [`trl_grpo_plus.trainer.checkpoint_integrity`] checks the checkpoint.
 
         Raises:
             ConfigError: another run writes into `output_dir`; see [`trl_grpo_plus.utils.folder_lock`].
@@ -563,7 +571,7 @@ class GRPOPlusTrainer(GRPOTrainer):
     def _save_checkpoint(self, model: Any, trial: Any, *rest: Any, **more: Any) -> None:
         folder = Path(self._get_output_dir(trial=trial)) / f"{PREFIX_CHECKPOINT_DIR}-{self.state.global_step}"
         with checkpoint_integrity.saving(folder, self.accelerator.process_index):
-            # Before TRL's own save, which ends with trainer_state.json: a checkpoint that has it has ours too.
+            # Saved before TRL's files. trainer_state.json is the last: a checkpoint with that file has this state.
             if not self.args.save_only_model:
                 training_state.save(str(folder), self.accelerator.process_index, self._resume_state)
                 if self._moving_reference is not None:
@@ -581,7 +589,7 @@ class GRPOPlusTrainer(GRPOTrainer):
         return {
             "layout": self._layout,
             "step": self._step,
-            # Without it TRL generates anew when it resumes, even in the middle of a batch.
+            # Without this buffer a resumed TRL generates anew, even in the middle of a batch.
             "buffered_inputs": self._buffered_inputs if self._step % generate_every else None,
             "beta": self.beta,
             "reference": self._moving_reference is not None,
@@ -602,7 +610,7 @@ class GRPOPlusTrainer(GRPOTrainer):
                 training_state.load_reference(checkpoint, rank, reference, bool(state and state.get("reference")))
             if state is None:
                 return
-            self._prompts.load_state_dict(state)  # collective, so before state that one rank may lack
+            self._prompts.load_state_dict(state)  # first, because it is collective and a rank may lack later state
             if self.args.kl_target is not None:
                 self.beta = state["beta"]
             self._credit.load_state_dict(state)
@@ -611,13 +619,16 @@ class GRPOPlusTrainer(GRPOTrainer):
             self._buffered_inputs = send_to_device(state["buffered_inputs"], self.accelerator.device)
 
     def create_model_card(self, model_name: str | None = None, *args: Any, **kwargs: Any) -> None:
-        """As TRL's, with the rewards, the options and this trainer's name; see [`trl_grpo_plus.trainer.hub`]."""
+        """Write TRL's model card, with the rewards, the options and this trainer's name.
+
+        See [`trl_grpo_plus.trainer.hub`].
+        """
         super().create_model_card(model_name or Path(self.args.output_dir).resolve().name, *args, **kwargs)
         if self.is_world_process_zero():
             hub.complete_card(self.args.output_dir, self.args.changed_options, list(self._recorder.weights.items()))
 
     def push_to_hub(self, *args: Any, **kwargs: Any) -> Any:
-        """As the `Trainer`'s, without the traces; see [`trl_grpo_plus.trainer.hub`]."""
+        """Push as transformers' `Trainer` does, without the traces; see [`trl_grpo_plus.trainer.hub`]."""
         with hub.kept_at_home():
             return super().push_to_hub(*args, **kwargs)
 

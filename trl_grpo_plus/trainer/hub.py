@@ -1,7 +1,7 @@
-"""The Hub: what stays at home when a model is pushed, and what TRL's model card leaves out.
+"""Uploads to the Hub: files that stay local when a model is pushed, and additions to TRL's model card.
 
-transformers uploads all of `output_dir` except checkpoints and names that begin with `_`, and takes no more
-exceptions. So [`kept_at_home`] adds its own where transformers calls the Hub's client: the run's prompts, reference
+transformers uploads all of `output_dir` except checkpoints and names that begin with `_`, and has no option for more
+exceptions. So [`kept_at_home`] adds exceptions where transformers calls the Hub's client: the run's prompts, reference
 columns and completions stay local. [`complete_card`] adds the rewards, this package and its options to the card that
 TRL wrote.
 """
@@ -20,13 +20,13 @@ from ..utils.folder_lock import FILE as LOCK
 from ..utils.patching import temporarily
 
 
-# The traces, the pages that show them, earlier runs, which the recipes' script moves aside with theirs, and the lock.
+# The traces, the pages that show them, earlier runs that the recipes' script moved aside, and the lock.
 AT_HOME = (f"{FOLDER}/*", "report.html", "rescore.html", "earlier-*", LOCK)
 
 
 @contextmanager
 def kept_at_home() -> Iterator[None]:
-    """Within it, transformers' trainer uploads nothing of [`AT_HOME`].
+    """Keep transformers' trainer from uploading the files of [`AT_HOME`] inside this context.
 
     Raises:
         RuntimeError: this release of transformers calls the Hub in another way.
@@ -40,7 +40,7 @@ def check_seam() -> dict[str, Callable[..., Any]]:
     """Return how transformers' trainer calls the Hub: `hf_api().upload_folder`, or in older releases `upload_folder`.
 
     Raises:
-        RuntimeError: neither is there.
+        RuntimeError: transformers has neither.
     """
     calls = {name: getattr(seam, name) for name in ("hf_api", "upload_folder") if hasattr(seam, name)}
     if not calls:
@@ -80,11 +80,11 @@ def complete_card(output_dir: str, options: Mapping[str, Any], weights: Sequence
 
 
 def completed(card: str, folder: str, options: Mapping[str, Any], weights: Sequence[tuple[str, float]]) -> str:
-    """TRL's card with what it leaves out.
+    """Add the rewards, this package and its options to TRL's card.
 
     Args:
-        card (`str`): TRL's.
-        folder (`str`): where the model is, while it is not on the Hub.
+        card (`str`): TRL's card.
+        folder (`str`): folder of the model, while the model is not on the Hub.
         options (`Mapping[str, Any]`): this package's options that are not at their defaults.
         weights (`Sequence[tuple[str, float]]`): each reward's name and weight, 0 for a monitor.
     """

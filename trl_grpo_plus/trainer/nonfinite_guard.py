@@ -1,11 +1,11 @@
-"""Stop the run before the optimizer's step if a loss or a gradient is not finite, and name the attempts.
+"""A guard that stops the run before the optimizer's step if a loss or a gradient is not finite.
 
 The gradient norm is computed anyway and is already global, so checking it adds no collective, and all ranks stop
 together. A loss that is not finite makes the norm NaN too, also with finite gradients or on one rank alone: the guard
 multiplies such a loss by NaN. It multiplies a finite loss by 1, which changes no bit.
 
-Once the run is stopped, the guard searches the inputs of the step's losses for the attempts at fault. For this it
-keeps the log-probs of TRL's forward pass, a number a token, and the other inputs of each micro-batch.
+When it stops the run, the guard searches the inputs of the step's losses for the attempts at fault, and names them.
+For this it keeps the log-probs of TRL's forward pass, one number per token, and the other inputs of each micro-batch.
 """
 
 import math
@@ -27,7 +27,7 @@ PARTS = {
     **{"old_per_token_logps": OLD, "ref_per_token_logps": REFERENCE, "advantages": "advantages"},
     "importance_sampling_ratio": "importance to the sampler",
 }
-MOST_GROUPS = 8  # that a message names
+MOST_GROUPS = 8  # groups that a message names, at most
 
 
 def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
@@ -38,7 +38,7 @@ def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
         kl (`bool`): whether exp(reference - log-probs) is in the loss.
 
     Returns:
-        `dict[str, list[bool]]`: for each input by name, whether it is not finite, of each of B attempts.
+        `dict[str, list[bool]]`: for each input by name, whether it is not finite in each of the B attempts.
 
     Example:
         >>> not_finite({"log-probs": torch.zeros(2, 1), "advantages": torch.tensor([1.0, torch.nan])}, kl=True)
@@ -55,10 +55,10 @@ def not_finite(parts: Mapping[str, Tensor], kl: bool) -> dict[str, list[bool]]:
 
 
 class StepGuard:
-    """Checks each optimizer step of a run. Every rank has one.
+    """The check of each optimizer step of a run. Every rank has one.
 
     Args:
-        args ([`GRPOPlusConfig`]): of the trainer.
+        args ([`GRPOPlusConfig`]): the trainer's.
         accelerator (`accelerate.Accelerator`): the trainer's.
     """
 
@@ -124,7 +124,7 @@ class StepGuard:
         A gradient that is still not finite at a scale below 1 was not scaled too much.
         """
         if self._deepspeed:
-            return self._accelerator.mixed_precision == "fp16"  # it stops by itself at its smallest scale
+            return self._accelerator.mixed_precision == "fp16"  # DeepSpeed stops by itself at its smallest scale
         scaler = self._accelerator.scaler
         return scaler is not None and scaler.is_enabled() and scaler.get_scale() >= 1
 

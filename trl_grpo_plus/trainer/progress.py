@@ -1,4 +1,4 @@
-"""What a run prints while it trains: progress bars, and one short line for each log entry."""
+"""The output of a run while it trains: progress bars, and one short line for each log entry."""
 
 import warnings
 from typing import Any
@@ -23,25 +23,25 @@ class SlimProgress(ProgressCallback):
 
     @classmethod
     def install(cls, trainer: Any) -> None:
-        """Replace the trainer's progress callback, or with `disable_tqdm=True` the one that prints log entries."""
+        """Replace the trainer's progress callback, or with `disable_tqdm=True` the printer of log entries."""
         if trainer.pop_callback(ProgressCallback) is not None:
             trainer.add_callback(cls())
         elif trainer.pop_callback(PrinterCallback) is not None:
             trainer.add_callback(SlimPrinter())
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
-        """Print the entry, above the bars."""
+        """Print the entry above the bars."""
         _print_line(state, logs)
 
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take the evaluation's bar away, after the training too."""
+        """Remove the evaluation's bar, after the training too."""
         if self.prediction_bar is not None:
             self.prediction_bar.leave = False
         super().on_evaluate(args, state, control, **kwargs)
 
 
 class SlimPrinter(PrinterCallback):
-    """The same lines without bars."""
+    """A printer of the same lines without progress bars."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
         """Print the entry."""
@@ -55,7 +55,7 @@ def _print_line(state: Any, logs: dict[str, Any] | None) -> None:
 
 
 def describe(logs: dict[str, Any]) -> str:
-    """Return the part of a log entry that says how the run is going, or an empty text."""
+    """Return the part of a log entry that shows the state of the run, or an empty text."""
     evaluation = evaluated(logs)
     if evaluation is not None:
         return f"{evaluation[0].replace('_', ' ', 1)}: reward {evaluation[1]:.3f}"
@@ -70,6 +70,6 @@ def describe(logs: dict[str, Any]) -> str:
 
 
 def hush() -> None:
-    """Silence what is not about this run: deprecations inside the libraries, bars for reading and writing weights."""
+    """Silence output that is not about this run: libraries' deprecations, and bars for reading and writing weights."""
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(transformers|trl|accelerate|torch)\b")
     logging.disable_progress_bar()

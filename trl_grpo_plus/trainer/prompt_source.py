@@ -1,4 +1,4 @@
-"""Choose the prompts that a run samples, and keep its reward estimates of them."""
+"""The choice of the prompts that a run samples, and the reward estimates for them."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -30,13 +30,13 @@ logger = get_logger(__name__)
 
 
 class Prompts:
-    """Chooses a run's training prompts and updates their reward estimates.
+    """The source of a run's training prompts, with their reward estimates.
 
     Args:
         config ([`GRPOPlusConfig`]): the configuration.
         train_set ([`~datasets.Dataset`] or [`~datasets.IterableDataset`]): the training set.
-        names (`Sequence[str]`), weights (`Sequence[float]`): of the rewards.
-        accelerator (`Accelerator`): of the run.
+        names (`Sequence[str]`), weights (`Sequence[float]`): names and weights of the rewards.
+        accelerator (`Accelerator`): the run's.
         states (`Callable`): maps row indices to the policy's states at the ends of their prompts. Collective.
 
     Attributes:
@@ -82,8 +82,8 @@ class Prompts:
     def dealt_from(self, train_set: Any) -> Any:
         """Return the dataset that TRL deals rows from.
 
-        Rows of a stream have no index. If the run reads ahead and replaces them, the stream repeats for ever, since
-        TRL starts a run that is resumed after the end of its stream at the beginning.
+        Rows of a stream have no index. If the run reads ahead and replaces rows, the stream repeats for ever, because
+        TRL begins at the stream's start when a run is resumed after the stream's end.
         """
         if self.window is None:
             return IndexedRows(train_set)
@@ -127,7 +127,7 @@ class Prompts:
     def _look(self, window: StreamingSampler, batch: Batch, count: int) -> None:
         """Set the rows of a stream that a batch can use: rows read ahead, or the rows that TRL dealt. Collective."""
         if self._config.chooses_prompts:
-            with raise_on_all_ranks():  # each reads for itself
+            with raise_on_all_ranks():  # each process reads for itself
                 window.look(self._config.selection_pool * count, count)
             if len(set(gather_object([window.digest]))) > 1:
                 raise ConfigError(
@@ -191,14 +191,14 @@ class Prompts:
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state for a checkpoint. The first rank's is valid for all."""
+        """Return the state for a checkpoint. The first rank's state is valid for all ranks."""
         parts = {"stream": self._stream, "memory": self.memory}
         first = self._accelerator.process_index == 0
         states = {name: part.state_dict() if part and first else None for name, part in parts.items()}
         return {**states, "prompt_selection": self._config.prompt_selection, "rollouts": self.rollouts}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint. Collective."""
+        """Load the state of a checkpoint. Collective."""
         # Refuse on every rank, or the others would wait. The memory loads first, since it knows a stream.
         names = ("stream", "memory", "prompt_selection", "rollouts")
         saved = broadcast_object_list([{name: state.get(name) for name in names}])[0]

@@ -1,7 +1,8 @@
-"""Pass each batch of a run to the traces on disk, the alarms and the trackers.
+"""The recorder, which passes each batch of a run to the traces on disk, the alarms and the trackers.
 
-All ranks gather, rank 0 keeps. It writes in a thread beside training, at most one batch at a time. A failure (a full
-disk, a tracker that is down) is reported once and does not stop the run. The three do not depend on each other.
+All ranks gather a batch, and rank 0 keeps it. Rank 0 writes in a thread beside training, at most one batch at a time.
+A failure (a full disk, a tracker that is down) is reported once and does not stop the run. Traces, alarms and trackers
+do not depend on each other.
 """
 
 import contextvars
@@ -45,15 +46,15 @@ logger = get_logger(__name__)
 
 
 class Recording(TrainerCallback):
-    """Tells a recorder when training begins and ends.
+    """A callback that tells a recorder when training begins and ends.
 
     Args:
-        recorder ([`Recorder`]): of the run.
+        recorder ([`Recorder`]): the run's.
 
     Attributes:
-        says_where (`bool`): whether the next training says at its begin how to watch it, and at its end where the
-            traces are and how to look at them. Once is enough; and not for a script that ends with a report of its
-            own.
+        says_where (`bool`): whether the next training prints at its beginning how to watch the run, and at its end
+            where the traces are and how to look at them. It is `False` after the first training, and for a script
+            that ends with a report of its own.
     """
 
     def __init__(self, recorder: "Recorder"):
@@ -62,7 +63,7 @@ class Recording(TrainerCallback):
 
     @classmethod
     def hush(cls, trainer: Any) -> None:
-        """Stop a trainer from printing where its traces are. Stock TRL's prints nothing."""
+        """Stop a trainer from printing where its traces are. Stock TRL's trainer prints nothing."""
         for callback in trainer.callback_handler.callbacks:
             if isinstance(callback, cls):
                 callback.says_where = False
@@ -96,13 +97,13 @@ class Recorder:
     """The record of one run. Every rank has one.
 
     Args:
-        args ([`GRPOPlusConfig`]): of the trainer.
-        names (`Sequence[str]`), weights (`Sequence[float]`): of the K rewards; weight 0 is a monitor.
-        rank (`int`): of this process.
-        about (`dict`, *optional*): what else to keep in run.json.
+        args ([`GRPOPlusConfig`]): the trainer's.
+        names (`Sequence[str]`), weights (`Sequence[float]`): names and weights of the K rewards; 0 for a monitor.
+        rank (`int`): rank of this process.
+        about (`dict`, *optional*): other content of run.json.
 
     Attributes:
-        weights (`dict[str, float]`): of the rewards, by names of which no two are alike.
+        weights (`dict[str, float]`): weights of the rewards by name; the names are distinct.
     """
 
     def __init__(self, args: Any, names: Sequence[str], weights: Sequence[float], rank: int, about: Any = None):
@@ -115,18 +116,18 @@ class Recorder:
         traces = args.trace_every and self._main
         self._writer = Writer(args.output_dir, args.trace_compress, about) if traces else None
         self._thumbnails = Thumbnails(args.trace_thumbnails) if args.trace_thumbnails else None
-        self._lacks_prompt = False  # the first, once training has begun
+        self._lacks_prompt = False  # whether the first prompt is missing, once training has begun
         self._trackers: Trackers | None = None
         self._warned: set[tuple[str, type]] = set()
-        # Python waits for it when it exits, so that what is on its way is written.
+        # Python waits for this thread when it exits, so that pending records are written.
         self._beside = ThreadPoolExecutor(max_workers=1, thread_name_prefix="traces")
         self._pending: Future[dict[str, float]] | None = None
         self._halting: str | None = None  # the alarm that ends this training
 
-    # -- of a run
+    # -- a run
 
     def begin(self, step: int, max_steps: int) -> None:
-        """Training starts at `step` of `max_steps`."""
+        """Begin the record of a training that starts at `step` of `max_steps`."""
         self.settle()
         self._halting = None
         if not self._resumed:
@@ -140,13 +141,13 @@ class Recorder:
             self._trackers = Trackers(self._args.report_to, max_steps, self._args.trace_log_groups)
 
     def evaluate(self, split: str, step: int) -> None:
-        """Start an evaluation of `split` after `step` steps; [`settle`] comes first."""
+        """Begin an evaluation of `split` after `step` steps. Call [`settle`] first."""
         if self._writer is not None:
             with self._never_fatal("Traces"):
                 self._writer.fresh(split, step)
 
     def log(self, entry: dict[str, Any]) -> None:
-        """Keep what the trainer logs, and tell the alarms. [`settle`] comes first."""
+        """Keep an entry that the trainer logs, and tell the alarms. Call [`settle`] first."""
         if self._watch is not None:
             with self._never_fatal("Alarms"):
                 self._watch.note(entry)
@@ -155,7 +156,7 @@ class Recorder:
                 self._writer.note("metrics", [plain(entry)])
 
     def end(self) -> None:
-        """Training is over."""
+        """End the record of a training."""
         self.settle()
         if self._trackers is not None:
             self._trackers.close()
@@ -163,51 +164,54 @@ class Recorder:
 
     @property
     def writes(self) -> bool:
-        """Whether traces are written here: on rank 0, `False` elsewhere."""
+        """Whether this rank writes traces. Only rank 0 does."""
         return self._writer is not None
 
     @property
     def has_traces(self) -> bool:
-        """Whether there are traces of the training; on rank 0, `False` elsewhere."""
+        """Whether there are traces of the training. `False` on other ranks than rank 0."""
         return self._writer is not None and newest(self._args.output_dir, "train") is not None
 
     def state_dict(self) -> dict[str, Any] | None:
-        """Return what the alarms remember, for a checkpoint."""
+        """Return the alarms' history for a checkpoint."""
         return self._watch.state_dict() if self._watch is not None else None
 
     def load_state_dict(self, state: dict[str, Any] | None) -> None:
-        """Go on from a checkpoint."""
+        """Load the alarms' history of a checkpoint."""
         if self._watch is not None and state is not None:
             self._watch.load_state_dict(state)
             self._resumed = True
 
     @contextmanager
     def blaming_trackers(self) -> Iterator[None]:
-        """For training: an error that came out of a tracker, through which TRL logs too, says so."""
+        """Train inside this context, in which an error from a tracker names the tracker.
+
+        TRL logs through the trackers too.
+        """
         try:
             yield
         except Exception as error:
             if (name := failed_in(error)) is None:
                 raise
             self.settle()
-            why = " ".join(str(error).split())  # on one line, however many it has
+            why = " ".join(str(error).split())  # on one line
             raise RuntimeError(
                 f"{name} failed ({type(error).__name__}: {why}), and transformers and TRL, which log through it, "
                 f"end the run with it. What was sampled is whole, under {self._args.output_dir}/rollouts. Go on from "
                 "the last checkpoint (resume_from_checkpoint=True), with report_to='none' where it will fail again."
             ) from error
 
-    # -- of a batch
+    # -- a batch
 
     def traces(self, split: str, number: int) -> bool:
         """Return whether the attempts of the `number`-th generation batch are written."""
         return bool(self._args.trace_every) and not (split == "train" and number % self._args.trace_every)
 
     def settle(self) -> dict[str, float]:
-        """Wait until the last batch is kept.
+        """Wait until the last batch is kept, and return its metrics.
 
         Returns:
-            `dict[str, float]`: its metrics, on rank 0; none where they were taken before.
+            `dict[str, float]`: the metrics on rank 0; empty on other ranks, and if they were returned before.
         """
         pending, self._pending = self._pending, None
         return pending.result() if pending is not None else {}
@@ -221,7 +225,7 @@ class Recorder:
         return broadcast_object_list([self._halting])[0]
 
     def record(self, sampled: Sampled, traced: bool) -> None:
-        """Look for alarms and, where it is `traced`, keep a batch; see [`settle`], which comes first. Collective."""
+        """Look for alarms in a batch, and keep the batch if it is `traced`. Call [`settle`] first. Collective."""
         places = pick(sampled.rounds, self._args.trace_max_groups) if traced else []
         parts = gather_object([self._part(sampled, places)])
         if self._main:
@@ -230,11 +234,11 @@ class Recorder:
             self._pending = self._beside.submit(job, self._keep, sampled, places, parts)
 
     def keep_first_prompt(self, step: int, as_given: Callable[[], dict[str, Any]]) -> None:
-        """Keep a prompt as the model was given it, where the run has none yet; [`settle`] comes first.
+        """Keep a prompt as the model was given it, if the run has none yet. Call [`settle`] first.
 
         Args:
-            step (`int`): at which it was sampled.
-            as_given (`Callable`): returns what [`~trl_grpo_plus.traces.as_given`] makes of it.
+            step (`int`): the step at which the prompt was sampled.
+            as_given (`Callable`): returns the prompt in the form of [`~trl_grpo_plus.traces.as_given`].
         """
         if self._writer is not None and self._lacks_prompt:
             self._lacks_prompt = False
@@ -244,7 +248,7 @@ class Recorder:
     def _part(self, sampled: Sampled, places: list[tuple[int, int]]) -> Part | Exception:
         try:
             return part_of(self._rank, sampled, places, self._thumbnails)
-        except Exception as error:  # of data that only this rank has: the others are waiting
+        except Exception as error:  # an error in this rank's data must not leave the other ranks waiting
             return RuntimeError(f"{type(error).__name__}: {error}")
 
     def _keep(self, sampled: Sampled, places: list[tuple[int, int]], parts: list[Any]) -> dict[str, float]:
@@ -257,7 +261,7 @@ class Recorder:
             sampled = complete(sampled, places, parts, number)
             alarms = self._alarms(sampled)
             if self._writer is not None and sampled.rows:
-                with self._never_fatal("Thumbnails"):  # before the lines that name them, which a page may read at once
+                with self._never_fatal("Thumbnails"):  # written before the lines that name them
                     for part in parts:
                         self._writer.keep(part.thumbnails)
                 with self._never_fatal("Traces"):
@@ -274,7 +278,7 @@ class Recorder:
         return {}
 
     def _alarms(self, sampled: Sampled) -> list[Alarm]:
-        """Return those that are on, marked on the rows of the groups that show them."""
+        """Return the alarms that are on, and mark them on the rows of the groups that show them."""
         if self._watch is not None and sampled.split == "train":
             with self._never_fatal("Alarms"):
                 alarms = self._watch.see(sampled)
@@ -306,13 +310,13 @@ class Recorder:
             if (what, type(error)) not in self._warned:
                 self._warned.add((what, type(error)))
                 message = f"{what} could not be kept; training goes on. {type(error).__name__}: {error}"
-                if not isinstance(error, OSError):  # a bug: where it came from matters
+                if not isinstance(error, OSError):  # a bug, which needs its traceback
                     message += f"\n{traceback.format_exc()}"
                 logger.warning(visible(message))
 
 
 def _mean_lengths(sampled: Sampled) -> dict[str, float]:
-    """Mean number of tokens of the attempts in groups of each verdict that occurs."""
+    """Return the mean number of tokens of attempts, for the groups of each verdict that occurs."""
     tokens: dict[str, list[int]] = {}
     for group, verdict in enumerate(sampled.verdicts):
         tokens.setdefault(verdict, []).extend(sampled.tokens[group * sampled.size : (group + 1) * sampled.size])
@@ -320,7 +324,7 @@ def _mean_lengths(sampled: Sampled) -> dict[str, float]:
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
-    """TRL lets two reward functions bear one name: the second becomes name-2."""
+    """Make names distinct: TRL allows two reward functions with one name, and the second becomes name-2."""
     distinct: list[str] = []
     for name in names:
         numbered = (name if n == 1 else f"{name}-{n}" for n in count(1))

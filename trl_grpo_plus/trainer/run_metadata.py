@@ -1,7 +1,7 @@
-"""Describe a run for its traces: model, data, options other than the defaults, versions.
+"""The description of a run for its traces: model, data, options other than the defaults, versions.
 
-Nothing is loaded for it. A shared page shows it, so it holds only values that are known to be harmless; see
-`traces/redaction.py`.
+Nothing is loaded to make it. Shared pages show the description, so it holds only values that are known to be harmless;
+see `traces/redaction.py`.
 """
 
 import re
@@ -49,14 +49,14 @@ def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[st
     """Return the content of a run's run.json.
 
     Args:
-        args ([`GRPOPlusConfig`]): of the trainer.
+        args ([`GRPOPlusConfig`]): the trainer's.
         model: the trained model.
         data: the training set.
-        evaluated (*optional*): the evaluation set, or a dict of them by name.
+        evaluated (*optional*): the evaluation set, or a dict of evaluation sets by name.
 
     Returns:
-        `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as the rows of a stream;
-        `evaluations`, rows of each split; `options`, those not at their defaults; `versions`, of packages.
+        `dict`: `model`, its name or path; `dataset`, {"name", "rows"}, `None` if unknown, as for the rows of a
+        stream; `evaluations`, rows of each split; `options` that are not at their defaults; `versions` of packages.
     """
     splits = evaluated if isinstance(evaluated, Mapping) else {"": evaluated}
     rows = {f"eval_{name}" if name else "eval": _rows(of) for name, of in splits.items() if of is not None}
@@ -74,7 +74,8 @@ def describe(args: Any, model: Any, data: Any, evaluated: Any = None) -> dict[st
 def changed_options(args: Any) -> dict[str, Any]:
     """Return the options that are not at the defaults of their class, by name.
 
-    They are compared field by field. Making a second configuration would reset accelerate's state under the trainer.
+    The options are compared field by field, because a second configuration would reset accelerate's state under the
+    trainer.
     """
     # Defaults that depend on other options.
     derived = {
@@ -82,7 +83,7 @@ def changed_options(args: Any) -> dict[str, Any]:
         "bf16": not getattr(args, "fp16", False),
         "steps_per_generation": getattr(args, "gradient_accumulation_steps", None),
     }
-    values = args.to_dict()  # as plain data
+    values = args.to_dict()  # plain data
     changed = {
         field.name: values.get(field.name)
         for field in fields(args)

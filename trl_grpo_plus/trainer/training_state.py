@@ -1,4 +1,4 @@
-"""Save and load a checkpoint's state beside TRL's own files, so that a resumed run equals one without a stop.
+"""A checkpoint's state beside TRL's own files, with which a resumed run equals a run without a stop.
 
 Each rank has a file of its own. The first rank also saves the reference model if it follows the policy.
 """
@@ -56,7 +56,7 @@ def load(folder: str, rank: int, layout: list[int]) -> dict[str, Any] | None:
     ranks get the first rank's state.
 
     Raises:
-        ConfigError: some rank's file cannot be read, or is of another format; on all ranks alike.
+        ConfigError: some rank's file cannot be read, or is of another format. All ranks raise.
     """
     state, wrong = _read(_path(folder, rank))
     of_ranks = gather_object([(state is not None, state is not None and state["layout"] == layout, wrong)])
@@ -115,8 +115,8 @@ def load_reference(folder: str, rank: int, reference: torch.nn.Module, promised:
     """Load a checkpoint's weights into a reference model. Collective.
 
     Args:
-        folder (`str`): the checkpoint's. Only the first rank must have it.
-        rank (`int`): this process's.
+        folder (`str`): the checkpoint's folder. Only the first rank must have it.
+        rank (`int`): rank of this process.
         reference (`torch.nn.Module`): the model that [`save_reference`] saved.
         promised (`bool`): whether the checkpoint was saved with a reference model. If not, a warning says so.
 
@@ -163,7 +163,7 @@ def _gathered(model: torch.nn.Module) -> Iterator[None]:
 def skip_epochs(sampler: Any, epochs: int) -> None:
     """Draw and discard the permutations of past epochs. A stream has no sampler.
 
-    TRL's sampler draws one permutation an epoch, and TRL's resumed run would draw the first one again.
+    TRL's sampler draws one permutation per epoch, and TRL's resumed run would draw the first one again.
     """
     for _ in range(epochs if sampler is not None and sampler.shuffle else 0):
         torch.randperm(sampler.num_samples, generator=sampler.generator)

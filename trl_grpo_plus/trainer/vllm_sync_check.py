@@ -1,13 +1,13 @@
-"""Check that vLLM samples from the policy that is trained, by comparing log-probs of the same tokens.
+"""The check that vLLM samples from the policy that is trained, which compares log-probs of the same tokens.
 
 An engine that did not get the new weights, or that lacks the adapter, samples without any error. Three differences
-show it. Each is a mean of `|a - b|` in nats a token:
+show this. Each is a mean of `|a - b|` in nats per token:
 
 | difference | between |
 |---|---|
 | `difference` | the engine and the trainer, on attempts just sampled |
 | `moved` | the trainer now and the trainer at the last sure agreement, on attempts that were kept then |
-| `base` | the engine and the trainer with its adapter off; computed where `difference` is large |
+| `base` | the engine and the trainer with its adapter off; computed if `difference` is large |
 
 An engine with stale weights has equal means of `difference` and `moved`: both compare the policy of then and now, on
 tokens that the policy of then sampled. An engine without the adapter has a small `base`. Agreement is sure only once
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 logger = get_logger(__name__)
 
-ATTEMPTS = 8  # kept by each process, and forwarded where TRL has no log-probs
-NOISE = 0.01  # nats a token: the usual difference of two implementations of one model in bfloat16
+ATTEMPTS = 8  # attempts that each process keeps, and forwards if TRL has no log-probs
+NOISE = 0.01  # nats per token: the usual difference of two implementations of one model in bfloat16
 LIMIT = 0.1  # ten times NOISE; a token's importance weight is then off by a factor e^0.1
-BEHIND = 5.0  # a difference this many times that at the agreement is no noise
+BEHIND = 5.0  # a difference this many times that of the agreement is no noise
 ALIKE = 3.0  # two means over a few attempts count as equal up to this factor
 FOLLOWED = 10.0  # a policy that moved this many times the difference took the engine with it
 
@@ -63,7 +63,7 @@ CASES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """The result of one check, in nats a token, on the process where the difference is largest.
+    """The result of one check, in nats per token, on the process where the difference is largest.
 
     Args:
         difference, most (`float`): between engine and trainer, the mean and the largest.
@@ -135,11 +135,11 @@ class _Agreement:
 
 
 class VLLMCheck:
-    """Compares engine and trainer in the first generation batch of a process, and in each n-th from there.
+    """The comparison of engine and trainer, in a process's first generation batch and in each n-th after it.
 
     Args:
-        args ([`GRPOPlusConfig`]): of the run.
-        accelerator (`Accelerator`): of the trainer.
+        args ([`GRPOPlusConfig`]): configuration of the run.
+        accelerator (`Accelerator`): the trainer's.
         forward (`Callable`): maps a batch of `INPUTS` to the policy's log-probs, `(B, T)`, as TRL computes them.
         text_only (`bool`): whether `INPUTS` are all that the policy reads. If not, the check makes no forward pass: it
             compares the log-probs that TRL computed, and tells no cause.
@@ -153,7 +153,7 @@ class VLLMCheck:
         self._batches = 0
         self._kept: _Agreement | None = None
         self._near: int | None = None  # the last checked step without a finding
-        self._warned = False  # of a finding that is still there
+        self._warned = False  # whether a finding that still holds was reported
 
     def metrics(self, output: dict[str, Any], model: nn.Module, step: int) -> dict[str, float]:
         """Check one of TRL's batches, and warn of a new finding. Collective.
@@ -212,7 +212,7 @@ class VLLMCheck:
         return total / count if count else None
 
     def _warn(self, result: Comparison, step: int, rank: int) -> None:
-        if result.case is not None and not self._warned:  # once: the first time shows the cause best
+        if result.case is not None and not self._warned:  # warn once: the first warning shows the cause best
             where = f", process {rank}" if self._accelerator.num_processes > 1 else ""
             logger.warning(f"Step {step}{where}: {result.text()}")
             self._warned = True
