@@ -5,14 +5,21 @@
 # make test-full   those slowest
 # make test-firefox   the tests of the pages once more, in Firefox
 # make what-works   docs/what_works.md anew, after a change of the table in tests/helpers/compatibility_matrix.py
+# make docs   the site, into outputs/site; a dead link, anchor or name ends it
 # make lint   ruff and mypy
 # make test-trl   the tests of what is built on TRL, on its older releases
 # make test-matrix   the tests on the newest TRL that is supported, and on the older ones
 # make test-deepspeed   the tests of TRL's configurations of accelerate, those for DeepSpeed too
 # make test-vllm   the tests that need vLLM, on its CPU build
+# make test-trl-main   the tests of what is built on TRL, on TRL's main branch from GitHub
+# make dist   the wheel and the source archive, in dist/
+# make release-check   these, the wheel at work in a fresh environment, and the wheel that the archive makes
+# make check-tag TAG=v0.1.0   whether a tag is the version, and the changelog has its date
+# make system-packages   by apt, what the tests of the best sandbox need, and a browser for those of the pages
 #
-# Each sets up .venv first, test-vllm .venv-vllm (4 GB). PYTHON=python3.12 picks another interpreter; DEMO_ARGS goes to
-# the recipe, REAL_ARGS to the real one's, RACE_ARGS to both runs of the race; WORKERS is how many processes run the tests, 0 for none but pytest's own.
+# Each that needs it sets up .venv first, test-vllm .venv-vllm (4 GB), dist .venv-build. PYTHON=python3.12 picks another
+# interpreter; DEMO_ARGS goes to the recipe, REAL_ARGS to the real one's, RACE_ARGS to both runs of the race; WORKERS is
+# how many processes run the tests, 0 for none but pytest's own.
 PYTHON ?= python3
 WORKERS ?= 2
 # At the recipe's full length both are near what the model can do.
@@ -28,8 +35,13 @@ PYTEST := $(BIN)/python -m pytest -n $(WORKERS) --no-loadscope-reorder
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
 VLLM_STAMP := $(VLLM_VENV)/.installed
+BUILD_VENV := .venv-build
+BUILD_STAMP := $(BUILD_VENV)/.installed
+RELEASE_VENV := .venv-release
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' trl_grpo_plus/__init__.py)
+SUDO := $(if $(filter 0,$(shell id -u)),,sudo)
 
-.PHONY: demo real real-model race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm lint format clean
+.PHONY: demo real real-model race test test-full test-firefox what-works test-trl test-matrix test-deepspeed test-vllm test-trl-main dist release-check check-tag system-packages docs lint format clean
 
 # torch first and alone: where it is there, nothing else asks the registry for its newest build.
 $(STAMP): pyproject.toml constraints.txt
@@ -82,6 +94,12 @@ test-trl: $(STAMP)
 
 test-matrix: test test-trl
 
+# Laid over the environment in the same way. It may ask for newer packages than constraints.txt has: then it fails.
+test-trl-main: $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/trl-main \
+		git+https://github.com/huggingface/trl
+	PYTHONPATH=$(CURDIR)/$(VENV)/trl-main $(PYTEST) tests $(addprefix --ignore=,$(WITHOUT_TRL))
+
 # Beside the environment, since TRL imports DeepSpeed wherever it is installed. Nothing is compiled.
 test-deepspeed: $(STAMP)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --upgrade --target $(VENV)/deepspeed \
@@ -102,6 +120,46 @@ $(VLLM_STAMP): pyproject.toml constraints.txt
 test-vllm: $(VLLM_STAMP)
 	$(VLLM_BIN)/python -m pytest tests/with_vllm
 
+$(BUILD_STAMP): constraints.txt
+	$(PYTHON) -m venv $(BUILD_VENV)
+	$(BUILD_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt build twine
+	touch $@
+
+# Both from the working tree. setuptools would take along what an earlier build left in build/.
+dist: $(BUILD_STAMP)
+	rm -rf build dist
+	$(BUILD_VENV)/bin/python -m build --quiet --sdist --wheel
+	rm -rf build
+	$(BUILD_VENV)/bin/python -m twine check --strict dist/*
+
+# The environment is new each time, and has nothing but the wheel and what it asks for.
+release-check: dist
+	rm -rf $(RELEASE_VENV)
+	$(PYTHON) -m venv $(RELEASE_VENV)
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	$(RELEASE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -c constraints.txt dist/*.whl
+	$(BUILD_VENV)/bin/python tests/helpers/release_check.py $(RELEASE_VENV)/bin/python
+
+check-tag:
+	@test "$$TAG" = "v$(VERSION)" || { echo "The tag is '$$TAG', and the version v$(VERSION)."; exit 1; }
+	@grep -qE '^## $(VERSION) \([0-9]{4}-[0-9]{2}-[0-9]{2}\)$$' CHANGELOG.md \
+		|| { echo "CHANGELOG.md has no heading '## $(VERSION) (YYYY-MM-DD)'."; exit 1; }
+
+system-packages:
+	$(SUDO) apt-get update --quiet
+	$(SUDO) apt-get install --quiet --yes bubblewrap
+	command -v google-chrome || $(SUDO) apt-get install --quiet --yes chromium
+
+# With what `make` put there nothing is fetched from the network.
+DOCS_STAMP := $(VENV)/.installed-docs
+$(DOCS_STAMP): $(STAMP)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	touch $@
+
+docs: $(DOCS_STAMP)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "The site is in outputs/site: open outputs/site/index.html, or serve it with $(BIN)/python -m mkdocs serve"
+
 lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -112,4 +170,4 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 
 clean:
-	rm -rf $(VENV) $(VLLM_VENV) outputs build dist *.egg-info
+	rm -rf $(VENV) $(VLLM_VENV) $(BUILD_VENV) $(RELEASE_VENV) outputs build dist *.egg-info

@@ -220,7 +220,7 @@ def test_the_picture(tmp_path, monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     assert (
         evaluations.plot([STOCK_RUN], "edge", tmp_path / "other.png")
-        == "not drawn. Install matplotlib first: pip install matplotlib"
+        == "not drawn. Install matplotlib first: pip install 'trl-grpo-plus[race]'"
     )
 
 

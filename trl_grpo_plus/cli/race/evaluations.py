@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ...traces import evaluated
+from ...utils.optional_packages import install
 
 
 COLOURS = ("#c4570a", "#0072b2")
@@ -152,7 +153,7 @@ def plot(standings: Sequence[Standing], split: str, target: Path) -> str:
     try:
         from matplotlib.figure import Figure
     except ImportError:
-        return "not drawn. Install matplotlib first: pip install matplotlib"
+        return f"not drawn. Install matplotlib first: {install('matplotlib')}"
     figure = Figure(figsize=(8, 3), dpi=150, layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
     for panel, by in zip(panels, ("rollouts", "seconds"), strict=True):
