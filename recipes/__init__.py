@@ -1,1 +1,1 @@
-"""Whole runs: `grpo.py`, the one launchable script, and one YAML a run."""
+"""Recipes: one YAML file for each run, and `grpo.py`, the script that launches them all."""

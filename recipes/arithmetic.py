@@ -1,8 +1,8 @@
-"""Sums for a character model made from scratch: GRPO without Hub, account or download, on a CPU or a GPU.
+"""Sums for a character-level model made from scratch: GRPO without Hub, account or download, on a CPU or a GPU.
 
-The model is warmed up on sums whose author forgets to carry six times in ten, and never sees a product. So a sum
-without carry is always solved ("easy"), one with a carry is solved in four attempts of ten ("edge"), and a product
-never ("hard"). Only the edge can teach, and there GRPO finds out from the reward alone which habit is right.
+The warm-up trains the model on sums in which six of ten carries are forgotten, and on no products. The warm model
+always solves a sum without a carry ("easy"). It solves a sum with a carry in four of ten attempts ("edge"). It never
+solves a product ("hard"). Only edge problems can teach. On them GRPO learns from the reward alone to carry.
 """
 
 import math
@@ -26,7 +26,7 @@ from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_wh
 
 CHARACTERS = "0123456789+-*="
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
-FORGETS_CARRY = 0.6  # of the warm-up's sums with a carry
+FORGETS_CARRY = 0.6  # share of the warm-up's sums with a carry that forget the carry
 HELD_OUT = 96  # problems in each eval split
 TRAIN_MIX = {"easy": 512, "edge": 384, "hard": 256}  # problems in the train split
 WARM_STEPS, WARM_BATCH, WARM_RATE = 2000, 64, 3e-3
@@ -49,35 +49,35 @@ def prepare(
     warm_rate: float | None = None,
     smoke: bool = False,
 ) -> DatasetDict:
-    """Make the problems and the model, as the script's `prepare` option asks.
+    """Make the problems and the model. The script's `prepare` option calls this function.
 
-    The model goes to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to that. Only the main
-    process makes it; the others must come here after it. A run that resumes takes the one beside its checkpoint, or
-    else the one that is there.
+    The model is written to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to this folder. Only
+    the main process makes the model; the other processes must call this function after it. A run that resumes uses
+    the model beside its checkpoint, or else the model in `<output_dir>/warm_start`.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        digits (`int`, *optional*, defaults to 2): of each operand, 2 or 3.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        digits (`int`, *optional*, defaults to 2): digits of each operand, 2 or 3.
         train_mix (`Mapping[str, int]`, *optional*): problems of each difficulty to train on; by default 512 easy, 384
             edge, 256 hard.
         layers (`int`, *optional*, defaults to 1), hidden_size (`int`, *optional*, defaults to 128), heads (`int`,
-            *optional*, defaults to 4): of the model, which has about 10 x layers x hidden_size^2 parameters.
+            *optional*, defaults to 4): size of the model, which has about 10 x layers x hidden_size^2 parameters.
         warm_steps (`int`, *optional*, defaults to 2000), warm_batch (`int`, *optional*, defaults to 64), warm_rate
             (`float`, *optional*, defaults to 3e-3): steps of the warm-up, lessons in each, highest learning rate.
-        smoke (`bool`, *optional*, defaults to `False`): whether the untrained model is enough.
+        smoke (`bool`, *optional*, defaults to `False`): skip the warm-up, because an untrained model is enough.
 
     Returns:
         `DatasetDict`: `train` (all difficulties mixed) and the held-out `easy`, `edge` and `hard`, each with the
         columns `prompt` ("12+34="), `answer` ("46") and `difficulty`.
 
     Raises:
-        ConfigError: other digits, or another difficulty in `train_mix`.
+        ConfigError: `digits` is not 2 or 3, or `train_mix` does not name exactly the three difficulties.
     """
     mix = dict(train_mix or TRAIN_MIX)
     if digits not in (2, 3) or set(mix) != set(TRAIN_MIX):
         raise ConfigError(f"digits={digits} must be 2 or 3, and train_mix={mix} must name {', '.join(TRAIN_MIX)}.")
     if training_args.device.type == "cpu":
-        # So small a model gains little from a second thread, and on a busy machine loses by it.
+        # A model this small gains little from a second thread, and gets slower on a busy machine.
         torch.set_num_threads(1)
     held_out, rest = split_problems(training_args.seed, digits)
     folder, resumes = warm_folder(training_args)
@@ -85,7 +85,7 @@ def prepare(
         warm_up = WarmUp(
             steps=0 if smoke else warm_steps or WARM_STEPS, batch=warm_batch or WARM_BATCH, rate=warm_rate or WARM_RATE
         )
-        # On problems that the warm-up has learned by heart GRPO would not see the mistakes that it makes on others.
+        # The lessons exclude the training problems: on memorised problems the model would not make its mistakes.
         lessons = _lessons(rest["easy"][mix["easy"] :], rest["edge"][mix["edge"] :], training_args.seed, warm_up)
         _write_whole(folder, lessons, warm_up, training_args, (layers, hidden_size, heads))
     model_args.model_name_or_path = str(folder)
@@ -95,7 +95,7 @@ def prepare(
 
 
 def split_problems(seed: int, digits: int = 2) -> tuple[dict[str, list[Problem]], dict[str, list[Problem]]]:
-    """Held-out and other problems of each difficulty, in an order that depends on `seed`. No problem is in both."""
+    """Split the problems of each difficulty into held-out and other problems, in an order that depends on `seed`."""
     operands = range(10 ** (digits - 1), 9 * 10 ** (digits - 1))
     pairs = [(a, b) for a in operands for b in operands]
     sums = [(a, "+", b) for a, b in pairs if a + b < 10**digits]
@@ -112,18 +112,18 @@ def split_problems(seed: int, digits: int = 2) -> tuple[dict[str, list[Problem]]
 
 
 def has_carry(problem: Problem) -> bool:
-    """Whether two digits of a sum, one above the other, add up to ten or more."""
+    """Return `True` if a sum has a carry: two digits in the same place add up to ten or more."""
     return solve_forgetful(problem) != problem[0] + problem[2]
 
 
 def solve_forgetful(problem: Problem) -> int:
-    """Return what a sum comes to for one who adds digit by digit and carries nothing."""
+    """Return the wrong result of a sum that is added digit by digit without any carry."""
     a, _, b = problem
     return sum((a // place + b // place) % 10 * place for place in (1, 10, 100))
 
 
 def difficulty(problem: Problem) -> str:
-    """`"easy"`, `"edge"` or `"hard"`."""
+    """Return the difficulty of a problem: `"easy"`, `"edge"` or `"hard"`."""
     if problem[1] == "*":
         return "hard"
     return "edge" if has_carry(problem) else "easy"
@@ -136,7 +136,7 @@ def solve(problem: Problem) -> int:
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a character, padded on the left."""
+    """Make a tokenizer with one token for each character, padded on the left."""
     vocabulary = {token: i for i, token in enumerate([PAD, BOS, EOS, *CHARACTERS])}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
     tokenizer.pre_tokenizer = Split(Regex("."), "isolated")
@@ -149,8 +149,8 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 1, hidden_size: int = 128, heads: int = 4
 ) -> LlamaForCausalLM:
-    """Make an untrained Llama; by default of one layer and 170 000 parameters."""
-    # 0.06 for 128: at transformers' default of 0.02 so narrow a model stays on a plateau for most of the warm-up.
+    """Make an untrained Llama, by default with one layer and 170 000 parameters."""
+    # 0.06 at width 128: with transformers' default of 0.02 the loss stays on a plateau for most of the warm-up.
     spread = 0.06 * math.sqrt(128 / hidden_size)
     rope = {"rope_type": "default", "rope_theta": 100.0}
     sizes = (layers, hidden_size, heads)
@@ -184,14 +184,14 @@ def _warm_up(
 
 
 def _tokens(tokenizer: PreTrainedTokenizerFast, lessons: list[str]) -> torch.Tensor:
-    # In pieces: what the tokenizer keeps of each text beside its tokens takes a hundred times their memory.
+    # In pieces, because the tokenizer's other data on each text takes a hundred times the memory of the tokens.
     piece = 1 << 16
     starts = range(0, len(lessons), piece)
     return torch.cat([tokenizer(lessons[at : at + piece], return_tensors="pt").input_ids for at in starts])
 
 
 def _lessons(easy: list[Problem], edge: list[Problem], seed: int, warm_up: WarmUp) -> list[str]:
-    # All are as long as each other: an answer has as many digits as its operands.
+    # All lessons have the same length: an answer has as many digits as its operands.
     rng = random.Random(seed)
     lessons = []
     for _ in range(warm_up.steps * warm_up.batch):

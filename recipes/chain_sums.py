@@ -1,4 +1,4 @@
-r"""Sums of many terms, worked out line by line, for SmolLM2-135M-Instruct: the longer the sum, the longer the answer.
+r"""Sums of many terms, worked out line by line, for SmolLM2-135M-Instruct. A longer sum needs a longer answer.
 
     State the final answer to the following arithmetic problem: 4 - 1 + 17 =
 
@@ -6,10 +6,10 @@ r"""Sums of many terms, worked out line by line, for SmolLM2-135M-Instruct: the 
     3 + 17 = 20
     #### 20
 
-The problems are reasoning-gym's `chain_sum` (https://github.com/open-thought/reasoning-gym, Apache-2.0). The model
-knows the signs, but not how to write such an answer, and says the first number that it thinks of. A warm-up of some
-minutes (supervised, on problems that no split holds) teaches it the form; it gets about one line in ten wrong then,
-so a problem of many terms is solved seldom.
+The problems are reasoning-gym's `chain_sum` (https://github.com/open-thought/reasoning-gym, Apache-2.0). The original
+model knows the signs, but cannot write such an answer, and replies with a guessed number. A warm-up of some minutes
+(supervised, on problems that no split holds) teaches the form of the answer. The warm model then gets about one line
+in ten wrong, so it rarely solves a problem with many terms.
 """
 
 import random
@@ -30,7 +30,7 @@ from .warm_start import NOT_LEARNED, teach, warm_folder, write_whole
 
 
 SYSTEM_PROMPT = "You are a calculator. Work out one step a line."
-HELD_OUT = 24  # problems of each number of terms
+HELD_OUT = 24  # problems for each number of terms
 TRAIN_MIX = {2: 200, 3: 200, 4: 200, 5: 200, 6: 200, 8: 200}  # number of terms -> rows
 WARM_STEPS, WARM_BATCH, WARM_RATE = 60, 8, 1e-4
 
@@ -44,18 +44,19 @@ def prepare(
     warm_steps: int | None = None,
     smoke: bool = False,
 ) -> DatasetDict:
-    """Make the problems and warm the model up, as the script's `prepare` option asks.
+    """Make the problems and warm up the model. The script's `prepare` option calls this function.
 
-    The model `model_args.model_name_or_path` is read, taught, and written to `<output_dir>/warm_start` in bfloat16;
-    the argument then names that folder. Only the main process makes it; the others must come here after it. A run
-    that resumes takes the one beside its checkpoint.
+    The model `model_args.model_name_or_path` is read, taught, and written to `<output_dir>/warm_start` in bfloat16.
+    The argument is then set to this folder. Only the main process makes the model; the other processes must call this
+    function after it. A run that resumes uses the model beside its checkpoint.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
-        train_mix (`Mapping[int, int]`, *optional*): number of terms -> rows of `train`, those of [`TRAIN_MIX`] by
-            default. Of each number of terms 24 problems are held out.
-        warm_steps (`int`, *optional*, defaults to 60): of the warm-up, 8 problems each.
-        smoke (`bool`, *optional*, defaults to `False`): whether the model without a warm-up is enough.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns. `training_args.seed`
+            determines the problems.
+        train_mix (`Mapping[int, int]`, *optional*): number of terms -> rows of `train`, by default those of
+            [`TRAIN_MIX`]. For each number of terms, 24 more problems are held out.
+        warm_steps (`int`, *optional*, defaults to 60): steps of the warm-up, of 8 problems each.
+        smoke (`bool`, *optional*, defaults to `False`): skip the warm-up.
 
     Returns:
         `DatasetDict`: `train` and the held-out `terms_2`, `terms_3`, ..., with the columns `prompt` (messages),
@@ -63,7 +64,7 @@ def prepare(
 
     Raises:
         ImportError: reasoning-gym is not installed.
-        ConfigError: more problems are asked for than there are, with one or two terms say.
+        ConfigError: more problems are requested than exist, for example with one or two terms.
     """
     mix = {int(terms): rows for terms, rows in (TRAIN_MIX if train_mix is None else train_mix).items()}
     steps = WARM_STEPS if warm_steps is None else warm_steps
@@ -81,12 +82,12 @@ def prepare(
 
 
 def _problems(terms: int, count: int, seed: int, other_than: frozenset[str] | set[str] = frozenset()) -> list[Row]:
-    """So many problems, no two of which are the same."""
+    """Return `count` different problems with this number of terms, none of which is in `other_than`."""
     if not is_installed("reasoning_gym"):
         raise ImportError(f"chain_sums needs reasoning-gym: {install('reasoning_gym')}")
     from reasoning_gym import create_dataset
 
-    # Item 5 of one seed is item 4 of the next one: seeds have to be far apart.
+    # Item 5 of one seed is item 4 of the next seed, so seeds must be far apart.
     settings = {"min_terms": terms, "max_terms": terms, "min_digits": 1, "max_digits": 2, "seed": 10_000_019 * seed}
     rows: dict[str, Row] = {}
     for item in create_dataset("chain_sum", size=20 * count, **settings):
@@ -139,7 +140,7 @@ def _warm(name: str, folder: Path, steps: int, terms: list[int], seen: set[str],
 
 
 def _batch(tokenizer: PreTrainedTokenizerBase, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
-    """Ids (B, T), padded on the right, and labels (B, T): the solutions' tokens alone."""
+    """Return ids (B, T), padded on the right, and labels (B, T): only the tokens of the solutions."""
     ids, labels = [], []
     for row in rows:
         prompt = tokenizer.apply_chat_template(row["prompt"], add_generation_prompt=True, return_dict=False)

@@ -1,14 +1,14 @@
 """Competitive programming in Python, with tests: scripts that read stdin and print.
 
-The raw format is that of open-r1/verifiable-coding-problems-python (35,735 rows, `train` alone; from PrimeIntellect):
+The raw format is that of open-r1/verifiable-coding-problems-python (from PrimeIntellect; 35,735 rows, only `train`):
 
     problem_statement       str  "Read n, then n numbers, and print their sum. ..."
     gold_standard_solution  str  a program that passes; may be missing
     verification_info       {"language": "python", "test_cases": [{"fn_name": str | None, "input": str, "output": str,
                                                                    "type": "stdin_stdout"}]}
 
-A few have another `type`, for functions. Other columns (`source`, `task_type`, `problem_id`, `in_source_id`,
-`metadata`) are not read.
+A few test cases have another `type`, for functions. Other columns (`source`, `task_type`, `problem_id`,
+`in_source_id`, `metadata`) are not read.
 """
 
 from functools import partial
@@ -40,18 +40,20 @@ def prepare(
     max_test_chars: int = 5000,
     max_chars: int = 6000,
 ) -> DatasetDict:
-    """Return the run's rows, as the script's `prepare` option asks.
+    """Return the run's rows. The script's `prepare` option calls this function.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        system_prompt (`str`, *optional*): put before each problem; `null` leaves the model's own.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        system_prompt (`str`, *optional*): system message of each prompt; `null` keeps the model's default.
         test_rows (`int`, *optional*, defaults to 256): rows of `train` to hold out, at most a quarter.
-        min_tests (`int`, *optional*, defaults to 5): problems with fewer tests are left out: a guess may pass few.
-        max_tests (`int`, *optional*, defaults to 16): most tests of a problem, those with the longest input: a program
-            could print the answers to the short ones, which most statements show.
-        max_test_chars (`int`, *optional*, defaults to 5000): longer tests, of input and output together, are not used:
-            with each attempt its row's tests are traced.
-        max_chars (`int`, *optional*, defaults to 6000): longer statements are left out.
+        min_tests (`int`, *optional*, defaults to 5): minimum number of tests of a problem. Problems with fewer tests
+            are left out, because a guess may pass a few tests.
+        max_tests (`int`, *optional*, defaults to 16): maximum number of tests of a problem. The tests with the longest
+            input are kept. Most statements show the short ones, whose answers a program could simply print.
+        max_test_chars (`int`, *optional*, defaults to 5000): maximum length of a test's input and output together.
+            Longer tests are not used, because the tests are traced with each attempt.
+        max_chars (`int`, *optional*, defaults to 6000): maximum length of a statement. Problems with longer statements
+            are left out.
 
     Returns:
         `DatasetDict`: `train` and `test`, with the columns `prompt` (messages), `tests`
@@ -68,7 +70,7 @@ def prepare(
 
 
 class Limits(NamedTuple):
-    """What a problem may have, see [`prepare`]."""
+    """The limits on a problem's tests and statement, see [`prepare`]."""
 
     min_tests: int
     max_tests: int
@@ -77,10 +79,11 @@ class Limits(NamedTuple):
 
 
 def make_row(raw: Raw, system_prompt: str | None, limits: Limits) -> Row:
-    """Return a run's row of a raw one.
+    """Convert a raw row into a run's row.
 
     Raises:
-        ValueError: it has too few tests, a statement too long, tests of functions, or some that cannot be used.
+        ValueError: the row has no statement or a too long one, too few short tests, tests of functions, or tests that
+            the reward refuses.
     """
     statement, info = (raw["problem_statement"] or "").strip(), raw["verification_info"] or {}
     if not statement or len(statement) > limits.max_chars:

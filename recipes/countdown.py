@@ -1,7 +1,7 @@
-"""The countdown game: reach a target from three or four numbers, each used once. The problems are made here.
+"""The countdown game: reach a target from three or four numbers, each used once. This module makes the problems.
 
-The task is that of TinyZero (https://github.com/Jiayi-Pan/TinyZero) and Mini-R1, where a model learns from the reward
-alone to try, check and try again. Every problem here has a solution, since it is made from one.
+The task is that of TinyZero (https://github.com/Jiayi-Pan/TinyZero) and Mini-R1, in which a model learns from the
+reward alone to try, check and try again. Every problem here has a solution, because the problem is made from it.
 """
 
 import random
@@ -25,14 +25,14 @@ TARGETS = range(10, 101)
 
 
 class Problem(NamedTuple):
-    """Numbers, what to reach, and an expression that does."""
+    """A countdown problem: the numbers, the target, and an expression that reaches the target."""
 
     numbers: tuple[int, ...]
     target: int
     solution: str
 
 
-MOST_DRAWS = 10_000  # for one problem; with three numbers or more a few are enough
+MOST_DRAWS = 10_000  # maximum draws for one problem; with three numbers or more a few draws are enough
 
 
 def prepare(
@@ -47,19 +47,24 @@ def prepare(
     system_prompt: str | None = SYSTEM_PROMPT,
     smoke: bool = False,
 ) -> DatasetDict:
-    """Return the run's rows, as the script's `prepare` option asks.
+    """Return the run's rows. The script's `prepare` option calls this function.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        train_rows (`int`, *optional*, defaults to 50000), test_rows (`int`, *optional*, defaults to 256): how many.
-        counts (`list[int]`, *optional*, defaults to `[3, 4]`): how many numbers a problem may have, each as often.
-        seed (`int`, *optional*, defaults to 0): of the problems; the run's `seed` does not change them.
-        system_prompt (`str`, *optional*): put before each problem; it must ask for `<answer>`.
-        smoke (`bool`, *optional*, defaults to `False`): whether a few hundred rows are enough.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        train_rows (`int`, *optional*, defaults to 50000), test_rows (`int`, *optional*, defaults to 256): number of
+            rows.
+        counts (`list[int]`, *optional*, defaults to `[3, 4]`): how many numbers a problem has. All counts are equally
+            frequent.
+        seed (`int`, *optional*, defaults to 0): seed of the problems. The run's `seed` does not change them.
+        system_prompt (`str`, *optional*): system message of each prompt. It must ask for `<answer>`.
+        smoke (`bool`, *optional*, defaults to `False`): make at most 500 training rows.
 
     Returns:
         `DatasetDict`: `train` and `test`, with the columns `prompt` (messages), `numbers` (list[int]), `target` (int)
         and `solution` (text). No two rows have the same numbers and target.
+
+    Raises:
+        ConfigError: a count is not from 2 to 6, or there are too few problems.
     """
     if not counts or min(counts) < 2 or max(counts) > 6:
         raise ConfigError(f"counts={list(counts)!r} must be numbers from 2 to 6.")
@@ -70,10 +75,10 @@ def prepare(
 
 
 def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
-    """Problems without end, the same ones for the same seed, none twice.
+    """Yield problems without end, the same for the same seed, and none twice.
 
     Raises:
-        ConfigError: hardly any are left, as with two numbers soon.
+        ConfigError: hardly any problems are left, which happens soon with two numbers.
     """
     draw = random.Random(seed)
     seen: set[tuple[int, ...]] = set()
@@ -94,7 +99,7 @@ def problems(seed: int, counts: Sequence[int] = (3, 4)) -> Iterator[Problem]:
 
 
 def _joined(draw: random.Random, numbers: Sequence[int]) -> tuple[int, str]:
-    """Return a value that the numbers reach by steps drawn at random, and the expression."""
+    """Join the numbers by random operations; return the value and the expression."""
     parts = [(number, str(number)) for number in numbers]
     while len(parts) > 1:
         draw.shuffle(parts)
@@ -120,7 +125,7 @@ def _rows(made: Sequence[Problem], system_prompt: str | None) -> Dataset:
 
 
 def question(problem: Problem) -> str:
-    """Return a problem in words."""
+    """Return the text of a problem."""
     numbers = ", ".join(map(str, problem.numbers))
     return (
         f"Use the numbers {numbers} to make {problem.target}. Each of them must be used exactly once, with +, -, *, / "

@@ -1,4 +1,4 @@
-"""What prepare functions share: turning raw rows into a run's rows, a held-out split, messages."""
+"""Helpers of the prepare functions: convert raw rows, hold out a split, make messages."""
 
 import os
 import sys
@@ -19,24 +19,24 @@ Raw = Mapping[str, Any]
 Row = dict[str, Any]
 MakeRow = Callable[[Raw], Row]
 
-HELD_OUT_SEED = 0  # not the run's: runs with other seeds are compared on the same rows
+HELD_OUT_SEED = 0  # not the run's seed: runs with different seeds are compared on the same rows
 
 
 def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows: int | None) -> DatasetDict:
-    """Return the splits of `dataset_name` (with `dataset_config`), a Hub id or a local copy, as a run's rows.
+    """Load `dataset_name` (with `dataset_config`), a Hub id or a local copy, and convert its splits.
 
     Args:
-        script_args: what the script's parser returns.
-        row: makes a run's row of a raw one, see [`convert`].
+        script_args: the script arguments that the script's parser returns.
+        row: function from a raw row to a run's row, see [`convert`].
         wanted (`Sequence[str]`): raw columns that `row` reads.
-        test_rows (`int`, *optional*): most rows of `test`; all for `None`. Where the data has no split `test`, so many
-            rows of `train` are held out, at most a quarter.
+        test_rows (`int`, *optional*): maximum number of rows of `test`; `None`: all. If the data has no split `test`,
+            this many rows of `train` are held out, at most a quarter.
 
     Returns:
         `DatasetDict`: `train` and `test`. No prompt is in both.
 
     Raises:
-        ConfigError: no `dataset_name`, no split `train`, a column is missing, or no row can be used.
+        ConfigError: there is no `dataset_name` or no split `train`, a column is missing, or no row can be used.
     """
     if not script_args.dataset_name:
         raise ConfigError("dataset_name is missing. Give a Hub id, a folder or a file.")
@@ -45,7 +45,7 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
         raise ConfigError(f"{script_args.dataset_name} has no split train, only {', '.join(splits)}.")
     made: dict[str, Dataset] = {}
     taken: set[str] = set()
-    for split in ("test", "train"):  # in this order: what is tested leaves the training rows
+    for split in ("test", "train"):  # test first, so that its prompts are left out of train
         if split in splits:
             name = f"{script_args.dataset_name} ({split})"
             need(splits[split], *wanted, name=name)
@@ -56,10 +56,10 @@ def make_splits(script_args: Any, row: MakeRow, wanted: Sequence[str], test_rows
 
 
 def need(data: Dataset, *wanted: str, name: str) -> None:
-    """Refuse data that lack a column.
+    """Refuse data that lacks a column.
 
     Raises:
-        ConfigError: with the columns that are there.
+        ConfigError: a column is missing. The message lists the existing columns.
     """
     missing = [column for column in wanted if column not in data.column_names]
     if missing:
@@ -67,16 +67,17 @@ def need(data: Dataset, *wanted: str, name: str) -> None:
 
 
 def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None = None) -> Dataset:
-    """Return a run's rows from raw ones.
+    """Convert raw rows into a run's rows, and print on stderr how many rows are left out and why.
 
     Args:
         data (`Iterable[Mapping]`): the raw rows.
-        row: makes one, with a `prompt`; raises `ValueError` with the reason where a raw row cannot be used.
-        name (`str`): of the data, for what is said.
-        taken (`set[str]`, *optional*): prompts that must not come again. Those that are made are added.
+        row: function from a raw row to a run's row with a `prompt`. It raises `ValueError` with the reason if a raw
+            row cannot be used.
+        name (`str`): name of the data, for the messages.
+        taken (`set[str]`, *optional*): prompts that must not come again. The new prompts are added to the set.
 
     Returns:
-        `Dataset`: each prompt once. How many rows are left out, and why, is said on stderr.
+        `Dataset`: the rows, with each prompt once.
 
     Raises:
         ConfigError: no row can be used.
@@ -100,7 +101,7 @@ def convert(data: Iterable[Raw], row: MakeRow, name: str, taken: set[str] | None
 
 
 def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
-    """Without the rows on which a reward does not give full marks to the row's own gold answer.
+    """Remove the rows whose own gold answer does not get full marks from the reward.
 
     Raises:
         ConfigError: no row is left.
@@ -119,7 +120,7 @@ def keep_gold(data: Dataset, reward: str, name: str) -> Dataset:
 
 
 def hold_out(data: Dataset, rows: int | None) -> DatasetDict:
-    """`train` and `test`, disjoint: so many test rows, but at least one and at most a quarter of the data."""
+    """Split data into `train` and `test`. `test` has `rows` rows, but at least one and at most a quarter of all."""
     quarter = len(data) // 4
     count = max(1, quarter if rows is None else min(rows, quarter))
     mixed = data.shuffle(seed=HELD_OUT_SEED)
@@ -127,18 +128,22 @@ def hold_out(data: Dataset, rows: int | None) -> DatasetDict:
 
 
 def some(data: Dataset, rows: int | None) -> Dataset:
-    """So many rows, the same ones each time; all for `None`."""
+    """Return at most `rows` rows, the same rows each time; all for `None`."""
     return data if rows is None or rows >= len(data) else data.shuffle(seed=HELD_OUT_SEED).select(range(rows))
 
 
 def messages(system: str | None, user: str) -> list[dict[str, str]]:
-    """Return a conversation's beginning, to which the model's chat template is applied."""
+    """Return the messages of a prompt, to which the model's chat template is applied."""
     opening = [{"role": "system", "content": system}] if system else []
     return [*opening, {"role": "user", "content": user}]
 
 
 def _say(name: str, left_out: Counter[str], kept: int) -> None:
-    """Say on stderr how many rows are left out, and why."""
+    """Print on stderr how many rows are left out, and why.
+
+    Raises:
+        ConfigError: no row is left.
+    """
     count = sum(left_out.values())
     reasons = "; ".join(f"{many} {reason}" for reason, many in left_out.most_common(3))
     message = f"{name}: {count} of {count + kept} rows are left out: {reasons}{'; ...' if len(left_out) > 3 else ''}."

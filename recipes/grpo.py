@@ -1,7 +1,8 @@
 """Run GRPO from one YAML file: `accelerate launch -m trl_grpo_plus.recipes.grpo --config NAME|PATH [--option value]`.
 
-NAME is a YAML that ships with this package. Options on the command line win over the file's. The shape is that of
-TRL's `trl/scripts/grpo.py`; on top of it come `prepare`, refused typos, Ctrl-C that saves, and a closing report.
+NAME is a YAML that ships with this package. Options on the command line override those of the file. The structure is
+that of TRL's `trl/scripts/grpo.py`. This script adds `prepare`, refuses typos, saves at Ctrl-C, and prints a closing
+report.
 """
 
 import sys

@@ -28,12 +28,13 @@ def prepare(
     system_prompt: str | None = SYSTEM_PROMPT,
     test_rows: int | None = 256,
 ) -> DatasetDict:
-    """Return the run's rows, as the script's `prepare` option asks.
+    """Return the run's rows. The script's `prepare` option calls this function.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        system_prompt (`str`, *optional*): put before each question; `null` leaves the model's own.
-        test_rows (`int`, *optional*, defaults to 256): most rows of `test` to evaluate on; `null`: all 1,319.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        system_prompt (`str`, *optional*): system message of each prompt; `null` keeps the model's default.
+        test_rows (`int`, *optional*, defaults to 256): maximum number of rows of `test` to evaluate on; `null`: all
+            1,319.
 
     Returns:
         `DatasetDict`: `train` and `test`, with the columns `prompt` (messages) and `answer` ("288").
@@ -46,7 +47,7 @@ def prepare(
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:
-    """Return a run's row of a raw one."""
+    """Convert a raw row into a run's row."""
     return {"prompt": messages(system_prompt, raw["question"].strip()), "answer": final_number(raw["answer"])}
 
 
@@ -54,7 +55,7 @@ def final_number(solution: str | None) -> str:
     """Return the number after the last `####`, without the commas between thousands.
 
     Raises:
-        ValueError: there is none.
+        ValueError: there is no such number.
     """
     _, marks, rest = (solution or "").rpartition("####")
     number = rest.strip().removeprefix("$").removesuffix(".")

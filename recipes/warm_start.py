@@ -1,4 +1,4 @@
-"""Models made from scratch and warmed up on lessons before the run: what such prepare functions share."""
+"""Helpers of the prepare functions that make a model and warm it up on lessons before the run."""
 
 import os
 import shutil
@@ -14,12 +14,12 @@ from tqdm.auto import tqdm
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel, PreTrainedTokenizerFast
 
 
-NOT_LEARNED = -100  # label of a token that the loss passes over
+NOT_LEARNED = -100  # label of a token that the loss ignores
 
 
 @dataclass(frozen=True)
 class WarmUp:
-    """Supervised steps before the run, of so many lessons each."""
+    """The settings of a warm-up: supervised steps, lessons in each step, and the highest learning rate."""
 
     steps: int
     batch: int
@@ -27,11 +27,11 @@ class WarmUp:
 
 
 def warm_folder(training_args: Any) -> tuple[Path, bool]:
-    """Where the warm model lies, and whether a run that resumes has it there already."""
+    """Return the folder of the warm model, and `True` if a run that resumes already has the model there."""
     folder = Path(training_args.output_dir) / "warm_start"
     if not (resumed_from := training_args.resume_from_checkpoint):
         return folder, False
-    beside = Path(resumed_from).parent / "warm_start"  # elsewhere, where the run that is gone on with was moved
+    beside = Path(resumed_from).parent / "warm_start"  # another folder if the resumed run was moved
     folder = beside if beside.is_dir() else folder
     return folder, folder.is_dir()
 
@@ -39,7 +39,7 @@ def warm_folder(training_args: Any) -> tuple[Path, bool]:
 def llama(
     tokenizer: PreTrainedTokenizerFast, layers: int, hidden_size: int, heads: int, **shape: Any
 ) -> LlamaForCausalLM:
-    """Make an untrained Llama for this tokenizer; `shape` is more of its config."""
+    """Make an untrained Llama for this tokenizer; `shape` holds further settings of its config."""
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=hidden_size,
@@ -62,11 +62,11 @@ def write_whole(
     teach: Callable[[PreTrainedModel], None],
     seed: int,
 ) -> None:
-    """Make a model, teach it and write it to `folder`: all of it or nothing.
+    """Make a model, teach it and write it to `folder`, completely or not at all.
 
-    The run's own random numbers stay where they are.
+    The state of the run's own random numbers does not change.
     """
-    # Whoever interrupts the warm-up must not leave half a model that looks like one.
+    # An interrupted warm-up must not leave half a model that looks complete.
     folder.parent.mkdir(parents=True, exist_ok=True)
     unfinished = tempfile.mkdtemp(prefix=".warm_start-", dir=folder.parent)
     try:
@@ -90,17 +90,17 @@ def teach(
     training_args: Any,
     weight_decay: float = 0.3,
 ) -> None:
-    """Supervised steps, one a batch.
+    """Train a model by supervised steps, one for each batch.
 
     Args:
-        model (`PreTrainedModel`): moved to the run's device.
+        model (`PreTrainedModel`): the model, which is moved to the run's device.
         batches (`list[tuple[Tensor, Tensor]]`): ids (B, T), padded on the right, and labels (B, T): the same ids, or
-            -100 where nothing is learned.
-        rate (`float`): highest learning rate; it rises over a tenth of the steps and falls to 0.
-        training_args: the run's, for device, bf16 and `disable_tqdm`.
-        weight_decay (`float`, *optional*, defaults to 0.3): of AdamW.
+            -100 for tokens that are not learned.
+        rate (`float`): highest learning rate. The rate rises over a tenth of the steps and falls to 0.
+        training_args: the run's training arguments, for device, bf16 and `disable_tqdm`.
+        weight_decay (`float`, *optional*, defaults to 0.3): weight decay of AdamW.
     """
-    # Plain PyTorch: transformers' Trainer would wait for the other processes, and only the main one is here.
+    # Plain PyTorch: transformers' Trainer would wait for the other processes, but only the main one runs this.
     device = training_args.device
     model.to(device).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=weight_decay)

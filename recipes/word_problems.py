@@ -1,4 +1,4 @@
-r"""Word problems for a word-level model made from scratch: a chain of one to six steps, reasoned through line by line.
+r"""Word problems for a word-level model made from scratch: a chain of one to six steps, solved line by line.
 
     Mia has 4 apples. She buys 5 more apples. She gives 3 apples to Tom. How many apples does Mia have now?
 
@@ -6,9 +6,10 @@ r"""Word problems for a word-level model made from scratch: a chain of one to si
     gives: 9 - 3 = 6
     #### 6
 
-The model is warmed up on worked solutions whose author tires: the first line of a solution is nearly always right, the
-sixth comes to a few too many three times in four, and each line goes on from the one above. So the pass rate falls
-with the number of steps, from nine in ten to one in fifty or less, and the answer alone is rewarded.
+The warm-up trains the model on worked solutions with mistakes. The first line of a solution is nearly always right.
+The sixth line is too large by a few in three of four solutions. Each line continues from the result of the line above.
+The pass rate therefore falls with the number of steps, from nine in ten to one in fifty or less. Only the answer is
+rewarded.
 """
 
 import random
@@ -33,12 +34,12 @@ from .warm_start import NOT_LEARNED, WarmUp, llama, teach, warm_folder, write_wh
 
 PAD, BOS, EOS = "<pad>", "<bos>", "<eos>"
 MOST_STEPS = 6
-RIGHT = (0.99, 0.8, 0.6, 0.5, 0.4, 0.25)  # of the warm-up's first lines, second lines, ...
-SLIPS = (3, 4, 5)  # too many: two never cancel each other, nor does a division hide one
+RIGHT = (0.99, 0.8, 0.6, 0.5, 0.4, 0.25)  # share of right results in the warm-up's first lines, second lines, ...
+SLIPS = (3, 4, 5)  # added to a wrong result: two slips never cancel each other, and no division hides a slip
 HELD_OUT = 64  # problems in each eval split
-TRAIN_MIX = dict.fromkeys(range(1, MOST_STEPS + 1), 192)  # problems of so many steps in the train split
+TRAIN_MIX = dict.fromkeys(range(1, MOST_STEPS + 1), 192)  # number of steps -> problems in the train split
 WARM_STEPS, WARM_BATCH, WARM_RATE = 700, 48, 3e-3
-LARGEST = 60  # right number on the way; with slips it may come to more, at most 99
+LARGEST = 60  # largest correct intermediate result; with slips a result may be larger, at most 99
 
 GIRLS = ("Mia", "Ada", "Eva", "Zoe", "Lea", "Ivy", "Nora", "Rosa")
 BOYS = ("Tom", "Ben", "Max", "Sam", "Leo", "Jon", "Finn", "Omar")
@@ -71,7 +72,7 @@ OPERANDS = {"+": range(2, 10), "-": range(2, 10), "*": range(2, 4), "/": range(2
 
 @dataclass(frozen=True)
 class Problem:
-    """A text that asks, and what happens in it: (verb, sign, number) a step, from a number at the start."""
+    """A word problem: its text, the number at the start, and (verb, sign, number) for each step."""
 
     text: str
     start: int
@@ -92,28 +93,28 @@ def prepare(
     warm_rate: float | None = None,
     smoke: bool = False,
 ) -> DatasetDict:
-    """Make the problems and the model, as the script's `prepare` option asks.
+    """Make the problems and the model. The script's `prepare` option calls this function.
 
-    The model goes to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to that. Only the main
-    process makes it; the others must come here after it. A run that resumes takes the one beside its checkpoint, or
-    else the one that is there.
+    The model is written to `<output_dir>/warm_start`, and `model_args.model_name_or_path` is set to this folder. Only
+    the main process makes the model; the other processes must call this function after it. A run that resumes uses
+    the model beside its checkpoint, or else the model in `<output_dir>/warm_start`.
 
     Args:
-        script_args, training_args, model_args: what the script's parser returns.
-        train_mix (`Mapping[int, int]`, *optional*): steps -> problems of so many steps to train on, 1 to 6 steps; by
-            default 192 each.
+        script_args, training_args, model_args: the dataclasses that the script's parser returns.
+        train_mix (`Mapping[int, int]`, *optional*): number of steps (1 to 6) -> problems to train on; by default 192
+            each.
         layers (`int`, *optional*, defaults to 3), hidden_size (`int`, *optional*, defaults to 192), heads (`int`,
-            *optional*, defaults to 6): of the model, which has about 10 x layers x hidden_size^2 parameters.
+            *optional*, defaults to 6): size of the model, which has about 10 x layers x hidden_size^2 parameters.
         warm_steps (`int`, *optional*, defaults to 700), warm_batch (`int`, *optional*, defaults to 48), warm_rate
             (`float`, *optional*, defaults to 3e-3): steps of the warm-up, lessons in each, highest learning rate.
-        smoke (`bool`, *optional*, defaults to `False`): whether the untrained model is enough.
+        smoke (`bool`, *optional*, defaults to `False`): skip the warm-up, because an untrained model is enough.
 
     Returns:
         `DatasetDict`: `train` (all numbers of steps mixed) and the held-out `steps_1` to `steps_6`, each with the
         columns `prompt`, `answer` ("6"), `steps` (an integer) and `solution` (the worked lines).
 
     Raises:
-        ConfigError: a number of steps in `train_mix` that is not 1 to 6.
+        ConfigError: `train_mix` has a number of steps that is not 1 to 6.
     """
     mix = {int(steps): count for steps, count in (train_mix or TRAIN_MIX).items()}
     if not set(mix) <= set(TRAIN_MIX):
@@ -142,7 +143,10 @@ def prepare(
 def split_problems(
     seed: int, mix: Mapping[int, int]
 ) -> tuple[dict[int, list[Problem]], list[Problem], Iterator[Problem]]:
-    """Held-out problems by steps, those to train on, and others without end. No text is in two of the three."""
+    """Return held-out problems by steps, training problems, and other problems without end.
+
+    No text is in two of the three.
+    """
     rng = random.Random(seed)
     taken: set[str] = set()
 
@@ -165,7 +169,7 @@ def split_problems(
 
 
 def invent(rng: random.Random, steps: int) -> Problem:
-    """Return a problem of so many steps, whose right numbers stay from 1 to 60; no verb comes twice."""
+    """Make a problem with `steps` steps, whose correct results are all from 1 to 60, and in which no verb repeats."""
     girl = rng.random() < 0.5
     name, friend = rng.choice(GIRLS if girl else BOYS), rng.choice(BOYS if girl else GIRLS)
     things, who = rng.choice(THINGS), "She" if girl else "He"
@@ -192,7 +196,7 @@ def apply(number: int, sign: str, n: int) -> int:
 
 
 def work_out(problem: Problem, rng: random.Random | None = None) -> tuple[str, int]:
-    """Return the solution line by line, and its answer: the right one, or with `rng` one of an author who tires."""
+    """Return the solution line by line, and its answer. With `rng`, the solution has the warm-up's mistakes."""
     lines, now = [], problem.start
     for (verb, sign, n), right in zip(problem.steps, RIGHT, strict=False):
         after = apply(now, sign, n)
@@ -205,15 +209,15 @@ def work_out(problem: Problem, rng: random.Random | None = None) -> tuple[str, i
 
 
 def make_lessons(problems: Iterator[Problem], seed: int, count: int) -> list[tuple[str, str]]:
-    """So many texts and their solutions, slips and all."""
+    """Return `count` problem texts with their solutions, which have mistakes."""
     rng = random.Random(seed)
     return [(problem.text, work_out(problem, rng)[0]) for problem, _ in zip(problems, range(count), strict=False)]
 
 
 def make_tokenizer() -> PreTrainedTokenizerFast:
-    """One token a word, number, sign or line end, padded on the left."""
+    """Make a tokenizer with one token for each word, number, sign and line end, padded on the left."""
     templates = " ".join(event for events in SENTENCES.values() for _, event in events)
-    # The last two are for the gold answers that `trl-grpo-plus check` plants; no lesson has them.
+    # The last two are for the gold answers that `trl-grpo-plus check` plants. No lesson has them.
     words = rf"{templates} She He has How many does have now . ? : = + - * / #### \boxed{{ }}".split()
     words = [
         *(word for word in words if not re.search(r"\{\w", word)),
@@ -226,7 +230,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {token: i for i, token in enumerate(dict.fromkeys([PAD, BOS, EOS, "\n", *words]))}
     tokenizer = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
     tokenizer.pre_tokenizer = Split(Regex(r"\n|[.?:}]|\\boxed\{|[^\s.?:}]+"), "removed", invert=True)
-    # A blank between words, none before a full stop or colon nor around a line end.
+    # A space between words, but none before a full stop or colon, and none around a line end.
     tight = [Replace(f" {sign}", sign) for sign in (":", "\n")]
     tokenizer.decoder = InTurn([WordPiece(prefix=PAD), Fuse(), *tight, Replace("\n ", "\n")])
     return PreTrainedTokenizerFast(
@@ -237,7 +241,7 @@ def make_tokenizer() -> PreTrainedTokenizerFast:
 def make_model(
     tokenizer: PreTrainedTokenizerFast, layers: int = 3, hidden_size: int = 192, heads: int = 6
 ) -> LlamaForCausalLM:
-    """Make an untrained Llama; by default of three layers and 1.2 million parameters."""
+    """Make an untrained Llama, by default with three layers and 1.2 million parameters."""
     rope = {"rope_type": "default", "rope_theta": 1000.0}
     sizes = (layers, hidden_size, heads)
     return llama(tokenizer, *sizes, max_position_embeddings=192, initializer_range=0.05, rope_parameters=rope)
@@ -246,7 +250,7 @@ def make_model(
 def _batches(
     tokenizer: PreTrainedTokenizerFast, lessons: list[tuple[str, str]], size: int
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    # Lessons of like length share a batch, out of eight batches: less padding, and the order stays mixed.
+    # Lessons are sorted by length within eight batches: this saves padding, and the order stays mixed.
     texts = [
         tokenizer([prompt for prompt, _ in lessons]).input_ids,
         tokenizer([s + EOS for _, s in lessons]).input_ids,

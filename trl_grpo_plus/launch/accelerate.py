@@ -1,4 +1,4 @@
-"""Recipes and configurations by name: which YAML is meant, how many processes, how the model is sharded."""
+"""Recipes and accelerate configurations by name, the number of processes, and the sharding of the model."""
 
 import json
 import shlex
@@ -19,7 +19,7 @@ from .recipe_yaml import read_yaml
 
 RECIPES = "trl_grpo_plus.recipes"
 NOBODY = "no --num_processes, no GPU here"
-RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the command that the user gave, to be given again to resume
+RUN_AS = "TRL_GRPO_PLUS_RUN_AS"  # environment variable: the user's command, for the command to resume with
 
 
 def recipes() -> dict[str, Any]:
@@ -29,15 +29,15 @@ def recipes() -> dict[str, Any]:
 
 
 def headline(recipe: Any) -> str:
-    """Return what a recipe's first line says of it."""
+    """Return a recipe's first line, which describes the recipe."""
     return recipe.read_text().partition("\n")[0].lstrip("# ")
 
 
 def find_recipe(name: str) -> str:
-    """`name` as the launch script takes it: a file, or the name of a recipe.
+    """Return `name` if it is a file or the name of a recipe.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `name` is neither.
     """
     known = recipes()
     if name.endswith(".py"):
@@ -53,14 +53,14 @@ def find_recipe(name: str) -> str:
 
 
 def accelerate_configs() -> dict[str, str]:
-    """TRL's configurations of accelerate, by name: single_gpu, multi_gpu, zero1 to zero3, fsdp1 and fsdp2."""
-    spec = find_spec("trl")  # without importing it, which takes seconds
+    """Return TRL's accelerate configurations, by name: single_gpu, multi_gpu, zero1 to zero3, fsdp1 and fsdp2."""
+    spec = find_spec("trl")  # not an import of TRL, which takes seconds
     folder = Path(spec.origin).parent / "accelerate_configs" if spec and spec.origin else Path()
     return {path.stem: str(path) for path in sorted(folder.glob("*.yaml"))}
 
 
 def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
-    """Return whether a run is to `use_cpu`, so that GPUs do not count.
+    """Return `True` if a run is set to `use_cpu`, so that GPUs do not count.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -70,10 +70,10 @@ def on_cpu(recipe: str, options: Sequence[str] = ()) -> bool:
 
 @dataclass(frozen=True)
 class Distribution:
-    """How many processes a run has, says who, and how its model is spread over them.
+    """The number of a run's processes, the source of this number, and the sharding of the model over them.
 
-    `sharding` is "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp"; `offloads` what is not on the GPUs:
-    nothing (""), the "optimizer", or that and the "weights".
+    `sharding` is "none" (one process), "ddp", "zero1", "zero2", "zero3" or "fsdp". `offloads` names the state that is
+    kept off the GPUs: "" for nothing, "optimizer" for the optimizer, "weights" for the optimizer and the weights.
     """
 
     processes: int
@@ -83,20 +83,20 @@ class Distribution:
 
     @property
     def named(self) -> bool:
-        """Whether somebody said how many processes."""
+        """True if an option of the command line decided the number of processes."""
         return self.decided_by.startswith("--")
 
     @property
     def guessed(self) -> bool:
-        """Whether neither somebody nor this machine did."""
+        """True if neither an option nor the GPUs of this machine decided the number of processes."""
         return self.decided_by == NOBODY
 
 
 def distribution(accelerate_config: str | None, num_processes: int | None, num_gpus: int) -> Distribution:
-    """Return what [`~trl_grpo_plus.launch.launchers.launch_command`] of the same arguments would start.
+    """Return the distribution that [`~trl_grpo_plus.launch.launchers.launch_command`] with these arguments starts.
 
     Raises:
-        ConfigError: there is no such configuration, or it does not go with that number of processes.
+        ConfigError: there is no such configuration, or it does not allow this number of processes.
     """
     if num_processes is not None and num_processes < 1:
         raise ConfigError(f"--num_processes: {num_processes} must be 1 or more.")
@@ -110,7 +110,7 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
         processes, decided_by = num_processes, "--num_processes"
     elif only_one:
         processes, decided_by = 1, f"--accelerate_config {accelerate_config}"
-    elif content.get("num_processes") and not (num_gpus and accelerate_config in accelerate_configs()):  # theirs is 8
+    elif content.get("num_processes") and not (num_gpus and accelerate_config in accelerate_configs()):  # there 8
         processes, decided_by = content["num_processes"], f"--accelerate_config {accelerate_config}"
     else:
         processes, decided_by = max(num_gpus, 1), "the GPUs here" if num_gpus else NOBODY
@@ -127,12 +127,15 @@ def distribution(accelerate_config: str | None, num_processes: int | None, num_g
 
 
 def sharded(spread: Distribution, deepspeed: Any = None, fsdp: Any = None) -> Distribution:
-    """`spread` with the sharding that a recipe's own keys ask for, which TRL takes besides accelerate's configuration.
+    """Return `spread` with the sharding that a recipe's own keys set.
+
+    TRL reads these keys in addition to the accelerate configuration.
 
     Args:
-        spread ([`Distribution`]): of the launcher.
-        deepspeed (`dict` or `str`, *optional*): DeepSpeed's configuration, or the path of its JSON file.
-        fsdp (*optional*): whatever turns FSDP on.
+        spread ([`Distribution`]): the launcher's distribution.
+        deepspeed (`dict` or `str`, *optional*): DeepSpeed's configuration, as a dict, as JSON, or as the path of a
+            JSON file.
+        fsdp (*optional*): the recipe's `fsdp`. Any true value turns FSDP on.
 
     Raises:
         ConfigError: there is no such file, or it is not JSON.
@@ -162,10 +165,10 @@ def _json_of(deepspeed: str) -> dict[str, Any]:
 
 
 def config_file(name: str) -> str:
-    """Path of a configuration of accelerate's: one of [`accelerate_configs`], or a file.
+    """Return the path of an accelerate configuration: one of [`accelerate_configs`], or a file.
 
     Raises:
-        ConfigError: it is neither.
+        ConfigError: `name` is neither.
     """
     known = accelerate_configs()
     if name in known:
@@ -179,12 +182,12 @@ def config_file(name: str) -> str:
 
 
 def content_of(accelerate_config: str) -> dict[str, Any]:
-    """Read a configuration of accelerate: a file, or one of TRL's by its name."""
+    """Read an accelerate configuration: a file, or one of TRL's configurations by name."""
     return read_yaml(Path(config_file(accelerate_config)).read_text()) or {}
 
 
 def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
-    """Return what the command line, else the recipe, else the preset that they name says of an option; or `None`."""
+    """Return an option's value from the command line, else from the recipe, else from the preset; or `None`."""
     for word, following in reversed(list(pairwise([*options, "--"]))):
         option, equals, value = word.partition("=")
         if option.replace("-", "_") == f"__{name}":  # argparse takes either spelling
@@ -192,7 +195,7 @@ def setting(name: str, recipe: str, options: Sequence[str]) -> Any:
     file = Path(recipe) if Path(recipe).is_file() else recipes()[recipe]
     try:
         content = read_yaml(file.read_text())
-    except yaml.YAMLError:  # the recipe will say so
+    except yaml.YAMLError:  # reading the recipe will report this
         return None
     if isinstance(content, dict) and name in content:
         return content[name]

@@ -10,19 +10,20 @@ from ..config.grpo_plus_config import GRPOPlusConfig
 
 @dataclass
 class GRPOPlusScriptArguments(ScriptArguments):
-    """Script arguments: those of TRL's scripts and these.
+    """The script arguments of TRL's scripts, and those of this package.
 
     Args:
         reward_funcs (`list[str]`, *optional*):
             Rewards, each a registered name, a path (`pkg.mod.func`, `pkg.mod:func`, `path/to/file.py:func`), a model's
             id, or `{name: ..., args: ..., weight: ..., ...}`; see [`~trl_grpo_plus.registry.RewardSpec`].
         prepare (`str`, *optional*):
-            Function, given like a reward function, that makes or loads the run's data and, where wanted, its model:
+            Function, given like a reward function, that makes or loads the run's data and optionally its model:
             `(script_args, training_args, model_args, **prepare_args) -> DatasetDict`. It is called on the main process
-            first, then on the others. Where it takes `smoke`, `trl-grpo-plus check` passes `smoke=True` and wants
-            the same in little time. Without it, `dataset_name` or `datasets` says what to load.
+            first, then on the others. If it has an argument `smoke`, `trl-grpo-plus check` passes `smoke=True`, and
+            the function should return the same kind of data quickly. Without `prepare`, `dataset_name` or `datasets`
+            names the data to load.
         prepare_args (`dict[str, Any]` or `str`, *optional*):
-            Keyword arguments of `prepare`. As JSON on the command line.
+            Keyword arguments of `prepare`. On the command line they are given as JSON.
     """
 
     reward_funcs: list[str] | None = field(
@@ -45,7 +46,7 @@ class GRPOPlusScriptArguments(ScriptArguments):
 
 
 def make_parser(subparsers: Any = None, prog: str | None = None, config: type | None = None) -> Any:
-    """TRL's parser over the script's, the trainer's, the model's and the dataset mixture's arguments.
+    """Make TRL's parser for the arguments of the script, the trainer, the model and the dataset mixture.
 
     Args:
         subparsers, prog (*optional*): as in TRL's scripts.
@@ -54,6 +55,6 @@ def make_parser(subparsers: Any = None, prog: str | None = None, config: type | 
     dataclass_types = (GRPOPlusScriptArguments, config or GRPOPlusConfig, ModelConfig, DatasetMixtureConfig)
     if subparsers is not None:
         return subparsers.add_parser("grpo", help="Run the GRPO training script", dataclass_types=dataclass_types)
-    # The usage that argparse would make up lists some three hundred options.
+    # argparse's own usage text would list some three hundred options.
     usage = "%(prog)s --config NAME|PATH [--option value ...]"
     return TrlParser(dataclass_types, prog=prog, usage=usage, allow_abbrev=False)

@@ -1,4 +1,4 @@
-"""The script's command line: shipped YAMLs by name, refused typos, functions by path, and how to resume."""
+"""The script's command line: shipped YAMLs by name, refused typos, functions by path, and the resume command."""
 
 import argparse
 import dataclasses
@@ -20,12 +20,14 @@ from .accelerate import RECIPES, RUN_AS, find_recipe, recipes
 from .recipe_yaml import checked, hints_of, instead_of, read_yaml
 
 
-# An option, and the beginnings of those that TRL reads where it is on and forgets in silence where it is off.
+# switch -> prefixes of the options that TRL silently ignores while the switch is off
 SWITCHES = {"use_vllm": ("vllm_",), "use_peft": ("lora_", "use_rslora", "use_dora")}
 
 
 def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
-    """Like TRL's `parse_args_and_config`, with `--config NAME` and `--config=...`, and nothing unknown let through.
+    """Parse the command line and the recipe, and refuse every unknown key and option.
+
+    Unlike TRL's `parse_args_and_config`, this function also takes `--config NAME` and `--config=...`.
 
     Args:
         parser (`trl.TrlParser`): the parser.
@@ -50,27 +52,27 @@ def parse(parser: Any, argv: list[str]) -> tuple[Any, ...]:
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a YAML and the command line say, not yet made into dataclasses."""
+    """The settings of a YAML and the command line, before the dataclasses are made."""
 
     argv: tuple[str, ...]  # the command line, without `--config`
     config: str | None  # the YAML's path
-    values: dict[str, Any]  # its values, converted, without those that are refused
-    env: dict[str, str]  # the environment variables that it sets
-    refused: dict[str, str]  # for each key or option that is refused, why
-    preset: str | None = None  # that they name
+    values: dict[str, Any]  # the YAML's values, converted, without the refused ones
+    env: dict[str, str]  # the environment variables that the YAML sets
+    refused: dict[str, str]  # refused key or option -> the reason
+    preset: str | None = None  # the preset that the command line or the YAML names
 
     @property
     def names(self) -> set[str]:
-        """Keys and options that are set."""
+        """The names of all keys and options that are set."""
         options = (_name(word) for word in self.argv if word.startswith("--"))
         return {*self.values, *options}
 
 
 def read(parser: Any, argv: list[str]) -> Settings:
-    """Read the YAML that the command line names, and find what is unknown, mistyped or without effect.
+    """Read the YAML that the command line names, and find settings that are unknown, mistyped or without effect.
 
     Raises:
-        ConfigError: there is no such YAML, or it is none.
+        ConfigError: there is no such YAML, or the file is not YAML.
     """
     rest, config = _take_config(argv)
     content = _content(config) if config else {}
@@ -102,11 +104,13 @@ def read(parser: Any, argv: list[str]) -> Settings:
 def build(
     parser: Any, settings: Settings, instead: Mapping[str, Any] | None = None
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the dataclasses, by the name of their class, and why others could not be made. Sets the YAML's `env`.
+    """Return the dataclasses by class name, and the reasons why others could not be made.
+
+    This also sets the environment variables in the YAML's `env`.
 
     Args:
-        parser (`trl.TrlParser`), settings ([`Settings`]): what to read, and with what.
-        instead (`Mapping[str, Any]`, *optional*): values that win over those.
+        parser (`trl.TrlParser`), settings ([`Settings`]): the parser, and the settings to parse.
+        instead (`Mapping[str, Any]`, *optional*): values that override the settings.
 
     Raises:
         ConfigError: a word of the command line belongs to no option.
@@ -139,8 +143,8 @@ def load(path: str, option: str) -> Callable[..., Any]:
     """Return the function at `pkg.mod.func`, `pkg.mod:func` or `path/to/file.py:func`.
 
     Args:
-        path (`str`): where it is.
-        option (`str`): the option that named it, for the error's text.
+        path (`str`): path of the function.
+        option (`str`): option that named the function, for the error message.
 
     Raises:
         ConfigError: there is no such module, file or function. An error inside the module is raised as it is.
@@ -150,7 +154,7 @@ def load(path: str, option: str) -> Callable[..., Any]:
 
 
 def resume_command(resume_from: str) -> str:
-    """Return the command that started this run, to be started again from the checkpoint `resume_from`."""
+    """Return the command that resumes this run from the checkpoint `resume_from`."""
     command = list(launched_as())
     option = "--resume_from_checkpoint"
     if option in command:
@@ -162,7 +166,10 @@ def resume_command(resume_from: str) -> str:
 
 @cache
 def launched_as() -> tuple[str, ...]:
-    """Command line of the launcher, or of this process where there is none. Ask before the launcher is gone."""
+    """Return the command line of the launcher, or of this process if there is no launcher.
+
+    Call this function first while the launcher is still running.
+    """
     if RUN_AS in os.environ:
         return tuple(shlex.split(os.environ[RUN_AS]))
     command = list(sys.orig_argv)
@@ -202,7 +209,7 @@ def _content(config: str) -> dict[str, Any]:
 
 
 def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:
-    """Switches that are not mentioned, and what was set that TRL ignores without them."""
+    """Yield each switch that is not set, with the set options that TRL ignores without the switch."""
     for switch, options in SWITCHES.items():
         idle = sorted(name for name in names if name.startswith(options))
         if idle and switch not in names:
@@ -210,8 +217,10 @@ def _without_effect(names: set[str]) -> Iterator[tuple[str, list[str]]]:
 
 
 def _explained(why: str, processes: int) -> str:
-    """TRL says that a generation batch does not divide, and not what it is made of; transformers that the setup does
-    not support bf16, which TRL turned on.
+    """Return an error message of TRL or transformers with the missing explanation.
+
+    TRL says that the generation batch size is not divisible, but not how this size is computed. transformers says that
+    the setup does not support bf16, but not that TRL turned bf16 on.
     """
     if why.startswith("Your setup doesn't support bf16/gpu"):
         return (

@@ -1,4 +1,4 @@
-"""Data sets by name: a file, a saved folder, or the Hub; and whether their prompts can be used."""
+"""Datasets by name: a file, a saved folder, or an id on the Hub; and checks of their prompts."""
 
 import json
 import os
@@ -11,25 +11,27 @@ from ..utils.validation import ConfigError, did_you_mean
 
 
 BUILDERS = {".jsonl": "json", ".json": "json", ".parquet": "parquet", ".csv": "csv"}
-# Folders that hold checkpoints by custom, where a path to one could also be an id on the Hub.
+# Usual names of folders with checkpoints. A name such as outputs/x is then a path, not an id on the Hub.
 OUTPUTS = ("checkpoint", "checkpoints", "output", "outputs", "runs")
 
 
 def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
-    """All splits of a data set.
+    """Load all splits of a dataset.
 
     Args:
-        name (`str`): a `.jsonl`, `.json`, `.parquet` or `.csv` file or its URL (one split, `train`), a folder that
-            `save_to_disk` wrote, or what [`~datasets.load_dataset`] takes: a folder of files or an id on the Hub.
-        config (`str`, *optional*): of a data set on the Hub.
-        streaming (`bool`, *optional*, defaults to `False`): whether to read it as it is used. Not for `save_to_disk`.
+        name (`str`): a `.jsonl`, `.json`, `.parquet` or `.csv` file or its URL (one split, `train`); a folder that
+            `save_to_disk` wrote; or a name that [`~datasets.load_dataset`] takes: a folder of files or an id on the
+            Hub.
+        config (`str`, *optional*): configuration of a dataset on the Hub.
+        streaming (`bool`, *optional*, defaults to `False`): read the rows only when they are used. Has no effect on a
+            `save_to_disk` folder.
 
     Returns:
-        `DatasetDict`, or `IterableDatasetDict` where it streams.
+        `DatasetDict`, or `IterableDatasetDict` if streaming.
 
     Raises:
-        ConfigError: there is no such file or folder, or it cannot be read; with the file and the line, where one is
-            broken.
+        ConfigError: there is no such file or folder, or it cannot be read. The message names the file, and the line if
+            a line is broken.
     """
     check_name(name)
     path = os.path.expanduser(name)
@@ -37,7 +39,7 @@ def load(name: str, config: str | None = None, streaming: bool = False) -> Any:
         return _load(name, config, streaming)
     try:
         splits = _load(name, config, streaming)
-    except Exception as error:  # whatever pyarrow, pandas and datasets raise
+    except Exception as error:  # pyarrow, pandas and datasets raise many kinds
         raise ConfigError(_broken_line(Path(path)) or f"{name} cannot be read: {_cause(error)}") from error
     if _builder(name) == "csv":
         _check_commas(splits["train"], name)
@@ -54,12 +56,12 @@ def _load(name: str, config: str | None, streaming: bool) -> Any:
     if any(os.path.isfile(os.path.join(path, mark)) for mark in ("dataset_info.json", "dataset_dict.json")):
         saved = load_from_disk(path)
         return DatasetDict(train=saved) if isinstance(saved, Dataset) else saved
-    # A folder of files has no configurations, those of the Hub's data set that it is a copy of least of all.
+    # A folder of files has no configurations, even if it is a copy of a dataset on the Hub that has some.
     return load_dataset(path, name=None if os.path.isdir(path) else config, streaming=streaming)
 
 
 def check_name(name: str) -> None:
-    """Refuse a file or folder that is not there, where the name is a path, and a file of a kind that is not read."""
+    """Refuse a path that does not exist, and a file of a kind that cannot be read."""
     if os.path.isfile(os.path.expanduser(name)) and _builder(name) is None:
         raise ConfigError(f"{name} cannot be read: a data file ends in one of {', '.join(BUILDERS)}.")
     is_path = looks_local(name) or (_builder(name) and "://" not in name)
@@ -82,8 +84,9 @@ def _check_commas(rows: Any, name: str) -> None:
 
 
 def _broken_line(path: Path) -> str | None:
-    """Return the first line of a file of JSON, or of those in a folder, that is no JSON object; `None` where none
-    is.
+    """Return a message about the first line that is no JSON object; `None` if there is none.
+
+    `path` is a JSON file, or a folder whose JSON files are searched.
     """
     for file in [path] if path.is_file() else sorted([*path.rglob("*.jsonl"), *path.rglob("*.json")]):
         if file.suffix in (".jsonl", ".json") and (problem := next(_not_objects(file), None)):
@@ -111,15 +114,16 @@ def _not_objects(file: Path) -> Iterator[str]:
 
 
 def _cause(error: BaseException) -> str:
-    """Return what an error comes from, in a line."""
+    """Return the original cause of an error, in one line."""
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
     return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
 
 
 def looks_local(name: str) -> bool:
-    """Return whether a name is a path in form, and not an id on the Hub or a URL: `./x`, `/x`, `~/x`, `x/`, `a/b/c`,
-    `outputs/x`.
+    """Return `True` if a name has the form of a path, not of an id on the Hub or a URL.
+
+    Such names are `./x`, `/x`, `~/x`, `x/`, `a/b/c` and `outputs/x`.
     """
     if "://" in name:
         return False
@@ -128,15 +132,18 @@ def looks_local(name: str) -> bool:
 
 
 def beside(name: str) -> str:
-    """Suggest entries of the folder in which a missing path was looked for: " Did you mean ...?", or ""."""
+    """Suggest entries of the folder in which a path is missing: " Did you mean ...?", or ""."""
     folder, last = os.path.split(os.path.expanduser(name).rstrip("/"))
     return did_you_mean(last, os.listdir(folder or ".") if os.path.isdir(folder or ".") else [])
 
 
 def wrong_prompts(dataset: Any, what: str) -> str | None:
-    """Why a set cannot be trained on: no column `prompt`, one of neither texts nor messages, or empty prompts."""
+    """Return why a dataset cannot be trained on; `None` if it can.
+
+    The reasons are: there is no column `prompt`, its values are neither texts nor messages, or some prompts are empty.
+    """
     columns = getattr(dataset, "column_names", None)
-    if columns is None:  # a stream that does not know them
+    if columns is None:  # a stream that does not know its columns
         return None
     if "prompt" not in columns:
         return (
@@ -160,8 +167,9 @@ def wrong_prompts(dataset: Any, what: str) -> str | None:
 
 
 def _empty_prompts(dataset: Any) -> list[int]:
-    """Return rows whose prompt is null, a text of blanks or a list without messages. A million rows take about a
-    second.
+    """Return the rows whose prompt is null, a blank text, or a list without messages.
+
+    A million rows take about a second.
     """
     import pyarrow  # type: ignore[import-untyped]
     import pyarrow.compute as compute  # type: ignore[import-untyped]
@@ -178,10 +186,10 @@ def _empty_prompts(dataset: Any) -> list[int]:
 
 
 def is_conversation(prompt: Any) -> bool:
-    """Return whether a prompt is a list of messages."""
+    """Return `True` if a prompt is a list of messages."""
     return isinstance(prompt, list) and all(isinstance(turn, dict) and "role" in turn for turn in prompt)
 
 
 def has_messages(dataset: Any) -> bool:
-    """Return whether its prompts are lists of messages."""
+    """Return `True` if the first prompt of a dataset is a list of messages."""
     return any(is_conversation(row.get("prompt")) for row in islice(dataset, 1))

@@ -1,4 +1,4 @@
-"""Ctrl-C: the first one ends the run after a saved step, the second at once."""
+"""Ctrl-C: the first Ctrl-C ends the run after a saved step, the second ends it at once."""
 
 import signal
 import sys
@@ -11,21 +11,21 @@ from transformers import TrainerCallback
 from ..utils.terminal import say
 
 
-SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has sent already
+SAME_KEYPRESS = 1.0  # seconds; a launcher may pass on a signal that the terminal has already sent
 
 
 class StopOnInterrupt(TrainerCallback):
-    """Finishes the running step on SIGINT, saves a full checkpoint and ends `train()`. All processes agree on it.
+    """A callback that ends `train()` on SIGINT: it finishes the running step and saves a full checkpoint.
 
-    During an evaluation or the writing of a checkpoint, that and the next step are finished first. Where the step was
-    the last one, the run is as good as done and ends as if nothing had been. A second SIGINT raises
-    `KeyboardInterrupt` wherever the run is; so does the first one before or after `train()`.
+    All processes stop at the same step. If SIGINT comes during an evaluation or the writing of a checkpoint, the run
+    finishes this and the next step first. If the step is the last one, the run ends as usual. A second SIGINT raises
+    `KeyboardInterrupt` at once. So does the first SIGINT before or after `train()`.
 
     Args:
-        accelerator (`accelerate.Accelerator`): the trainer's.
+        accelerator (`accelerate.Accelerator`): the trainer's accelerator.
 
     Attributes:
-        stopped (`bool`): whether that is how training ended.
+        stopped (`bool`): whether SIGINT ended the training.
     """
 
     def __init__(self, accelerator: Any) -> None:
@@ -35,11 +35,11 @@ class StopOnInterrupt(TrainerCallback):
         self._previous: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Take over SIGINT."""
+        """Install the SIGINT handler."""
         self._previous = signal.signal(signal.SIGINT, self._on_sigint)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Save and stop where any process was asked to."""
+        """Save and stop if any process has received SIGINT."""
         if self._asked_at is not None:
             self.accelerator.set_trigger()
         if self.accelerator.check_trigger() and state.global_step < state.max_steps:
@@ -49,7 +49,7 @@ class StopOnInterrupt(TrainerCallback):
             control.should_evaluate = False
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give SIGINT back, unless it may be the same keypress that is still coming in."""
+        """Restore the previous SIGINT handler, unless a second signal of the same keypress may still arrive."""
         if not self.stopped:
             signal.signal(signal.SIGINT, self._previous)
 

@@ -1,6 +1,6 @@
 """A launcher's command, as `trl-grpo-plus run` starts it: `python -m trl_grpo_plus.launch.launcher_main NAME ...`.
 
-Ctrl-C ends it when its processes have saved, and no traceback of the launcher's follows what they have said.
+Ctrl-C ends the command once its processes have saved. The launcher then prints no traceback of its own.
 """
 
 import os
@@ -16,14 +16,14 @@ from ..utils.terminal import say
 from .launchers import LAUNCHERS
 
 
-SAVING_S = "1800"  # until processes that were asked to stop are killed: a step and a checkpoint, torch's default is 30
+SAVING_S = "1800"  # s that stopped processes have for a step and a checkpoint before torch kills them; its default: 30
 
 
 def main() -> int:
-    """Run it on this process's command line.
+    """Run the launcher that this process's command line names.
 
     Returns:
-        `int`: the exit status of the processes, 130 where Ctrl-C ended them.
+        `int`: the exit status of the processes; 130 if Ctrl-C ended them.
     """
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -46,7 +46,10 @@ def main() -> int:
 
 
 def _pass_on(number: int, frame: FrameType | None) -> None:
-    """To the one process of a run that torch does not watch over. What a terminal sends reaches it anyway."""
+    """Pass a signal on to the child processes, because torch does not do so for a run of one process.
+
+    A signal from a terminal is not passed on: it reaches the child processes anyway.
+    """
     if not (sys.stdin and sys.stdin.isatty() and os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()):
         for child in psutil.Process().children():
             child.send_signal(number)

@@ -1,7 +1,7 @@
-"""Launchers: what starts the processes of a run. One launcher is one entry of [`LAUNCHERS`].
+"""Launchers: the programs that start the processes of a run. One launcher is one entry of [`LAUNCHERS`].
 
-A launcher says which command starts a recipe. `trl-grpo-plus run` shows that command and runs it in its own process
-([`trl_grpo_plus.launch.launcher_main`]), so that Ctrl-C reaches the run and waits until it has saved.
+A launcher defines the command that starts a recipe. `trl-grpo-plus run` shows that command and runs it through
+[`trl_grpo_plus.launch.launcher_main`], so that Ctrl-C reaches the run and waits until the run has saved.
 """
 
 import shutil
@@ -30,15 +30,15 @@ MAIN = "trl_grpo_plus.launch.launcher_main"
 
 @dataclass(frozen=True)
 class Start:
-    """What is to be started.
+    """A run to start.
 
     Args:
         recipe (`str`): a file, or the name of a recipe.
-        options (`tuple[str, ...]`): of the launch script.
-        accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or a
-            file of accelerate's.
-        num_processes (`int`, *optional*): the number that the user named.
-        spread ([`~trl_grpo_plus.launch.accelerate.Distribution`]): over how many processes.
+        options (`tuple[str, ...]`): options of the launch script.
+        accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or an
+            accelerate configuration file.
+        num_processes (`int`, *optional*): number of processes that the user gave.
+        spread ([`~trl_grpo_plus.launch.accelerate.Distribution`]): number of processes, and the sharding.
     """
 
     recipe: str
@@ -53,10 +53,10 @@ class Launcher:
     """A program that starts the processes of a run.
 
     Args:
-        package (`str`): what to install where the command is missing.
-        arguments (`Callable`): `(Start) -> list[str]`, what stands between the command and `-m SCRIPT`.
+        package (`str`): package to install if the command is missing.
+        arguments (`Callable`): `(Start) -> list[str]`, returns the words between the command and `-m SCRIPT`.
         main (`str`): `"module:function"`, the entry point of the command.
-        takes_config (`bool`): whether it reads a configuration of accelerate's.
+        takes_config (`bool`): whether the launcher reads an accelerate configuration.
     """
 
     package: str
@@ -67,11 +67,13 @@ class Launcher:
 
 def _accelerate(start: Start) -> list[str]:
     processes = ["--num_processes", str(start.spread.processes)]
-    # The recipe's own bf16 decides: beside TRL's files bf16: false is overruled under FSDP, an error under DeepSpeed.
+    # The recipe's bf16 decides. Under the precision in TRL's files, bf16: false is ignored by FSDP and an error for
+    # DeepSpeed.
     precision = ["--mixed_precision", "no"]
     config = start.accelerate_config
     if config is None:
-        # What accelerate would guess otherwise, each with a warning; without --multi_gpu it starts one, on a CPU too.
+        # Without these options accelerate guesses their values, each with a warning. Without --multi_gpu it starts
+        # one process, on a CPU too.
         arguments = ["launch", *processes, "--num_machines", "1", *precision, "--dynamo_backend", "no"]
         return [*arguments, "--multi_gpu"] if start.spread.processes > 1 else arguments
     arguments = ["launch", "--config_file", config_file(config)]
@@ -79,7 +81,7 @@ def _accelerate(start: Start) -> list[str]:
         [*processes, *precision] if config in accelerate_configs() else processes if start.num_processes else []
     )
     accumulation = "gradient_accumulation_steps"
-    if accumulation in (content_of(config).get("deepspeed_config") or {}):  # must be the recipe's
+    if accumulation in (content_of(config).get("deepspeed_config") or {}):  # must equal the recipe's value
         arguments += [f"--{accumulation}", str(setting(accumulation, start.recipe, start.options) or 1)]
     return arguments
 
@@ -88,7 +90,7 @@ def _torchrun(start: Start) -> list[str]:
     return ["--standalone", "--nproc_per_node", str(start.spread.processes)]
 
 
-# To add one: a function from what is started to its arguments, and an entry by the name of its command.
+# To add a launcher, write a function from a Start to the arguments, and add an entry under the command's name.
 LAUNCHERS: dict[str, Launcher] = {
     "accelerate": Launcher("accelerate", _accelerate, "accelerate.commands.accelerate_cli:main", True),
     "torchrun": Launcher("torch", _torchrun, "torch.distributed.run:main"),
@@ -108,12 +110,14 @@ def launch_command(
 
     Args:
         recipe (`str`): a file, or the name of a recipe.
-        options (`Sequence[str]`, *optional*): of the launch script.
-        accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or a
-            file of accelerate's. Without it the launcher uses the GPUs there are, or one process on the CPU.
-        num_processes (`int`, *optional*): other than that of a file of accelerate's, or the number of GPUs.
-        num_gpus (`int`, *optional*, defaults to `0`): of this machine. None count where the run is to `use_cpu`.
-        script (`str`, *optional*): the module to launch.
+        options (`Sequence[str]`, *optional*): options of the launch script.
+        accelerate_config (`str`, *optional*): one of [`~trl_grpo_plus.launch.accelerate.accelerate_configs`], or an
+            accelerate configuration file. By default the launcher uses all GPUs here, or one process on the CPU.
+        num_processes (`int`, *optional*): number of processes. Default: the number in the accelerate configuration
+            file, or the number of GPUs.
+        num_gpus (`int`, *optional*, defaults to `0`): number of GPUs of this machine. Not used if the run is to
+            `use_cpu`.
+        script (`str`, *optional*): module to launch.
         launcher (`str`, *optional*, defaults to `"accelerate"`): one of [`LAUNCHERS`].
 
     Raises:
@@ -127,7 +131,7 @@ def launch_command(
 
 
 def check_launcher(launcher: str, accelerate_config: str | None) -> None:
-    """Refuse a launcher that there is not, or a configuration of accelerate's that the launcher does not read."""
+    """Refuse an unknown launcher, and an accelerate configuration that the launcher does not read."""
     one_of("--launcher", launcher, LAUNCHERS)
     if accelerate_config is not None and not LAUNCHERS[launcher].takes_config:
         raise ConfigError(
@@ -137,7 +141,7 @@ def check_launcher(launcher: str, accelerate_config: str | None) -> None:
 
 
 def in_this_python(command: Sequence[str]) -> list[str]:
-    """Return a launcher's command as a process of this Python, which ends with its run at a Ctrl-C."""
+    """Return the command that runs a launcher's command in this Python. A Ctrl-C ends it together with its run."""
     return [sys.executable, "-m", MAIN, Path(command[0]).name, *command[1:]]
 
 
@@ -147,4 +151,4 @@ def _path(launcher: str) -> str:
         return path
     if find_spec(LAUNCHERS[launcher].main.partition(".")[0]) is None:
         raise ConfigError(f"{launcher} is not installed for this Python: pip install {LAUNCHERS[launcher].package}.")
-    return launcher  # its module is run, its script is not needed
+    return launcher  # the module is run, so the script is not needed

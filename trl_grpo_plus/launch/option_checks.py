@@ -1,6 +1,6 @@
-"""What can be told of a run from its options alone.
+"""Checks that need only the options of a run.
 
-transformers is imported where it is used: [`~trl_grpo_plus.cli.check.hub.settle`] must come first.
+transformers is imported inside functions, because [`~trl_grpo_plus.cli.check.hub.settle`] must be called first.
 """
 
 import math
@@ -14,10 +14,10 @@ from ..utils import optional_packages
 from ..utils.validation import ConfigError, Number, did_you_mean
 
 
-LEAST_16_BIT_RATE = 1e-5  # of learning: below it, see `lost_in_rounding`
+LEAST_16_BIT_RATE = 1e-5  # learning rate; `lost_in_rounding` explains the trouble below it
 COUNT, NOT_NEGATIVE = Number(at_least=1, integer=True, optional=True), Number(at_least=0, optional=True)
 SHARE = Number(at_least=0, at_most=1, optional=True)
-# What TRL would find out in the midst of things, or never.
+# TRL finds values outside these bounds only in the middle of a run, or never.
 BOUNDS = {
     **dict.fromkeys(("per_device_eval_batch_size", "gradient_accumulation_steps", "steps_per_generation"), COUNT),
     **dict.fromkeys(("num_iterations", "num_generations_eval", "max_completion_length"), COUNT),
@@ -25,19 +25,19 @@ BOUNDS = {
     **dict.fromkeys(("top_p", "min_p"), SHARE),
     "seed": Number(at_least=0, at_most=2**32 - 1, integer=True),
 }
-# Any of these modules will do. transformers knows too, but imports wandb to find out.
+# A tracker needs any of its modules. transformers could tell which are installed, but imports wandb to do so.
 TRACKERS = {"tensorboard": ("tensorboard", "tensorboardX"), "azure_ml": ("azureml",), "flyte": ("flytekit",)}
 
 
 def wrong_options(training_args: Any, model_args: Any) -> list[str]:
-    """Why options of the trainer's and the model's are out of their bounds, else why they do not go together."""
+    """Return why options are out of their bounds, or if none are, why options do not go together."""
     return list(_out_of_bounds(training_args)) or list(_at_odds(training_args, model_args))
 
 
 def _out_of_bounds(args: Any) -> Iterator[str]:
     for name, number in BOUNDS.items():
         value = getattr(args, name)
-        if number is NOT_NEGATIVE and value == math.inf:  # a max_grad_norm that clips nothing
+        if number is NOT_NEGATIVE and value == math.inf:  # an infinite max_grad_norm clips nothing
             continue
         try:
             number.check(name, value)
@@ -51,7 +51,7 @@ def _at_odds(args: Any, model_args: Any) -> Iterator[str]:
     if (model_args.load_in_4bit or model_args.load_in_8bit) and not model_args.use_peft:
         name = "load_in_4bit" if model_args.load_in_4bit else "load_in_8bit"
         yield f"{name}: quantised weights cannot be trained. Train an adapter instead. Set use_peft: true."
-    # TRL asks this only where `eval_strategy` is set.
+    # TRL checks this only if `eval_strategy` is set.
     generations = args.num_generations_eval or args.num_generations
     if evaluates(args) and args.per_device_eval_batch_size * args.world_size % generations:
         yield (
@@ -80,7 +80,7 @@ def _unknown_trackers(names: Sequence[str | None]) -> Iterator[str]:
 
 
 def bad_together(args: Any) -> list[str]:
-    """Why options that can be had together should not be."""
+    """Return why valid combinations of options are unwise."""
     scale = args.scale_rewards
     unwise = []
     of_one_size = scale in ("group", "mad") and args.advantage_baseline != "length_weighted"
@@ -107,10 +107,11 @@ def bad_together(args: Any) -> list[str]:
 
 
 def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str | None:
-    """Warn if most updates of 16-bit weights are smaller than their rounding.
+    """Return a warning if most updates of 16-bit weights are lost in rounding; `None` otherwise.
 
-    A bfloat16 has 8 bits: 0.02, a weight's common size, has neighbours 1e-4 away, and AdamW's step is about the
-    learning rate. DeepSpeed keeps float32 copies, and under FSDP accelerate makes the weights float32.
+    A bfloat16 has 8 significant bits. The neighbours of 0.02, a common size of a weight, are 1e-4 away, and an AdamW
+    step is about as large as the learning rate. DeepSpeed keeps float32 copies of the weights. Under FSDP, accelerate
+    makes the weights float32.
     """
     dtype = (training_args.model_init_kwargs or {}).get("dtype", model_args.dtype)
     kept = sharded or model_args.use_peft or "adam" not in str(training_args.optim.value)
@@ -124,12 +125,12 @@ def lost_in_rounding(training_args: Any, model_args: Any, sharded: bool) -> str 
 
 
 def evaluates(args: Any) -> bool:
-    """Return whether the run evaluates at all. Ask before `eval_on_start` is turned off for a run that resumes."""
+    """Return `True` if the run ever evaluates. Call this before a resumed run turns `eval_on_start` off."""
     return args.eval_strategy != "no" or args.do_eval or args.eval_on_start
 
 
 def missing_packages(training_args: Any, model_args: Any) -> dict[str, str]:
-    """Options whose packages are not installed here, and how to get them."""
+    """Return the options whose packages are not installed here, with the command that installs each package."""
     needs = {
         "use_vllm: true": (training_args.use_vllm, "vllm"),
         "use_peft: true": (model_args.use_peft, "peft"),

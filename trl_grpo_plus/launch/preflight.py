@@ -1,8 +1,9 @@
-"""What is refused of a recipe before its model is loaded: one list, in two tuples.
+"""All checks of a recipe that are made before its model is loaded, in two tuples: PAPER and DATA.
 
-`trl-grpo-plus check` shows what each check says, `trl-grpo-plus run` prints what failed and launches nothing, the
-launch script raises it. To add a check: a function of a [`Recipe`] that returns rows, and its place in PAPER, where
-nothing is read but the recipe, or in DATA, which is asked once the data is there; what costs less comes first.
+`trl-grpo-plus check` shows the result of each check. `trl-grpo-plus run` prints the failures and launches nothing if
+there are any. The launch script raises the failures. To add a check, write a function from a [`Recipe`] to rows, and
+add the function to PAPER or DATA. Checks in PAPER read only the recipe. Checks in DATA run once the data is loaded.
+Cheaper checks come first.
 """
 
 import os
@@ -26,7 +27,7 @@ from .reward_inputs import check_data_name, read_rewards, reward_name
 
 
 def keys(recipe: Recipe) -> list[Row]:
-    """Each key and option must exist, and have a value that it takes."""
+    """Check that each key and option exists and has a valid value."""
     if recipe.refused:
         return [Row("keys", FAILED, why) for why in recipe.refused]
     words = f", {len(recipe.options)} words on the command line" if recipe.options else ""
@@ -34,15 +35,13 @@ def keys(recipe: Recipe) -> list[Row]:
 
 
 def preset(recipe: Recipe) -> list[Row]:
-    """Return what a preset sets, and which of its settings the recipe has otherwise. Nothing is refused here."""
+    """Describe a preset's settings, and those that the recipe overrides. This check refuses nothing."""
     said = presets.describe(recipe.training)
     return [Row("preset", OK, said)] if said else []
 
 
 def processes(recipe: Recipe) -> list[Row]:
-    """Check that the processes know of each other: accelerate lets each train alone where it finds
-    no GPU for them.
-    """
+    """Check that the processes form one group: without a GPU for each, accelerate lets every process train alone."""
     started = int(os.environ.get("WORLD_SIZE", "1")) if "LOCAL_RANK" in os.environ else 1
     if started <= recipe.training.world_size:
         return []
@@ -51,19 +50,22 @@ def processes(recipe: Recipe) -> list[Row]:
 
 
 def options(recipe: Recipe) -> list[Row]:
-    """They must be in their bounds, go together, and name what there is. Sets `recipe.stands`."""
+    """Check that options are in their bounds, go together, and name things that exist. Sets `recipe.stands`."""
     wrong = [] if recipe.refused else wrong_options(recipe.training, recipe.model)
     recipe.stands = recipe.stands and not wrong
     return [Row("options", FAILED, why) for why in wrong]
 
 
 def together(recipe: Recipe) -> list[Row]:
-    """Warn of options that are known to be bad together."""
+    """Warn of valid combinations of options that are known to be unwise."""
     return [Row("options", WARNED, why) for why in bad_together(recipe.training)] if recipe.stands else []
 
 
 def machine(recipe: Recipe) -> list[Row]:
-    """Check that this machine has what the options need, if the recipe runs on it."""
+    """Check that this machine has the packages and the GPU that the options need.
+
+    A missing package is a failure only if the recipe is to run on this machine.
+    """
     if recipe.refused or not recipe.stands:
         return []
     missing = missing_packages(recipe.training, recipe.model)
@@ -85,7 +87,7 @@ def machine(recipe: Recipe) -> list[Row]:
 
 
 def dtype(recipe: Recipe) -> list[Row]:
-    """Check that the weights have the precision that their updates need. Warn a run that is launched all the same."""
+    """Check that the weights have the precision that their updates need. A launched run gets only a warning."""
     sharded = recipe.spread.sharding not in ("none", "ddp")
     lost = lost_in_rounding(recipe.training, recipe.model, sharded) if recipe.stands else None
     status = WARNED if recipe.launching else UNSEEN if recipe.spread.guessed else FAILED
@@ -93,13 +95,12 @@ def dtype(recipe: Recipe) -> list[Row]:
 
 
 def output(recipe: Recipe) -> list[Row]:
-    """Check that the checkpoint to resume from is there, the first model is not written over, and no other run goes
-    on.
+    """Check that the resume checkpoint exists, the first model is not overwritten, and no other run uses the folder.
 
-    The processes of this run are not asked: one of them may hold the folder.
+    The processes of this run skip the last check, because one of them may hold the folder's lock.
     """
     from ..utils import folder_lock
-    from . import previous_run, report  # which import transformers
+    from . import previous_run, report  # they import transformers
 
     try:
         if recipe.name:
@@ -118,7 +119,7 @@ def output(recipe: Recipe) -> list[Row]:
 
 
 def rewards(recipe: Recipe) -> list[Row]:
-    """`reward_funcs` must name rewards. Sets `recipe.rewards`, and the weights that they give."""
+    """Check that `reward_funcs` names rewards. Sets `recipe.rewards` and the config's `reward_weights`."""
     args = recipe.training
     try:
         recipe.rewards, args.reward_weights = read_rewards(recipe.script.reward_funcs, args.reward_weights)
@@ -129,7 +130,7 @@ def rewards(recipe: Recipe) -> list[Row]:
 
 
 def filter_metric(recipe: Recipe) -> list[Row]:
-    """Check that groups are judged by a reward that there is, and that has a weight."""
+    """Check that the reward that judges groups exists and has a weight."""
     names, args = [reward_name(reward) for reward in recipe.rewards], recipe.training
     if not names:
         return []
@@ -138,22 +139,22 @@ def filter_metric(recipe: Recipe) -> list[Row]:
 
 
 def stream(recipe: Recipe) -> list[Row]:
-    """Check that a class of the user's own that chooses prompts is there."""
+    """Check that the user's own class for choosing prompts exists."""
     return refused("prompts", check_class, recipe.training) if recipe.stands else []
 
 
 def advantage(recipe: Recipe) -> list[Row]:
-    """Check that functions of the user's own that make advantages are there, and take their arguments."""
+    """Check that the user's own advantage functions exist and take their arguments."""
     return refused("advantage", columns_read, recipe.training) if recipe.stands else []
 
 
 def data(recipe: Recipe) -> list[Row]:
-    """Check that the data are named once, and are there if the name is a path."""
+    """Check that the data is named exactly once, and exists if the name is a path."""
     return refused("data", check_data_name, recipe.script, recipe.data)
 
 
 def model(recipe: Recipe) -> list[Row]:
-    """Check that a model is named, by now or by the prepare function, and is there if the name is a path."""
+    """Check that the recipe or its prepare function names a model, and that the model exists if the name is a path."""
     name = recipe.model.model_name_or_path
     if not name:
         made_later = recipe.script.prepare and recipe.splits is None
@@ -165,7 +166,10 @@ def model(recipe: Recipe) -> list[Row]:
 
 
 def splits(recipe: Recipe) -> list[Row]:
-    """There must be one to train on, and another where the run evaluates. Sets `recipe.train_set` and `eval_sets`."""
+    """Check that there is a training split, and another split if the run evaluates.
+
+    Sets `recipe.train_set` and `recipe.eval_sets`.
+    """
     train = recipe.script.dataset_train_split
     if recipe.splits is None:
         return []
@@ -182,7 +186,10 @@ def splits(recipe: Recipe) -> list[Row]:
 
 
 def prompts(recipe: Recipe) -> list[Row]:
-    """Each set must have prompts, texts or messages, none of them empty. Sets `recipe.prompted` and `first_prompt`."""
+    """Check that each dataset has prompts, as texts or messages, and that no prompt is empty.
+
+    Sets `recipe.prompted` and `recipe.first_prompt`.
+    """
     wrong = [why for what, rows in recipe.sets.items() if (why := wrong_prompts(rows, what))]
     if wrong or recipe.train_set is None:
         return [Row("prompts", FAILED, why) for why in wrong]
@@ -194,7 +201,7 @@ def prompts(recipe: Recipe) -> list[Row]:
 
 
 def enough(recipe: Recipe) -> list[Row]:
-    """Check that the training set has rows for a step, and others to resample from."""
+    """Check that the training set has enough rows for a step, and more rows to resample from."""
     if recipe.train_set is None or not recipe.stands:
         return []
     streamed = refused("rows", check_stream, recipe.train_set, recipe.training)
@@ -203,9 +210,7 @@ def enough(recipe: Recipe) -> list[Row]:
 
 
 def remembered(recipe: Recipe) -> list[Row]:
-    """Check that the columns are there by which prompts are chosen or share beliefs, or that advantages are made
-    of.
-    """
+    """Check that the training set has the columns used to choose prompts, share beliefs and compute advantages."""
     if recipe.train_set is None or not recipe.stands:
         return []
     args, rows = recipe.training, recipe.train_set
@@ -215,7 +220,7 @@ def remembered(recipe: Recipe) -> list[Row]:
 
 
 def columns(recipe: Recipe) -> list[Row]:
-    """Each set must have the columns that the rewards read; what is in them is not looked at."""
+    """Check that each dataset has the columns that the rewards read; their values are not read."""
 
     def check(reward: Any) -> None:
         for what, rows in recipe.sets.items():
@@ -225,7 +230,7 @@ def columns(recipe: Recipe) -> list[Row]:
 
 
 def template(recipe: Recipe) -> list[Row]:
-    """Prompts that are messages need a tokenizer with a chat template."""
+    """Check that the tokenizer has a chat template if the prompts are messages."""
     if recipe.train_set is None or not has_messages(recipe.train_set):
         return []
     tokenizer = recipe.tokenizer()
@@ -242,15 +247,15 @@ PAPER: tuple[Check, ...] = (
     *(keys, preset, processes, options, together, machine, dtype, output),
     *(rewards, filter_metric, stream, advantage, data, model),
 )
-# A prepare function may make a model.
+# `model` is checked again here, because a prepare function may make the model.
 DATA: tuple[Check, ...] = (splits, model, prompts, enough, remembered, columns, template)
 
 
 def on_paper(recipe: Recipe) -> list[Row]:
-    """Return what the checks of PAPER say; the first alone where the options cannot be told apart."""
+    """Return the rows of the checks in PAPER; only those of `keys` if the recipe is not readable."""
     return [row for check in PAPER[: None if recipe.readable else 1] for row in check(recipe)]
 
 
 def on_data(recipe: Recipe) -> list[Row]:
-    """Return what the checks of DATA say, after those of PAPER, of `recipe.splits`."""
+    """Return the rows of the checks in DATA, which read `recipe.splits`. Call `on_paper` first."""
     return [row for check in DATA for row in check(recipe)]

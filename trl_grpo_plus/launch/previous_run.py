@@ -1,7 +1,7 @@
-"""What an earlier run left in `output_dir`, and moving it to a folder of its own.
+"""The files that an earlier run left in `output_dir`, and their move to a separate folder.
 
-What is moved is told by the names that this package, TRL, transformers and PEFT write, and by the list of files in the
-run's summary, for those that a model's own code or tokenizer adds. Everything else in the folder is the user's.
+A run's files are recognised by the names that this package, TRL, transformers and PEFT write. The list of files in the
+run's summary adds the files of a model's own code or tokenizer. Everything else in the folder belongs to the user.
 """
 
 import json
@@ -19,8 +19,8 @@ from .command_line import resume_command
 
 
 PAGE, SUMMARY = "report.html", "summary.json"
-UNFINISHED = "earlier-unfinished"  # what a process that was killed in moving had moved
-# Any of these tells that a run was here. The summary last, since it lists others.
+UNFINISHED = "earlier-unfinished"  # folder of a move that is under way, or was killed
+# Any of these files shows that a run was here. The summary comes last, because it lists other files.
 MARKS = ("checkpoint-[0-9]*", "trainer_state.json", "training_args.bin", "rollouts", PAGE, SUMMARY)
 WEIGHTS = ("model*.safetensors", "model*.safetensors.index.json", "pytorch_model*", "adapter_model*")
 OF_A_MODEL = (
@@ -33,9 +33,9 @@ OF_A_RUN = ("completions", "runs", "wandb", "trackio", "warm_start", "rescore.ht
 
 
 def of_a_run(folder: Path) -> list[Path]:
-    """Return what a run, or a saved model, is made of in `folder`; empty where there is neither.
+    """Return the files of a run or a saved model in `folder`; empty if there is neither.
 
-    In the order of moving: whatever is left when that is cut short is known as a run's again.
+    The files are in the order of moving. If a move is cut short, the remaining files are still recognised as a run's.
     """
     marks, weights = _matching(folder, MARKS), _matching(folder, WEIGHTS)
     beside: list[Path] = []
@@ -47,11 +47,11 @@ def of_a_run(folder: Path) -> list[Path]:
 
 
 def move_aside(folder: Path, then: str) -> None:
-    """Move what an earlier run left to `<folder>/earlier-N`, whole, and say so. For one process.
+    """Move all files of an earlier run to `<folder>/earlier-N`, and print a message. Only one process may do so.
 
     Args:
-        folder (`Path`): of the runs.
-        then (`str`): what is said after it.
+        folder (`Path`): output folder of the runs.
+        then (`str`): sentence that ends the message.
     """
     unfinished, left = folder / UNFINISHED, of_a_run(folder)
     if not left and not unfinished.is_dir():
@@ -70,7 +70,7 @@ def move_aside(folder: Path, then: str) -> None:
 
 
 def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
-    """Refuse a run that would overwrite, or move, the model that it starts from."""
+    """Refuse a run that would overwrite or move the model that the run starts from."""
     name, output = model_args.model_name_or_path, training_args.output_dir
     if not name or not os.path.isdir(os.path.expanduser(name)):
         return
@@ -88,7 +88,7 @@ def check_start(training_args: Any, model_args: Any, resumes: bool) -> None:
 
 
 def stamps(folder: str) -> dict[str, int]:
-    """When each entry of a folder was last written."""
+    """Return the last modification time of each entry of a folder, in ns; empty if there is no folder."""
     return {entry.name: entry.stat().st_mtime_ns for entry in os.scandir(folder)} if os.path.isdir(folder) else {}
 
 
@@ -97,16 +97,16 @@ def _matching(folder: Path, patterns: Iterable[str]) -> list[Path]:
 
 
 def _listed(folder: Path) -> list[Path]:
-    """Return what the run's summary says that it saved."""
+    """Return the existing files that the run's summary lists as saved."""
     try:
         names = json.loads((folder / SUMMARY).read_text())["files"]
-    except (OSError, ValueError, KeyError, TypeError):  # there is none, or one of an older release
+    except (OSError, ValueError, KeyError, TypeError):  # no summary, or an older release's
         return []
     return [path for name in names if (path := folder / Path(name).name).exists()]
 
 
 def _card(folder: Path) -> list[Path]:
-    """Return the model card, not a README of the user's."""
+    """Return the model card, but not a README that the user wrote."""
     card = folder / "README.md"
     try:
         head = card.read_text(errors="replace")[:2000]

@@ -13,66 +13,66 @@ from .option_checks import evaluates
 
 
 NO_GPU = "no GPU here"
-OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # as soon as they are read, TRL looks for other processes
+OF_PROCESSES = ("deepspeed", "fsdp", "ddp_backend")  # TRL looks for other processes as soon as these are set
 
 
 @dataclass
 class Recipe:
-    """A recipe as read, and what the checks learn of it on their way."""
+    """A recipe as read, and the facts that the checks add to it."""
 
-    name: str  # as it was given
+    name: str  # as given by the user
     options: tuple[str, ...]  # of the command line
     spread: Distribution
-    launching: bool = False  # whether it is to run on this machine; what only that lacks is no mistake otherwise
-    # The dataclasses of the launch script, `None` where one was refused.
+    launching: bool = False  # whether the recipe is to run on this machine; if not, missing packages are no mistake
+    # The dataclasses of the launch script; `None` if one was refused.
     script: Any = None
     training: Any = None
     model: Any = None
     data: Any = None
-    keys: int = 0  # how many its YAML has
-    refused: tuple[str, ...] = ()  # why keys and options were; all others are read
-    lacking: tuple[str, ...] = ()  # what was left out since this machine has it not
-    stands: bool = True  # whether `training` is the recipe's own, not defaults in place of a refused one, and holds
-    on_cpu: bool = False  # whether the recipe itself asks for it
-    on_a_cpu: tuple[str, ...] = ()  # options in place of what processes on a CPU cannot do
-    evaluates: bool = False  # at any time
+    keys: int = 0  # number of keys in its YAML
+    refused: tuple[str, ...] = ()  # reasons why keys and options were refused; all others are read
+    lacking: tuple[str, ...] = ()  # settings that were left out because this machine does not support them
+    stands: bool = True  # whether `training` is the recipe's own, not the defaults for a refused one, and is valid
+    on_cpu: bool = False  # whether the recipe itself asks for the CPU
+    on_a_cpu: tuple[str, ...] = ()  # options that replace settings which processes on a CPU do not support
+    evaluates: bool = False  # whether the run ever evaluates
     rewards: list[Any] = field(default_factory=list)  # of `reward_funcs`, as the trainer takes them
-    reward_seconds: float = 0.0  # that they take for a generation batch of a process
+    reward_seconds: float = 0.0  # time of the rewards for one generation batch of one process
     splits: Any = None  # by name, once they are loaded
-    seen: bool = True  # whether `splits` are the recipe's data, and not sample rows in their place
-    complete: bool = True  # whether they are all of it, and not what `prepare` makes for a check
-    train_set: Any = None  # of `splits`, likewise
+    seen: bool = True  # whether `splits` are the recipe's data, not sample rows in their place
+    complete: bool = True  # whether `splits` are all the data, not the part that `prepare` makes for a check
+    train_set: Any = None  # the training split
     eval_sets: dict[str, Any] = field(default_factory=dict)
     prompted: bool = False  # whether the training set has prompts, and a length
-    first_prompt: Any = None  # of the training set, where it has one
-    tokenizer: Callable[[], Any] = lambda: None  # the model's own, `None` where it cannot be had
-    kind: str | None = None  # the model's type, where it is known
+    first_prompt: Any = None  # of the training set, if there is one
+    tokenizer: Callable[[], Any] = lambda: None  # returns the model's tokenizer, or `None` if it cannot be loaded
+    kind: str | None = None  # the model's type, if it is known
 
     @property
     def readable(self) -> bool:
-        """Whether all but single keys and options could be read."""
+        """True if every dataclass could be made, even if single keys and options were refused."""
         return None not in (self.script, self.training, self.model, self.data)
 
     @property
     def prepared(self) -> bool:
-        """Whether `prepare` made the model, which it has once `splits` are loaded."""
+        """True if `prepare` makes the model, which exists once `splits` are loaded."""
         made_in = os.path.join(self.training.output_dir, "")
         return bool(self.script.prepare) and self.model.model_name_or_path.startswith(made_in)
 
     @property
     def sets(self) -> dict[str, Any]:
-        """What the run trains and evaluates on, under the trainer's names; empty before `splits` were looked at."""
+        """The datasets of the run by the trainer's names; empty before the check of `splits`."""
         evaluated_on = {f"eval_dataset {name}": rows for name, rows in self.eval_sets.items()}
         return {} if self.train_set is None else {"train_dataset": self.train_set, **evaluated_on}
 
     @property
     def whole(self) -> bool:
-        """Whether `train_set` is all that the run trains on."""
+        """True if `train_set` is all the training data and has a length."""
         return self.complete and hasattr(self.train_set, "__len__")
 
 
 def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any) -> Recipe:
-    """Return the recipe of this process, which a launcher started, of what the launch script's parser returned."""
+    """Return the recipe of this launched process, from the dataclasses that the launch script's parser returned."""
     kind = training_args.distributed_state.distributed_type.value
     sharding = {"DEEPSPEED": "zero", "FSDP": "fsdp"}.get(kind, "ddp" if training_args.world_size > 1 else "none")
     spread = Distribution(training_args.world_size, "the launcher", sharding)
@@ -81,11 +81,13 @@ def launched(script_args: Any, training_args: Any, model_args: Any, dataset_args
 
 
 def read(name: str, options: Sequence[str], spread: Distribution, launching: bool = False) -> Recipe:
-    """Read a recipe as each of its processes would. What is refused is left out, so that the rest can be looked at.
+    """Read a recipe as each of its processes would.
+
+    Refused keys and options are left out, so that the rest can be checked.
 
     Args:
-        name (`str`), options (`Sequence[str]`), spread ([`Distribution`]): of the run.
-        launching (`bool`, *optional*, defaults to `False`): whether it is to run on this machine.
+        name (`str`), options (`Sequence[str]`), spread ([`Distribution`]): recipe, options and processes of the run.
+        launching (`bool`, *optional*, defaults to `False`): whether the recipe is to run on this machine.
 
     Raises:
         ConfigError: there is no such recipe.
@@ -100,7 +102,7 @@ def read(name: str, options: Sequence[str], spread: Distribution, launching: boo
     try:
         settings = command_line.read(parser, ["--config", name, *options])
         recipe.refused = tuple(settings.refused.values())
-        if any(word.startswith("-") for word in settings.refused):  # its value cannot be told from it
+        if any(word.startswith("-") for word in settings.refused):  # an unknown option's value looks like another word
             return recipe
         recipe.lacking = () if launching else _without_machine(settings)
         _note_processes(recipe, parser, settings)
@@ -123,7 +125,7 @@ def _refuse(message: str) -> NoReturn:
 
 
 def _config_of(processes: int) -> type:
-    """Return the config as it is in a run of so many processes: batch sizes depend on it."""
+    """Return the config class of a run with this number of processes, which determines the batch sizes."""
     from ..config.grpo_plus_config import GRPOPlusConfig
 
     of_so_many = {"processes": processes, "world_size": property(lambda self: processes)}
@@ -131,7 +133,7 @@ def _config_of(processes: int) -> type:
 
 
 def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
-    """Take out of the settings what only this machine does not have, and say what it was."""
+    """Adapt the settings to a machine without a GPU, and return a description of the changes."""
     import torch
 
     values = settings.values
@@ -142,7 +144,11 @@ def _without_machine(settings: command_line.Settings) -> tuple[str, ...]:
 
 
 def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings) -> None:
-    """Check the keys that only launched processes can act on, and refuse what cannot be had."""
+    """Check the keys that only launched processes can act on, and note them in the recipe.
+
+    Raises:
+        ConfigError: `ddp_backend` is set and there is one process, or a DeepSpeed configuration cannot be read.
+    """
     options, _ = parser.parse_known_args(list(settings.argv))
     asked = {key: getattr(options, key) or settings.values.get(key) for key in OF_PROCESSES}
     recipe.spread = sharded(recipe.spread, asked["deepspeed"], asked["fsdp"])
@@ -156,7 +162,7 @@ def _note_processes(recipe: Recipe, parser: Any, settings: command_line.Settings
 
 
 def batches(recipe: Recipe) -> str:
-    """Return what a generation batch and an optimizer step hold, and how many steps the data makes, in words."""
+    """Describe in words the sizes of a generation batch and an optimizer step, and the number of steps."""
     args, spread = recipe.training, recipe.spread
     prompts = args.generation_batch_size // args.num_generations
     step = args.per_device_train_batch_size * spread.processes * args.gradient_accumulation_steps
@@ -179,14 +185,14 @@ def _steps(count: int) -> str:
 
 
 def total_steps(recipe: Recipe) -> int | None:
-    """Optimizer steps of the run, where they can be known."""
+    """Return the number of optimizer steps of the run; `None` if it is not known."""
     if recipe.training.max_steps > 0:
         return recipe.training.max_steps
     return steps(len(recipe.train_set), recipe.training)[1] if recipe.whole else None
 
 
 def steps(rows: int, args: Any) -> tuple[int, int]:
-    """Optimizer steps of an epoch and of the run: TRL leaves out the rows that do not fill a generation batch."""
+    """Return the optimizer steps of an epoch and of the run. TRL drops rows that do not fill a generation batch."""
     full = rows // (args.generation_batch_size // args.num_generations)
     epoch = max(
         math.ceil(full * args.steps_per_generation * args.num_iterations / args.gradient_accumulation_steps), 1

@@ -1,7 +1,7 @@
-"""Values of a YAML file, as strict as the command line's.
+"""Strict checks of the values in a YAML file, as strict as those of the command line.
 
-TRL makes them the parser's defaults, which argparse converts where they are texts, and never checks: a list of texts
-where numbers belong, a `true` where a number does, a choice that does not exist come out later, or not at all.
+TRL makes the values the parser's defaults. argparse converts texts among them, but checks none. Mistakes such as a
+list of texts in place of numbers, a `true` in place of a number, or an unknown choice then show late, or never.
 """
 
 import enum
@@ -18,12 +18,12 @@ import yaml
 from ..utils.validation import did_you_mean, fits
 
 
-# Read further where they are used, and in more forms than their annotations tell.
+# The code that uses these keys checks them, because it takes more forms than their annotations say.
 LOOSE = (
     *("advantage_estimator", "datasets", "debug", "fsdp", "prompt_selection"),
     *("resume_from_checkpoint", "reward_funcs", "scale_rewards"),
 )
-# What TRL and transformers have no more, and people's files still have.
+# Keys that do not exist, or no longer exist, but that users' files have -> advice.
 GONE = {
     "torch_dtype": "Use dtype instead.",
     "warmup_ratio": "Use warmup_steps instead: a value below 1 is a share of all steps.",
@@ -44,16 +44,16 @@ IN_WORDS = {bool: "true or false", int: "an integer", float: "a number", str: "a
 
 
 def checked(values: Mapping[str, Any], parser: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the values of known keys as the command line would give them, and what is wrong with the others.
+    """Convert the values of a YAML file as the command line would, and find the keys to refuse.
 
     Args:
-        values (`Mapping[str, Any]`): of a YAML file, by key.
+        values (`Mapping[str, Any]`): values of a YAML file, by key.
         parser (`trl.TrlParser`): the parser.
 
     Returns:
-        `tuple[dict[str, Any], dict[str, str]]`: values, and for each key that is refused the reason.
+        `tuple[dict[str, Any], dict[str, str]]`: the converted values, and the reason for each refused key.
     """
-    from ..config.validation import TRL_CHOICES  # which imports TRL
+    from ..config.validation import TRL_CHOICES  # imports TRL
 
     hints = hints_of(parser)
     choices = {name: list(allowed) for name, allowed in TRL_CHOICES.items()}
@@ -89,7 +89,7 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
         raise ValueError("has no value. Write one, or remove the line.")
     choices = choices or [member.value for kind in kinds if _is_enum(kind) for member in kind]
     if choices:
-        value = "no" if value is False and "no" in choices else value  # what YAML makes of a bare no
+        value = "no" if value is False and "no" in choices else value  # YAML reads an unquoted no as False
         if not any(value == choice and type(value) is type(choice) for choice in choices):  # False is not 0
             raise ValueError(
                 f"is not one of {', '.join(map(repr, choices))}.{did_you_mean(str(value), map(str, choices))}"
@@ -104,8 +104,9 @@ def _read(value: Any, hint: Any, choices: list[Any] | None) -> Any:
 
 
 def _converted(value: Any, kinds: list[Any]) -> Any:
-    """Return a text as the command line reads it, one value where a list is asked for, a list of texts; else
-    `value`.
+    """Convert a value as the command line would; return it unchanged if that fails.
+
+    Texts are parsed. If the option is a list, a single value becomes a list, and each item is converted.
     """
     for kind in kinds:
         if typing.get_origin(kind) is list:
@@ -154,15 +155,15 @@ def _hint(value: Any, kinds: list[Any]) -> str:
 
 
 def instead_of(name: str, known: Iterable[str], prefix: str = "") -> str:
-    """Return what to write in place of a key that does not exist, as far as that can be told."""
+    """Return advice on what to write instead of a key that does not exist; "" if there is none."""
     return f" {GONE[name]}" if name in GONE else did_you_mean(name, known, prefix)
 
 
 class Loader(yaml.SafeLoader):
-    """PyYAML's, with YAML 1.2's floats, and without the second of two values in silence."""
+    """PyYAML's safe loader, but with YAML 1.2's floats, and with an error if a key appears twice."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """Refuse a key that is there already."""
+        """Construct a mapping, and refuse a key that appears twice."""
         lines: dict[Any, int] = {}
         for key, _ in node.value:
             name, line = str(key.value), key.start_mark.line + 1
@@ -172,7 +173,7 @@ class Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-# YAML 1.2's floats: 1e-5 is a number, which YAML 1.1 takes for a text.
+# YAML 1.2's floats: here 1e-5 is a number. In YAML 1.1 it is a text.
 Loader.add_implicit_resolver(
     "tag:yaml.org,2002:float",
     re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+"),
@@ -181,9 +182,9 @@ Loader.add_implicit_resolver(
 
 
 def read_yaml(text: str) -> Any:
-    """Return what a YAML text holds.
+    """Parse a YAML text.
 
     Raises:
-        yaml.YAMLError: it is not YAML, or a key is there twice.
+        yaml.YAMLError: the text is not YAML, or a key appears twice.
     """
     return yaml.load(text, Loader)

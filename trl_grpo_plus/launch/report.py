@@ -1,4 +1,4 @@
-"""What a run says at its start about an earlier one in its folder, and at its end about itself."""
+"""A run's handling of an earlier run in its folder, and the run's closing report."""
 
 import json
 import math
@@ -21,10 +21,10 @@ GROUP_KEYS = ("alive", "all_good", "all_bad", "tied", "unscored", "truncated")
 TRUNCATED = "completions/clipped_ratio"  # TRL's
 COUNT_KEYS = ("groups/generated", "groups/trained", "groups/rounds", "tokens/generated", "tokens/trained")
 
-LAST = 0.25  # of a run's log: its end
-HARDLY_ALIVE = 0.05  # of the groups there: so few teach hardly anything
-MANY = 0.25  # of them, to be told what their verdict means
-WORTH_A_WORD = 0.1  # of attempts, cut off; docs/guide.md has the same share
+LAST = 0.25  # share of a run's log that is its end
+HARDLY_ALIVE = 0.05  # share of live groups in the end, below which the run has hardly learned anything
+MANY = 0.25  # share of a dead verdict in the end, from which its advice is printed
+WORTH_A_WORD = 0.1  # share of cut off attempts that is worth a line; docs/guide.md has the same share
 ADVICE = {
     "all_bad": "Every attempt failed. Read some: is the answer in the form that the reward reads, does the completion "
     "end, are the prompts too hard, is the reward right?",
@@ -38,17 +38,17 @@ ADVICE = {
 def settle_folder(training_args: Any) -> None:
     """Find the checkpoint to resume from, or move an earlier run in `output_dir` out of the way.
 
-    Sets `resume_from_checkpoint` to a path or `None`, and turns `eval_on_start` off when resuming: what was before
-    the run is in the checkpoint's log. A run that starts anew must not leave its files among another's or write over
-    them, so all that the other left goes to `<output_dir>/earlier-N`; so does one that goes on from a checkpoint
-    elsewhere.
+    This sets `resume_from_checkpoint` to a path or `None`. When resuming, it turns `eval_on_start` off, because the
+    checkpoint's log already holds the first evaluation. A new run must neither mix its files with another run's nor
+    overwrite them. All files of the earlier run are therefore moved to `<output_dir>/earlier-N`. The same happens
+    when the run resumes from a checkpoint in another folder.
 
     Raises:
         ConfigError: there is no such checkpoint.
     """
     folder, wanted = training_args.output_dir, wanted_checkpoint(training_args)
     training_args.resume_from_checkpoint = wanted
-    moves = training_args.local_process_index == 0  # where nodes share no disk, each has a folder of its own
+    moves = training_args.local_process_index == 0  # one process on each node: nodes may not share a disk
     if wanted is None:
         if moves:
             move_aside(Path(folder), "Starting a new run.")
@@ -60,10 +60,10 @@ def settle_folder(training_args: Any) -> None:
 
 
 def wanted_checkpoint(training_args: Any) -> str | None:
-    """Return the checkpoint that `resume_from_checkpoint` means, or `None` where the run starts anew.
+    """Return the checkpoint that `resume_from_checkpoint` names, or `None` if the run starts anew.
 
     Raises:
-        ConfigError: there is no such checkpoint, or it is not whole.
+        ConfigError: there is no such checkpoint, or it is not complete.
     """
     folder, wanted = training_args.output_dir, training_args.resume_from_checkpoint
     if str(wanted).lower() in ("none", "false"):
@@ -81,10 +81,10 @@ def wanted_checkpoint(training_args: Any) -> str | None:
 
 
 def save(trainer: Any) -> list[str]:
-    """Save model and state to `output_dir`. All processes must come here.
+    """Save model and state to `output_dir`. All processes must call this function.
 
     Returns:
-        `list[str]`: names of what was written there, on the main process.
+        `list[str]`: names of the written files, on the main process; empty on the others.
     """
     folder, main = trainer.args.output_dir, trainer.accelerator.is_main_process
     before = stamps(folder) if main else {}
@@ -94,19 +94,21 @@ def save(trainer: Any) -> list[str]:
 
 
 def summarise(trainer: Any, saved: list[str]) -> dict[str, Any]:
-    """Return the run in numbers, written to `<output_dir>/summary.json` as well. For the main process, after [`save`].
+    """Return a summary of the run, and write it to `<output_dir>/summary.json`.
+
+    Only the main process may call this function, after [`save`].
 
     Args:
-        trainer: the run's.
-        saved (`list[str]`): what [`save`] returned.
+        trainer: the run's trainer.
+        saved (`list[str]`): names of files that [`save`] returned.
 
     Returns:
-        `dict`: `steps`; `eval` (split -> `before`, `after` and the step each was taken at; `before` is `None` where
-        there was but one evaluation); `groups` (mean share of each verdict); `counts` (means per optimizer step as
-        logged); `truncated` (mean share of attempts that were cut off at `max_completion_length`); `end` (`groups`
-        and `truncated` of the last quarter of the log, after which step that begins, and the verdicts that are
-        `dead`); `model`, `checkpoints`, `log` and `page` (paths; `page` is `None` where nothing was traced); `files`
-        (names of what was saved beside the summary).
+        `dict`: `steps`; `eval` (split -> rewards `before` and `after`, and the step of each; `before` is `None` if
+        there was only one evaluation); `groups` (mean share of each verdict); `counts` (logged means per optimizer
+        step); `truncated` (mean share of attempts that were cut off at `max_completion_length`);
+        `max_completion_length`; `end` (`groups` and `truncated` of the last quarter of the log, the step after which
+        this quarter begins, and the verdicts that are `dead`); `model`, `checkpoints`, `log` and `page` (paths; `page`
+        is `None` if the page was not written); `files` (names of the files saved beside the summary).
     """
     folder, history = trainer.args.output_dir, trainer.state.log_history
     before, end = _parted(history)
@@ -166,7 +168,7 @@ def report(summary: dict[str, Any]) -> str:
 
 
 def _cut_off(summary: dict[str, Any]) -> list[str]:
-    """Return how many attempts were cut off, if they are many, and what to do if they still were at the end."""
+    """Return a line on the share of cut off attempts, if it is high, with advice if it was still high at the end."""
     share, at_the_end = summary["truncated"], summary["end"]["truncated"]
     if share is None or max(share, at_the_end) < WORTH_A_WORD:
         return []
@@ -177,7 +179,7 @@ def _cut_off(summary: dict[str, Any]) -> list[str]:
 
 
 def _hardly_alive(summary: dict[str, Any]) -> list[str]:
-    """Say in words that the run ended without groups that teach, and which verdicts they had."""
+    """Return lines that say that the run ended with almost only dead groups, with their verdicts and advice."""
     shares, verdicts = summary["end"]["groups"], summary["end"]["dead"]
     if not shares or sum(share for verdict, share in shares.items() if verdict not in verdicts) > HARDLY_ALIVE:
         return []
@@ -196,7 +198,7 @@ def _write_page(folder: str) -> str | None:
     page = os.path.join(folder, PAGE)
     try:
         write_page(folder, page)
-    except Exception as error:  # nothing was traced, the disk is full...: the run is done all the same
+    except Exception as error:  # such as no traces or a full disk: the run has still succeeded
         say(f"The page of attempts was not written: {error}")
         return None
     return page
@@ -215,7 +217,7 @@ def _before_and_after(history: list[dict[str, Any]]) -> dict[str, dict[str, Any]
 
 
 def _parted(history: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Return the entries of the log that are of sampled batches: all before the end, and the end."""
+    """Return the log entries of sampled batches in two parts: those before the end, and those of the end."""
     sampled = [entry for entry in history if TRUNCATED in entry]
     count = len(sampled) - math.ceil(LAST * len(sampled))
     return sampled[:count], sampled[count:]

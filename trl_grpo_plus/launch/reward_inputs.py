@@ -1,4 +1,4 @@
-"""What a run's script arguments name: its data and its rewards."""
+"""The data and the rewards that a run's script arguments name."""
 
 import inspect
 import json
@@ -19,13 +19,13 @@ def read_rewards(entries: Any, weights: list[float] | None) -> tuple[list[Any], 
     """Return the rewards that `reward_funcs` names, and their weights.
 
     Raises:
-        ConfigError: an entry is not understood, or weights do not go with them.
+        ConfigError: an entry is not understood, or the weights do not match the rewards.
     """
     entries = [entries] if isinstance(entries, str | dict) else entries or []
     if not entries:
         raise ConfigError("reward_funcs is empty: name at least one reward function.")
     with error_prefix("reward_funcs"):
-        # On the command line an entry with options is a text.
+        # The command line gives an entry with options as a text.
         parsed = [_parsed(entry) if isinstance(entry, str) else entry for entry in entries]
         rewards, weights = resolve(parsed, weights)
     if weights is not None and len(weights) != len(rewards):
@@ -45,7 +45,7 @@ def _parsed(entry: str) -> Any:
 
 
 def check_data_name(script_args: Any, dataset_args: Any) -> None:
-    """Refuse a recipe without data, and a prepare function, an argument of its or a file that are not there."""
+    """Refuse a recipe that names no data, or names a prepare function, an argument or a file that does not exist."""
     if script_args.prepare:
         _prepare_args(load(script_args.prepare, "prepare"), script_args.prepare_args, smoke=False)
     elif script_args.prepare_args:
@@ -57,20 +57,20 @@ def check_data_name(script_args: Any, dataset_args: Any) -> None:
         raise ConfigError(
             f"datasets does not go with {' and '.join(name for name in ways if ways[name])}. Remove one."
         )
-    if script_args.dataset_name and not script_args.prepare:  # which says itself what the name means
+    if script_args.dataset_name and not script_args.prepare:  # a prepare function decides what the name means
         with error_prefix("dataset_name"):
             datasets_by_name.check_name(script_args.dataset_name)
 
 
 def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_args: Any, smoke: bool = False) -> Any:
-    """Return the run's data: what `prepare` returns, the mixture `datasets`, or `dataset_name`.
+    """Return the run's data: the result of `prepare`, the mixture `datasets`, or the dataset `dataset_name`.
 
     Args:
-        script_args, training_args, model_args, dataset_args: what the launch script's parser returns.
-        smoke (`bool`, *optional*, defaults to `False`): passed to a `prepare` that takes it.
+        script_args, training_args, model_args, dataset_args: the dataclasses that the launch script's parser returns.
+        smoke (`bool`, *optional*, defaults to `False`): passed to `prepare` if it has an argument `smoke`.
 
     Raises:
-        ConfigError: `prepare` does not take what it is given, or a file is not there.
+        ConfigError: `prepare` does not take its arguments, or a file does not exist.
     """
     from trl import get_dataset
 
@@ -87,7 +87,7 @@ def load_data(script_args: Any, training_args: Any, model_args: Any, dataset_arg
 
 
 def takes_smoke(script_args: Any) -> bool:
-    """Return whether the recipe's prepare function makes less where it is called for a check."""
+    """Return `True` if the recipe's prepare function has an argument `smoke`, which makes it do less for a check."""
     return bool(script_args.prepare) and "smoke" in inspect.signature(load(script_args.prepare, "prepare")).parameters
 
 
@@ -110,5 +110,5 @@ def _prepare_args(prepare: Callable[..., Any], arguments: Any, smoke: bool) -> d
 
 
 def reward_name(reward: Any) -> str:
-    """Return what TRL logs a reward under: a function's name, the last part of a model's."""
+    """Return the name under which TRL logs a reward: a function's name, or the last part of a model's name."""
     return reward.split("/")[-1] if isinstance(reward, str) else name_of(reward)

@@ -1,4 +1,4 @@
-"""What the launch script does with a recipe: refuse, load, train, evaluate, report."""
+"""The launch script's main function: check the recipe, load the data, train, evaluate, report."""
 
 import os
 import sys
@@ -28,12 +28,12 @@ def main(
     """Train, evaluate and report.
 
     Args:
-        script_args, training_args, model_args, dataset_args: what [`make_parser`]'s parser returns.
-        trainer_class (`Callable`, *optional*): what makes the trainer in place of [`~trl_grpo_plus.GRPOPlusTrainer`].
-        loader (`Callable`, *optional*): to use in place of [`load_data`].
+        script_args, training_args, model_args, dataset_args: the dataclasses that [`make_parser`]'s parser returns.
+        trainer_class (`Callable`, *optional*): class to use instead of [`~trl_grpo_plus.GRPOPlusTrainer`].
+        loader (`Callable`, *optional*): function to use instead of [`load_data`].
 
     Returns:
-        `int`: the exit status: 0, or 130 where Ctrl-C ended the run after a saved step.
+        `int`: the exit status: 0, or 130 if Ctrl-C ended the run after a saved step.
     """
     from ..utils.folder_lock import held
 
@@ -60,7 +60,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
     _raise_failures(on_data(recipe), training_args)
     trainer = _make_trainer(trainer_class, recipe)
     SlimProgress.install(trainer)
-    Recording.hush(trainer)  # the report says it
+    Recording.hush(trainer)  # the report says the same
     stop = StopOnInterrupt(trainer.accelerator)
     trainer.add_callback(stop)
     trainer.train(resume_from_checkpoint=training_args.resume_from_checkpoint)
@@ -83,7 +83,7 @@ def _run(recipe: Recipe, trainer_class: Callable[..., Any] | None, loader: Calla
 
 
 def _raise_failures(rows: list[Row], training_args: Any) -> None:
-    """Raise what failed, all at once, or warn of the rest, once."""
+    """Raise all failures in one error. If there are none, print the warnings on the main process."""
     if failed := failures(rows):
         raise ConfigError("\n".join(row.text for row in failed))
     for row in rows:
@@ -97,7 +97,7 @@ def _tokenizer(model_args: Any, training_args: Any) -> Any:
     options = {"revision": model_args.model_revision, "trust_remote_code": training_args.trust_remote_code}
     try:
         return AutoTokenizer.from_pretrained(model_args.model_name_or_path, **options)
-    except Exception:  # it has a processor, say: TRL will find what it needs, or say why not
+    except Exception:  # for example, the model has a processor: TRL will load it, or report why it cannot
         return None
 
 
@@ -132,23 +132,23 @@ def _evaluate_last(trainer: Any) -> None:
 
 
 def _end(trainer: Any) -> None:
-    # The main process has a report to write; gloo needs no tearing down, and was seen to hang in it.
+    # The others wait while the main process writes the report. gloo needs no teardown, which was seen to hang.
     trainer.accelerator.wait_for_everyone()
     if trainer.accelerator.state.backend != "gloo":
         trainer.accelerator.end_training()
 
 
 def run(main: Callable[..., int] = main, prog: str = "trl_grpo_plus.recipes.grpo") -> int:
-    """Run `main` on what this process's command line says; a user's mistake is one line, and the exit status 2."""
+    """Run `main` with this process's command line. A user's mistake prints an error and returns exit status 2."""
     from ..trainer.progress import hush
 
     hush()
     tell_errors_visibly()
-    launched_as()  # while the launcher is still there to ask
+    launched_as()  # cached now, while the launcher is still running
     try:
         return main(*parse(make_parser(prog=prog), sys.argv[1:]))
     except ConfigError as error:
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # of each node, whose mistake it may be
+        if os.environ.get("LOCAL_RANK", "0") == "0":  # once on each node: the mistake may be one node's
             say(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
